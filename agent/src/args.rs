@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_api::HostPort;
+use culvert_api::{AllowedRange, HostPort};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 
 use crate::dial::pin::Pin;
@@ -90,8 +90,8 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) tunnels: u8,
 
-    /// A port that may be dialled on this node's own addresses and on loopback; repeat it for more.
-    /// Default: 10250, 10255, 9100 and the port of --admin-listen.
+    /// A port that may be dialled on this node's own addresses and on loopback, besides 10250,
+    /// 10255, 9100 and the port of --admin-listen; repeat it for more.
     #[arg(
         long,
         env = "CULVERT_PORT",
@@ -100,6 +100,33 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u16).range(1..),
     )]
     pub(crate) port: Vec<u16>,
+
+    /// A port that may be dialled there, and no other one: --ports-config is not read, and the
+    /// default ports are closed; repeat it for more.
+    #[arg(
+        long,
+        env = "CULVERT_ONLY_PORT",
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+        conflicts_with = "port",
+    )]
+    pub(crate) only_port: Vec<u16>,
+
+    /// A port that neither --ports-config nor a default opens; repeat it for more.
+    #[arg(
+        long,
+        env = "CULVERT_DENY_PORT",
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
+    pub(crate) deny_port: Vec<u16>,
+
+    /// Folder with further ports: the mounted ConfigMap culvert-ports of a Kubernetes cluster. A
+    /// change applies at once; a mistake is an error in the log, and the last good ports stay.
+    #[arg(long, env = "CULVERT_PORTS_CONFIG", value_name = "DIR")]
+    pub(crate) ports_config: Option<PathBuf>,
 
     /// A port that is always dialled on 127.0.0.1, whichever address the client dialled; repeat it
     /// for more.
@@ -112,14 +139,15 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) localhost_port: Vec<u16>,
 
-    /// An address that may be dialled though it is not this node's own; repeat it for more.
+    /// A destination that may be dialled though it is not this node's own: `ADDRESS:PORT`, or
+    /// `CIDR:PORT` for all addresses of a range; repeat it for more.
     #[arg(
         long,
         env = "CULVERT_ALLOW",
-        value_name = "ADDRESS:PORT",
+        value_name = "CIDR:PORT",
         value_delimiter = ','
     )]
-    pub(crate) allow: Vec<SocketAddr>,
+    pub(crate) allow: Vec<AllowedRange>,
 
     /// An address of this node; repeat it for more. Default: those of its interfaces, without dummy
     /// ones, which hold addresses of services.

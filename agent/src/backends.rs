@@ -2,3 +2,4 @@
 
 pub(crate) mod allow_list;
 pub(crate) mod dial;
+pub(crate) mod ports_config;

@@ -1,7 +1,7 @@
 //! The checked form of the command line.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
 use crate::args::{Args, RunArgs};
 use crate::backends::allow_list::DialRules;
+use crate::backends::ports_config::PortsDir;
 use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::ClusterDir;
 use crate::certificate::current::{ClusterSource, ReadyFiles, Source};
@@ -25,7 +26,9 @@ pub(crate) struct Config {
     /// If empty, the proxies of the join are used.
     pub(crate) proxies: Vec<HostPort>,
     pub(crate) spread: Spread,
+    /// By the flags.
     pub(crate) allow: DialRules,
+    pub(crate) ports: Option<PortsDir>,
     pub(crate) admin: AdminListen,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
@@ -44,6 +47,8 @@ pub(crate) enum ConfigError {
     StreamWindow(u32),
     #[error("--keepalive {}s is out of range: 5s to 5m", .0.as_secs())]
     Keepalive(Duration),
+    #[error("--deny-port {port} and {flag} {port} contradict each other: take one of them away")]
+    Denied { port: u16, flag: &'static str },
 }
 
 impl TryFrom<Args> for Config {
@@ -57,7 +62,9 @@ impl TryFrom<Args> for Config {
         if !KEEPALIVE_RANGE.contains(&run.keepalive) {
             return Err(ConfigError::Keepalive(run.keepalive));
         }
-        let allow = dial_rules(&run);
+        let allow = dial_rules(&run)?;
+        let is_fixed = !run.only_port.is_empty();
+        let ports = run.ports_config.filter(|_| !is_fixed).map(PortsDir::new);
         let admin = AdminListen {
             program: "culvert-agent",
             address: run.admin_listen,
@@ -87,6 +94,7 @@ impl TryFrom<Args> for Config {
                 tunnels: run.tunnels,
             },
             allow,
+            ports,
             admin,
             stream_window: run.stream_window,
             budget: Budget::new(run.buffer_budget as usize),
@@ -121,36 +129,47 @@ fn source(
     }
 }
 
-fn dial_rules(run: &RunArgs) -> DialRules {
-    let admin = run.admin_listen;
-    let mut ports: BTreeSet<u16> = run.port.iter().copied().collect();
-    if ports.is_empty() {
-        let others = NODE_PORTS
-            .into_iter()
-            .filter(|port| *port != AGENT_ADMIN_PORT);
-        ports.extend(others);
-        ports.insert(admin.port());
+fn dial_rules(run: &RunArgs) -> Result<DialRules, ConfigError> {
+    let denied: BTreeSet<u16> = run.deny_port.iter().copied().collect();
+    for (flag, named) in [
+        ("--port", &run.port),
+        ("--only-port", &run.only_port),
+        ("--localhost-port", &run.localhost_port),
+    ] {
+        if let Some(port) = named.iter().find(|port| denied.contains(port)) {
+            return Err(ConfigError::Denied { port: *port, flag });
+        }
     }
+    let admin = run.admin_listen;
+    let mut ports: BTreeSet<u16> = run.port.iter().chain(&run.only_port).copied().collect();
+    if run.only_port.is_empty() {
+        ports.extend(default_ports(admin.port()));
+    }
+    ports.retain(|port| !denied.contains(port));
     let mut localhost_ports: BTreeSet<u16> = run.localhost_port.iter().copied().collect();
     // Prometheus scrapes the agent at the node's address, but the admin server listens on
     // 127.0.0.1.
     if admin.ip() == std::net::Ipv4Addr::LOCALHOST && ports.contains(&admin.port()) {
         localhost_ports.insert(admin.port());
     }
-    let further = run
-        .allow
-        .iter()
-        .map(|address| SocketAddr::new(address.ip().to_canonical(), address.port()))
-        .collect();
+    let further = run.allow.iter().copied().collect();
     let node_addresses = run.node_address.iter().map(IpAddr::to_canonical).collect();
-    DialRules {
+    Ok(DialRules {
         list: AllowList {
             ports,
             localhost_ports,
             further,
+            denied,
         },
         node_addresses,
-    }
+    })
+}
+
+fn default_ports(admin: u16) -> impl Iterator<Item = u16> {
+    let others = NODE_PORTS
+        .into_iter()
+        .filter(|port| *port != AGENT_ADMIN_PORT);
+    others.chain([admin])
 }
 
 #[cfg(test)]
@@ -174,23 +193,40 @@ mod tests {
     }
 
     #[test]
-    fn named_ports_replace_the_defaults() {
-        let allow = config(&[
-            "--port",
-            "22",
-            "--port",
-            "80,443",
-            "--allow",
-            "[::ffff:10.0.0.1]:502",
-        ])
-        .unwrap()
-        .allow;
-        assert_eq!(allow.list.ports, [22, 80, 443].into());
+    fn ports_come_to_the_defaults_or_replace_all_others() {
+        let allow = config(&["--port", "22", "--port", "80,443"]).unwrap().allow;
+        assert_eq!(
+            allow.list.ports,
+            [22, 80, 443, 7429, 9100, 10250, 10255].into()
+        );
+        let folder = ["--ports-config", "/etc/culvert/ports"];
+        assert!(config(&folder).unwrap().ports.is_some());
+        let only = config(&[&folder[..], &["--only-port", "22"]].concat()).unwrap();
+        assert_eq!(only.allow.list.ports, [22].into());
+        assert!(only.ports.is_none(), "the ConfigMap opens nothing");
         assert!(
-            allow.list.localhost_ports.is_empty(),
+            only.allow.list.localhost_ports.is_empty(),
             "the admin port is not among them"
         );
+        let both = ["culvert-agent", "--port", "80", "--only-port", "22"];
+        assert!(Args::try_parse_from(both).is_err());
+    }
+
+    #[test]
+    fn further_destinations_are_canonical() {
+        let allow = config(&["--allow", "[::ffff:10.0.0.1]:502"]).unwrap().allow;
         assert_eq!(allow.list.further, ["10.0.0.1:502".parse().unwrap()].into());
+    }
+
+    #[test]
+    fn a_denied_port_is_neither_a_default_nor_named() {
+        let allow = config(&["--deny-port", "7429,10255"]).unwrap().allow;
+        assert_eq!(allow.list.ports, [9100, 10250].into());
+        assert!(allow.list.localhost_ports.is_empty());
+        for flag in ["--port", "--only-port", "--localhost-port"] {
+            let error = config(&["--deny-port", "22", flag, "22"]).unwrap_err();
+            assert_eq!(error, ConfigError::Denied { port: 22, flag });
+        }
     }
 
     #[test]

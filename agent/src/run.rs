@@ -7,13 +7,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use culvert_api::{HostPort, NodeName};
 use culvert_daemon::{
-    Admin, Drain, Gate, Logs, Readiness, Supervisor, VERSION, Workers, raise_open_file_limit,
-    report_to_systemd, use_small_pages,
+    Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, Workers,
+    raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
 use crate::admin;
+use crate::backends::allow_list::CurrentRules;
+use crate::backends::ports_config;
 use crate::certificate::current::{Certificates, ClusterSource, Source};
 use crate::certificate::first;
 use crate::certificate::renewal::Renewal;
@@ -46,12 +48,12 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let gate = readiness.gate("certificate");
     let admin = Admin::bind(
         &config.admin,
+        &Listeners::default(),
         readiness.clone(),
         registry,
         logs,
         admin::routes(tunnels.clone()),
-    )
-    .await?;
+    )?;
     let node = first.node();
     let node = node.as_ref().map(tracing::field::display);
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
@@ -63,8 +65,16 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
+    let rules = watch::Sender::new(config.allow.clone());
+    let allow = rules.subscribe();
+    if let Some(folder) = config.ports.clone() {
+        let mut ports = ports_config::Ports::new(folder, config.allow.clone(), rules);
+        ports.read();
+        supervisor.spawn_observer("ports", ports.follow());
+    }
     let agent = Agent {
         config,
+        allow,
         outbound,
         proxies,
         metrics,
@@ -104,6 +114,7 @@ impl First {
 /// What is left to do once the admin server answers.
 struct Agent {
     config: Config,
+    allow: CurrentRules,
     outbound: Arc<Outbound>,
     proxies: watch::Sender<Vec<HostPort>>,
     metrics: Arc<Metrics>,
@@ -129,7 +140,7 @@ impl Agent {
         let shared = Arc::new(Shared {
             certificates: certificates.clone(),
             outbound: self.outbound.clone(),
-            allow: Arc::new(self.config.allow),
+            allow: self.allow,
             metrics: self.metrics.clone(),
             stream_window: self.config.stream_window,
             budget: self.config.budget,

@@ -4,6 +4,8 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
+use crate::AllowedRange;
+
 /// The rules of an agent. Addresses are canonical: never v4-mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowList {
@@ -11,8 +13,10 @@ pub struct AllowList {
     pub ports: BTreeSet<u16>,
     /// Dialled on 127.0.0.1, whatever address was asked for.
     pub localhost_ports: BTreeSet<u16>,
-    /// Further addresses that the operator named, exactly.
-    pub further: BTreeSet<SocketAddr>,
+    /// Further destinations that the operator named.
+    pub further: BTreeSet<AllowedRange>,
+    /// Ports of `--deny-port`: neither set has them. For diagnosis.
+    pub denied: BTreeSet<u16>,
 }
 
 /// The addresses to try for a stream, in this order.
@@ -43,6 +47,11 @@ pub enum Forbidden {
          agent would allow it"
     )]
     OtherAddress(SocketAddr),
+    /// The operator has ruled the port out.
+    #[error(
+        "the agent has `--deny-port {0}`, which rules port {0} out; without it {0} is possible"
+    )]
+    Denied(u16),
 }
 
 const LOOPBACK4: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -68,12 +77,12 @@ impl AllowList {
                     second: Some(SocketAddr::new(LOOPBACK6, port)),
                     ..only(LOOPBACK4, port)
                 }),
-                (false, false) => Err(Forbidden::Port(port)),
+                (false, false) => Err(self.forbidden(port, Forbidden::Port(port))),
             };
         };
         let target = SocketAddr::new(address, port);
         let is_own = address.is_loopback() || own.contains(&address);
-        if self.further.contains(&target) {
+        if self.further.iter().any(|range| range.contains(target)) {
             Ok(only(address, port))
         } else if self.localhost_ports.contains(&port) {
             Ok(only(LOOPBACK4, port))
@@ -82,7 +91,15 @@ impl AllowList {
         } else if is_allowed {
             Ok(only(address, port))
         } else {
-            Err(Forbidden::OwnAddress(target))
+            Err(self.forbidden(port, Forbidden::OwnAddress(target)))
+        }
+    }
+
+    fn forbidden(&self, port: u16, otherwise: Forbidden) -> Forbidden {
+        if self.denied.contains(&port) {
+            Forbidden::Denied(port)
+        } else {
+            otherwise
         }
     }
 }
@@ -92,18 +109,19 @@ impl Forbidden {
     #[must_use]
     pub fn target(&self) -> String {
         match self {
-            Self::Port(port) => format!("port {port}"),
+            Self::Port(port) | Self::Denied(port) => format!("port {port}"),
             Self::OwnAddress(target) | Self::OtherAddress(target) => target.to_string(),
         }
     }
 
-    /// The flag of the agent that would allow it.
+    /// The flag of the agent that would allow it, or forbids it.
     #[must_use]
     pub fn flag(&self) -> String {
         match self {
             Self::Port(port) => format!("--port {port}"),
             Self::OwnAddress(target) => format!("--port {}", target.port()),
             Self::OtherAddress(target) => format!("--allow {target}"),
+            Self::Denied(port) => format!("--deny-port {port}"),
         }
     }
 }
@@ -126,8 +144,10 @@ mod tests {
             further: [
                 "10.9.9.9:502".parse().unwrap(),
                 "[2001:db8::9]:443".parse().unwrap(),
+                "192.168.1.0/24:502".parse().unwrap(),
             ]
             .into(),
+            denied: [23].into(),
         };
         let own = ["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into();
         let Candidates { first, second } = list.decide(&own, address.parse().ok(), port)?;
@@ -162,7 +182,9 @@ mod tests {
     }
 
     #[test]
-    fn further_addresses_are_exact() {
+    fn further_destinations_are_of_one_address_or_of_a_range() {
+        assert_eq!(decide("192.168.1.20", 502).unwrap(), ["192.168.1.20:502"]);
+        assert!(decide("192.168.1.20", 80).is_err());
         assert_eq!(decide("10.9.9.9", 502).unwrap(), ["10.9.9.9:502"]);
         assert_eq!(decide("2001:db8::9", 443).unwrap(), ["[2001:db8::9]:443"]);
         for (address, port) in [("10.9.9.9", 503), ("10.9.9.8", 502)] {
@@ -179,6 +201,7 @@ mod tests {
             ("10.0.3.7", 22, "--port 22"),
             ("127.0.0.1", 22, "--port 22"),
             ("", 22, "--port 22"),
+            ("", 23, "--deny-port 23"),
             ("10.0.3.8", 9100, "--allow 10.0.3.8:9100"),
             ("0.0.0.0", 9100, "--allow 0.0.0.0:9100"),
             ("::", 9100, "--allow [::]:9100"),

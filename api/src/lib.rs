@@ -4,8 +4,10 @@
 
 pub mod agent_config;
 mod allow_list;
+mod allowed_range;
 mod host_port;
 pub mod installed;
+pub mod named_ports;
 mod node_name;
 pub mod ports;
 mod query;
@@ -41,6 +43,7 @@ pub mod proto {
 }
 
 pub use allow_list::{AllowList, Candidates, Forbidden};
+pub use allowed_range::{AllowedRange, InvalidAllowedRange};
 pub use host_port::{Host, HostPort, InvalidHostPort};
 pub use node_name::{InvalidNodeName, NodeName};
 pub use query::Query;

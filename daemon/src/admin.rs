@@ -20,7 +20,7 @@ use tokio::net::TcpListener;
 
 use crate::http;
 use crate::local_socket::{LocalSocket, SocketAccess};
-use crate::{Logs, Readiness};
+use crate::{Listeners, Logs, Readiness, SocketUse};
 
 /// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
@@ -54,20 +54,21 @@ struct Parts {
 }
 
 impl Admin {
-    /// Binds the ports and the socket. `debug` holds the binary's own routes, such as
-    /// `/debug/tunnels`. A socket that cannot be bound is logged with the fix: the program works
-    /// without it, but its log filter cannot be changed.
+    /// Binds the ports and the socket, unless `listeners` has inherited them. `debug` holds the
+    /// binary's own routes, such as `/debug/tunnels`. A socket that cannot be bound is logged with
+    /// the fix: the program works without it, but its log filter cannot be changed.
     ///
     /// # Errors
     /// An address cannot be bound.
-    pub async fn bind(
+    pub fn bind(
         listen: &AdminListen,
+        listeners: &Listeners,
         readiness: Readiness,
         registry: Registry,
         logs: Logs,
         debug: Router,
     ) -> Result<Self> {
-        let listener = bind(listen.address, "the admin listener").await?;
+        let listener = bind(listeners, listen.address, "the admin listener")?;
         let address = listener
             .local_addr()
             .context("read the admin listener's address")?;
@@ -84,7 +85,8 @@ impl Admin {
             "/debug/log",
             put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
         );
-        let local = LocalSocket::bind(&listen.socket, SocketAccess::Owner).inspect_err(|error| {
+        let local = listeners.local(&listen.socket, SocketAccess::Owner, SocketUse::Admin);
+        let local = local.inspect_err(|error| {
             let reason = format!("{error:#}");
             tracing::warn!(
                 reason,
@@ -110,7 +112,7 @@ impl Admin {
                 let router = Router::new()
                     .route("/metrics", get(self::metrics))
                     .with_state(parts);
-                Some((bind(address, "--metrics-listen").await?, router))
+                Some((bind(listeners, address, "--metrics-listen")?, router))
             }
             None => None,
         };
@@ -162,9 +164,10 @@ impl Admin {
     }
 }
 
-async fn bind(address: SocketAddr, what: &str) -> Result<TcpListener> {
-    TcpListener::bind(address)
-        .await
+fn bind(listeners: &Listeners, address: SocketAddr, what: &str) -> Result<TcpListener> {
+    let bind = || std::net::TcpListener::bind(address);
+    listeners
+        .tcp(address, SocketUse::Admin, bind)
         .with_context(|| format!("bind {what} to {address}"))
 }
 
@@ -251,7 +254,7 @@ mod tests {
     use super::*;
     use crate::log_command::LogCommand;
 
-    async fn admin(folder: &std::path::Path) -> Admin {
+    fn admin(folder: &std::path::Path) -> Admin {
         let listen = AdminListen {
             program: "culvert-test",
             address: "127.0.0.1:0".parse().unwrap(),
@@ -262,12 +265,12 @@ mod tests {
         let logs = Logs::for_tests();
         Admin::bind(
             &listen,
+            &Listeners::default(),
             Readiness::default(),
             Registry::default(),
             logs,
             debug,
         )
-        .await
         .unwrap()
     }
 
@@ -288,7 +291,7 @@ mod tests {
         heads: &[&'a str],
     ) -> Vec<(&'a str, String)> {
         let folder = tempfile::tempdir().unwrap();
-        let admin = admin(folder.path()).await;
+        let admin = admin(folder.path());
         let address = port(&admin);
         let asked = async {
             let mut answers = Vec::new();
@@ -369,7 +372,7 @@ mod tests {
     #[tokio::test]
     async fn the_socket_takes_filters_and_says_what_is_wrong_with_one() {
         let folder = tempfile::tempdir().unwrap();
-        let admin = admin(folder.path()).await;
+        let admin = admin(folder.path());
         let socket = folder.path().join("run/admin.sock");
         let asked = async {
             LogCommand::new("warn").run(&socket).await.unwrap();
@@ -416,6 +419,6 @@ mod tests {
             "a file where the directory should be",
         )
         .unwrap();
-        assert!(admin(folder.path()).await.local.is_none());
+        assert!(admin(folder.path()).local.is_none());
     }
 }

@@ -10,9 +10,11 @@ mod admin;
 mod atomic_file;
 mod backoff;
 mod chain;
+mod handover;
 mod host_addresses;
 mod http;
 mod idle;
+mod listeners;
 mod local_socket;
 mod log_budget;
 mod log_command;
@@ -33,8 +35,12 @@ pub use admin::{Admin, AdminListen, page};
 pub use atomic_file::write_atomic;
 pub use backoff::{Backoff, jittered};
 pub use chain::chain;
+pub use handover::{
+    HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError, Message, Reach,
+};
 pub use host_addresses::{InterfaceAddress, host_addresses, interface_addresses, source_address};
 pub use idle::{Counts, Idle};
+pub use listeners::{LISTENER_FAMILIES, Listeners, SocketUse, is_listener};
 pub use local_socket::{LocalSocket, SocketAccess};
 pub use log_budget::LogBudget;
 pub use log_command::LogCommand;

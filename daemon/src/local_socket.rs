@@ -2,13 +2,16 @@
 //! owner.
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use tokio::net::{UnixListener, UnixStream};
 
-/// A bound socket that is removed with its owner.
+/// A bound socket that is removed with its owner, unless another process has it.
 #[derive(Debug)]
 pub struct LocalSocket {
     listener: UnixListener,
@@ -16,6 +19,9 @@ pub struct LocalSocket {
     access: SocketAccess,
     /// The user id of the program.
     owner: u32,
+    /// Device and inode of the path: it is removed only if it still leads here.
+    file: (u64, u64),
+    given: Arc<AtomicBool>,
 }
 
 /// Permissions to connect.
@@ -54,20 +60,54 @@ impl LocalSocket {
             .tempdir_in(directory)
             .with_context(|| format!("write to {}", directory.display()))?;
         let hidden = private.path().join("s");
-        let bound = || -> io::Result<(UnixListener, u32)> {
+        let bound = || -> io::Result<Self> {
             let listener = UnixListener::bind(&hidden)?;
             std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(access.mode()))?;
-            let owner = std::fs::metadata(&hidden)?.uid();
+            let mut socket = Self::at(listener, &hidden, access)?;
             std::fs::rename(&hidden, path)?;
-            Ok((listener, owner))
+            path.clone_into(&mut socket.path);
+            Ok(socket)
         };
-        let (listener, owner) = bound().with_context(|| format!("listen on {}", path.display()))?;
+        bound().with_context(|| format!("listen on {}", path.display()))
+    }
+
+    /// Takes a socket over from another process, with its path.
+    ///
+    /// # Errors
+    /// The path does not exist, or the socket cannot be used.
+    pub fn adopt(
+        listener: std::os::unix::net::UnixListener,
+        path: &Path,
+        access: SocketAccess,
+    ) -> Result<Self> {
+        listener
+            .set_nonblocking(true)
+            .and_then(|()| UnixListener::from_std(listener))
+            .and_then(|listener| Self::at(listener, path, access))
+            .with_context(|| format!("take over {}", path.display()))
+    }
+
+    fn at(listener: UnixListener, path: &Path, access: SocketAccess) -> io::Result<Self> {
+        let metadata = std::fs::metadata(path)?;
         Ok(Self {
             listener,
             path: path.to_owned(),
             access,
-            owner,
+            owner: metadata.uid(),
+            file: (metadata.dev(), metadata.ino()),
+            given: Arc::default(),
         })
+    }
+
+    /// A second descriptor of the socket.
+    pub(crate) fn copy(&self) -> io::Result<OwnedFd> {
+        self.listener.as_fd().try_clone_to_owned()
+    }
+
+    /// The same socket, whose path stays if `given` is set.
+    pub(crate) fn unless(mut self, given: Arc<AtomicBool>) -> Self {
+        self.given = given;
+        self
     }
 
     /// Accepts the next connection of a permitted user; closes others.
@@ -111,10 +151,22 @@ impl SocketAccess {
     }
 }
 
+/// Whether the other end is root's or of this program's user.
+pub(crate) fn is_trusted(stream: &UnixStream) -> bool {
+    let own = nix::unistd::geteuid().as_raw();
+    stream
+        .peer_cred()
+        .is_ok_and(|peer| peer.uid() == 0 || peer.uid() == own)
+}
+
 impl Drop for LocalSocket {
     fn drop(&mut self) {
-        // If this fails, the next bind replaces the stale socket.
-        drop(std::fs::remove_file(&self.path));
+        let is_ours =
+            std::fs::metadata(&self.path).is_ok_and(|now| (now.dev(), now.ino()) == self.file);
+        if is_ours && !self.given.load(Ordering::Acquire) {
+            // If this fails, the next bind replaces the stale socket.
+            drop(std::fs::remove_file(&self.path));
+        }
     }
 }
 

@@ -1,35 +1,61 @@
 //! Runs a process's tasks, each with a name and an owner, and drains them when the first one ends
 //! or a signal arrives.
 
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Tells the tasks of a process to accept nothing new and let their work end. Clones share their
-/// state.
+/// Tells the tasks of a process that it is about to end. It does so in two steps: the process
+/// [leaves](Self::leaving), which is the time to send others elsewhere, and then it
+/// [drains](Self::begun): it accepts nothing new and its work ends. Clones share their state.
 #[derive(Clone, Debug, Default)]
-pub struct Drain(CancellationToken);
+pub struct Drain {
+    leaving: CancellationToken,
+    begun: CancellationToken,
+}
 
 impl Drain {
+    /// Waits until the process is about to end. It still accepts work that has nowhere else to go.
+    pub async fn leaving(&self) {
+        self.leaving.cancelled().await;
+    }
+
+    /// Whether the process is about to end.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled()
+    }
+
+    /// The first step.
+    pub fn leave(&self) {
+        self.leaving.cancel();
+    }
+
     /// Waits until the drain has begun.
     pub async fn begun(&self) {
-        self.0.cancelled().await;
+        self.begun.cancelled().await;
     }
 
     /// Whether the drain has begun.
     #[must_use]
     pub fn has_begun(&self) -> bool {
-        self.0.is_cancelled()
+        self.begun.is_cancelled()
     }
 
-    /// Begins the drain, for tests and for a task that must end the process.
+    /// Begins the drain, for tests and for a task that must end the process: another process has
+    /// taken its place.
     pub fn begin(&self) {
-        self.0.cancel();
+        self.leaving.cancel();
+        self.begun.cancel();
     }
 }
+
+type Step = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Owner of a process's long-lived tasks.
 pub struct Supervisor {
@@ -38,12 +64,21 @@ pub struct Supervisor {
     observers: JoinSet<(&'static str, Result<()>)>,
     drain: Drain,
     grace: Duration,
+    departure: Option<Step>,
+    afterwards: Option<Step>,
     signals: Signals,
 }
 
+/// Why a process ends.
+enum Cause {
+    Signal,
+    /// A task ended, or another process has taken its place.
+    Task,
+}
+
 impl Supervisor {
-    /// Listens for signals from now on. `grace` is how long tasks may take to end after the drain
-    /// began.
+    /// Listens for signals from now on. `grace` is how long tasks may take to end after the
+    /// process began to leave.
     ///
     /// # Errors
     /// Signals cannot be listened for.
@@ -53,6 +88,8 @@ impl Supervisor {
             observers: JoinSet::new(),
             drain: Drain::default(),
             grace,
+            departure: None,
+            afterwards: None,
             signals: Signals::new()?,
         })
     }
@@ -63,7 +100,8 @@ impl Supervisor {
         self.drain.clone()
     }
 
-    /// Starts a task. It should end only after the drain began: an earlier end stops the process.
+    /// Starts a task. It should end only after the process began to leave: an earlier end stops
+    /// the process.
     pub fn spawn(
         &mut self,
         name: &'static str,
@@ -81,44 +119,106 @@ impl Supervisor {
         self.observers.spawn(async move { (name, task.await) });
     }
 
-    /// Runs until a task ends or SIGTERM or SIGINT arrives, drains, and drops what outlives the
-    /// grace period; a second signal cuts the grace period short.
+    /// Runs a part of the start. `None`: a signal has told the process to end.
+    pub async fn start<T>(&mut self, part: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            done = part => Some(done),
+            signal = self.signals.next() => {
+                tracing::info!(signal, "told to end before the start was complete");
+                None
+            }
+        }
+    }
+
+    /// What happens after a signal before the drain begins, within the grace period. Without it
+    /// the drain begins at once.
+    pub fn depart_by(&mut self, departure: impl Future<Output = ()> + Send + 'static) {
+        self.departure = Some(Box::pin(departure));
+    }
+
+    /// What a process whose drain a task began waits for at its end, unless a signal has told it to
+    /// end.
+    pub fn afterwards(&mut self, afterwards: impl Future<Output = ()> + Send + 'static) {
+        self.afterwards = Some(Box::pin(afterwards));
+    }
+
+    /// Runs until a task ends or SIGTERM or SIGINT arrives, leaves, drains, and drops what outlives
+    /// the grace period; a second signal cuts the grace period short.
     ///
     /// # Errors
-    /// The first error of a task, with its name; a task that ended before the drain is an error
-    /// too.
+    /// The first error of a task, with its name; a task that ended before the process left is an
+    /// error too.
     pub async fn run(mut self) -> Result<()> {
-        let first = tokio::select! {
+        let (mut cause, first) = tokio::select! {
             signal = self.signals.next() => {
                 tracing::info!(signal, grace_s = self.grace.as_secs(), "draining");
-                Ok(())
+                (Cause::Signal, Ok(()))
             }
-            ended = self.tasks.join_next() => outcome(ended, false),
-            Some(ended) = self.observers.join_next() => outcome(Some(ended), false),
+            ended = self.tasks.join_next() => (Cause::Task, outcome(ended, self.drain.has_begun())),
+            Some(ended) = self.observers.join_next() => (Cause::Task, outcome(Some(ended), false)),
+            () = self.drain.begun() => (Cause::Task, Ok(())),
+        };
+        let mut end = Instant::now() + self.grace;
+        self.drain.leave();
+        let first = match cause {
+            Cause::Signal => first.and(self.depart(&mut end).await),
+            Cause::Task => first,
         };
         self.drain.begin();
-        let rest = tokio::select! {
-            rest = drained(&mut self.tasks) => rest,
-            () = tokio::time::sleep(self.grace) => {
-                tracing::warn!(
-                    tasks = self.tasks.len(),
-                    "grace period over; dropping what is left"
-                );
-                Ok(())
-            }
-            _ = self.signals.next() => Ok(()),
-        };
+        let rest = self.let_end(end, &mut cause).await;
         self.tasks.shutdown().await;
+        if let (Cause::Task, Ok(()), Some(afterwards)) = (cause, &first, self.afterwards) {
+            tokio::select! {
+                () = afterwards => {}
+                _ = self.signals.next() => {}
+            }
+        }
         first.and(rest)
     }
-}
 
-async fn drained(tasks: &mut JoinSet<(&'static str, Result<()>)>) -> Result<()> {
-    let mut result = Ok(());
-    while let Some(ended) = tasks.join_next().await {
-        result = result.and(outcome(Some(ended), true));
+    /// Leaves: until the departure is complete, a task fails, or there is no more time, which a
+    /// second signal causes too.
+    async fn depart(&mut self, end: &mut Instant) -> Result<()> {
+        let Some(departure) = &mut self.departure else {
+            return Ok(());
+        };
+        loop {
+            tokio::select! {
+                () = &mut *departure => return Ok(()),
+                () = self.drain.begun() => return Ok(()),
+                Some(ended) = self.tasks.join_next() => outcome(Some(ended), true)?,
+                () = tokio::time::sleep_until(*end) => return Ok(()),
+                _ = self.signals.next() => {
+                    *end = Instant::now();
+                    return Ok(());
+                }
+            }
+        }
     }
-    result
+
+    /// Waits for the tasks' ends, until `end` or a second signal.
+    async fn let_end(&mut self, end: Instant, cause: &mut Cause) -> Result<()> {
+        let mut result = Ok(());
+        loop {
+            tokio::select! {
+                ended = self.tasks.join_next() => match ended {
+                    Some(ended) => result = result.and(outcome(Some(ended), true)),
+                    None => return result,
+                },
+                () = tokio::time::sleep_until(end) => {
+                    tracing::warn!(
+                        tasks = self.tasks.len(),
+                        "grace period over; dropping what is left"
+                    );
+                    return Ok(());
+                }
+                _ = self.signals.next() => match cause {
+                    Cause::Signal => return Ok(()),
+                    Cause::Task => *cause = Cause::Signal,
+                },
+            }
+        }
+    }
 }
 
 type Ended = Option<Result<(&'static str, Result<()>), tokio::task::JoinError>>;
@@ -172,5 +272,23 @@ mod tests {
         let error = supervisor.run().await.unwrap_err();
         assert_eq!(format!("{error:#}"), "listener: port is taken");
         drained_rx.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_process_that_was_replaced_waits_for_what_comes_afterwards() {
+        let mut supervisor = Supervisor::new(Duration::from_secs(5)).unwrap();
+        let (drain, draining) = (supervisor.drain(), supervisor.drain());
+        supervisor.depart_by(async { unreachable!("no signal came") });
+        let (tx, rx) = tokio::sync::oneshot::channel();
+        supervisor.spawn("hand-over", async move {
+            drain.begin();
+            Ok(())
+        });
+        supervisor.afterwards(async move {
+            assert!(draining.is_leaving() && draining.has_begun());
+            tx.send(()).unwrap();
+        });
+        supervisor.run().await.unwrap();
+        rx.await.unwrap();
     }
 }

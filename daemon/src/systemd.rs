@@ -71,12 +71,12 @@ impl Systemd {
         tokio::select! {
             () = started => {}
             () = tokio::time::sleep(self.patience) => {}
-            () = drain.begun() => {}
+            () = drain.leaving() => {}
         }
         self.send("READY=1");
         let mut said = String::new();
         let mut due = Instant::now();
-        while !drain.has_begun() {
+        while !drain.is_leaving() {
             let status = status(readiness);
             if status != said {
                 self.send(&format!("STATUS={status}"));
@@ -88,7 +88,7 @@ impl Systemd {
             due += self.watchdog.unwrap_or(STATUS).min(STATUS);
             tokio::select! {
                 () = tokio::time::sleep_until(due) => {}
-                () = drain.begun() => {}
+                () = drain.leaving() => {}
             }
         }
         self.send("STOPPING=1");

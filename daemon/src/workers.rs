@@ -98,6 +98,12 @@ impl Worker {
         Self(Handle::current())
     }
 
+    /// Whether the calling task runs on this thread.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        Handle::try_current().is_ok_and(|current| current.id() == self.0.id())
+    }
+
     /// Runs a task on this thread until the returned handle is dropped.
     pub fn run<F>(&self, task: F) -> AbortOnDropHandle<F::Output>
     where

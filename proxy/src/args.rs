@@ -11,9 +11,14 @@ use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::advertise::PeerAdvertise;
+use crate::clients::forward::args::ForwardArgs;
+use crate::clients::names::args::NameArgs;
 use crate::cluster::KubernetesArgs;
 use crate::operators::check::CheckCommand;
-use crate::operators::cli::{ExplainCommand, NodeCommand, StatusCommand, TokenCommand};
+use crate::operators::cli::{
+    ExplainCommand, NodeCommand, PingCommand, StatusCommand, TokenCommand,
+};
+use crate::operators::migrate::MigrateCommand;
 use crate::sockets::strangers::DEFAULT_HANDSHAKES;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
@@ -82,9 +87,14 @@ pub(crate) enum Command {
     /// Says what would happen to a connection, and why: to any address, VIP or name, with or
     /// without a port.
     Explain(ExplainCommand),
+    /// Measures the round trip to a node's agent in each tunnel that ends at this proxy.
+    Ping(PingCommand),
     /// Goes through all that connections rest on, on this host and in the cluster, and says what is
     /// wrong and the fix.
-    Check(CheckCommand),
+    Check(Box<CheckCommand>),
+    /// Reads the settings of YurtTunnel, SuperEdge or konnectivity and prints the equal manifests
+    /// of Culvert, and what has no equal.
+    Migrate(Box<MigrateCommand>),
     /// Changes what the running proxy logs, until the next change or restart.
     Log(LogCommand),
 }
@@ -94,6 +104,10 @@ pub(crate) enum Command {
 pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) listen: ListenArgs,
+    #[command(flatten)]
+    pub(crate) names: NameArgs,
+    #[command(flatten)]
+    pub(crate) forwards: ForwardArgs,
     #[command(flatten)]
     pub(crate) trust: TrustArgs,
     #[command(flatten)]
@@ -145,7 +159,8 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) buffer_budget: u32,
 
-    /// How long connections may go on after SIGTERM.
+    /// How long connections may go on after SIGTERM. New ones are accepted meanwhile; the proxy
+    /// ends when none is left.
     #[arg(
         long,
         env = "CULVERT_GRACE",
@@ -157,7 +172,7 @@ pub(crate) struct RunArgs {
 }
 
 /// Every address of this host, of both families.
-fn listen(port: u16) -> SocketAddr {
+pub(crate) fn listen(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
 }
 
@@ -267,6 +282,16 @@ pub(crate) struct ListenArgs {
         default_value = "/run/culvert/directory.sock"
     )]
     pub(crate) directory_socket: PathBuf,
+
+    /// Where the redirector keeps the sockets of clients between two proxies: its
+    /// --handover-socket.
+    #[arg(
+        long,
+        env = "CULVERT_REDIRECTOR_HANDOVER_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/redirector/handover.sock"
+    )]
+    pub(crate) redirector_handover_socket: PathBuf,
 
     /// Address of /livez, /readyz, /metrics and /debug.
     #[arg(

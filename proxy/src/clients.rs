@@ -1,7 +1,38 @@
-//! The clients' side: steered connections, HTTP CONNECT, and destinations of CONNECT without a
-//! tunnel.
+//! The clients' side: steered connections, HTTP CONNECT, destinations of CONNECT without a tunnel,
+//! clients that name their node, and forwarded ports.
 
+pub(crate) mod admitted;
 pub(crate) mod connect;
 pub(crate) mod direct;
+pub(crate) mod forward;
 pub(crate) mod intercept;
+pub(crate) mod names;
 pub(crate) mod original_dst;
+pub(crate) mod raw;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use culvert_daemon::Drain;
+use culvert_tunnel::{Close, Socket};
+use tokio::net::TcpStream;
+
+/// When the proxy drains: the time for a handshake or a request that is under way.
+const PARTING: Duration = Duration::from_secs(1);
+
+/// The socket of a client that is relayed. Closing it resets the connection, until it is told
+/// otherwise.
+fn resetting(accepted: TcpStream, client: SocketAddr) -> Socket {
+    if let Err(error) = culvert_tunnel::tune_relayed(&accepted) {
+        tracing::debug!(client.addr = %client, %error, "tune a socket");
+    }
+    let socket = Socket::from(accepted);
+    socket.on_close(Close::Reset);
+    socket
+}
+
+/// Completes when no client that was accepted may be waited for any longer.
+async fn has_drained(drain: &Drain) {
+    drain.begun().await;
+    tokio::time::sleep(PARTING).await;
+}

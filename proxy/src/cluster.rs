@@ -6,13 +6,18 @@ mod authority;
 mod bootstrap;
 mod configmap;
 mod events;
+mod follow;
+mod forwards;
 mod hosts;
 mod identity;
 mod leases;
+mod name_service;
 mod nodes;
 mod ports;
+mod predecessor;
 mod request;
 mod revocations;
+mod selected;
 mod vips;
 
 use std::path::Path;
@@ -26,9 +31,19 @@ pub(crate) use access::ClusterFacts;
 pub(crate) use args::KubernetesArgs;
 pub(crate) use authority::SharedAuthority;
 pub(crate) use events::Events;
+pub(crate) use forwards::load as load_forwards;
+pub(crate) use hosts::HostsAddress;
 pub(crate) use identity::{AccountError, ServiceAccounts};
 pub(crate) use leases::{ListedPeer, MAX_LISTED, OwnLease};
-use nodes::{InvalidSelector, NodeSelector};
+pub(crate) use name_service::NameService;
+use nodes::InvalidSelector;
+pub(crate) use nodes::NodeSelector;
+#[cfg(any(test, fuzzing))]
+pub(crate) use nodes::behind_label;
+pub(crate) use ports::PortsFacts;
+#[cfg(test)]
+pub(crate) use ports::UnreadPorts;
+pub(crate) use predecessor::Wanted;
 
 /// The file in which a pod finds its own namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -67,7 +82,7 @@ pub(crate) enum ClusterError {
     },
     #[error("make a client of the API server")]
     Client(#[source] kube::Error),
-    #[error(transparent)]
+    #[error("--node-selector")]
     Selector(#[from] InvalidSelector),
 }
 

@@ -9,6 +9,7 @@
 
 mod addresses;
 mod allocation;
+mod behind;
 mod cluster_nodes;
 mod cluster_state;
 mod cluster_writer;
@@ -47,11 +48,13 @@ pub(crate) use editor::Editor;
 pub(crate) use error::DirectoryError;
 pub(crate) use facts::{Facts, FactsWriter};
 pub(crate) use freshness::Freshness;
-pub(crate) use node::{MAX_ADDRESSES, MAX_PORTS, NodeSpec, never_a_nodes};
+pub(crate) use node::{
+    MAX_ADDRESSES, MAX_BEHIND, MAX_PORTS, NodeSpec, checked_behind, never_a_nodes,
+};
 pub(crate) use sources::Removal;
 use sources::Sources;
 pub(crate) use uid::NodeUid;
-pub(crate) use view::{AddressView, Census, Clouds, NodeView, Source};
+pub(crate) use view::{AddressView, BehindView, Census, Clouds, NodeView, Source};
 use view::{Difference, View};
 pub(crate) use vips::{Most, VipError, VipRanges};
 use watch::Step;
@@ -246,6 +249,13 @@ impl Directory {
     /// All nodes in the order of their names.
     pub(crate) fn nodes(&self) -> Vec<NodeView> {
         self.published().view.nodes().cloned().collect()
+    }
+
+    /// The first so many names of nodes.
+    pub(crate) fn first_names(&self, most: usize) -> Vec<NodeName> {
+        let published = self.published();
+        let nodes = published.view.nodes().take(most);
+        nodes.map(|node| node.name.clone()).collect()
     }
 
     /// Sets whether an agent of the node has a tunnel.

@@ -6,7 +6,10 @@ use std::net::SocketAddr;
 use culvert_daemon::chain;
 
 use crate::clients::connect::request;
+use crate::clients::forward::entry::Forward;
+use crate::clients::names::head;
 use crate::directory::{self, Destination};
+use crate::operators::migrate;
 use crate::sockets::proxy_protocol::header::{Header, MAX_REST, PREFIX, Source};
 use crate::trust::authority::ProvenKey;
 use crate::trust::identity::{Binding, Leaf};
@@ -17,6 +20,9 @@ pub const PROXY_HEADER_MAX: usize = PREFIX + MAX_REST;
 /// The longest head of a CONNECT request that is read, in bytes.
 pub const HEAD_MAX: usize = request::HEAD_MAX;
 
+/// The longest head of a connection to a name-routed port that is read, in bytes.
+pub const NAME_HEAD_MAX: usize = head::HEAD_MAX;
+
 /// The destination in a CONNECT request's head and the head's length; `None`: more bytes are
 /// necessary.
 ///
@@ -25,7 +31,29 @@ pub const HEAD_MAX: usize = request::HEAD_MAX;
 /// The reason why it cannot be served.
 pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> {
     let parsed = request::parse(bytes).map_err(|bad| chain(&bad))?;
-    Ok(parsed.map(|(destination, length)| (destination.to_string(), length)))
+    let Some((asked, length)) = parsed else {
+        return Ok(None);
+    };
+    let destination = asked.destination(None).map_err(|bad| chain(&bad))?;
+    Ok(Some((destination.to_string(), length)))
+}
+
+/// The name in the head of a connection to a name-routed port that arrives in pieces of so many
+/// bytes; `None`: more bytes are necessary.
+///
+/// # Errors
+///
+/// The reason why it names no node.
+pub fn name_head(bytes: &[u8], piece: usize) -> Result<Option<String>, String> {
+    let mut reader = head::HeadReader::default();
+    let mut end = 0;
+    loop {
+        end = (end + piece.max(1)).min(bytes.len());
+        let name = reader.read(&bytes[..end]).map_err(|bad| chain(&bad))?;
+        if name.is_some() || end == bytes.len() {
+            return Ok(name);
+        }
+    }
 }
 
 /// A destination in its displayed form.
@@ -121,4 +149,31 @@ pub fn proxy_header(bytes: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>,
         Source::Balancer => None,
     };
     Ok(Some((client, PREFIX + rest.len())))
+}
+
+/// An entry of `--forward` or ConfigMap culvert-forwards in one form.
+///
+/// # Errors
+///
+/// The reason why it is not used.
+pub fn forward(text: &str) -> Result<String, String> {
+    let forward: Forward = text.parse().map_err(|error| chain(&error))?;
+    Ok(forward.to_string())
+}
+
+/// The destinations behind a node that a label's value names, and the problems of those that are
+/// left out.
+#[must_use]
+pub fn behind_label(value: &str) -> (Vec<SocketAddr>, Vec<String>) {
+    let (destinations, problems) = crate::cluster::behind_label(value);
+    (destinations.into_iter().collect(), problems)
+}
+
+/// What `migrate` prints for a file of another tunnel, `yurttunnel`, `superedge` or `konnectivity`.
+///
+/// # Errors
+///
+/// The reason why it cannot be read.
+pub fn migrated(from: &str, text: &str) -> Result<String, String> {
+    migrate::migrated(from, text)
 }

@@ -13,6 +13,7 @@ mod cluster;
 mod directory;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod handover;
 mod instance;
 mod metrics;
 mod operators;
@@ -41,11 +42,13 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
         Some(Command::Status(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
+        Some(Command::Ping(command)) => command.run(&args.control_socket).await,
         Some(Command::Check(command)) => {
             command
                 .run(&args.control_socket, args.run.listen.admin_listen)
                 .await
         }
+        Some(Command::Migrate(command)) => command.run().await,
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
         None => {
             let sockets = run::Sockets {

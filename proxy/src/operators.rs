@@ -1,8 +1,10 @@
-//! What people ask: the command line, the control socket, `explain`, `check` and `/debug`.
+//! What people ask: the command line, the control socket, `explain`, `ping`, `check` and `/debug`.
 
 pub(crate) mod check;
 pub(crate) mod cli;
 pub(crate) mod control;
 pub(crate) mod debug;
 pub(crate) mod explain;
+pub(crate) mod migrate;
+pub(crate) mod ping;
 pub(crate) mod scraped;

@@ -5,6 +5,7 @@
 mod addresses;
 mod backends;
 mod calls;
+mod contact;
 mod dial;
 mod follow;
 mod port;
@@ -18,7 +19,9 @@ use std::sync::Arc;
 use culvert_api::proto::enroll::JoinRequest;
 use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
+use tokio::sync::watch::Receiver;
 
+use crate::handover::AgentsGo;
 use crate::instance::Instance;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::live::Streams;
@@ -27,6 +30,7 @@ use crate::trust::Trust;
 
 pub(crate) use addresses::PeerAddresses;
 pub(crate) use calls::{Calls, Grpc};
+pub(crate) use contact::follow_contact;
 pub(crate) use port::PeerPort;
 pub(crate) use primary::{Primary, PrimaryClient};
 pub(crate) use reached::{Asked, Reached};
@@ -43,6 +47,8 @@ pub(crate) struct Peers {
     pub(crate) workers: Arc<Workers>,
     pub(crate) budget: Budget,
     pub(crate) stream_window: u32,
+    /// Peers are told that this proxy is about to end when agents are.
+    pub(crate) agents: Receiver<AgentsGo>,
     pub(crate) drain: Drain,
     pub(crate) reached: Reached,
     /// The proxy of `--follow`.

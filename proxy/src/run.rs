@@ -1,11 +1,15 @@
 //! Puts the running proxy together: opens its state, binds all sockets, and serves under one
 //! supervisor.
 
+mod forwards;
+mod frontends;
+mod names;
 mod others;
+mod succession;
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,45 +17,46 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::Zone;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
-    Admin, AdminListen, Drain, Idle, Logs, Readiness, Supervisor, Workers, raise_open_file_limit,
-    report_to_systemd, use_small_pages,
+    Admin, AdminListen, Idle, Listeners, Logs, Readiness, SocketUse, Supervisor, Workers,
+    raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
-use tokio::net::TcpStream;
+use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
+use self::frontends::Frontends;
 use crate::advertise::{Advertised, PeerAdvertise};
 use crate::agents::admissions::Admissions;
 use crate::agents::enroll;
 use crate::agents::enroll::Enroll;
 use crate::agents::port::{Agents, Parts};
 use crate::agents::proxy_list::ProxyList;
-use crate::args::{ListenArgs, RunArgs, TrustArgs};
-use crate::clients::connect::Connect;
-use crate::clients::direct::Direct;
-use crate::clients::intercept::Intercept;
-use crate::clients::original_dst::{OriginalDsts, TRIAL};
-use crate::cluster::{Cluster, Events, ListedPeer, OwnLease, ServiceAccounts, SharedAuthority};
+use crate::args::{RunArgs, TrustArgs};
+use crate::clients::forward::entry::Forward;
+use crate::cluster::{
+    Cluster, Events, ListedPeer, NameService, OwnLease, ServiceAccounts, SharedAuthority,
+    load_forwards,
+};
 use crate::directory::service;
 use crate::directory::{
     self, ClusterOwn, ClusterWriter, Directory, DirectoryConfig, Editor, FactsWriter, Handles,
     NodesFrom,
 };
+use crate::handover::{Departure, Takeover};
 use crate::instance::Instance;
 use crate::metrics::Metrics;
 use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
-use crate::peers::{Peers, PrimaryClient, own_info};
-use crate::sockets::listen;
+use crate::peers::{Peers, PrimaryClient, follow_contact, own_info};
+use crate::sockets::listen::{self, Accepting};
 use crate::sockets::local_socket::{Access, LocalSocket};
 use crate::sockets::proxy_protocol::Balancers;
-use crate::sockets::strangers::{Phase, Strangers, say_busy};
+use crate::sockets::strangers::Strangers;
 use crate::state::StateDir;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::limits::MAX_STREAMS_PER_AGENT;
@@ -66,9 +71,6 @@ const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// In a cluster an agent that was off for longer enrols again by itself.
 const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// The time that a start waits for the API server to list the revoked certificates.
-const REVOCATIONS_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// The sockets for operators; subcommands connect to them.
 pub(crate) struct Sockets {
     pub(crate) control: PathBuf,
@@ -82,6 +84,8 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         "--stream-window is {} bytes: choose 256KiB to 16MiB",
         args.stream_window
     );
+    names::check(&args)?;
+    forwards::check(&args)?;
     raise_open_file_limit();
     use_small_pages();
     let mut supervisor = Supervisor::new(args.grace)?;
@@ -91,42 +95,65 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         "systemd",
         report_to_systemd(readiness.clone(), &[], supervisor.drain()),
     );
+    let Some(opened) = Box::pin(supervisor.start(open(args))).await else {
+        return Ok(());
+    };
+    let (proxy, takeover) = opened?;
+    // Until this proxy serves, the one that runs is the one that goes on if this one fails.
+    let frozen = takeover.has_predecessor().then(|| proxy.state.freeze());
+    let bound = proxy.bind(&sockets)?;
+    let idle = proxy.spawn_idle(&mut supervisor);
+    let admin = proxy.admin(&readiness, logs, sockets.admin, idle)?;
+    proxy.spawn_maintenance(&mut supervisor, &readiness);
+    proxy.spawn_cluster(&mut supervisor, &readiness);
+    let peers = proxy.peers(&supervisor, &readiness)?;
+    proxy.spawn_peers(&mut supervisor, peers.as_ref(), bound.peers);
+    if supervisor.start(proxy.wait_for_others()).await.is_none() {
+        return Ok(());
+    }
+    proxy.spawn_agents(&mut supervisor, bound.agents, peers.clone());
+    match supervisor.start(takeover.reach(&proxy.registry)).await {
+        Some(came) => came?,
+        None => return Ok(()),
+    }
+    takeover.confirm().await?;
+    drop(frozen);
+    let served = proxy.departure.clone().until_succeeded(admin.serve());
+    supervisor.spawn_observer("admin server", served);
+    proxy.spawn_operators(&mut supervisor, bound.operators, peers.as_ref());
+    proxy.spawn_frontends(&mut supervisor, &readiness, bound.frontends);
+    proxy.spawn_first_tunnel(&mut supervisor, &readiness);
+    supervisor.spawn_observer("predecessor", takeover.hold());
+    listening.open();
+    proxy.spawn_departure(&mut supervisor, listening, bound.handover);
+    supervisor.run().await
+}
+
+/// Opens what is on disk, with what there is to take over.
+async fn open(args: RunArgs) -> Result<(Proxy, Takeover)> {
     let cluster = if args.kubernetes.wanted() {
         Some(Cluster::open(&args.kubernetes).await?)
     } else {
         None
     };
-    let proxy = Proxy::open(args, cluster).await?;
-    proxy
-        .spawn_admin(&mut supervisor, &readiness, logs, sockets.admin)
-        .await?;
-    proxy.spawn_maintenance(&mut supervisor, &readiness);
-    proxy.spawn_cluster(&mut supervisor, &readiness);
-    let peers = proxy.peers(&supervisor, &readiness)?;
-    proxy.spawn_operators(&mut supervisor, &sockets.control, peers.as_ref())?;
-    proxy.spawn_peers(&mut supervisor, peers.as_ref())?;
-    // Until the revocations are known, no certificate is admitted that this proxy has not seen
-    // before.
-    if timeout(REVOCATIONS_TIMEOUT, proxy.trust.revocations_shared())
-        .await
-        .is_err()
-    {
-        tracing::warn!(
-            "starting without the cluster's revocations: agents that are new to this proxy have \
-             to wait"
-        );
-    }
-    proxy.wait_for_peers().await;
-    proxy.spawn_agents(&mut supervisor, peers)?;
-    proxy.spawn_frontends(&mut supervisor, &readiness)?;
-    listening.open();
-    let drain = supervisor.drain();
-    supervisor.spawn_observer("readiness", async move {
-        drain.begun().await;
-        listening.close("the proxy drains and takes no new connections");
-        std::future::pending().await
-    });
-    supervisor.run().await
+    let takeover = succession::ask_others(&args).await;
+    let proxy = Proxy::open(args, cluster, takeover.listeners()).await?;
+    Ok((proxy, takeover))
+}
+
+/// All sockets but those of the admin server, bound and not yet served.
+struct Bound {
+    agents: TcpListener,
+    /// If there may be other proxies.
+    peers: Option<TcpListener>,
+    operators: OperatorSockets,
+    frontends: Frontends,
+    handover: LocalSocket,
+}
+
+struct OperatorSockets {
+    control: LocalSocket,
+    directory: LocalSocket,
 }
 
 /// The parts of the running proxy.
@@ -149,6 +176,14 @@ struct Proxy {
     instance: Instance,
     /// The other proxies of the cluster.
     listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
+    /// What the Service of --name-service says.
+    name_service_tx: watch::Sender<NameService>,
+    /// What ConfigMap culvert-forwards says.
+    forwards_tx: watch::Sender<Vec<Forward>>,
+    listeners: Listeners,
+    departure: Departure,
+    /// What serves clients. Tunnels stay until it has ended.
+    clients: TaskTracker,
     /// The cluster that the proxy is a part of.
     cluster: Option<JoinedCluster>,
 }
@@ -162,8 +197,8 @@ struct JoinedCluster {
 }
 
 impl Proxy {
-    async fn open(args: RunArgs, cluster: Option<Cluster>) -> Result<Self> {
-        let state = StateDir::open(&args.state_dir)?;
+    async fn open(args: RunArgs, cluster: Option<Cluster>, listeners: Listeners) -> Result<Self> {
+        let state = StateDir::open_or_inherit(&args.state_dir, &listeners)?;
         let advertised = Advertised {
             given: args.trust.advertise.clone(),
             agent_listen: args.listen.agent_listen,
@@ -204,6 +239,11 @@ impl Proxy {
             .and_then(Workers::start)
             .context("start the worker threads")?;
         let budget = Budget::new(args.buffer_budget as usize);
+        let name_service = NameService::load(&state);
+        let forwards = match &cluster {
+            Some(_) => load_forwards(&state, &forwards::own_ports(&args)),
+            None => Vec::new(),
+        };
         Ok(Self {
             args,
             state,
@@ -221,6 +261,11 @@ impl Proxy {
             facts,
             instance: Instance::random(),
             listed_tx: watch::Sender::default(),
+            name_service_tx: watch::Sender::new(name_service),
+            forwards_tx: watch::Sender::new(forwards),
+            listeners,
+            departure: Departure::new(),
+            clients: TaskTracker::new(),
             cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
                 cluster,
                 writer,
@@ -229,13 +274,45 @@ impl Proxy {
         })
     }
 
-    async fn spawn_admin(
+    /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
+    fn bind(&self, sockets: &Sockets) -> Result<Bound> {
+        let (listen, listeners) = (&self.args.listen, &self.listeners);
+        let tcp = |address, used_by| listen::bind(listeners, address, used_by);
+        let host = |path| listeners.local(path, Access::Owner, SocketUse::Programs);
+        Ok(Bound {
+            agents: tcp(listen.agent_listen, SocketUse::Agents)?,
+            peers: self
+                .may_have_peers()
+                .then(|| tcp(self.args.peers.peer_listen, SocketUse::Programs))
+                .transpose()?,
+            operators: OperatorSockets {
+                control: host(&sockets.control)?,
+                directory: host(&listen.directory_socket)?,
+            },
+            frontends: self.bind_frontends()?,
+            handover: listeners.local(
+                &self.state.join(succession::SOCKET),
+                Access::Owner,
+                SocketUse::Admin,
+            )?,
+        })
+    }
+
+    fn spawn_idle(&self, supervisor: &mut Supervisor) -> Idle<u64> {
+        let idle = Idle::default();
+        let streams = self.streams.clone();
+        let looking = idle.clone().keep_looking(move || streams.counts());
+        supervisor.spawn_observer("idle streams", looking);
+        idle
+    }
+
+    fn admin(
         &self,
-        supervisor: &mut Supervisor,
         readiness: &Readiness,
         logs: Logs,
         socket: PathBuf,
-    ) -> Result<()> {
+        idle: Idle<u64>,
+    ) -> Result<Admin> {
         let mut metrics = MetricsRegistry::default();
         let scraped = Scraped {
             directory: self.directory.clone(),
@@ -245,7 +322,6 @@ impl Proxy {
         self.metrics.register(&mut metrics, scraped);
         self.workers
             .register(metrics.sub_registry_with_prefix("culvert_proxy"));
-        let idle = Idle::default();
         let claims = debug::Claims {
             edge_ranges: self.args.directory.edge_range.clone(),
             annotations: self.args.kubernetes.trust_node_annotations,
@@ -255,7 +331,7 @@ impl Proxy {
             self.directory.clone(),
             self.registry.clone(),
             self.streams.clone(),
-            idle.clone(),
+            idle,
         );
         let listen = AdminListen {
             program: "culvert-proxy",
@@ -263,11 +339,14 @@ impl Proxy {
             metrics: self.args.listen.metrics_listen,
             socket,
         };
-        let admin = Admin::bind(&listen, readiness.clone(), metrics, logs, debug).await?;
-        supervisor.spawn_observer("admin server", admin.serve());
-        let streams = self.streams.clone();
-        supervisor.spawn_observer("idle streams", idle.keep_looking(move || streams.counts()));
-        Ok(())
+        Admin::bind(
+            &listen,
+            &self.listeners,
+            readiness.clone(),
+            metrics,
+            logs,
+            debug,
+        )
     }
 
     fn spawn_maintenance(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
@@ -319,19 +398,36 @@ impl Proxy {
                 .share_revocations(self.trust.clone(), gate, supervisor.drain());
         supervisor.spawn("cluster revocations", shared);
         let (events, told) = Events::channel();
+        let ports_tx = watch::Sender::default();
+        let named = cluster.clone().keep_name_service(
+            ports_tx.subscribe(),
+            self.name_service_tx.clone(),
+            self.state.clone(),
+            supervisor.drain(),
+        );
+        supervisor.spawn("Service of names", named);
+        let forwards = cluster.clone().follow_forwards(
+            forwards::own_ports(&self.args),
+            self.state.clone(),
+            events.clone(),
+            self.forwards_tx.clone(),
+            supervisor.drain(),
+        );
+        supervisor.spawn("cluster forwards", forwards);
         let ports = cluster.clone().follow_ports(
             writer.clone(),
             self.state.clone(),
             events,
+            ports_tx,
             supervisor.drain(),
         );
         supervisor.spawn("cluster ports", ports);
-        supervisor.spawn(
-            "cluster hosts",
-            cluster
-                .clone()
-                .write_hosts(self.directory.clone(), supervisor.drain()),
+        let hosts = cluster.clone().write_hosts(
+            self.directory.clone(),
+            self.name_service_tx.subscribe(),
+            supervisor.drain(),
         );
+        supervisor.spawn("cluster hosts", hosts);
         supervisor.spawn(
             "Events",
             cluster
@@ -351,11 +447,17 @@ impl Proxy {
             supervisor.drain(),
         );
         supervisor.spawn("agents' ConfigMap", told);
-        self.spawn_leases(cluster, supervisor);
+        self.spawn_leases(cluster, supervisor, readiness);
     }
 
     /// Makes this proxy known to the cluster's others, and them to this one.
-    fn spawn_leases(&self, cluster: &Cluster, supervisor: &mut Supervisor) {
+    fn spawn_leases(&self, cluster: &Cluster, supervisor: &mut Supervisor, readiness: &Readiness) {
+        let contact = follow_contact(
+            readiness.gate("peers"),
+            self.listed_tx.subscribe(),
+            self.registry.clone(),
+        );
+        supervisor.spawn_observer("contact with peers", contact);
         let given = self.args.peers.peer_advertise.as_ref();
         let address = PeerAdvertise::address(given, self.args.peers.peer_listen);
         if address.is_none() {
@@ -401,25 +503,30 @@ impl Proxy {
     fn spawn_operators(
         &self,
         supervisor: &mut Supervisor,
-        control_socket: &Path,
+        sockets: OperatorSockets,
         peers: Option<&Arc<Peers>>,
-    ) -> Result<()> {
+    ) {
         let control = self.control(Self::primary_client(peers));
-        let socket = LocalSocket::bind(control_socket, Access::Owner)?;
         supervisor.spawn(
             "control socket",
-            control::serve(socket, control, supervisor.drain()),
+            control::serve(sockets.control, control, supervisor.drain()),
         );
-        let socket = LocalSocket::bind(&self.args.listen.directory_socket, Access::Owner)?;
         supervisor.spawn(
             "directory socket",
-            service::serve(socket, self.directory.clone(), supervisor.drain()),
+            service::serve(
+                sockets.directory,
+                self.directory.clone(),
+                supervisor.drain(),
+            ),
         );
-        Ok(())
     }
 
-    fn spawn_agents(&self, supervisor: &mut Supervisor, peers: Option<Arc<Peers>>) -> Result<()> {
-        let listener = listen::bind(self.args.listen.agent_listen)?;
+    fn spawn_agents(
+        &self,
+        supervisor: &mut Supervisor,
+        listener: TcpListener,
+        peers: Option<Arc<Peers>>,
+    ) {
         let drain = supervisor.drain();
         let admissions = Admissions::default();
         supervisor.spawn(
@@ -428,13 +535,19 @@ impl Proxy {
                 .clone()
                 .keep_looking(self.trust.clone(), drain.clone()),
         );
-        let proxies = ProxyList::new(self.own_info(), self.registry.clone(), drain.clone());
-        supervisor.spawn("list of proxies", proxies.clone().keep_looking());
+        let proxies = ProxyList::new(
+            self.own_info(),
+            self.registry.clone(),
+            self.departure.agents(),
+        );
+        supervisor.spawn(
+            "list of proxies",
+            proxies.clone().keep_looking(drain.clone()),
+        );
         let agents = Agents::new(Parts {
             admissions,
             trust: self.trust.clone(),
             registry: self.registry.clone(),
-            streams: self.streams.clone(),
             enroll: self.enroll_service(peers),
             tunnel: ProxyTunnel {
                 far_end: FarEnd::Agent,
@@ -449,7 +562,10 @@ impl Proxy {
             instance: self.instance.clone(),
             proxies,
             drain: drain.clone(),
+            streams: self.streams.clone(),
+            clients: self.clients.clone(),
         });
+        let accepting = Accepting::agents(drain, self.departure.agents());
         // Not for the tunnels' tasks to hold, which end with them.
         let workers = self.workers.clone();
         let serve_one = move |agent, connections: &TaskTracker| {
@@ -457,23 +573,14 @@ impl Proxy {
         };
         supervisor.spawn(
             "agent port",
-            listen::serve(listener, "agents", drain, serve_one),
+            listen::serve(listener, "agents", accepting, serve_one),
         );
-        Ok(())
     }
 
     /// What this proxy says about itself.
     fn own_info(&self) -> PeerInfo {
         let addresses = self.advertised.given.iter().map(ToString::to_string);
         own_info(self.instance.clone(), addresses.collect())
-    }
-
-    fn direct(&self) -> Direct {
-        Direct::new(
-            self.directory.clone(),
-            &self.args.listen.direct,
-            self.metrics.clone(),
-        )
     }
 
     fn enroll_service(&self, peers: Option<Arc<Peers>>) -> EnrollServer<Enroll> {
@@ -486,99 +593,6 @@ impl Proxy {
             self.metrics.clone(),
             peers,
         )
-    }
-
-    fn spawn_frontends(&self, supervisor: &mut Supervisor, readiness: &Readiness) -> Result<()> {
-        let listen = &self.args.listen;
-        let drain = supervisor.drain();
-        let original_dsts = Arc::new(OriginalDsts::new(&self.args.bpffs));
-        let gate = readiness.gate("original destinations");
-        supervisor.spawn(
-            "original destinations",
-            original_dsts.clone().watch(TRIAL, gate, drain.clone()),
-        );
-        let intercept = Intercept {
-            original_dsts,
-            router: self.router.clone(),
-            workers: self.workers.clone(),
-            foreign: Arc::default(),
-        };
-        for address in &listen.intercept_listen {
-            let (listener, intercept) = (listen::bind(*address)?, intercept.clone());
-            let serve_one =
-                move |client, connections: &TaskTracker| intercept.serve(client, connections);
-            supervisor.spawn(
-                "intercept port",
-                listen::serve(listener, "intercept", drain.clone(), serve_one),
-            );
-        }
-        let connect = Connect {
-            router: self.router.clone(),
-            direct: self.direct(),
-            drain: drain.clone(),
-            refusals: Arc::default(),
-        };
-        self.spawn_connect_tls(supervisor, &connect, &drain)?;
-        let socket = LocalSocket::bind(&listen.connect_socket, Access::Group)?;
-        let serve_one = move |client, connections: &TaskTracker| {
-            connections.spawn(connect.clone().serve_unix(client, connections.clone()));
-        };
-        supervisor.spawn(
-            "CONNECT socket",
-            listen::serve(socket, "connect_socket", drain, serve_one),
-        );
-        Ok(())
-    }
-
-    fn spawn_connect_tls(
-        &self,
-        supervisor: &mut Supervisor,
-        connect: &Connect,
-        drain: &Drain,
-    ) -> Result<()> {
-        let ListenArgs {
-            connect_listen: Some(address),
-            connect_client_ca: Some(client_ca),
-            ..
-        } = &self.args.listen
-        else {
-            return Ok(());
-        };
-        let callers = self.trust.callers(client_ca)?;
-        let direct = if self.args.listen.connect_listen_direct {
-            self.direct()
-        } else {
-            self.direct().for_edges_only()
-        };
-        let (listener, connect) = (
-            listen::bind(*address)?,
-            Connect {
-                direct,
-                ..connect.clone()
-            },
-        );
-        let strangers = Strangers::new(self.args.listen.max_handshakes);
-        let serve_one = move |(client, address): (TcpStream, SocketAddr),
-                              connections: &TaskTracker| {
-            let Some(tls) = callers.server_config() else {
-                return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
-                    error about --connect-client-ca");
-            };
-            match strangers.enter(address.ip(), Phase::Silent) {
-                Ok(permit) => {
-                    drop(connections.spawn(connect.clone().serve_tls(tls, client, address, permit)))
-                }
-                Err(full) => {
-                    say_busy(&client);
-                    connect.refused(&address, &full);
-                }
-            }
-        };
-        supervisor.spawn(
-            "CONNECT port",
-            listen::serve(listener, "connect_tls", drain.clone(), serve_one),
-        );
-        Ok(())
     }
 }
 

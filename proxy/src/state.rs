@@ -3,11 +3,12 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
-use culvert_daemon::write_atomic;
+use culvert_daemon::{Handed, HandedKind, Listeners, write_atomic};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const FORMAT: u32 = 1;
 /// Only the proxy's user may read state and keys.
 pub(crate) const PRIVATE: u32 = 0o600;
+/// The file that is locked.
+const LOCK: &str = "lock";
 /// Far above the size of the state for 20,000 nodes. A larger file was not written by the proxy.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
@@ -22,8 +25,19 @@ const MAX_FILE_BYTES: u64 = 64 << 20;
 #[derive(Clone, Debug)]
 pub(crate) struct StateDir {
     path: PathBuf,
-    _lock: Arc<File>,
+    lock: Arc<RwLock<Lock>>,
 }
+
+/// The lock of the directory. It is held as long as any process has the file open: the proxy that
+/// runs passes it to its successor.
+#[derive(Debug)]
+struct Lock {
+    file: Option<File>,
+    is_frozen: bool,
+}
+
+/// While this exists, nothing is written to the directory.
+pub(crate) struct Frozen(Option<StateDir>);
 
 /// The failures of the state directory.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +57,12 @@ pub(crate) enum StateError {
     Read { path: PathBuf, source: io::Error },
     #[error("write {}: until that works nothing of it can be changed", path.display())]
     Write { path: PathBuf, source: io::Error },
+    #[error(
+        "{} cannot be changed while one proxy takes the place of another on this host: try again \
+         in a few seconds",
+        path.display()
+    )]
+    Frozen { path: PathBuf },
     #[error(
         "{}, line {line}, column {column}: {source}: restore the file from a backup, or move it \
          away to begin without {what}",
@@ -92,33 +112,59 @@ struct Versioned<T> {
 
 impl StateDir {
     /// Creates the directory with mode 0700 if it is missing, and locks it.
+    #[cfg(test)]
     pub(crate) fn open(path: &Path) -> Result<Self, StateError> {
-        let failed = |source| StateError::Make {
-            path: path.to_owned(),
-            source,
+        Self::open_or_inherit(path, &Listeners::default())
+    }
+
+    /// The same; the lock may be inherited from another process.
+    pub(crate) fn open_or_inherit(path: &Path, inherited: &Listeners) -> Result<Self, StateError> {
+        let file = lock_file(path)?;
+        let file = match inherited.locked(&path.join(LOCK)) {
+            Some(locked) => locked,
+            None => lock(file, path)?,
         };
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(failed)?;
-        let lock_path = path.join("lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(lock_path)
-            .map_err(failed)?;
-        match lock.try_lock() {
-            Ok(()) => Ok(Self {
+        Ok(Self {
+            path: path.to_owned(),
+            lock: Arc::new(RwLock::new(Lock {
+                file: Some(file),
+                is_frozen: false,
+            })),
+        })
+    }
+
+    /// Waits for the present change, and lets no other begin. A change is an error meanwhile.
+    pub(crate) fn freeze(&self) -> Frozen {
+        self.change_lock(|lock| lock.is_frozen = true);
+        Frozen(Some(self.clone()))
+    }
+
+    /// A copy of the lock for another process.
+    pub(crate) fn lock_copy(&self) -> io::Result<Option<(Handed, OwnedFd)>> {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(file) = &lock.file else {
+            return Ok(None);
+        };
+        let handed = Handed {
+            kind: HandedKind::Lock.name().to_owned(),
+            at: self.path.join(LOCK).display().to_string(),
+        };
+        Ok(Some((handed, file.try_clone()?.into())))
+    }
+
+    fn change_lock(&self, change: impl FnOnce(&mut Lock)) {
+        change(&mut self.lock.write().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// The permission to write a file.
+    pub(crate) fn unfrozen(&self, path: &Path) -> Result<impl Drop + use<'_>, StateError> {
+        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        if lock.is_frozen {
+            return Err(StateError::Frozen {
                 path: path.to_owned(),
-                _lock: Arc::new(lock),
-            }),
-            Err(TryLockError::WouldBlock) => Err(StateError::Busy {
-                path: path.to_owned(),
-            }),
-            Err(TryLockError::Error(source)) => Err(failed(source)),
+            });
         }
+        Ok(lock)
     }
 
     /// Path of a file in the directory.
@@ -148,7 +194,15 @@ impl StateDir {
         content: &T,
     ) -> Result<(), StateError> {
         let path = self.join(file.name);
-        let written = text(content).and_then(|text| write_atomic(&path, &text, PRIVATE));
+        let written = text(content).map_err(|source| StateError::Write { path, source });
+        written.and_then(|text| self.write_text(file.name, &text))
+    }
+
+    /// Replaces the file with this text atomically. It is on disk when this returns.
+    pub(crate) fn write_text(&self, name: &str, text: &[u8]) -> Result<(), StateError> {
+        let path = self.join(name);
+        let _unfrozen = self.unfrozen(&path)?;
+        let written = write_atomic(&path, text, PRIVATE);
         written.map_err(|source| StateError::Write { path, source })
     }
 
@@ -159,6 +213,51 @@ impl StateDir {
             problem: problem.into(),
             what: file.what,
         }
+    }
+}
+
+impl Frozen {
+    /// Another process has the directory.
+    pub(crate) fn for_ever(mut self) {
+        if let Some(state) = self.0.take() {
+            state.change_lock(|lock| lock.file = None);
+        }
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        if let Some(state) = &self.0 {
+            state.change_lock(|lock| lock.is_frozen = false);
+        }
+    }
+}
+
+/// Creates the directory and its lock file if they are missing.
+fn lock_file(path: &Path) -> Result<File, StateError> {
+    let made = || {
+        std::fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)?;
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path.join(LOCK))
+    };
+    made().map_err(|source| StateError::Make {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+fn lock(file: File, path: &Path) -> Result<File, StateError> {
+    let path = path.to_owned();
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(StateError::Busy { path }),
+        Err(TryLockError::Error(source)) => Err(StateError::Make { path, source }),
     }
 }
 
@@ -280,5 +379,43 @@ mod tests {
         ));
         drop(first);
         StateDir::open(directory.path()).unwrap();
+    }
+
+    #[test]
+    fn a_directory_is_passed_on_without_a_moment_in_which_a_third_could_have_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let things = Things { names: Vec::new() };
+        let old = StateDir::open(directory.path()).unwrap();
+        let frozen = old.freeze();
+        assert!(matches!(
+            old.write(FILE, &things),
+            Err(StateError::Frozen { .. })
+        ));
+        let (lock, descriptor) = old.lock_copy().unwrap().unwrap();
+        let passed = Listeners::default();
+        passed.inherit(vec![lock], vec![descriptor]);
+        let new = StateDir::open_or_inherit(directory.path(), &passed).unwrap();
+        frozen.for_ever();
+        assert!(old.write(FILE, &things).is_err() && old.lock_copy().unwrap().is_none());
+        new.write(FILE, &things).unwrap();
+        let third = || StateDir::open(directory.path());
+        assert!(matches!(third(), Err(StateError::Busy { .. })));
+        drop(new);
+        third().unwrap();
+    }
+
+    #[test]
+    fn a_proxy_whose_successor_died_writes_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = StateDir::open(directory.path()).unwrap();
+        let frozen = state.freeze();
+        drop(state.lock_copy().unwrap());
+        drop(frozen);
+        let things = Things { names: Vec::new() };
+        state.write(FILE, &things).unwrap();
+        assert!(matches!(
+            StateDir::open(directory.path()),
+            Err(StateError::Busy { .. })
+        ));
     }
 }

@@ -153,6 +153,8 @@ struct Shared {
 struct Shares {
     /// All revocations that this proxy knows.
     known: watch::Sender<Revocations>,
+    /// Those of them that are on disk.
+    written: Mutex<Revocations>,
     /// The cluster's revocations as last read; `None`: not read yet.
     agreed: watch::Sender<Option<Revocations>>,
 }
@@ -178,8 +180,9 @@ impl Trust {
         }
         let now = UnixTime::now();
         let cluster = if directory.is_cluster() {
-            let known = config.state.read(REVOCATIONS)?.unwrap_or_default();
+            let known: Revocations = config.state.read(REVOCATIONS)?.unwrap_or_default();
             Some(Shares {
+                written: Mutex::new(known.clone()),
                 known: watch::Sender::new(known),
                 agreed: watch::Sender::default(),
             })

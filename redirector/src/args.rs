@@ -31,6 +31,15 @@ pub(crate) struct Args {
         value_name = "PATH"
     )]
     pub(crate) directory_socket: PathBuf,
+    /// Root-only Unix socket on which a proxy that ends leaves the sockets of its clients, for the
+    /// next proxy on this host. For 30 s clients wait instead of being refused.
+    #[arg(
+        long,
+        env = "CULVERT_HANDOVER_SOCKET",
+        default_value = "/run/culvert/redirector/handover.sock",
+        value_name = "PATH"
+    )]
+    pub(crate) handover_socket: PathBuf,
     /// Directory of the cgroup whose processes are steered. Default: the real cgroup2 root, that is
     /// every process.
     #[arg(long, env = "CULVERT_CGROUP", value_name = "DIR")]

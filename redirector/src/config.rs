@@ -21,6 +21,7 @@ pub(crate) use node_ips::NodeIps;
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub(crate) directory_socket: PathBuf,
+    pub(crate) handover_socket: PathBuf,
     pub(crate) state_dir: PathBuf,
     pub(crate) bpffs: PathBuf,
     pub(crate) cgroup: Option<PathBuf>,
@@ -111,6 +112,7 @@ impl TryFrom<Args> for Config {
         let zone: Zone = args.shared.dns_zone.parse()?;
         Ok(Self {
             directory_socket: args.directory_socket,
+            handover_socket: args.handover_socket,
             state_dir: args.shared.state_dir,
             bpffs: args.shared.bpffs,
             cgroup: args.cgroup,

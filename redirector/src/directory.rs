@@ -5,7 +5,7 @@ mod update;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use culvert_api::{NodeName, Routing, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
@@ -45,6 +45,19 @@ pub(crate) struct Node {
     /// A second zone in which the node's name is answered; absolute, in lower case.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
+    /// Destinations in the node's network that its agent reaches.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) behind: Vec<Behind>,
+}
+
+/// One of the destinations behind a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Behind {
+    pub(crate) destination: SocketAddr,
+    pub(crate) routing: Routing,
+    /// Why it is not routed, for people to read.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) reason: String,
 }
 
 /// One of a node's addresses.
@@ -124,6 +137,15 @@ impl Directory {
             .iter()
             .find(|(_, node)| has(node))
             .map(|(name, _)| name)
+    }
+
+    /// What nodes have behind them at this address.
+    pub(crate) fn behind(&self, ip: IpAddr) -> impl Iterator<Item = (&NodeName, &Behind)> {
+        self.nodes.iter().flat_map(move |(name, node)| {
+            let at = node.behind.iter();
+            at.filter(move |behind| behind.destination.ip() == ip)
+                .map(move |behind| (name, behind))
+        })
     }
 
     /// The nodes that have this address.
@@ -215,6 +237,7 @@ pub(crate) mod examples {
             ports: BTreeSet::from([9100, 10250]),
             online,
             zone: (number == 1).then(|| "plant.example".parse().unwrap()),
+            behind: Vec::new(),
         }
     }
 }

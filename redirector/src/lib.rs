@@ -12,6 +12,7 @@ mod directory;
 mod dns;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod held_sockets;
 mod mechanisms;
 mod metrics;
 mod operators;

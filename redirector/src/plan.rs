@@ -9,12 +9,12 @@ use culvert_api::Routing;
 use culvert_redirector_common::names::DESTINATIONS_MAX;
 use culvert_redirector_common::{DestinationKey, DestinationValue, Endpoint};
 
-use crate::directory::{Directory, Ranges};
+use crate::directory::{Directory, Node, Ranges};
 
 /// A destination whose connections are steered to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Destination {
-    /// One port of an edge address.
+    /// One port of an edge address, or of a device behind a node.
     Edge(SocketAddr),
     /// All ports of a VIP.
     Vip(IpAddr),
@@ -52,11 +52,12 @@ pub(crate) enum Freshness {
 /// it and names them.
 pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     let mut destinations = BTreeMap::new();
+    let of = |node: &Node| match freshness {
+        Freshness::Live if !node.online => Liveness::Offline,
+        Freshness::Live | Freshness::Stale => Liveness::Online,
+    };
     for node in directory.nodes.values() {
-        let liveness = match freshness {
-            Freshness::Live if !node.online => Liveness::Offline,
-            Freshness::Live | Freshness::Stale => Liveness::Online,
-        };
+        let liveness = of(node);
         for vip in node
             .vip4
             .map(IpAddr::V4)
@@ -77,6 +78,17 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
                     liveness,
                 );
             }
+        }
+    }
+    // After the addresses: what another node has behind it may be a port of an address too.
+    for node in directory.nodes.values() {
+        for behind in &node.behind {
+            let liveness = match behind.routing {
+                Routing::Routed => of(node),
+                Routing::Shared => Liveness::Online,
+                Routing::Protected => continue,
+            };
+            destinations.insert(Destination::Edge(behind.destination), liveness);
         }
     }
     let nftables_only = take_excess(&mut destinations);
@@ -170,7 +182,7 @@ impl fmt::Display for Liveness {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::examples;
+    use crate::directory::{Behind, examples};
 
     fn planned(freshness: Freshness) -> Plan {
         plan(&examples::directory(), freshness)
@@ -199,6 +211,31 @@ mod tests {
             plan.destinations.get(&vip("198.18.0.1")),
             Some(&Liveness::Online)
         );
+    }
+
+    #[test]
+    fn what_is_behind_a_node_is_steered_by_its_port_alone() {
+        let mut directory = examples::directory();
+        let behind = |destination: &str, routing| Behind {
+            destination: destination.parse().unwrap(),
+            routing,
+            reason: String::new(),
+        };
+        let offline = directory.nodes.values_mut().find(|node| !node.online);
+        offline.unwrap().behind = vec![
+            behind("192.168.1.20:502", Routing::Routed),
+            behind("192.168.1.21:502", Routing::Shared),
+            behind("10.0.3.7:9100", Routing::Shared),
+            behind("10.96.0.1:443", Routing::Protected),
+        ];
+        let destinations = plan(&directory, Freshness::Live).destinations;
+        let of = |text: &str| destinations.get(&edge(text));
+        assert_eq!(of("192.168.1.20:502"), Some(&Liveness::Offline));
+        assert_eq!(of("192.168.1.20:9100"), None);
+        for refused_by_the_proxy in ["192.168.1.21:502", "10.0.3.7:9100"] {
+            assert_eq!(of(refused_by_the_proxy), Some(&Liveness::Online));
+        }
+        assert_eq!(of("10.96.0.1:443"), None);
     }
 
     #[test]

@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use culvert_daemon::{Admin, Drain, Logs, Readiness, Supervisor, report_to_systemd};
+use culvert_daemon::{
+    Admin, Drain, Listeners, LocalSocket, Logs, Readiness, SocketAccess, Supervisor,
+    report_to_systemd,
+};
 use tokio::sync::watch;
 
 use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, SavedDirectory, Watch};
 use crate::dns;
+use crate::held_sockets;
 use crate::mechanisms::bpf::{self, Pins};
 use crate::metrics::Metrics;
 use crate::operators::{debug, installed};
 use crate::steering::{InForce, InstanceLock, Steering};
 
-/// No connection passes through this process, so its tasks end at once.
-const GRACE: Duration = Duration::from_secs(5);
+/// No connection passes through this process, so its tasks end at once, unless it keeps the sockets
+/// of clients for the next proxy.
+const GRACE: Duration = Duration::from_secs(held_sockets::KEEP.as_secs() + 2);
 
 /// Runs until a signal or a failure. What is installed on the host stays.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
@@ -35,8 +40,9 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     let steering = daemon.install(lock).await?;
     daemon.start_dns(&mut supervisor, drain.clone());
-    let admin = daemon.admin(logs, steering.in_force()).await?;
+    let admin = daemon.admin(logs, steering.in_force())?;
 
+    daemon.keep_sockets(&mut supervisor, drain.clone());
     supervisor.spawn_observer("admin", admin.serve());
     // systemd does not wait for the proxy: the saved directory is installed already.
     supervisor.spawn_observer(
@@ -84,7 +90,23 @@ impl Daemon {
         supervisor.spawn("dns", dns::serve(config, sources, gate, drain));
     }
 
-    async fn admin(&self, logs: Logs, in_force: watch::Receiver<InForce>) -> Result<Admin> {
+    /// Without its socket the redirector works, and clients are refused between two proxies.
+    fn keep_sockets(&self, supervisor: &mut Supervisor, drain: Drain) {
+        match LocalSocket::bind(&self.config.handover_socket, SocketAccess::Owner) {
+            Ok(socket) => {
+                supervisor.spawn(
+                    "sockets between proxies",
+                    held_sockets::serve(socket, drain),
+                );
+            }
+            Err(error) => tracing::warn!(
+                reason = format!("{error:#}"),
+                "no sockets are kept between two proxies; --handover-socket names another path"
+            ),
+        }
+    }
+
+    fn admin(&self, logs: Logs, in_force: watch::Receiver<InForce>) -> Result<Admin> {
         let config = &self.config;
         let pins = Pins::new(&config.bpffs);
         let installed = installed::route(
@@ -98,11 +120,11 @@ impl Daemon {
         bpf::register_metrics(&mut registry, pins);
         Admin::bind(
             &config.admin,
+            &Listeners::default(),
             self.readiness.clone(),
             registry,
             logs,
             routes,
         )
-        .await
     }
 }

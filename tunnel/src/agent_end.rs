@@ -48,6 +48,11 @@ pub trait Backends: Send + Sync + 'static {
         Ok(())
     }
 
+    /// The answer to `Describe`: what was `known` when the tunnel was set up, and what changes.
+    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
+        known.clone()
+    }
+
     /// The proxy tells which proxies there are, itself included. Their number and texts are
     /// bounded.
     fn proxies_told(&self, _proxies: Vec<Proxy>) {}

@@ -15,14 +15,18 @@ use culvert_lab::{interrupt, progress, workspace};
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 11] = [
+const TARGETS: [&str; 15] = [
+    "behind_label",
     "certificate",
     "connect_request",
     "directory_file",
     "dns_query",
     "first_message",
+    "forward",
     "frames",
     "join_token",
+    "name_head",
+    "predecessor",
     "proxy_header",
     "saved_directory",
     "signing_request",

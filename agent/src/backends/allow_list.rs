@@ -4,9 +4,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
+use culvert_api::named_ports::NamedPorts;
 use culvert_api::{AllowList, Candidates};
 use culvert_tunnel::DialFailure;
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
+use tokio::sync::watch;
 
 /// The agent does not report a list with more rules to the proxy: the message would be too long.
 const REPORTED_MAX: usize = 1024;
@@ -21,11 +23,30 @@ pub(crate) struct DialRules {
     pub(crate) node_addresses: BTreeSet<IpAddr>,
 }
 
+/// The rules of this moment: ConfigMap `culvert-ports` changes them.
+pub(crate) type CurrentRules = watch::Receiver<DialRules>;
+
 /// The node's own addresses, canonical: never v4-mapped.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
 impl DialRules {
+    /// These rules, with ports that somebody else named. What is denied stays so.
+    pub(crate) fn with(&self, named: &NamedPorts) -> Self {
+        let mut rules = self.clone();
+        let AllowList {
+            ports,
+            localhost_ports,
+            further: _,
+            denied,
+        } = &mut rules.list;
+        ports.extend(named.all());
+        localhost_ports.extend(&named.localhost_ports);
+        ports.retain(|port| !denied.contains(port));
+        localhost_ports.retain(|port| !denied.contains(port));
+        rules
+    }
+
     /// The addresses to dial for `open`.
     ///
     /// # Errors
@@ -66,12 +87,14 @@ impl DialRules {
             ports,
             localhost_ports,
             further,
+            denied,
         } = &self.list;
-        let rules = ports.len() + localhost_ports.len() + further.len();
+        let rules = ports.len() + localhost_ports.len() + further.len() + denied.len();
         (rules <= REPORTED_MAX).then(|| Allowed {
-            ports: ports.iter().copied().map(u32::from).collect(),
-            localhost_ports: localhost_ports.iter().copied().map(u32::from).collect(),
+            ports: numbers(ports),
+            localhost_ports: numbers(localhost_ports),
             further: further.iter().map(ToString::to_string).collect(),
+            denied_ports: numbers(denied),
         })
     }
 
@@ -85,6 +108,16 @@ impl DialRules {
             ..Self::default()
         }
     }
+
+    /// Rules that nothing changes.
+    #[cfg(test)]
+    pub(crate) fn fixed(self) -> CurrentRules {
+        watch::Sender::new(self).subscribe()
+    }
+}
+
+fn numbers(ports: &BTreeSet<u16>) -> Vec<u32> {
+    ports.iter().copied().map(u32::from).collect()
 }
 
 fn invalid(message: String) -> DialFailure {

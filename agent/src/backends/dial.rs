@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use culvert_api::{Candidates, NodeName};
 use culvert_daemon::{chain, interface_addresses};
-use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     Backend, Backends, DIAL_TIMEOUT, DialFailure, StreamEnd, StreamError, dial_code, dial_reason,
     tune_relayed,
@@ -16,7 +16,7 @@ use nix::net::if_::InterfaceFlags;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::backends::allow_list::{DialRules, OwnAddresses};
+use crate::backends::allow_list::{CurrentRules, DialRules, OwnAddresses};
 use crate::metrics::{Active, Metrics};
 
 /// Interfaces that hold addresses of services, whatever their kind.
@@ -29,7 +29,7 @@ const OWN_ADDRESSES_AGE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct NodeBackends {
     node: NodeName,
-    allow: Arc<DialRules>,
+    allow: CurrentRules,
     metrics: Arc<Metrics>,
     dialled: Mutex<Vec<Dialled>>,
     own: Mutex<Option<(Instant, Arc<OwnAddresses>)>>,
@@ -44,7 +44,7 @@ struct Dialled {
 }
 
 impl NodeBackends {
-    pub(crate) fn new(node: NodeName, allow: Arc<DialRules>, metrics: Arc<Metrics>) -> Self {
+    pub(crate) fn new(node: NodeName, allow: CurrentRules, metrics: Arc<Metrics>) -> Self {
         Self {
             node,
             allow,
@@ -59,7 +59,7 @@ impl NodeBackends {
             code: DialCode::Failed,
             message: format!("the agent cannot read its own addresses: {error}"),
         })?;
-        let candidates = self.allow.decide(open, &own)?;
+        let candidates = self.allow.borrow().decide(open, &own)?;
         let (backend, socket) = dial(candidates).await?;
         let dialled = Dialled {
             stream: open.stream,
@@ -80,7 +80,7 @@ impl NodeBackends {
         {
             return Ok(addresses.clone());
         }
-        let addresses = Arc::new(own_addresses(&self.allow)?);
+        let addresses = Arc::new(own_addresses(&self.allow.borrow())?);
         *own = Some((Instant::now(), addresses.clone()));
         Ok(addresses)
     }
@@ -103,6 +103,15 @@ impl Backends for NodeBackends {
                 .map_or_else(|failure| failure.code, |_| DialCode::Ok),
         );
         result.map(Backend::from)
+    }
+
+    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
+        let own = self.own_addresses().unwrap_or_default();
+        DescribeResponse {
+            addresses: own.0.iter().map(ToString::to_string).collect(),
+            allowed: self.allow.borrow().reported(),
+            ..known.clone()
+        }
     }
 
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
@@ -195,8 +204,8 @@ mod tests {
     use super::*;
 
     fn backends(port: u16) -> NodeBackends {
-        let allow = DialRules::for_port(port);
-        NodeBackends::new("edge-1".parse().unwrap(), Arc::new(allow), Arc::default())
+        let allow = DialRules::for_port(port).fixed();
+        NodeBackends::new("edge-1".parse().unwrap(), allow, Arc::default())
     }
 
     fn open(address: &str, port: u16) -> Open {

@@ -21,8 +21,8 @@ use tokio::io::BufReader;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::backends::allow_list::DialRules;
-use crate::backends::dial::{NodeBackends, own_addresses};
+use crate::backends::allow_list::CurrentRules;
+use crate::backends::dial::NodeBackends;
 use crate::certificate::current::Certificates;
 use crate::certificate::identity::Identity;
 use crate::dial::connect::{Connection, connect};
@@ -45,7 +45,7 @@ const LOOK_PAUSE: Duration = Duration::from_secs(1);
 pub(crate) struct Shared {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) outbound: Arc<Outbound>,
-    pub(crate) allow: Arc<DialRules>,
+    pub(crate) allow: CurrentRules,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
@@ -316,8 +316,6 @@ impl TunnelSlot {
     }
 
     fn tunnel(&self, address: &HostPort, sequence: u64) -> AgentTunnel {
-        let addresses = own_addresses(&self.shared.allow)
-            .map(|own| own.0.iter().map(ToString::to_string).collect());
         AgentTunnel {
             stream_window: self.shared.stream_window,
             max_streams: DEFAULT_MAX_STREAMS,
@@ -327,12 +325,12 @@ impl TunnelSlot {
                 version: VERSION.to_owned(),
                 instance: self.shared.instance.clone(),
                 slot: self.number.to_string(),
-                addresses: addresses.unwrap_or_default(),
-                allowed: self.shared.allow.reported(),
                 keepalive_seconds: u32::try_from(self.shared.keepalive.as_secs())
                     .unwrap_or(u32::MAX),
                 sequence,
                 started: self.shared.started,
+                // The backends know the rest.
+                ..DescribeResponse::default()
             },
         }
     }
@@ -396,6 +394,10 @@ impl Backends for SlotBackends {
         self.backends.stream_ended(open, end);
     }
 
+    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
+        self.backends.described(known)
+    }
+
     fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
         self.seat.introduced(&proxy.instance)
     }
@@ -424,7 +426,7 @@ impl Shared {
         Self {
             certificates: Arc::new(Certificates::load(source).unwrap()),
             outbound: Arc::new(Outbound::from_environment(|_| None).unwrap()),
-            allow: Arc::default(),
+            allow: crate::backends::allow_list::DialRules::default().fixed(),
             metrics: Arc::default(),
             stream_window: culvert_tunnel::DEFAULT_STREAM_WINDOW,
             budget: culvert_tunnel::Budget::new(1 << 20),

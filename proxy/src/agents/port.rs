@@ -62,7 +62,6 @@ pub(crate) struct Parts {
     pub(crate) trust: Trust,
     pub(crate) registry: Registry,
     pub(crate) admissions: Admissions,
-    pub(crate) streams: Streams,
     pub(crate) enroll: EnrollServer<Enroll>,
     pub(crate) tunnel: ProxyTunnel,
     pub(crate) metrics: Metrics,
@@ -72,6 +71,10 @@ pub(crate) struct Parts {
     pub(crate) instance: Instance,
     pub(crate) proxies: ProxyList,
     pub(crate) drain: Drain,
+    /// Everything that clients still need tunnels for.
+    pub(crate) clients: TaskTracker,
+    /// All streams, also those of other proxies' clients.
+    pub(crate) streams: Streams,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -197,7 +200,7 @@ impl Agents {
         let handshake = tokio::select! {
             handshake = self.handshake(socket, &mut permit) => handshake,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
-            () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
+            () = self.parts.drain.leaving() => return Ok(AgentOutcome::Drained),
         };
         let (tls, last_read) = handshake?;
         let (_, session) = tls.get_ref();
@@ -395,6 +398,8 @@ impl Agents {
     /// When the proxy drains, its tunnels stay open until no client needs them.
     async fn drained(&self) {
         self.parts.drain.begun().await;
+        self.parts.clients.close();
+        self.parts.clients.wait().await;
         self.parts.streams.idle().await;
     }
 
@@ -419,7 +424,7 @@ impl Agents {
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
         let ended = tokio::select! {
             ended = timeout(ENROLL_TIMEOUT, served) => ended,
-            () = async { self.parts.drain.begun().await; tokio::time::sleep(PARTING).await } => return Ok(()),
+            () = async { self.parts.drain.leaving().await; tokio::time::sleep(PARTING).await } => return Ok(()),
         };
         ended
             .map_err(|_| AgentError::EnrollTimedOut)?

@@ -11,6 +11,7 @@ use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::{Proxy, SetProxiesRequest};
 use tokio::sync::watch;
 
+use crate::handover::AgentsGo;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::registry::Registry;
 
@@ -27,29 +28,33 @@ const TOLERANCE: u32 = 8;
 pub(crate) struct ProxyList {
     own: PeerInfo,
     registry: Registry,
-    drain: Drain,
+    agents: watch::Receiver<AgentsGo>,
     news_tx: watch::Sender<()>,
 }
 
 impl ProxyList {
-    pub(crate) fn new(own: PeerInfo, registry: Registry, drain: Drain) -> Self {
+    pub(crate) fn new(
+        own: PeerInfo,
+        registry: Registry,
+        agents: watch::Receiver<AgentsGo>,
+    ) -> Self {
         Self {
             own,
             registry,
-            drain,
+            agents,
             news_tx: watch::Sender::default(),
         }
     }
 
     /// Notes changes of the peers, and an uneven load, until the drain begins.
-    pub(crate) async fn keep_looking(self) -> Result<()> {
+    pub(crate) async fn keep_looking(self, drain: Drain) -> Result<()> {
         let mut peers = self.registry.peer_changes();
         loop {
             let news = tokio::select! {
                 // The sender lives as long as the registry.
                 _ = peers.changed() => true,
                 () = tokio::time::sleep(COMPARE_INTERVAL) => self.has_too_many(),
-                () = self.drain.begun() => return Ok(()),
+                () = drain.begun() => return Ok(()),
             };
             if news {
                 self.news_tx.send_replace(());
@@ -61,9 +66,9 @@ impl ProxyList {
     /// call needs nothing.
     pub(crate) async fn tell(self, tunnel: Tunnel) -> Infallible {
         let mut news = self.news_tx.subscribe();
-        let mut draining = false;
+        let mut agents = self.agents.clone();
         loop {
-            draining = draining || self.drain.has_begun();
+            agents.mark_unchanged();
             // Also if there is no other: then the agent looks for none.
             if let Err(error) = tunnel.set_proxies(&self.now()).await {
                 tracing::debug!(%error, "an agent was not told of the proxies");
@@ -74,10 +79,10 @@ impl ProxyList {
                     let wait = SPREAD.mul_f64(rand::random());
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
-                        () = self.drain.begun(), if !draining => {}
+                        Ok(()) = agents.changed() => {}
                     }
                 }
-                () = self.drain.begun(), if !draining => {}
+                Ok(()) = agents.changed() => {}
             }
         }
     }
@@ -87,7 +92,7 @@ impl ProxyList {
             instance: self.own.instance.to_string(),
             addresses: self.own.addresses.clone(),
             tunnels: self.registry.own_tunnels(),
-            draining: self.drain.has_begun(),
+            draining: *self.agents.borrow() == AgentsGo::Elsewhere,
         };
         let peers = self.registry.peers();
         let peers = peers.iter().map(|peer| Proxy {

@@ -1,41 +1,43 @@
-//! HTTP/1.1 CONNECT, on a Unix socket or over mutual TLS.
+//! HTTP CONNECT: here HTTP/1.1 on a Unix socket, in `tls_port` what clients with a certificate get.
 //!
 //! The destination is the request's target, never its Host header: kube-apiserver always sets that
 //! to 127.0.0.1.
 
 mod bridge;
+mod discovery;
+mod http1;
+mod http2;
+mod opened;
+mod plain_http;
 pub(crate) mod request;
-mod response;
+pub(crate) mod response;
+mod tls_port;
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{BufMut, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use culvert_daemon::{Drain, LogBudget, Worker, chain};
-use culvert_tunnel::{Close, Detached, RelayError, Socket};
-use rustls::ServerConfig;
+use culvert_tunnel::{Detached, RelayError, Socket};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
-use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::direct::{self, Direct, DirectTarget, Reason};
+use crate::clients::has_drained;
 use crate::directory::Destination;
-use crate::sockets::strangers::{HandshakePermit, handshake};
 use crate::streams::error::RouteError;
 use crate::streams::limits::ClientKind;
 use crate::streams::live::{Frontend, StreamRecord};
 use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
 use request::{BadRequest, HEAD_MAX};
+use response::Refusal;
 
 /// The time limit for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time after which a TLS client that takes none of the last bytes is given up.
-const STALLED: Duration = Duration::from_secs(300);
 /// Bytes that are read from a client before its backend has answered. Further bytes wait in its
 /// socket.
 const PIPELINED_MAX: usize = 64 << 10;
@@ -57,52 +59,30 @@ impl Connect {
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
         let socket = Socket::from(client);
-        let served = match self.plan(&socket, Frontend::ConnectSocket, name).await {
-            Ok(Plan::Node(mut request)) => socket
-                .detach()
-                .map(|socket| {
-                    let worker = request.worker();
-                    connections
-                        .spawn_on(async move { request.serve(socket).await }, worker.handle());
-                })
-                .map_err(RelayError::Socket),
-            Ok(Plan::Direct(request)) => Box::pin(self.serve_direct(socket, request)).await,
-            Ok(Plan::Answer(response)) => answer(&socket, &response).await,
+        let served = match self.plan(&socket, name).await {
+            Ok(Planned { plan, pipelined }) => match plan {
+                Ok(Plan::Node(routed)) => {
+                    let mut request = NodeRequest { routed, pipelined };
+                    socket
+                        .detach()
+                        .map(|socket| {
+                            let worker = request.worker();
+                            connections.spawn_on(
+                                async move { request.serve(socket).await },
+                                worker.handle(),
+                            );
+                        })
+                        .map_err(RelayError::Socket)
+                }
+                Ok(Plan::Direct(request)) => {
+                    Box::pin(self.serve_direct(socket, request, pipelined)).await
+                }
+                Err(refusal) => answer(&socket, &refusal.render()).await,
+            },
             Err(error) => Err(error),
         };
         if let Err(error) = served {
             tracing::debug!(%error, "CONNECT on the Unix socket");
-        }
-    }
-
-    /// Serves a client of the mutual TLS port. The client takes `permit` until it has shown its
-    /// certificate.
-    pub(crate) async fn serve_tls(
-        self,
-        tls: Arc<ServerConfig>,
-        client: TcpStream,
-        address: SocketAddr,
-        mut permit: HandshakePermit,
-    ) {
-        if let Err(error) = culvert_tunnel::tune_relayed(&client) {
-            tracing::debug!(%error, "tune a socket");
-        }
-        let watch = match watch(&client) {
-            Ok(watch) => watch,
-            Err(error) => return self.refused(&address, &error),
-        };
-        let evicted = permit.evicted();
-        let accepted = tokio::select! {
-            accepted = handshake(client, tls, &mut permit) => accepted,
-            () = evicted.cancelled() => return,
-            () = self.drain.begun() => return,
-        };
-        drop(permit);
-        match accepted {
-            // Boxed, because few clients take this path, and every other client would need the
-            // memory too.
-            Ok(tls) => Box::pin(self.bridge(tls, watch, address)).await,
-            Err(error) => self.refused(&address, &error),
         }
     }
 
@@ -118,97 +98,54 @@ impl Connect {
         }
     }
 
-    /// Serves the content of a TLS connection through a pair of Unix sockets. `watch` is the socket
-    /// below TLS.
-    async fn bridge(&self, tls: TlsStream<TcpStream>, watch: Socket, address: SocketAddr) {
-        // If the connection ends before all bytes are sent, it is reset, without close_notify.
-        watch.on_close(Close::Reset);
-        let (near, far) = match UnixStream::pair() {
-            Ok(pair) => pair,
-            Err(error) => return self.refused(&address, &error),
-        };
-        let served = self.serve_inside(near.into(), address.to_string());
-        match bridge::bridge(served, tls, far, &watch, STALLED).await {
-            Ok(()) => watch.on_close(Close::Finish),
-            Err(error) => {
-                tracing::debug!(
-                    client.addr = %address,
-                    reason = chain(&error),
-                    "CONNECT over TLS was cut"
-                )
-            }
-        }
-    }
-
-    /// Serves the content of a TLS connection until its end.
-    async fn serve_inside(&self, socket: Socket, name: String) -> Result<(), RelayError> {
-        match self.plan(&socket, Frontend::ConnectTls, name).await? {
-            Plan::Node(mut request) => {
-                let socket = socket.detach().map_err(RelayError::Socket)?;
-                let worker = request.worker();
-                // The thread ends with the process; only then is there an error.
-                let served = worker.run(async move { request.serve(socket).await }).await;
-                served.unwrap_or_else(|ended| Err(RelayError::Socket(io::Error::other(ended))))
-            }
-            // Boxed, because few destinations need no tunnel, and every other client would need the
-            // memory too.
-            Plan::Direct(request) => Box::pin(self.serve_direct(socket, request)).await,
-            Plan::Answer(response) => answer(&socket, &response).await,
-        }
-    }
-
     /// Reads a client's request and decides what to do with it. `name` identifies the client in the
     /// log.
     ///
     /// # Errors
     ///
     /// The client left before its request was complete, or the proxy drains.
-    async fn plan(
-        &self,
-        socket: &Socket,
-        frontend: Frontend,
-        name: String,
-    ) -> Result<Plan, RelayError> {
+    async fn plan(&self, socket: &Socket, name: String) -> Result<Planned, RelayError> {
         let request = tokio::select! {
             request = self.request(socket) => request,
-            () = self.drain.begun() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+            () = has_drained(&self.drain) => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         };
         match request {
-            Ok((destination, pipelined)) => Ok(self.decide(destination, pipelined, frontend, name)),
+            Ok((destination, pipelined)) => {
+                let plan = self.decide(destination, Frontend::ConnectSocket, name);
+                let plan = plan.map_err(|error| Refusal::from(&error));
+                Ok(Planned { plan, pipelined })
+            }
             Err(RequestError::Bad(bad)) => {
                 self.refused(&name, &bad);
-                Ok(Plan::Answer(response::bad_request(&bad)))
+                let (plan, pipelined) = (Err(Refusal::bad_request(&bad)), BytesMut::new());
+                Ok(Planned { plan, pipelined })
             }
             Err(RequestError::Client(error)) => Err(RelayError::Socket(error)),
         }
     }
 
+    /// The way to a destination. A failure is already recorded.
     fn decide(
         &self,
         destination: Destination,
-        pipelined: BytesMut,
         frontend: Frontend,
         name: String,
-    ) -> Plan {
+    ) -> Result<Plan, RouteError> {
         let mut record = self.router.begin(frontend, name, &destination);
         let error = match self.router.route(destination.clone()) {
             Ok(route) => {
                 let client = ClientKind::Connect;
                 let routed = RoutedClient::new(self.router.clone(), route, client, record);
-                return Plan::Node(NodeRequest { routed, pipelined });
+                return Ok(Plan::Node(routed));
             }
             Err(error) => error,
         };
         if let Some(target) = self.direct.target(&destination, &error) {
-            return Plan::Direct(DirectRequest {
-                target,
-                pipelined,
-                record,
-            });
+            return Ok(Plan::Direct(DirectRequest { target, record }));
         }
         let error = RouteError::from(error);
         record.not_routed(&error);
-        Plan::Answer(response::refusal(&error))
+        Err(error)
     }
 
     /// Serves a client whose destination needs no tunnel.
@@ -216,32 +153,18 @@ impl Connect {
         &self,
         socket: Socket,
         mut request: DirectRequest,
+        mut pipelined: BytesMut,
     ) -> Result<(), RelayError> {
-        let DirectRequest {
-            target,
-            pipelined,
-            record,
-        } = &mut request;
-        record.direct();
-        if let Reason::CloudNode(node) = &target.reason {
-            record.routed_to(node);
-        }
         let dialled = tokio::select! {
-            dialled = self.direct.dial(target) => dialled,
-            () = client_left(&socket, pipelined) => return Ok(()),
+            dialled = request.dial(&self.direct) => dialled,
+            () = client_left(&socket, &mut pipelined) => return Ok(()),
         };
         match dialled {
             Ok(backend) => {
                 answer(&socket, response::ESTABLISHED).await?;
-                let pipelined = std::mem::take(pipelined).freeze();
-                let result = direct::relay(socket, backend, pipelined, record.transferred()).await;
-                record.relayed(&result);
-                result
+                request.relay(socket, backend, pipelined.freeze()).await
             }
-            Err(error) => {
-                record.not_routed(&error);
-                answer(&socket, &response::refusal(&error)).await
-            }
+            Err(error) => answer(&socket, &Refusal::from(&error).render()).await,
         }
     }
 
@@ -250,7 +173,10 @@ impl Connect {
         let mut buffer = BytesMut::new();
         let head = async {
             loop {
-                if let Some((destination, length)) = request::parse(&buffer)? {
+                if let Some((asked, length)) = request::parse(&buffer)? {
+                    let directory = self.router.directory();
+                    let found = asked.node().and_then(|node| directory.node(node));
+                    let destination = asked.destination(found.as_ref())?;
                     return Ok((destination, buffer.split_off(length)));
                 }
                 socket.readable().await?;
@@ -269,20 +195,50 @@ impl Connect {
     }
 }
 
-/// The decision about a request.
-enum Plan {
-    Node(NodeRequest),
-    Direct(DirectRequest),
-    /// The client gets this answer, and no connection.
-    Answer(Vec<u8>),
+/// A request, and the bytes that the client sent after it.
+struct Planned {
+    plan: Result<Plan, Refusal>,
+    pipelined: BytesMut,
 }
 
-/// A request for a connection that the proxy dials itself.
+/// The way to a destination.
+enum Plan {
+    Node(RoutedClient),
+    Direct(DirectRequest),
+}
+
+/// A connection that the proxy dials itself.
 struct DirectRequest {
     target: DirectTarget,
-    /// The bytes that the client sent after the request.
-    pipelined: BytesMut,
     record: StreamRecord,
+}
+
+impl DirectRequest {
+    /// Dials it. A failure is already recorded.
+    async fn dial(&mut self, direct: &Direct) -> Result<Socket, RouteError> {
+        self.record.direct();
+        if let Reason::CloudNode(node) = &self.target.reason {
+            self.record.routed_to(node);
+        }
+        let dialled = direct.dial(&self.target).await;
+        if let Err(error) = &dialled {
+            self.record.not_routed(error);
+        }
+        dialled
+    }
+
+    /// Relays until the end. A failure is already recorded.
+    async fn relay(
+        &mut self,
+        client: Socket,
+        backend: Socket,
+        pipelined: Bytes,
+    ) -> Result<(), RelayError> {
+        let transferred = self.record.transferred();
+        let relayed = direct::relay(client, backend, pipelined, transferred).await;
+        self.record.relayed(&relayed);
+        relayed
+    }
 }
 
 /// A request for a node. It is served on the thread of the tunnel that its stream will take.
@@ -312,7 +268,7 @@ impl NodeRequest {
                 let pipelined = std::mem::take(&mut self.pipelined);
                 self.routed.relay(&mut stream, &pipelined, &socket).await
             }
-            Err(error) => answer(&socket, &response::refusal(&error)).await,
+            Err(error) => answer(&socket, &Refusal::from(&error).render()).await,
         }
     }
 }

@@ -9,7 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Routing};
 use culvert_tunnel::proto::tunnel::DialCode;
 use culvert_tunnel::{DIAL_TIMEOUT, DialFailure, Socket, dial_code, dial_reason};
 use ipnet::IpNet;
@@ -92,10 +92,15 @@ impl Direct {
         match error {
             ResolveError::UnknownAddress { .. }
             | ResolveError::UnknownName { .. }
-            | ResolveError::Protected { .. } => {}
+            | ResolveError::Protected { .. }
+            | ResolveError::Behind {
+                routing: Routing::Protected,
+                ..
+            } => {}
             // The address belongs to two edge nodes, or to one that was just removed.
             ResolveError::Shared { .. }
             | ResolveError::Contested { .. }
+            | ResolveError::Behind { .. }
             | ResolveError::UnassignedVip { .. } => return None,
         }
         if self.for_whom == Clients::EdgesOnly {

@@ -15,7 +15,7 @@ use kube::client::Body;
 use kube::{Api, Client};
 
 use super::Cluster;
-
+use super::ports::PortsFacts;
 use super::request::{RequestError, ask};
 use crate::clock::UnixTime;
 
@@ -35,8 +35,8 @@ pub(crate) struct ClusterFacts {
     pub(crate) lacking: Vec<String>,
     /// The time of the API server's clock.
     pub(crate) time: Option<UnixTime>,
-    /// The problems of the ConfigMaps of ports.
-    pub(crate) ports_problems: Vec<String>,
+    /// The ConfigMaps of ports.
+    pub(crate) ports: PortsFacts,
     /// The number of proxy addresses in agents' ConfigMap.
     pub(crate) proxies: usize,
     /// Nodes that have an edge label of another tunnel.
@@ -77,7 +77,7 @@ const fn right(
 }
 
 /// The permissions that every proxy of a cluster needs. The manifests grant them.
-const RIGHTS: [Right; 18] = [
+const RIGHTS: [Right; 19] = [
     right(Scope::Cluster, "", "nodes", "", &["list", "watch"]),
     right(
         Scope::Cluster,
@@ -92,6 +92,13 @@ const RIGHTS: [Right; 18] = [
         "",
         "configmaps",
         "culvert-ports",
+        &["list", "watch"],
+    ),
+    right(
+        Scope::Own,
+        "",
+        "configmaps",
+        "culvert-forwards",
         &["list", "watch"],
     ),
     right(
@@ -187,13 +194,13 @@ impl Cluster {
                 lacking.push(in_words(&attributes));
             }
         }
-        let ports_problems = ask(self.ports_problems()).await.unwrap_or_default();
+        let ports = ask(self.ports_facts()).await.unwrap_or_default();
         let proxies = self.told_proxies().await.unwrap_or_default();
         let other_labels = self.other_labels().await.unwrap_or_default();
         Ok(ClusterFacts {
             lacking,
             time,
-            ports_problems,
+            ports,
             proxies,
             other_labels,
         })
@@ -260,6 +267,11 @@ impl Cluster {
             needed.push(attributes(&self.namespace, "", "services", service, "get"));
             needed.push(attributes(&self.namespace, "", "pods", "", "list"));
             needed.push(attributes("", "", "nodes", "", "get"));
+        }
+        if let Some(service) = &self.args.name_service {
+            let verbs = ["list", "watch", "update"];
+            let of = |verb| attributes(&self.namespace, "", "services", service, verb);
+            needed.extend(verbs.map(of));
         }
         if let Some(place) = &self.args.hosts_configmap {
             let (namespace, name) = (&place.config_map.namespace, &place.config_map.name);

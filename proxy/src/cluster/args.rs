@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use ipnet::IpNet;
 
-use super::hosts::HostsPlace;
+use super::hosts::{HostsAddress, HostsPlace};
+use super::name_service::OwnPorts;
 
 /// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
 #[derive(clap::Args, Clone, Debug)]
@@ -35,9 +36,10 @@ pub(crate) struct KubernetesArgs {
     )]
     pub(crate) node_selector: String,
 
-    /// Believe the annotations culvert.dev/ports and culvert.dev/zone of edge nodes, which their
-    /// own kubelets may write: without it the labels node-restriction.kubernetes.io/culvert-ports
-    /// (such as 8080.9256) and node-restriction.kubernetes.io/culvert-zone alone.
+    /// Believe the annotations culvert.dev/ports, culvert.dev/zone and culvert.dev/behind of edge
+    /// nodes, which their own kubelets may write: without it the labels
+    /// node-restriction.kubernetes.io/culvert-ports (such as 8080.9256), culvert-zone and
+    /// culvert-behind alone.
     #[arg(long, env = "CULVERT_TRUST_NODE_ANNOTATIONS")]
     pub(crate) trust_node_annotations: bool,
 
@@ -68,6 +70,32 @@ pub(crate) struct KubernetesArgs {
     /// yurt-tunnel-nodes, otherwise `hosts`, or given as NS/NAME/KEY.
     #[arg(long, env = "CULVERT_HOSTS_CONFIGMAP", value_name = "NS/NAME")]
     pub(crate) hosts_configmap: Option<HostsPlace>,
+
+    /// The address of edge nodes in --hosts-configmap: `vip`, which a redirector steers, or
+    /// `service`, the ClusterIP of --name-service, which works on hosts without a redirector.
+    #[arg(
+        long,
+        env = "CULVERT_HOSTS_ADDRESS",
+        value_name = "ADDRESS",
+        default_value = "vip",
+        requires = "hosts_configmap"
+    )]
+    pub(crate) hosts_address: HostsAddress,
+
+    /// Service, in Culvert's namespace, by which pods anywhere reach edge nodes by name, as with
+    /// --name-listen: the proxies keep an entry for each port of ConfigMap culvert-ports in it.
+    #[arg(long, env = "CULVERT_NAME_SERVICE", value_name = "NAME")]
+    pub(crate) name_service: Option<String>,
+
+    /// The proxy's own ports that --name-service leads to, one for each entry.
+    #[arg(
+        long,
+        env = "CULVERT_NAME_PORTS",
+        value_name = "FIRST-LAST",
+        default_value = "7450-7489",
+        requires = "name_service"
+    )]
+    pub(crate) name_ports: OwnPorts,
 
     /// Service, in Culvert's namespace, by which agents reach the proxies: its load balancer's
     /// addresses, or else its node port on the nodes of ready proxies, are written into ConfigMap

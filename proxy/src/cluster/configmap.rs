@@ -1,15 +1,13 @@
 //! Follows one ConfigMap by name, and writes one without losing the changes of others.
 
-use culvert_daemon::Problem;
-use futures_util::{Stream, StreamExt};
+use futures_util::Stream;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
 
+use super::Cluster;
+use super::follow::follow_object;
 use super::request::{RequestError, ask};
-use super::{Cluster, WATCH_SECONDS};
 
 /// The API server's limit for all keys and values of a ConfigMap together.
 pub(super) const MAX_BYTES: usize = 1 << 20;
@@ -38,42 +36,14 @@ impl Cluster {
         &self,
         which: ConfigMapName,
     ) -> impl Stream<Item = Option<ConfigMap>> + Send + use<> {
-        let mut problem = Problem::default();
-        let by_name = format!("metadata.name={}", which.name);
-        let config = watcher::Config::default()
-            .fields(&by_name)
-            .timeout(WATCH_SECONDS);
-        let events = watcher::watcher(self.config_maps(&which.namespace), config).default_backoff();
-        // Whether the current list contains it.
-        let mut listed = false;
-        events.filter_map(move |event| {
-            if event.is_ok() {
-                problem.news(None);
-            }
-            let news = match event {
-                Ok(Event::Init) => {
-                    listed = false;
-                    None
-                }
-                Ok(Event::InitApply(map)) => {
-                    listed = true;
-                    Some(Some(map))
-                }
-                Ok(Event::Apply(map)) => Some(Some(map)),
-                Ok(Event::Delete(_)) => Some(None),
-                Ok(Event::InitDone) => (!listed).then_some(None),
-                Err(error) => {
-                    if let Some(reason) = problem.news(Some(in_words(&error))) {
-                        tracing::warn!(
-                            config_map = %which,
-                            reason,
-                            "ConfigMap not readable, keeping what it last said"
-                        );
-                    }
-                    None
-                }
-            };
-            std::future::ready(news)
+        let api = self.config_maps(&which.namespace);
+        let name = which.name.clone();
+        follow_object(api, &name, move |reason| {
+            tracing::warn!(
+                config_map = %which,
+                reason,
+                "ConfigMap not readable, keeping what it last said"
+            );
         })
     }
 }
@@ -107,22 +77,5 @@ pub(super) async fn write(
             .await
         }
         None => ask(api.create(&parameters, map)).await,
-    }
-}
-
-/// The error without kube's internals.
-pub(super) fn in_words(error: &watcher::Error) -> String {
-    match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
-        | watcher::Error::WatchFailed(kube::Error::Api(status))
-        | watcher::Error::WatchError(status) => format!(
-            "the API server answered {}: {}",
-            status.code, status.message
-        ),
-        watcher::Error::InitialListFailed(_)
-        | watcher::Error::WatchStartFailed(_)
-        | watcher::Error::WatchFailed(_)
-        | watcher::Error::NoResourceVersion => culvert_daemon::chain(error),
     }
 }

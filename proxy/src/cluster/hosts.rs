@@ -1,5 +1,6 @@
 //! Keeps a ConfigMap in the format of a hosts file, for the CoreDNS of other tunnels'
-//! installations. Edge nodes have their VIPs, cloud nodes their own addresses.
+//! installations. Edge nodes have their VIPs, or the ClusterIP of the Service of name-routed ports.
+//! Cloud nodes have their own addresses.
 //!
 //! Every proxy does this, and all of them would write the same. Each waits a random time before it
 //! writes, and then usually finds that another one has written. A write names the version that it
@@ -17,12 +18,14 @@ use culvert_api::NodeName;
 use culvert_daemon::{Drain, Problem, chain};
 use futures_util::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
+use tokio::sync::watch;
 
 use super::Cluster;
 use super::configmap::{MAX_BYTES, empty, write};
+use super::name_service::NameService;
 use crate::directory::{Directory, Freshness, Source};
 use lines::{Merged, merged};
-pub(crate) use place::HostsPlace;
+pub(crate) use place::{HostsAddress, HostsPlace};
 
 /// Changes within this time are written together. Each proxy waits between one and two of these.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -31,8 +34,13 @@ const PAUSE: Duration = Duration::from_secs(15);
 
 impl Cluster {
     /// Keeps the ConfigMap up to date until the drain begins, if one is configured. Its last
-    /// content stays.
-    pub(crate) async fn write_hosts(self, directory: Directory, drain: Drain) -> Result<()> {
+    /// content stays. `service_rx` is the Service of --name-service.
+    pub(crate) async fn write_hosts(
+        self,
+        directory: Directory,
+        mut service_rx: watch::Receiver<NameService>,
+        drain: Drain,
+    ) -> Result<()> {
         let Some(place) = self.args.hosts_configmap.clone() else {
             drain.begun().await;
             return Ok(());
@@ -55,8 +63,12 @@ impl Cluster {
                     hosts.there = Some(found);
                     due.get_or_insert_with(in_a_moment);
                 }
+                Ok(()) = service_rx.changed() => drop(due.get_or_insert_with(in_a_moment)),
                 _ = watcher.next() => drop(due.get_or_insert_with(in_a_moment)),
-                () = at(due) => due = hosts.bring_up_to_date(&directory).await,
+                () = at(due) => {
+                    let service = service_rx.borrow().address;
+                    due = hosts.bring_up_to_date(&directory, service).await;
+                }
                 () = drain.begun() => return Ok(()),
             }
         }
@@ -87,13 +99,22 @@ struct Hosts {
 impl Hosts {
     /// Writes the differences. Returns the time of the next check, if one is due before the next
     /// change.
-    async fn bring_up_to_date(&mut self, directory: &Directory) -> Option<Instant> {
+    async fn bring_up_to_date(
+        &mut self,
+        directory: &Directory,
+        service: Option<IpAddr>,
+    ) -> Option<Instant> {
         // Until the cluster has reported its nodes, unknown ones do not count as deleted.
         if directory.freshness() != Some(Freshness::Live) {
             return Some(Instant::now() + PAUSE);
         }
         let there = self.there.as_ref()?;
-        let nodes = addresses(directory);
+        let edges = match self.cluster.args.hosts_address {
+            HostsAddress::Vip => EdgesAt::Vips,
+            // Without the address nothing would be right: the watch of the Service delivers it.
+            HostsAddress::Service => EdgesAt::Service(service?),
+        };
+        let nodes = addresses(directory, edges);
         let (wanted, left_out) = wanted(there.as_ref(), &nodes, &self.place);
         self.tell_left_out(left_out);
         let wanted = wanted?;
@@ -136,7 +157,14 @@ impl Hosts {
     }
 }
 
-fn addresses(directory: &Directory) -> BTreeMap<NodeName, IpAddr> {
+/// The addresses by which edge nodes are reached.
+#[derive(Clone, Copy)]
+enum EdgesAt {
+    Vips,
+    Service(IpAddr),
+}
+
+fn addresses(directory: &Directory, edges_at: EdgesAt) -> BTreeMap<NodeName, IpAddr> {
     let clouds = directory.clouds();
     let clouds = clouds
         .iter()
@@ -146,7 +174,13 @@ fn addresses(directory: &Directory) -> BTreeMap<NodeName, IpAddr> {
         .into_iter()
         .filter(|node| node.source == Source::Cluster);
     clouds
-        .chain(edges.map(|node| (node.name, IpAddr::V4(node.vip4))))
+        .chain(edges.map(|node| {
+            let address = match edges_at {
+                EdgesAt::Vips => node.vip4.into(),
+                EdgesAt::Service(address) => address,
+            };
+            (node.name, address)
+        }))
         .collect()
 }
 

@@ -1,6 +1,7 @@
 //! Follows the cluster's Nodes. Writes each relevant change to the directory after the proxies have
 //! agreed on the VIPs.
 
+mod behind;
 mod own;
 mod record;
 mod selector;
@@ -24,6 +25,8 @@ use super::{Cluster, backoff};
 use crate::cluster::nodes::record::{Annotations, Kind, Record};
 use crate::directory::{ClusterNodes, ClusterWriter, DirectoryError, Freshness, VipError};
 use crate::metrics::Metrics;
+#[cfg(any(test, fuzzing))]
+pub(crate) use behind::in_label as behind_label;
 pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Reading, WatchState, WatchedNodes};
 

@@ -3,28 +3,31 @@
 //!
 //! An invalid ConfigMap is reported. Its last valid content stays in force, also after a restart.
 
-mod parse;
+mod facts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
+use culvert_api::named_ports::{CULVERT_PORTS, NamedPorts, Owner};
 use culvert_daemon::{Drain, Problem};
 use futures_util::{StreamExt, stream};
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::ListParams;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use super::Cluster;
 use super::configmap::ConfigMapName;
 use super::events::{Events, Occurrence};
 use crate::directory::{ClusterPorts, ClusterWriter};
 use crate::state::{StateDir, StateFile};
-use parse::{Format, NamedPorts, combined, parse};
+pub(crate) use facts::PortsFacts;
+#[cfg(test)]
+pub(crate) use facts::UnreadPorts;
 
-/// It is in Culvert's own namespace.
-const CULVERT: &str = "culvert-ports";
 /// YurtTunnel's namespace, which does not depend on Culvert's.
 const YURT_TUNNEL: (&str, &str) = ("kube-system", "yurt-tunnel-server-cfg");
+/// Culvert's and YurtTunnel's.
+const CONFIG_MAPS: usize = 2;
 const LAST_GOOD: StateFile = StateFile {
     name: "cluster-ports.json",
     what: "the ports that the cluster's ConfigMaps last named",
@@ -47,21 +50,23 @@ struct Ports {
 }
 
 impl Cluster {
-    /// Keeps the directory's ports up to date until the drain begins.
+    /// Keeps the directory's ports up to date until the drain begins. `known_tx` gets them once both
+    /// ConfigMaps have been read.
     pub(crate) async fn follow_ports(
         self,
         writer: ClusterWriter,
         state: StateDir,
         events: Events,
+        known_tx: watch::Sender<Option<ClusterPorts>>,
         drain: Drain,
     ) -> Result<()> {
         let mut ports = Ports::load(&state);
         if ports.last_good != LastGood::default() {
             keep(&writer, &state, &ports.last_good).await;
         }
-        let of = |format, which: ConfigMapName| {
+        let of = |owner, which: ConfigMapName| {
             self.follow(which.clone())
-                .map(move |found| (format, which.clone(), found))
+                .map(move |found| (owner, which.clone(), found))
         };
         let (namespace, name) = YURT_TUNNEL;
         let yurt_tunnel = ConfigMapName {
@@ -69,19 +74,20 @@ impl Cluster {
             name: name.to_owned(),
         };
         let mut changes = std::pin::pin!(stream::select(
-            of(Format::Culvert, self.own(CULVERT)),
-            of(Format::YurtTunnel, yurt_tunnel)
+            of(Owner::Culvert, self.own(CULVERT_PORTS)),
+            of(Owner::YurtTunnel, yurt_tunnel)
         ));
+        let mut read = BTreeSet::new();
         loop {
             let changed = tokio::select! {
                 changed = changes.next() => changed,
                 () = drain.begun() => return Ok(()),
             };
-            let Some((format, which, found)) = changed else {
+            let Some((owner, which, found)) = changed else {
                 anyhow::bail!("the watches of ConfigMaps have ended")
             };
             let before = ports.last_good.clone();
-            let problem = ports.apply(format, &which, found.as_ref());
+            let problem = ports.apply(owner, &which, found.as_ref());
             if let Some(problem) = problem {
                 tracing::error!(
                     config_map = %which,
@@ -91,10 +97,14 @@ impl Cluster {
                 let uid = found
                     .and_then(|found| found.metadata.uid)
                     .unwrap_or_default();
-                events.report(Occurrence::invalid_ports(which, uid, problem));
+                events.report(Occurrence::invalid_ports(which.clone(), uid, &problem));
             }
             if ports.last_good != before {
                 keep(&writer, &state, &ports.last_good).await;
+            }
+            read.insert(which);
+            if read.len() == CONFIG_MAPS {
+                tell(&known_tx, ports.last_good.combined());
             }
         }
     }
@@ -105,27 +115,6 @@ impl Cluster {
             namespace: self.namespace.clone(),
             name: name.to_owned(),
         }
-    }
-
-    /// The present problems of the ConfigMaps.
-    pub(crate) async fn ports_problems(&self) -> Result<Vec<String>, kube::Error> {
-        let (namespace, name) = YURT_TUNNEL;
-        let mut problems = Vec::new();
-        for (format, namespace, name) in [
-            (Format::Culvert, self.namespace.as_str(), CULVERT),
-            (Format::YurtTunnel, namespace, name),
-        ] {
-            // It lists, because following them needs that permission too.
-            let named = ListParams::default().fields(&format!("metadata.name={name}"));
-            let found = self.config_maps(namespace).list(&named).await?;
-            let problem = found
-                .items
-                .into_iter()
-                .find_map(|found| parse(format, &found.data.unwrap_or_default()).1);
-            problems
-                .extend(problem.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")));
-        }
-        Ok(problems)
     }
 }
 
@@ -149,13 +138,13 @@ impl Ports {
     /// any, its valid entries are used. Returns a problem that is new.
     fn apply(
         &mut self,
-        format: Format,
+        owner: Owner,
         which: &ConfigMapName,
         found: Option<&ConfigMap>,
     ) -> Option<String> {
-        let last_good = match format {
-            Format::Culvert => &mut self.last_good.culvert,
-            Format::YurtTunnel => &mut self.last_good.yurt_tunnel,
+        let last_good = match owner {
+            Owner::Culvert => &mut self.last_good.culvert,
+            Owner::YurtTunnel => &mut self.last_good.yurt_tunnel,
         };
         let problem = match found {
             None => {
@@ -163,7 +152,8 @@ impl Ports {
                 None
             }
             Some(found) => {
-                let (given, problem) = parse(format, &found.data.clone().unwrap_or_default());
+                let (given, problem) =
+                    NamedPorts::parse(owner, &found.data.clone().unwrap_or_default());
                 if problem.is_none() {
                     *last_good = Some(given);
                 } else {
@@ -178,10 +168,32 @@ impl Ports {
 }
 
 impl LastGood {
+    /// Culvert's `ports` replace the default ones. Further ports are added. A port is dialled in one
+    /// way only.
     fn combined(&self) -> ClusterPorts {
-        let given = |given: &Option<NamedPorts>| given.clone().unwrap_or_default();
-        combined(&given(&self.culvert), &given(&self.yurt_tunnel))
+        let both = || self.culvert.iter().chain(&self.yurt_tunnel);
+        let replaced = self.culvert.as_ref().and_then(|given| given.ports.clone());
+        let mut ports = replaced.unwrap_or(ClusterPorts::default().ports);
+        ports.extend(both().flat_map(|given| &given.further));
+        let localhost_ports: BTreeSet<u16> = both()
+            .flat_map(|given| given.localhost_ports.clone())
+            .collect();
+        ports.retain(|port| !localhost_ports.contains(port));
+        ClusterPorts {
+            ports,
+            localhost_ports,
+        }
     }
+}
+
+/// Tells the ports that are in force, if they are others than before.
+fn tell(known_tx: &watch::Sender<Option<ClusterPorts>>, ports: ClusterPorts) {
+    let now = Some(ports);
+    known_tx.send_if_modified(|known| {
+        let is_news = *known != now;
+        *known = now;
+        is_news
+    });
 }
 
 /// Writes to disk and to the directory. If the disk fails, the ports are in force until the proxy
@@ -224,7 +236,7 @@ mod tests {
     fn which() -> ConfigMapName {
         ConfigMapName {
             namespace: "culvert-system".into(),
-            name: CULVERT.into(),
+            name: CULVERT_PORTS.into(),
         }
     }
 
@@ -236,7 +248,7 @@ mod tests {
     }
 
     fn take(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
-        let problem = ports.apply(Format::Culvert, &which(), Some(&config_map(text)));
+        let problem = ports.apply(Owner::Culvert, &which(), Some(&config_map(text)));
         (
             ports.last_good.combined().ports.into_iter().collect(),
             problem,
@@ -273,8 +285,36 @@ mod tests {
     fn a_deleted_one_leaves_the_default_ports() {
         let mut ports = ports();
         take(&mut ports, "8080");
-        ports.apply(Format::Culvert, &which(), None);
+        ports.apply(Owner::Culvert, &which(), None);
         assert_eq!(ports.last_good.combined(), ClusterPorts::default());
+    }
+
+    #[test]
+    fn culverts_ports_replace_the_default_ones_and_yurt_tunnels_come_to_them() {
+        let default = ClusterPorts::default();
+        assert_eq!(LastGood::default().combined(), default);
+        let culvert = NamedPorts {
+            ports: Some([10250, 9100].into()),
+            localhost_ports: [8080].into(),
+            ..NamedPorts::default()
+        };
+        let yurt_tunnel = NamedPorts {
+            further: [9445, 8080].into(),
+            localhost_ports: [9100].into(),
+            ..NamedPorts::default()
+        };
+        let both = LastGood {
+            culvert: Some(culvert),
+            yurt_tunnel: Some(yurt_tunnel.clone()),
+        };
+        assert_eq!(both.combined().ports, [9445, 10250].into());
+        assert_eq!(both.combined().localhost_ports, [8080, 9100].into());
+        let copied = LastGood {
+            culvert: Some(yurt_tunnel),
+            yurt_tunnel: None,
+        };
+        let ports = copied.combined().ports;
+        assert!(ports.contains(&10250) && ports.contains(&9445), "{ports:?}");
     }
 
     #[test]

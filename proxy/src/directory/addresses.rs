@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::IpAddr;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, Routing};
 use ipnet::IpNet;
 
 use super::cluster_nodes::{ClusterNodes, ClusterOwn};
@@ -36,6 +36,25 @@ pub(crate) enum AddressState {
 }
 
 impl AddressState {
+    /// What a redirector does with it.
+    pub(super) fn routing(&self) -> Routing {
+        match self {
+            Self::Routed(_) => Routing::Routed,
+            Self::Shared(_) | Self::Contested { .. } => Routing::Shared,
+            Self::Protected { .. } => Routing::Protected,
+        }
+    }
+
+    /// The nodes that have it.
+    pub(super) fn owners(&self) -> &[NodeName] {
+        match self {
+            Self::Routed(owner) => std::slice::from_ref(owner),
+            Self::Shared(owners)
+            | Self::Contested { owners, .. }
+            | Self::Protected { owners, .. } => owners,
+        }
+    }
+
     /// The reason why the address does not route, with all its owners; empty if it routes.
     pub(crate) fn reason(&self, address: IpAddr) -> String {
         match self {
@@ -245,6 +264,16 @@ enum Verdict {
 }
 
 impl Protected {
+    /// The state of an address, or of a destination at it, that these nodes have.
+    pub(super) fn state(&self, address: IpAddr, mut owners: Vec<NodeName>) -> AddressState {
+        match (self.verdict(address), owners.len()) {
+            (Verdict::Never(by), _) => AddressState::Protected { owners, by },
+            (Verdict::Contested(by), _) => AddressState::Contested { owners, by },
+            (Verdict::May, 1) => AddressState::Routed(owners.remove(0)),
+            (Verdict::May, _) => AddressState::Shared(owners),
+        }
+    }
+
     fn verdict(&self, address: IpAddr) -> Verdict {
         // Inside `--edge-range`, no Node can make an address a pod's.
         let in_edge_range = self
@@ -365,17 +394,8 @@ pub(crate) fn address_states(
     }
     owners
         .into_iter()
-        .map(|(address, owners)| (address, state(owners, protected.verdict(address))))
+        .map(|(address, owners)| (address, protected.state(address, owners)))
         .collect()
-}
-
-fn state(mut owners: Vec<NodeName>, verdict: Verdict) -> AddressState {
-    match (verdict, owners.len()) {
-        (Verdict::Never(by), _) => AddressState::Protected { owners, by },
-        (Verdict::Contested(by), _) => AddressState::Contested { owners, by },
-        (Verdict::May, 1) => AddressState::Routed(owners.remove(0)),
-        (Verdict::May, _) => AddressState::Shared(owners),
-    }
 }
 
 #[cfg(test)]

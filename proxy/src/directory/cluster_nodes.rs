@@ -1,7 +1,7 @@
 //! The nodes of a Kubernetes cluster, as plain data.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::ports::NODE_PORTS;
 use culvert_api::{NodeName, Zone};
@@ -62,6 +62,9 @@ pub(crate) struct EdgeNode {
     /// The UID of the Node.
     #[serde(default)]
     pub(crate) uid: Option<NodeUid>,
+    /// Destinations in its network that its agent reaches.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub(crate) behind: BTreeSet<SocketAddr>,
 }
 
 /// A node that clients reach without a tunnel.
@@ -132,11 +135,12 @@ pub(crate) struct ClusterNodes {
 }
 
 impl ClusterNodes {
-    /// The addresses of all edge nodes.
+    /// The addresses of all edge nodes, and of what is behind them.
     pub(super) fn edge_addresses(&self) -> impl Iterator<Item = IpAddr> {
-        self.edges
-            .values()
-            .flat_map(|edge| edge.addresses.iter().copied())
+        self.edges.values().flat_map(|edge| {
+            let behind = edge.behind.iter().map(SocketAddr::ip);
+            edge.addresses.iter().copied().chain(behind)
+        })
     }
 }
 

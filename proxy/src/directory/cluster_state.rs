@@ -218,6 +218,7 @@ impl ClusterSource {
             addresses: node.addresses.clone(),
             ports: common.union(&node.ports).copied().collect(),
             zone: node.zone.clone(),
+            behind: node.behind.iter().copied().collect(),
         };
         let edges = self.stored.kept.iter().flat_map(|kept| &kept.nodes.edges);
         edges

@@ -13,6 +13,7 @@ use super::error::DirectoryError;
 use super::freshness::Freshness;
 use super::sources::Refreshed;
 use crate::clock::UnixTime;
+use crate::state::StateError;
 
 /// Writes the cluster's state to the directory. Clones share it.
 #[derive(Clone, Debug)]
@@ -92,7 +93,11 @@ impl ClusterWriter {
     /// Writes the time of the last confirmation, if the API server still confirms the state.
     pub(crate) fn confirm(&self) -> Result<(), DirectoryError> {
         match self.0.freshness() {
-            Some(Freshness::Live) => self.0.sources().confirm_cluster(),
+            Some(Freshness::Live) => match self.0.sources().confirm_cluster() {
+                // The proxy that takes this one's place confirms it.
+                Err(DirectoryError::State(StateError::Frozen { .. })) => Ok(()),
+                confirmed => confirmed,
+            },
             Some(Freshness::Stale { .. }) | None => Ok(()),
         }
     }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use culvert_api::{Host, HostPort, InvalidHostPort, NodeName};
+use culvert_api::{Host, HostPort, InvalidHostPort, NodeName, Routing};
 
 /// The destination that a client dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +85,16 @@ pub(crate) enum ResolveError {
         /// The other owner, in words.
         protection: String,
     },
+    /// The destination is behind a node, and is another's too.
+    #[error("{reason}")]
+    Behind {
+        /// The nodes that have it.
+        owners: Vec<NodeName>,
+        /// Why it leads to none of them.
+        reason: String,
+        /// What a redirector does with it.
+        routing: Routing,
+    },
 }
 
 impl ResolveError {
@@ -93,7 +103,8 @@ impl ResolveError {
         match self {
             Self::Shared { owners, .. }
             | Self::Protected { owners, .. }
-            | Self::Contested { owners, .. } => owners,
+            | Self::Contested { owners, .. }
+            | Self::Behind { owners, .. } => owners,
             Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
                 &[]
             }
@@ -106,8 +117,12 @@ impl ResolveError {
             Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
                 "unknown_destination"
             }
-            Self::Shared { .. } | Self::Contested { .. } => "shared_address",
-            Self::Protected { .. } => "protected_address",
+            Self::Protected { .. }
+            | Self::Behind {
+                routing: Routing::Protected,
+                ..
+            } => "protected_address",
+            Self::Shared { .. } | Self::Contested { .. } | Self::Behind { .. } => "shared_address",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! An operator's description of a node, and its validation.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::Zone;
 use culvert_api::ports::NODE_PORTS;
@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub(crate) const MAX_ADDRESSES: usize = 16;
 /// Each port of each address is an entry in the kernel's tables.
 pub(crate) const MAX_PORTS: usize = 64;
+/// Each of them is such an entry too.
+pub(crate) const MAX_BEHIND: usize = 64;
 
 /// A node as the operator describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +27,10 @@ pub(crate) struct NodeSpec {
     /// A further zone: `<node>.<zone>` is the node too.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
+    /// Destinations in the node's network that its agent reaches, such as a camera. They are
+    /// steered by their address and port, and one node has each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) behind: Vec<SocketAddr>,
 }
 
 fn default_ports() -> Vec<u16> {
@@ -39,6 +45,14 @@ pub(crate) enum InvalidNode {
          own network, or none"
     )]
     Address { address: IpAddr, what: &'static str },
+    #[error(
+        "{destination} is {what}, which is behind no node: give the address that the device has in \
+         the node's network"
+    )]
+    Behind {
+        destination: SocketAddr,
+        what: &'static str,
+    },
     #[error("{given} {what}, at most {most} are possible")]
     TooMany {
         given: usize,
@@ -56,6 +70,7 @@ impl NodeSpec {
             addresses: Vec::new(),
             ports: default_ports(),
             zone: None,
+            behind: Vec::new(),
         }
     }
 
@@ -74,8 +89,22 @@ impl NodeSpec {
         let mut ports = self.ports;
         ports.sort_unstable();
         ports.dedup();
+        let mut behind = self
+            .behind
+            .iter()
+            .map(|given| checked_behind(*given))
+            .collect::<Result<Vec<_>, _>>()?;
+        behind.sort_unstable();
+        behind.dedup();
         if ports.first() == Some(&0) {
             return Err(InvalidNode::Port);
+        }
+        if behind.len() > MAX_BEHIND {
+            return Err(InvalidNode::TooMany {
+                given: behind.len(),
+                what: "destinations behind the node",
+                most: MAX_BEHIND,
+            });
         }
         if addresses.len() > MAX_ADDRESSES {
             return Err(InvalidNode::TooMany {
@@ -95,7 +124,18 @@ impl NodeSpec {
             addresses,
             ports,
             zone: self.zone,
+            behind,
         })
+    }
+}
+
+/// A destination behind a node in its canonical form.
+pub(crate) fn checked_behind(given: SocketAddr) -> Result<SocketAddr, InvalidNode> {
+    let destination = SocketAddr::new(given.ip().to_canonical(), given.port());
+    match never_a_nodes(destination.ip()) {
+        _ if destination.port() == 0 => Err(InvalidNode::Port),
+        Some(what) => Err(InvalidNode::Behind { destination, what }),
+        None => Ok(destination),
     }
 }
 
@@ -125,6 +165,7 @@ mod tests {
             addresses,
             ports: ports.to_vec(),
             zone: None,
+            behind: Vec::new(),
         }
     }
 
@@ -137,6 +178,21 @@ mod tests {
         .checked()
         .unwrap();
         assert_eq!(checked, spec(&["10.0.3.7", "fd00::7"], &[9100, 10250]));
+    }
+
+    #[test]
+    fn what_is_behind_a_node_is_an_address_and_a_port_of_one_device() {
+        let behind = |text: &str| NodeSpec {
+            behind: vec![text.parse().unwrap()],
+            ..spec(&[], &[])
+        };
+        let checked = behind("[::ffff:192.168.1.20]:502").checked().unwrap();
+        assert_eq!(checked, behind("192.168.1.20:502"));
+        for bad in ["127.0.0.1:80", "169.254.169.254:80", "[::]:80"] {
+            let error = behind(bad).checked().unwrap_err();
+            assert!(matches!(error, InvalidNode::Behind { .. }), "{bad}");
+        }
+        assert_eq!(behind("192.168.1.20:0").checked(), Err(InvalidNode::Port));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use culvert_daemon::Drain;
 use futures_util::Stream;
 use tonic::{Request, Response, Status};
 
-use crate::directory::{CloudNode, Clouds, Directory, Event, NodeView, Watcher};
+use crate::directory::{BehindView, CloudNode, Clouds, Directory, Event, NodeView, Watcher};
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
 
@@ -123,6 +123,15 @@ fn node(view: &NodeView) -> proto::Node {
             .as_ref()
             .map(ToString::to_string)
             .unwrap_or_default(),
+        behind: view.behind.iter().map(behind).collect(),
+    }
+}
+
+fn behind(view: &BehindView) -> proto::Behind {
+    proto::Behind {
+        destination: view.destination.to_string(),
+        routing: proto::Routing::from(view.routing).into(),
+        reason: view.reason.clone(),
     }
 }
 

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use culvert_api::{NodeName, Zone};
-use culvert_daemon::write_atomic;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::addresses::{Claims, ClusterProtected, OwnRanges, Protected};
@@ -23,7 +22,7 @@ use super::view::{Clouds, Source, View, ViewInput};
 use super::vips::{VipRanges, Vips, foreign};
 use super::{DirectoryConfig, DirectoryError, NodesFrom};
 use crate::clock::UnixTime;
-use crate::state::{StateDir, StateError};
+use crate::state::StateDir;
 
 /// The last valid version of the operator's file. It is used if the file is broken when the proxy
 /// starts.
@@ -322,7 +321,7 @@ impl Sources {
         let given = NodeSpec {
             addresses,
             ports,
-            zone: None,
+            ..NodeSpec::with_default_ports()
         }
         .checked()?;
         if self.cluster.is_some() {
@@ -431,9 +430,7 @@ impl Sources {
     fn take_up(&mut self, text: String, path: &Path) -> Result<(), DirectoryError> {
         let nodes = file::parse(&text, path)?;
         self.commit(self.stored.nodes.clone(), nodes)?;
-        let copy = self.state.join(LAST_GOOD);
-        write_atomic(&copy, text.as_bytes(), 0o600)
-            .map_err(|source| StateError::Write { path: copy, source })?;
+        self.state.write_text(LAST_GOOD, text.as_bytes())?;
         if let Some(file) = &mut self.file {
             file.text = Some(text);
         }

@@ -9,6 +9,7 @@ use culvert_api::{NodeName, Routing, Zone};
 use serde::Serialize;
 
 use super::addresses::{AddressState, Protected, address_states};
+use super::behind::{self, behind_states};
 use super::cluster_nodes::{CloudNode, LeftOut};
 use super::destination::{Destination, NodeCount, ResolveError, Target};
 use super::node::NodeSpec;
@@ -37,6 +38,15 @@ pub(crate) struct AddressView {
     pub(crate) reason: String,
 }
 
+/// One of the destinations behind a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct BehindView {
+    pub(crate) destination: SocketAddr,
+    pub(crate) routing: Routing,
+    /// The reason why it does not route; empty if it does.
+    pub(crate) reason: String,
+}
+
 /// A node with all its properties in the directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct NodeView {
@@ -51,6 +61,8 @@ pub(crate) struct NodeView {
     /// A further zone: `<node>.<zone>` is the node too.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) zone: Option<Zone>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) behind: Vec<BehindView>,
 }
 
 /// The number of nodes, by whether they have a tunnel.
@@ -88,6 +100,7 @@ pub(crate) struct View {
     zone: Zone,
     nodes: BTreeMap<NodeName, NodeView>,
     addresses: BTreeMap<IpAddr, AddressState>,
+    behind: BTreeMap<SocketAddr, AddressState>,
     vips: HashMap<IpAddr, NodeName>,
     /// Dialled at the node's 127.0.0.1.
     localhost_ports: BTreeSet<u16>,
@@ -113,6 +126,7 @@ impl View {
     /// first.
     pub(crate) fn new(given: &ViewInput<'_>) -> Self {
         let addresses = address_states(given.nodes, given.protected);
+        let behind = behind_states(given.nodes, given.protected);
         let mut nodes = BTreeMap::new();
         let mut vips = HashMap::new();
         for (name, spec) in given.nodes {
@@ -134,6 +148,11 @@ impl View {
                 online: false,
                 source: (given.source)(name),
                 zone: spec.zone.clone(),
+                behind: spec
+                    .behind
+                    .iter()
+                    .map(|destination| behind_view(*destination, &behind[destination]))
+                    .collect(),
             };
             nodes.insert(name.clone(), view);
         }
@@ -142,6 +161,7 @@ impl View {
             zone: given.zone.clone(),
             nodes,
             addresses,
+            behind,
             vips,
             localhost_ports: given.localhost_ports.clone(),
             clouds: given.clouds.clone(),
@@ -176,17 +196,13 @@ impl View {
     /// The number of addresses that do not route and of parts of Nodes that are left out, by
     /// reason.
     pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
-        let protected = |state: &&AddressState| matches!(state, AddressState::Protected { .. });
-        let protected = self.addresses.values().filter(protected).count();
-        let routed = self
-            .addresses
-            .values()
-            .filter(|state| matches!(state, AddressState::Routed(_)))
-            .count();
-        let shared = self.addresses.len() - routed - protected;
+        let count = |routing| {
+            let states = self.addresses.values().chain(self.behind.values());
+            states.filter(|state| state.routing() == routing).count()
+        };
         [
-            ("shared", shared),
-            ("protected", protected),
+            ("shared", count(Routing::Shared)),
+            ("protected", count(Routing::Protected)),
             ("left_out", self.left_out.len()),
         ]
     }
@@ -212,7 +228,10 @@ impl View {
     /// The node that a destination leads to.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         let mut target = match destination {
-            Destination::Address(dialled) => self.by_address(*dialled),
+            Destination::Address(dialled) => match self.by_behind(*dialled) {
+                Some(resolved) => return resolved,
+                None => self.by_address(*dialled),
+            },
             Destination::Name(name, port) => self.by_name(name, *port),
         }?;
         if self.localhost_ports.contains(&target.port) {
@@ -266,6 +285,29 @@ impl View {
                 Some((node, SocketAddr::new(address, *port)))
             }
         }
+    }
+
+    /// Of a destination behind a node. A VIP leads to its own node only.
+    fn by_behind(&self, dialled: SocketAddr) -> Option<Result<Target, ResolveError>> {
+        let destination = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
+        if self.ranges.contains(destination.ip()) {
+            return None;
+        }
+        let state = self.behind.get(&destination)?;
+        Some(match state {
+            AddressState::Routed(node) => Ok(Target {
+                node: node.clone(),
+                address: Some(destination.ip()),
+                port: destination.port(),
+            }),
+            AddressState::Shared(_)
+            | AddressState::Contested { .. }
+            | AddressState::Protected { .. } => Err(ResolveError::Behind {
+                owners: state.owners().to_vec(),
+                reason: behind::reason(destination, state),
+                routing: state.routing(),
+            }),
+        })
     }
 
     fn by_address(&self, dialled: SocketAddr) -> Result<Target, ResolveError> {
@@ -374,15 +416,18 @@ fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Opti
 }
 
 fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {
-    let routing = match state {
-        AddressState::Routed(_) => Routing::Routed,
-        AddressState::Shared(_) | AddressState::Contested { .. } => Routing::Shared,
-        AddressState::Protected { .. } => Routing::Protected,
-    };
     AddressView {
         ip,
-        routing,
+        routing: state.routing(),
         reason: state.reason(ip),
+    }
+}
+
+fn behind_view(destination: SocketAddr, state: &AddressState) -> BehindView {
+    BehindView {
+        destination,
+        routing: state.routing(),
+        reason: behind::reason(destination, state),
     }
 }
 

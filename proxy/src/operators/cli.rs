@@ -1,15 +1,18 @@
-//! The command lines of operators: `culvert-proxy node ...`, `culvert-proxy token ...` and
-//! `culvert-proxy explain`, with their output.
+//! The command lines of operators: `culvert-proxy node ...`, `token ...`, `status`, `explain` and
+//! `ping`, with their output.
 
 mod client;
 mod explain;
+mod node_list;
+mod ping;
 mod table;
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use culvert_api::proto::control as proto;
 use culvert_api::{NodeName, PROXY_SERVER_NAME};
@@ -18,13 +21,14 @@ use culvert_daemon::parse_duration;
 use crate::clock::UnixTime;
 pub(crate) use client::Client;
 pub(crate) use explain::ExplainCommand;
+pub(crate) use ping::PingCommand;
 use table::table;
 
 /// Makes, lists and revokes the one-time tokens by which agents join.
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Adds or changes a node and prints the command with which its agent joins. The command works
-    /// once, until it expires.
+    /// Adds or changes a node, or all nodes of a file, and prints the command with which its agent
+    /// joins. The command works once, until it expires.
     Create(TokenCreate),
     /// Lists the tokens.
     List,
@@ -39,7 +43,13 @@ pub(crate) enum TokenCommand {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct TokenCreate {
     /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
-    node: NodeName,
+    #[arg(required_unless_present = "nodes")]
+    node: Option<NodeName>,
+
+    /// Makes a token for every node of this file. Each line is a node's name, optionally followed by
+    /// its addresses. The output has a line for each: the node, a tab, and its join command.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["node", "address"])]
+    nodes: Option<PathBuf>,
 
     /// An address that the node has in its own network; repeat it for more. Left out: those that
     /// the node has stay.
@@ -92,19 +102,7 @@ impl TokenCommand {
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
         let mut client = Client::connect(control_socket).await?;
         match self {
-            Self::Create(create) => {
-                let created = client.create_token(create.request()).await?;
-                for note in &created.notes {
-                    eprintln!("# note: {note}");
-                }
-                let expires = UnixTime::from_seconds(created.expires);
-                eprintln!(
-                    "# run this as root on {}, once its user culvert is made (docs/install.md); \
-                     it works once, until {expires}:",
-                    create.node
-                );
-                println!("{}", join_command(&created)?);
-            }
+            Self::Create(create) => create.run(&mut client).await?,
             Self::List => print!("{}", token_table(&client.list_tokens().await?)),
             Self::Revoke { id } => {
                 client.revoke_token(id).await?;
@@ -140,10 +138,52 @@ impl NodeCommand {
 }
 
 impl TokenCreate {
-    fn request(&self) -> proto::CreateTokenRequest {
+    async fn run(&self, client: &mut Client) -> Result<()> {
+        if let Some(node) = &self.node {
+            self.create_one(client, node).await?;
+        }
+        if let Some(file) = &self.nodes {
+            self.create_all(client, file).await?;
+        }
+        Ok(())
+    }
+
+    async fn create_one(&self, client: &mut Client, node: &NodeName) -> Result<()> {
+        let request = self.request(node, &self.address);
+        let created = client.create_token(request).await?;
+        for note in &created.notes {
+            eprintln!("# note: {note}");
+        }
+        let expires = UnixTime::from_seconds(created.expires);
+        eprintln!(
+            "# run this as root on {node}, once its user culvert is made (docs/install.md); it \
+             works once, until {expires}:"
+        );
+        println!("{}", join_command(&created)?);
+        Ok(())
+    }
+
+    async fn create_all(&self, client: &mut Client, file: &Path) -> Result<()> {
+        let mut noted = BTreeSet::new();
+        for (node, addresses) in node_list::read(file)? {
+            let created = client
+                .create_token(self.request(&node, &addresses))
+                .await
+                .with_context(|| format!("{node}: it and the nodes below it have no token"))?;
+            for note in &created.notes {
+                if noted.insert(note.clone()) {
+                    eprintln!("# note: {note}");
+                }
+            }
+            println!("{node}\t{}", join_command(&created)?);
+        }
+        Ok(())
+    }
+
+    fn request(&self, node: &NodeName, addresses: &[IpAddr]) -> proto::CreateTokenRequest {
         proto::CreateTokenRequest {
-            node: self.node.to_string(),
-            addresses: self.address.iter().map(ToString::to_string).collect(),
+            node: node.to_string(),
+            addresses: addresses.iter().map(ToString::to_string).collect(),
             ports: self.port.iter().copied().map(u32::from).collect(),
             // Zero asks for the default: a token without lifetime would be of no use.
             lifetime_seconds: self

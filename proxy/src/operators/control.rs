@@ -9,12 +9,15 @@ use culvert_api::proto::control as proto;
 use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
 use culvert_api::{HostPort, NodeName};
 use culvert_daemon::Drain;
+use culvert_tunnel::proto::tunnel::DescribeResponse;
+use futures_util::{StreamExt, stream};
 use tonic::{Code, Request, Response, Status};
 
 use crate::advertise::Advertised;
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, DirectoryError, Editor, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
+use crate::operators::ping;
 use crate::peers::PrimaryClient;
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
@@ -26,6 +29,9 @@ use crate::trust::{Trust, TrustError};
 
 /// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Nodes whose agents are asked at once, if need be.
+const NODES_AT_ONCE: usize = 64;
 
 /// The time that an operator waits until a cluster's other proxies have a change.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -57,12 +63,11 @@ impl Service for Control {
         &self,
         _: Request<proto::ListNodesRequest>,
     ) -> Result<Response<proto::ListNodesResponse>, Status> {
-        let nodes = self
-            .directory
-            .nodes()
-            .into_iter()
+        let nodes = stream::iter(self.directory.nodes())
             .map(|node| self.status(node))
-            .collect();
+            .buffered(NODES_AT_ONCE)
+            .collect()
+            .await;
         let primary = self.primary.as_ref();
         let note = self
             .directory
@@ -156,6 +161,17 @@ impl Service for Control {
             lines: explained.lines.into_iter().map(line).collect(),
             reachable: explained.reachable,
         }))
+    }
+
+    async fn ping(
+        &self,
+        request: Request<proto::PingRequest>,
+    ) -> Result<Response<proto::PingResponse>, Status> {
+        let node = node_name(&request.into_inner().node)?;
+        let answer = ping::ping(&self.directory, &self.registry, node).await;
+        answer
+            .map(Response::new)
+            .map_err(|error| Status::failed_precondition(error.to_string()))
     }
 
     async fn list_proxies(
@@ -418,9 +434,19 @@ impl Control {
     }
 
     /// The node's ports that its agent says it would not dial.
-    fn forbidden_ports(&self, node: &NodeView) -> Vec<u16> {
-        let described = self.registry.described(&node.name);
-        let Some(rules) = described.as_ref().and_then(ReportedRules::of) else {
+    async fn forbidden_ports(&self, node: &NodeView) -> Vec<u16> {
+        let Some(tunnel) = self.registry.newest(&node.name) else {
+            return Vec::new();
+        };
+        match self.forbidden_by(&tunnel.described, node) {
+            // It may allow them by now.
+            ports if !ports.is_empty() => self.forbidden_by(&tunnel.described_now().await, node),
+            none => none,
+        }
+    }
+
+    fn forbidden_by(&self, agent: &DescribeResponse, node: &NodeView) -> Vec<u16> {
+        let Some(rules) = ReportedRules::of(agent) else {
             return Vec::new();
         };
         let is_forbidden = |port: &u16| {
@@ -431,7 +457,7 @@ impl Control {
         node.ports.iter().copied().filter(is_forbidden).collect()
     }
 
-    fn status(&self, node: NodeView) -> proto::NodeStatus {
+    async fn status(&self, node: NodeView) -> proto::NodeStatus {
         proto::NodeStatus {
             tunnels: u32::try_from(self.registry.count(&node.name)).unwrap_or(u32::MAX),
             elsewhere: self
@@ -442,6 +468,7 @@ impl Control {
                 .collect(),
             forbidden_ports: self
                 .forbidden_ports(&node)
+                .await
                 .into_iter()
                 .map(u32::from)
                 .collect(),
@@ -450,11 +477,13 @@ impl Control {
                 .addresses
                 .iter()
                 .map(|address| address.ip.to_string())
+                .chain(node.behind.iter().map(|it| it.destination.to_string()))
                 .collect(),
             reasons: node
                 .addresses
                 .into_iter()
                 .map(|address| address.reason)
+                .chain(node.behind.into_iter().map(|it| it.reason))
                 .collect(),
             vip4: node.vip4.to_string(),
             vip6: node.vip6.to_string(),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use culvert_api::{Host, HostPort, InvalidHostPort, Query, Zone};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
+use futures_util::future::join_all;
 use tokio::time::timeout;
 
 use crate::clients::direct::{Direct, DirectTarget};
@@ -159,14 +160,15 @@ impl Explainer {
         Ok(words::explanation(&Facts {
             direct,
             dial: dialled,
-            ..self.facts(query, route)
+            ..self.facts(query, route).await
         }))
     }
 
-    fn facts(&self, query: Query, route: Result<Route, ResolveError>) -> Facts {
+    async fn facts(&self, query: Query, route: Result<Route, ResolveError>) -> Facts {
         let (target, tunnels) = match route {
             Ok(route) => {
-                let tunnels = route.tunnels().cloned().collect();
+                let tunnels = route.tunnels().map(|tunnel| tunnel_facts(tunnel));
+                let tunnels = join_all(tunnels).await;
                 (Ok(route.target), tunnels)
             }
             Err(error) => (Err(error), Vec::new()),
@@ -186,7 +188,7 @@ impl Explainer {
                 .filter_map(|node| self.directory.node(node))
                 .collect(),
             zone: self.directory.zone(),
-            tunnels: tunnels.iter().map(|tunnel| tunnel_facts(tunnel)).collect(),
+            tunnels,
             peers: peers.unwrap_or_default().iter().map(peer_facts).collect(),
             past: target.as_ref().map(past).unwrap_or_default(),
             started: self.started,
@@ -234,10 +236,10 @@ fn peer_facts(peer: &PeerView) -> PeerFacts {
     }
 }
 
-fn tunnel_facts(registered: &Registered) -> TunnelFacts {
+async fn tunnel_facts(registered: &Registered) -> TunnelFacts {
     TunnelFacts {
         agent: registered.agent,
-        described: registered.described.clone(),
+        described: registered.described_now().await,
         up: registered.since.elapsed(),
         round_trip: registered.tunnel.round_trip(),
         streams: registered.tunnel.streams(),

@@ -1,6 +1,7 @@
 //! Follows the peer at one address: watches its tunnels and revocations, and keeps links to it that
 //! carry streams. From the primary it takes the directory too.
 
+use std::error::Error as _;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,6 +22,8 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
 use super::dial::{Connection, DialError, dial};
+use super::primary::{Primary, Taken};
+use super::reached::Reachable;
 use super::{Peers, wire};
 use crate::clock::UnixTime;
 use crate::instance::Instance;
@@ -37,6 +40,8 @@ const PING_AFTER: Duration = Duration::from_secs(4);
 const FIRST_TIMEOUT: Duration = Duration::from_secs(5);
 /// A peer that was lost keeps its nodes online for this long: it may only be hard to reach.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15);
+/// The pause before a state directory that may not be changed now is tried again.
+const FROZEN_PAUSE: Duration = Duration::from_millis(500);
 /// When an address of this proxy itself, or of a peer that is followed already, is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// A snapshot of a proxy with ten thousand nodes takes some megabytes.
@@ -53,14 +58,31 @@ enum FollowError {
     Dial(#[from] DialError),
     #[error("set the connection up")]
     Channel(#[source] tonic::transport::Error),
-    #[error("watch it")]
-    Watch(#[source] Box<Status>),
+    #[error("watch it: {0}")]
+    Watch(String),
     #[error("its first message did not come in time, or is no snapshot")]
     NoSnapshot,
     #[error("it ended")]
     Ended,
     #[error("--follow names this proxy itself: give the address of another one, or leave it out")]
     Itself,
+}
+
+impl FollowError {
+    /// From the innermost cause: tonic's own text is for programmers.
+    fn watch(status: &Status) -> Self {
+        let mut cause: Option<&dyn std::error::Error> = status.source();
+        let mut text = status.message().to_owned();
+        while let Some(error) = cause {
+            let io = error.downcast_ref::<std::io::Error>();
+            if io.is_some_and(|io| io.kind() == std::io::ErrorKind::UnexpectedEof) {
+                return Self::Ended;
+            }
+            text = error.to_string();
+            cause = error.source();
+        }
+        Self::Watch(text)
+    }
 }
 
 /// What a proxy is to this one.
@@ -83,8 +105,26 @@ struct Watched {
 enum Found {
     /// This proxy itself.
     Own,
-    /// A peer that is followed at another address.
+    /// A peer that is followed already.
     Known,
+    /// A peer that drains. Its successor may be at the same address.
+    Leaving(Box<Following>),
+}
+
+/// A peer with its connections.
+struct Following {
+    address: SocketAddr,
+    role: Role,
+    registration: PeerRegistration,
+    updates: Streaming<proto::Update>,
+    _links: JoinSet<()>,
+    _reachable: Reachable,
+}
+
+/// Why following pauses.
+enum Pause {
+    Drains,
+    Ended(FollowError),
 }
 
 /// A registered peer; its connection may be lost.
@@ -93,8 +133,9 @@ struct Kept {
     lost_at: Option<Instant>,
 }
 
-/// Follows the peer at `address`. Once the address is `unlisted` it is not dialled again, and a
-/// connection that is up goes on to its end.
+/// Follows the peer at `address`. One that drains is followed to its end, beside the one that comes
+/// after it. Once the address is `unlisted` it is not dialled again, and a connection that is up
+/// goes on to its end.
 pub(super) async fn follow(
     peers: Arc<Peers>,
     (address, role): (SocketAddr, Role),
@@ -103,12 +144,24 @@ pub(super) async fn follow(
     let mut backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(5));
     let mut problem = Problem::default();
     let mut kept: Option<Kept> = None;
+    let mut leaving = JoinSet::new();
     loop {
         let started = Instant::now();
         let wait = match live(&peers, (address, role), &mut kept).await {
+            Ok(Found::Leaving(mut following)) => {
+                let peers = peers.clone();
+                leaving.spawn(async move {
+                    following.go_on(&peers, false).await;
+                });
+                Duration::ZERO
+            }
             Ok(Found::Own | Found::Known) => {
                 kept = None;
-                AGAIN_AFTER
+                if leaving.is_empty() {
+                    AGAIN_AFTER
+                } else {
+                    backoff.wait_after(started.elapsed())
+                }
             }
             Err(error) => {
                 let reason = chain(&error);
@@ -126,8 +179,12 @@ pub(super) async fn follow(
         }
         tokio::select! {
             () = tokio::time::sleep(wait) => {}
-            () = unlisted.cancelled() => return,
+            () = unlisted.cancelled() => {
+                while leaving.join_next().await.is_some() {}
+                return;
+            }
         }
+        while leaving.try_join_next().is_some() {}
         kept = kept.filter(|kept| kept.lost_at.is_none_or(|at| at.elapsed() < FORGOTTEN_AFTER));
     }
 }
@@ -142,7 +199,7 @@ async fn live(
         channel,
         info,
         mut first,
-        mut updates,
+        updates,
     } = watch(peers, address, role).await?;
     if info.instance == peers.own.instance {
         return match role {
@@ -152,28 +209,22 @@ async fn live(
     }
     take(peers, &mut first, role).await;
     peers.trust.peer_has_told();
-    let _reachable = peers.reached.add(channel, role);
+    let reachable = peers.reached.add(channel, role);
     let is_same = |kept: &Kept| kept.registration.info().instance == info.instance;
-    if !kept.as_ref().is_some_and(is_same) {
-        // Another run of the proxy has taken the place of the former one.
-        *kept = None;
-        let Some(registration) = peers.registry.register_peer(info.clone()) else {
-            return match role {
-                Role::Peer => Ok(Found::Known),
-                // Its tunnels are known by another address.
-                Role::Primary => Err(take_all(peers, updates).await),
-            };
-        };
-        *kept = Some(Kept {
-            registration,
-            lost_at: None,
-        });
-    }
-    let Some(kept) = kept else {
-        return Ok(Found::Known);
+    // Otherwise another run of the proxy has taken the place of the former one.
+    let registration = match kept.take().filter(is_same) {
+        Some(kept) => kept.registration,
+        None => match peers.registry.register_peer(info.clone()) {
+            Some(registration) => registration,
+            // Its tunnels are known by another address.
+            None if role == Role::Primary && !first.draining => {
+                return Err(take_all(peers, updates).await);
+            }
+            None => return Ok(Found::Known),
+        },
     };
-    kept.lost_at = None;
-    kept.registration.replace(change(first));
+    let drains = first.draining;
+    registration.replace(change(first));
     let PeerInfo {
         instance,
         host,
@@ -186,40 +237,92 @@ async fn live(
         let link = keep_link(peers.clone(), address, info.clone());
         links.spawn_on(link, peers.workers.next().handle());
     }
-    let ended = loop {
-        match updates.message().await {
-            Ok(Some(mut update)) => {
-                take(peers, &mut update, role).await;
-                kept.registration.change(change(update));
-            }
-            Ok(None) => break FollowError::Ended,
-            Err(status) => break FollowError::Watch(Box::new(status)),
-        }
+    let mut following = Following {
+        address,
+        role,
+        registration,
+        updates,
+        _links: links,
+        _reachable: reachable,
     };
-    tracing::warn!(peer.addr = %address, peer = %instance, reason = chain(&ended), "peer down");
-    Err(ended)
+    if drains {
+        return Ok(Found::Leaving(Box::new(following)));
+    }
+    match following.go_on(peers, true).await {
+        Pause::Drains => Ok(Found::Leaving(Box::new(following))),
+        Pause::Ended(error) => {
+            *kept = Some(Kept {
+                registration: following.registration,
+                lost_at: None,
+            });
+            Err(error)
+        }
+    }
+}
+
+impl Following {
+    /// Takes what the peer says, until its connection ends or, if asked for, until it drains.
+    async fn go_on(&mut self, peers: &Arc<Peers>, pauses: bool) -> Pause {
+        let ended = loop {
+            match self.updates.message().await {
+                Ok(Some(mut update)) => {
+                    take(peers, &mut update, self.role).await;
+                    let drains = update.draining;
+                    self.registration.change(change(update));
+                    if pauses && drains {
+                        return Pause::Drains;
+                    }
+                }
+                Ok(None) => break FollowError::Ended,
+                Err(status) => break FollowError::watch(&status),
+            }
+        };
+        tracing::warn!(
+            peer.addr = %self.address,
+            peer = %self.registration.info().instance,
+            reason = chain(&ended),
+            "peer down"
+        );
+        Pause::Ended(ended)
+    }
 }
 
 /// Takes over the revocations of an update and, from the primary, the directory: in this order, so
 /// that a node that was removed and added again is there with its revocation.
 async fn take(peers: &Arc<Peers>, update: &mut proto::Update, role: Role) {
     let revoked = wire::revoked(std::mem::take(&mut update.revoked));
-    let directory = update.directory.take();
-    let peers = peers.clone();
+    let trust = peers.trust.clone();
     let taken = tokio::task::spawn_blocking(move || {
-        if let Err(error) = peers.trust.take_revoked(&revoked) {
+        if let Err(error) = trust.take_revoked(&revoked) {
             let reason = chain(&error);
             tracing::error!(
                 reason,
-                "revocations of another proxy hold until this one restarts"
+                "revocations of another proxy hold, but are not on disk yet"
             );
-        }
-        if let (Some(directory), Some(primary), Role::Primary) = (directory, &peers.primary, role) {
-            primary.take(directory);
         }
     });
     if let Err(error) = taken.await {
-        tracing::error!(%error, "what another proxy knows was not taken over");
+        tracing::error!(%error, "revocations of another proxy were not taken over");
+    }
+    let directory = update.directory.take();
+    if let (Some(directory), Some(primary), Role::Primary) = (directory, &peers.primary, role) {
+        take_directory(primary, directory).await;
+    }
+}
+
+/// Takes over the primary's directory, as soon as this proxy may change its state directory.
+async fn take_directory(primary: &Arc<Primary>, directory: proto::Directory) {
+    let directory = Arc::new(directory);
+    loop {
+        let (primary, directory) = (primary.clone(), directory.clone());
+        match tokio::task::spawn_blocking(move || primary.take(&directory)).await {
+            Ok(Taken::Done) => return,
+            Ok(Taken::NotNow) => tokio::time::sleep(FROZEN_PAUSE).await,
+            Err(error) => {
+                tracing::error!(%error, "the primary's directory was not taken over");
+                return;
+            }
+        }
     }
 }
 
@@ -229,7 +332,7 @@ async fn take_all(peers: &Arc<Peers>, mut updates: Streaming<proto::Update>) -> 
         match updates.message().await {
             Ok(Some(mut update)) => take(peers, &mut update, Role::Primary).await,
             Ok(None) => return FollowError::Ended,
-            Err(status) => return FollowError::Watch(Box::new(status)),
+            Err(status) => return FollowError::watch(&status),
         }
     }
 }
@@ -251,10 +354,10 @@ async fn watch(
     let watched = async {
         let watched = client.watch(request).await;
         let mut updates = watched
-            .map_err(|status| FollowError::Watch(Box::new(status)))?
+            .map_err(|status| FollowError::watch(&status))?
             .into_inner();
         let first = updates.message().await;
-        let first = first.map_err(|status| FollowError::Watch(Box::new(status)))?;
+        let first = first.map_err(|status| FollowError::watch(&status))?;
         Ok((first, updates))
     };
     let (first, updates) = timeout(FIRST_TIMEOUT, watched)

@@ -17,6 +17,7 @@ use tonic::{Request, Response, Status};
 use super::Peers;
 use super::wire::BadDirectory;
 use crate::directory::{Directory, DirectoryError, Facts, FactsWriter};
+use crate::state::StateError;
 use crate::streams::registry::Registry;
 
 /// The primary answers from memory or after one write to disk.
@@ -37,6 +38,15 @@ pub(crate) struct Primary {
     gate: Gate,
     /// Why the primary is not followed now; `None`: it is.
     problem: Mutex<Option<String>>,
+}
+
+/// What became of the primary's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// It is taken, or is of no use.
+    Done,
+    /// One proxy takes the place of another on this host: ask again in a moment.
+    NotNow,
 }
 
 /// Why the primary's directory is not taken.
@@ -72,13 +82,16 @@ impl Primary {
     }
 
     /// Takes over the primary's directory. It is on disk when this returns.
-    pub(super) fn take(&self, told: proto::Directory) {
-        match self.taken(told) {
+    pub(super) fn take(&self, told: &proto::Directory) -> Taken {
+        match self.taken(told.clone()) {
             Ok(gone) => {
                 gone.iter().for_each(|node| self.registry.close(node));
                 *self.problem() = None;
                 self.gate.open();
                 self.gate.remark(None);
+            }
+            Err(NotTaken::Directory(DirectoryError::State(StateError::Frozen { .. }))) => {
+                return Taken::NotNow;
             }
             Err(error) => {
                 let reason = chain(&error);
@@ -86,6 +99,7 @@ impl Primary {
                 self.missed(reason);
             }
         }
+        Taken::Done
     }
 
     fn taken(&self, told: proto::Directory) -> Result<Vec<NodeName>, NotTaken> {

@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::Peers;
 use crate::directory::{Directory, Facts};
+use crate::handover::AgentsGo;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::registry::Registered;
 use crate::trust::Revoked;
@@ -162,9 +163,10 @@ impl Watcher {
         };
         loop {
             if let Some(told) = &self.told {
+                let (mut agents, draining) = (self.peers.agents.clone(), told.draining);
                 news = tokio::select! {
                     news = self.changes.next() => news,
-                    () = self.peers.drain.begun(), if !told.draining => News {
+                    () = has_changed(&mut agents, draining) => News {
                         revoked: true,
                         directory: self.changes.directory.is_some(),
                     },
@@ -195,7 +197,7 @@ impl Watcher {
         let all = self.peers.registry.all().into_iter();
         let present = Told {
             tunnels: all.map(|tunnel| (tunnel.generation, tunnel)).collect(),
-            draining: self.peers.drain.has_begun(),
+            draining: is_draining(*self.peers.agents.borrow()),
             revoked,
             facts,
         };
@@ -244,6 +246,15 @@ impl Told {
                 .map(Into::into),
         }
     }
+}
+
+/// Waits until a peer must be told otherwise. The sender lives as long as the process.
+async fn has_changed(agents: &mut watch::Receiver<AgentsGo>, told: bool) {
+    drop(agents.wait_for(|to| is_draining(*to) != told).await);
+}
+
+fn is_draining(agents: AgentsGo) -> bool {
+    agents == AgentsGo::Elsewhere
 }
 
 fn as_proto(tunnel: &Registered) -> proto::Tunnel {

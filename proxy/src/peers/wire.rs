@@ -6,7 +6,7 @@ use culvert_api::NodeName;
 use culvert_api::proto::peer as proto;
 
 use crate::clock::UnixTime;
-use crate::directory::{Facts, MAX_ADDRESSES, MAX_PORTS, NodeSpec, VipRanges};
+use crate::directory::{Facts, MAX_ADDRESSES, MAX_BEHIND, MAX_PORTS, NodeSpec, VipRanges};
 use crate::trust::Revoked;
 
 /// Revocations of one message. A proxy keeps fewer.
@@ -71,6 +71,7 @@ impl From<&Facts> for proto::Directory {
                 .map(ToString::to_string)
                 .unwrap_or_default(),
             host_part: *host_part,
+            behind: spec.behind.iter().map(ToString::to_string).collect(),
         };
         Self {
             vip4_range: facts.ranges.vip4.to_string(),
@@ -118,6 +119,8 @@ fn spec(name: &NodeName, node: &proto::Node) -> Result<NodeSpec, BadDirectory> {
     let addresses = addresses.map(|text| text.parse().map_err(|_| bad("an address", text)));
     let ports = node.ports.iter().take(MAX_PORTS);
     let ports = ports.map(|port| u16::try_from(*port).map_err(|_| bad("a port", port)));
+    let behind = node.behind.iter().take(MAX_BEHIND);
+    let behind = behind.map(|text| text.parse().map_err(|_| bad("a destination", text)));
     let zone = (!node.zone.is_empty()).then(|| {
         let zone = node.zone.parse();
         zone.map_err(|_| bad("the zone", &node.zone))
@@ -126,6 +129,7 @@ fn spec(name: &NodeName, node: &proto::Node) -> Result<NodeSpec, BadDirectory> {
         addresses: addresses.collect::<Result<_, _>>()?,
         ports: ports.collect::<Result<_, _>>()?,
         zone: zone.transpose()?,
+        behind: behind.collect::<Result<_, _>>()?,
     })
 }
 
@@ -147,6 +151,7 @@ mod tests {
                 ports: vec![9100],
                 zone: "site-1.example".into(),
                 host_part: 7,
+                behind: vec!["192.168.1.20:502".into()],
             }],
         }
     }
@@ -159,12 +164,13 @@ mod tests {
 
     #[test]
     fn a_directory_with_anything_wrong_in_it_is_not_taken() {
-        let broken: [fn(&mut proto::Directory); 6] = [
+        let broken: [fn(&mut proto::Directory); 7] = [
             |told| told.vip6_range = "198.18.0.0/15".into(),
             |told| told.nodes[0].name = "Edge 1".into(),
             |told| told.nodes[0].addresses = vec!["10.0.3".into()],
             |told| told.nodes[0].ports = vec![1 << 16],
             |told| told.nodes[0].zone = "..".into(),
+            |told| told.nodes[0].behind = vec!["192.168.1.20".into()],
             |told| told.nodes.push(told.nodes[0].clone()),
         ];
         for (number, change) in broken.iter().enumerate() {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_api::proto::control::control_server::ControlServer;
 use culvert_daemon::{Readiness, Supervisor};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
@@ -18,6 +19,8 @@ use crate::sockets::listen;
 use crate::state::StateDir;
 use crate::trust::TrustSource;
 
+/// The time that a start waits for the API server to list the revoked certificates.
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a start waits for another proxy to tell what was revoked meanwhile.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -42,16 +45,21 @@ pub(super) fn check_follower(args: &RunArgs, source: &TrustSource, state: &State
 }
 
 impl Proxy {
+    pub(super) fn may_have_peers(&self) -> bool {
+        let args = &self.args.peers;
+        !args.peer.is_empty() || args.follow.is_some() || self.cluster.is_some()
+    }
+
     /// What reaches the other proxies; `None`: there are none.
     pub(super) fn peers(
         &self,
         supervisor: &Supervisor,
         readiness: &Readiness,
     ) -> Result<Option<Arc<Peers>>> {
-        let args = &self.args.peers;
-        if args.peer.is_empty() && args.follow.is_none() && self.cluster.is_none() {
+        if !self.may_have_peers() {
             return Ok(None);
         }
+        let args = &self.args.peers;
         self.trust.check_proxy_role()?;
         let primary = args.follow.clone().zip(self.facts.clone());
         let primary = primary.map(|(host, writer)| {
@@ -67,6 +75,7 @@ impl Proxy {
             workers: self.workers.clone(),
             budget: self.budget.clone(),
             stream_window: self.args.stream_window,
+            agents: self.departure.agents(),
             drain: supervisor.drain(),
             reached: Reached::default(),
             primary,
@@ -78,9 +87,10 @@ impl Proxy {
         &self,
         supervisor: &mut Supervisor,
         peers: Option<&Arc<Peers>>,
-    ) -> Result<()> {
-        let Some(peers) = peers else {
-            return Ok(());
+        listener: Option<TcpListener>,
+    ) {
+        let (Some(peers), Some(listener)) = (peers, listener) else {
+            return;
         };
         if self.cluster.is_none() {
             self.trust.await_peers();
@@ -92,7 +102,6 @@ impl Proxy {
             control: (!follows).then(control),
             enroll: BoxCloneSyncService::new(self.enroll_service(None)),
         };
-        let listener = listen::bind(self.args.peers.peer_listen)?;
         let (port, workers) = (PeerPort::new(peers.clone(), calls), self.workers.clone());
         let serve_one =
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
@@ -107,12 +116,20 @@ impl Proxy {
         };
         // While this proxy drains, its clients still need the peers.
         supervisor.spawn_observer("peers", addresses.follow_all(peers.clone()));
-        Ok(())
     }
 
-    /// Waits a moment for what other proxies have revoked while this one was away. Until it is
-    /// known, no node is admitted that this proxy has not seen before.
-    pub(super) async fn wait_for_peers(&self) {
+    /// Waits a moment for what was revoked elsewhere while this proxy was away. Until it is known,
+    /// no node is admitted that this proxy has not seen before.
+    pub(super) async fn wait_for_others(&self) {
+        if timeout(CLUSTER_TIMEOUT, self.trust.revocations_shared())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                "starting without the cluster's revocations: agents that are new to this proxy have \
+                 to wait"
+            );
+        }
         if timeout(PEERS_TIMEOUT, self.trust.peers_have_told())
             .await
             .is_err()

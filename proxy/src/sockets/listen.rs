@@ -7,13 +7,15 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Drain, LogBudget};
+use culvert_daemon::{Drain, Listeners, LogBudget, SocketUse};
 use futures_util::FutureExt;
 use nix::errno::Errno;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
+use crate::handover::AgentsGo;
 use crate::sockets::local_socket::LocalSocket;
 
 /// The length of the accept queue.
@@ -22,14 +24,18 @@ const BACKLOG: i32 = 4096;
 /// busy loop, short enough to stay unnoticed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Binds a TCP port. An unspecified IPv6 address accepts IPv4 too, and becomes 0.0.0.0 on a host
-/// without IPv6.
+/// Takes a TCP port over from the proxy before, or binds it. An unspecified IPv6 address accepts
+/// IPv4 too, and becomes 0.0.0.0 on a host without IPv6.
 ///
 /// # Errors
 ///
 /// The port is taken or may not be bound.
-pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
-    let bound = match bind_once(address) {
+pub(crate) fn bind(
+    listeners: &Listeners,
+    address: SocketAddr,
+    used_by: SocketUse,
+) -> Result<TcpListener> {
+    let bind = || match bind_once(address) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
             bind_once(SocketAddr::new(
                 Ipv4Addr::UNSPECIFIED.into(),
@@ -38,7 +44,9 @@ pub(crate) fn bind(address: SocketAddr) -> Result<TcpListener> {
         }
         bound => bound,
     };
-    bound.with_context(|| format!("listen on {address}"))
+    listeners
+        .tcp(address, used_by, bind)
+        .with_context(|| format!("listen on {address}"))
 }
 
 fn no_ipv6(error: &io::Error) -> bool {
@@ -48,7 +56,7 @@ fn no_ipv6(error: &io::Error) -> bool {
     ) || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
 }
 
-fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
+fn bind_once(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -58,10 +66,9 @@ fn bind_once(address: SocketAddr) -> io::Result<TcpListener> {
         socket.set_only_v6(false)?;
     }
     socket.set_reuse_address(true)?;
-    socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
-    TcpListener::from_std(socket.into())
+    Ok(socket.into())
 }
 
 /// A listener of either family.
@@ -140,8 +147,57 @@ fn out_of_descriptors(error: &io::Error) -> bool {
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
 }
 
+/// When a listener accepts connections.
+#[derive(Clone)]
+pub(crate) struct Accepting {
+    drain: Drain,
+    agents: Option<watch::Receiver<AgentsGo>>,
+}
+
+impl From<Drain> for Accepting {
+    /// Until the drain begins.
+    fn from(drain: Drain) -> Self {
+        let agents = None;
+        Self { drain, agents }
+    }
+}
+
+impl Accepting {
+    /// While agents should come here, until the proxy begins to leave.
+    pub(crate) fn agents(drain: Drain, agents: watch::Receiver<AgentsGo>) -> Self {
+        let agents = Some(agents);
+        Self { drain, agents }
+    }
+
+    async fn over(drain: &Drain, is_for_agents: bool) {
+        if is_for_agents {
+            drain.leaving().await;
+        } else {
+            drain.begun().await;
+        }
+    }
+
+    async fn accept<L: Accept + Sync>(
+        agents: &mut Option<watch::Receiver<AgentsGo>>,
+        listener: &L,
+    ) -> io::Result<L::Connection> {
+        let Some(agents) = agents else {
+            return listener.accept_one().await;
+        };
+        loop {
+            if agents.wait_for(|to| *to == AgentsGo::Here).await.is_err() {
+                return std::future::pending().await;
+            }
+            tokio::select! {
+                accepted = listener.accept_one() => return accepted,
+                _ = agents.changed() => {}
+            }
+        }
+    }
+}
+
 /// Serves a listener's connections. `serve_one` starts a task for each among those it is given.
-/// When the drain begins, no more connections are accepted and open ones may end. Tasks that
+/// At the end of `accepting` no more connections are accepted and open ones may end. Tasks that
 /// outlive this one end with their thread. They are not in a `JoinSet`: a task may start its
 /// successor, and their ends need not wake this one.
 ///
@@ -151,15 +207,17 @@ fn out_of_descriptors(error: &io::Error) -> bool {
 pub(crate) async fn serve<L: Accept + Send + Sync>(
     listener: L,
     name: &'static str,
-    drain: Drain,
+    accepting: impl Into<Accepting>,
     serve_one: impl Fn(L::Connection, &TaskTracker) + Send,
 ) -> Result<()> {
+    let Accepting { drain, mut agents } = accepting.into();
+    let is_for_agents = agents.is_some();
     let connections = TaskTracker::new();
     let (mut spare, failures) = (Spare::new(), LogBudget::default());
     loop {
         tokio::select! {
-            () = drain.begun() => break,
-            accepted = listener.accept_one() => match accepted {
+            () = Accepting::over(&drain, is_for_agents) => break,
+            accepted = Accepting::accept(&mut agents, &listener) => match accepted {
                 Ok(connection) => serve_one(connection, &connections),
                 Err(error) => {
                     let refused = out_of_descriptors(&error) && spare.refuse(&listener);

@@ -27,6 +27,7 @@ pub(crate) struct PeerInfo {
 
 /// A connection to a peer that carries streams.
 pub(crate) struct PeerLink {
+    pub(crate) peer: Instance,
     pub(crate) tunnel: Tunnel,
     /// The worker thread that moves the bytes of the link and of its streams.
     pub(crate) worker: Worker,
@@ -131,9 +132,11 @@ impl Elsewhere {
 
     /// Adds a link, and returns its number; `None`: the peer was forgotten.
     pub(crate) fn add_link(&mut self, peer: &Instance, tunnel: Tunnel) -> Option<u64> {
+        let instance = peer.clone();
         let peer = self.peers.get_mut(peer)?;
         self.links += 1;
         peer.links.push(Arc::new(PeerLink {
+            peer: instance,
             tunnel,
             worker: Worker::current(),
             number: self.links,

@@ -27,6 +27,12 @@ pub(crate) enum Frontend {
     ConnectSocket,
     /// HTTP CONNECT over mutual TLS.
     ConnectTls,
+    /// A name-routed port, by the server name in TLS.
+    NameTls,
+    /// A name-routed port, by the host of an HTTP request.
+    NameHttp,
+    /// A forwarded port.
+    Forward,
 }
 
 impl Frontend {
@@ -37,6 +43,9 @@ impl Frontend {
             Self::Nftables => "nftables",
             Self::ConnectSocket => "connect_socket",
             Self::ConnectTls => "connect_tls",
+            Self::NameTls => "name_tls",
+            Self::NameHttp => "name_http",
+            Self::Forward => "forward",
         }
     }
 }

@@ -9,13 +9,14 @@ mod peers;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
-use culvert_daemon::Worker;
+use culvert_daemon::{Reach, Worker};
 use culvert_tunnel::Tunnel;
-use culvert_tunnel::proto::tunnel::DescribeResponse;
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::directory::Directory;
@@ -27,6 +28,10 @@ pub(crate) use peers::PeerRegistration;
 
 /// Tunnels of one node at this proxy. A further one closes the oldest.
 const TUNNELS_PER_NODE: usize = 32;
+/// Longest wait for an agent that is asked again.
+const DESCRIBE_TIME: Duration = Duration::from_secs(2);
+/// How often links to peers are counted while they are waited for.
+const LINK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// All tunnels of this proxy. Clones share it.
 #[derive(Clone)]
@@ -53,6 +58,10 @@ struct State {
 impl State {
     fn is_online(&self, node: &NodeName) -> bool {
         self.nodes.contains_key(node) || self.elsewhere.has(node)
+    }
+
+    fn all_elsewhere(&self) -> bool {
+        self.nodes.keys().all(|node| self.elsewhere.has(node))
     }
 
     /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
@@ -86,6 +95,18 @@ pub(crate) struct Registered {
 }
 
 impl Registered {
+    /// What the agent reports about itself now: the ports that it dials change while the tunnel is up.
+    /// What it told at first, if it does not answer soon. For operators.
+    pub(crate) async fn described_now(&self) -> DescribeResponse {
+        if self.tunnel.is_silent() {
+            return self.described.clone();
+        }
+        let request = DescribeRequest::default();
+        let asked = timeout(DESCRIBE_TIME, self.tunnel.describe(&request)).await;
+        let now = asked.ok().and_then(Result::ok);
+        now.unwrap_or_else(|| self.described.clone())
+    }
+
     /// Whether `self` replaces the earlier tunnel `other` of the same node.
     fn supersedes(&self, other: &Self) -> bool {
         self.generation > other.generation
@@ -109,6 +130,15 @@ impl Candidate {
         match self {
             Self::Agent(registered) => &registered.tunnel,
             Self::Peer(link) => &link.tunnel,
+        }
+    }
+
+    /// Whether both are the same tunnel here, or lead to the same proxy.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Agent(one), Self::Agent(other)) => Arc::ptr_eq(one, other),
+            (Self::Peer(one), Self::Peer(other)) => one.peer == other.peer,
+            (Self::Agent(_), Self::Peer(_)) | (Self::Peer(_), Self::Agent(_)) => false,
         }
     }
 
@@ -138,6 +168,58 @@ impl Registry {
             tunnels_tx: watch::Sender::default(),
             peers_tx: watch::Sender::default(),
         }))
+    }
+
+    /// What this proxy reaches.
+    pub(crate) fn reach(&self) -> Reach {
+        let peers = self.peers().into_iter();
+        let linked = peers.filter(|peer| peer.links > 0 && !peer.draining);
+        Reach {
+            nodes: self.own_nodes(),
+            peers: linked.map(|peer| peer.info.instance.to_string()).collect(),
+        }
+    }
+
+    /// Waits until this proxy reaches as much as another one.
+    pub(crate) async fn reaches(&self, other: &Reach) {
+        self.has_nodes(other.nodes).await;
+        let lacks_one = |own: &Reach| other.peers.iter().any(|peer| !own.peers.contains(peer));
+        while lacks_one(&self.reach()) {
+            tokio::time::sleep(LINK_INTERVAL).await;
+        }
+    }
+
+    /// Waits until at least that many nodes have tunnels here.
+    pub(crate) async fn has_nodes(&self, count: u32) {
+        let mut changes = self.0.tunnels_tx.subscribe();
+        while self.own_nodes() < count {
+            // The sender is in `self`.
+            let _changed = changes.changed().await;
+        }
+    }
+
+    /// Waits until a peer has a tunnel of each node that has one here.
+    pub(crate) async fn all_elsewhere(&self) {
+        let (mut tunnels, mut peers) = (self.0.tunnels_tx.subscribe(), self.peer_changes());
+        while !self.lock().all_elsewhere() {
+            // The senders are in `self`.
+            tokio::select! {
+                _ = tunnels.changed() => {}
+                _ = peers.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until a node has a tunnel, here or at a peer.
+    pub(crate) async fn has_any(&self) {
+        let mut peers = self.peer_changes();
+        while self.peers().iter().all(|peer| peer.tunnels == 0) {
+            tokio::select! {
+                () = self.has_nodes(1) => return,
+                // The sender is in `self`.
+                _ = peers.changed() => {}
+            }
+        }
     }
 
     /// The reasons why tunnels ended and agents were refused.
@@ -215,8 +297,10 @@ impl Registry {
         };
         let here = tunnels.iter().map(|tunnel| {
             let order = (tunnel.tunnel.is_silent(), is_last(tunnel), false);
+            // A stream of another proxy is on a thread already: two would wake each other.
+            let is_away = !tunnel.worker.is_current();
             (
-                (order, tunnel.tunnel.streams()),
+                (order, is_away, tunnel.tunnel.streams()),
                 Candidate::Agent(tunnel.clone()),
             )
         });
@@ -227,7 +311,7 @@ impl Registry {
                 ranks.iter().all(is_superseded),
                 true,
             );
-            ((order, place), Candidate::Peer(link))
+            ((order, true, place), Candidate::Peer(link))
         });
         let mut all: Vec<_> = here.chain(elsewhere).collect();
         all.sort_by_key(|(order, _)| *order);
@@ -261,11 +345,9 @@ impl Registry {
         }
     }
 
-    /// The agent's last report about itself.
-    pub(crate) fn described(&self, node: &NodeName) -> Option<DescribeResponse> {
-        let state = self.lock();
-        let newest = state.nodes.get(node)?.last()?;
-        Some(newest.described.clone())
+    /// The node's newest tunnel.
+    pub(crate) fn newest(&self, node: &NodeName) -> Option<Arc<Registered>> {
+        self.lock().nodes.get(node)?.last().cloned()
     }
 
     /// Every tunnel, oldest first.

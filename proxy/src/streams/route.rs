@@ -110,6 +110,10 @@ impl Router {
             .begin(number, frontend, client, destination.clone())
     }
 
+    pub(crate) fn directory(&self) -> &Directory {
+        &self.0.directory
+    }
+
     /// Resolves `destination`.
     pub(crate) fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.0.directory.resolve(destination)
@@ -124,6 +128,11 @@ impl Router {
             destination,
             candidates,
         })
+    }
+
+    /// Whether some proxy has a tunnel of the node.
+    pub(crate) fn is_connected(&self, node: &NodeName) -> bool {
+        !self.0.registry.candidates(node).is_empty()
     }
 
     /// Reserves one more stream to the route's node for a client, until the result is dropped.
@@ -153,7 +162,7 @@ impl Router {
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
         // Boxed, because a stream's task keeps space for every future that it awaits.
-        let opened = Box::pin(open_in_any(route, number, early)).await;
+        let opened = Box::pin(open_in_any(&self.0.registry, route, number, early)).await;
         dial.ended(
             opened
                 .as_ref()
@@ -164,6 +173,7 @@ impl Router {
 }
 
 async fn open_in_any(
+    registry: &Registry,
     route: &Route,
     number: u64,
     early: Option<Early<'_>>,
@@ -176,8 +186,9 @@ async fn open_in_any(
     if route.streams() >= MAX_STREAMS_PER_AGENT {
         return Err(RouteError::TooManyStreams { node: node.clone() });
     }
-    let mut failed = None;
-    for candidate in route.candidates.iter().take(ATTEMPTS) {
+    let (mut failed, mut tried) = (None, Vec::new());
+    let mut next = route.candidates.first().cloned();
+    while let Some(candidate) = next {
         let mut open = Open {
             address: address.map(|ip| ip.to_string()).unwrap_or_default(),
             port: (*port).into(),
@@ -185,7 +196,7 @@ async fn open_in_any(
             stream: number,
             ..Open::default()
         };
-        if let Candidate::Peer(_) = candidate {
+        if let Candidate::Peer(_) = &candidate {
             (open.hops, open.node) = (1, node.to_string());
         }
         match candidate.tunnel().open(open, early).await {
@@ -205,6 +216,11 @@ async fn open_in_any(
             }
             Err(error) => return Err(refused(node, error)),
         }
+        tried.push(candidate);
+        // A tunnel may have come up meanwhile.
+        let now = registry.candidates(node).into_iter();
+        let mut untried = now.filter(|one| !tried.iter().any(|tried| one.is_same(tried)));
+        next = untried.next().filter(|_| tried.len() < ATTEMPTS);
     }
     match failed {
         Some(source) => Err(RouteError::Tunnel {

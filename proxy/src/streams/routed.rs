@@ -64,6 +64,13 @@ impl RoutedClient {
         opened
     }
 
+    /// Sends bytes that the client sent before its stream was open.
+    pub(crate) fn send_first(&self, stream: &mut Stream, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            stream.send_pipelined(bytes, self.record.transferred());
+        }
+    }
+
     /// Sends the bytes that the client sent while its stream was being opened, then relays until
     /// the end.
     ///
@@ -76,11 +83,8 @@ impl RoutedClient {
         pipelined: &[u8],
         socket: &Socket,
     ) -> Result<(), RelayError> {
-        let transferred = self.record.transferred();
-        if !pipelined.is_empty() {
-            stream.send_pipelined(pipelined, transferred);
-        }
-        let result = stream.relay(socket, transferred).await;
+        self.send_first(stream, pipelined);
+        let result = stream.relay(socket, self.record.transferred()).await;
         self.record.relayed(&result);
         result
     }

@@ -174,6 +174,20 @@ fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
 }
 
 #[test]
+fn a_revocation_that_could_not_be_written_is_written_when_it_is_heard_again() {
+    let site = Site::new();
+    let (one, other) = (site.started("one", "a"), site.started("other", "a"));
+    one.trust.revoke(&edge_1()).unwrap();
+    let frozen = other.trust.0.config.state.freeze();
+    other.trust.take_revocations(&one.knows()).unwrap_err();
+    assert_eq!(other.knows(), one.knows(), "it holds at once");
+    drop(frozen);
+    other.hears(&one.knows());
+    drop(other);
+    assert_eq!(site.start("other").knows(), one.knows());
+}
+
+#[test]
 fn a_node_that_was_deleted_and_made_again_readmits_no_old_certificate_anywhere() {
     let site = Site::new();
     let (one, away) = (site.started("one", "first"), site.started("away", "first"));

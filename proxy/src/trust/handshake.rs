@@ -96,7 +96,9 @@ pub(super) fn caller_config(
         verifier,
         &[&rustls::version::TLS13, &rustls::version::TLS12],
     );
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    // In the order of preference: Go's HTTP client offers both, and then sends its CONNECT in
+    // HTTP/1.1 whatever was chosen.
+    config.alpn_protocols = vec![b"http/1.1".to_vec(), b"h2".to_vec()];
     Ok(config)
 }
 

@@ -73,7 +73,7 @@ impl Trust {
 
     /// Writes what the ledger on disk lacks, together. When this returns, what was changed before
     /// is there, whoever wrote it.
-    pub(super) fn write_noted(&self) -> Result<(), TrustError> {
+    pub(crate) fn write_noted(&self) -> Result<(), TrustError> {
         let mut file = self.ledger_file();
         let changed = {
             let mut ledger = self.ledger_mut();

@@ -1,9 +1,11 @@
 //! Revokes nodes' certificates, and shares revocations with the cluster's other proxies.
 
+use std::sync::PoisonError;
+
 use culvert_api::NodeName;
 use tokio::sync::watch;
 
-use super::{REVOCATIONS, Revocations, Trust, TrustError};
+use super::{REVOCATIONS, Revocations, Shares, Trust, TrustError};
 use crate::clock::UnixTime;
 use crate::directory::NodeUid;
 
@@ -37,8 +39,21 @@ impl Trust {
             return Ok(());
         };
         shares.known.send_modify(|known| known.add(node, &uid, now));
+        self.write_shared(shares).map(drop)
+    }
+
+    /// Writes what is known and not on disk yet. Returns what is known.
+    fn write_shared(&self, shares: &Shares) -> Result<Revocations, TrustError> {
+        let mut written = shares
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let known = shares.known.borrow().clone();
-        Ok(self.0.config.state.write(REVOCATIONS, &known)?)
+        if *written != known {
+            self.0.config.state.write(REVOCATIONS, &known)?;
+            *written = known.clone();
+        }
+        Ok(known)
     }
 
     /// Revokes the certificates of a node that is no longer in the directory: at once, and a moment
@@ -88,12 +103,10 @@ impl Trust {
             news
         });
         drop(admission);
-        let known = shares.known.borrow().clone();
         if news {
             self.0.revoked_tx.send_replace(());
-            self.0.config.state.write(REVOCATIONS, &known)?;
         }
-        Ok(known)
+        self.write_shared(shares)
     }
 
     /// Notes that the cluster has these revocations now. An agent with none of them may be

@@ -1,12 +1,12 @@
 //! Applies the proxy's messages to the directory.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use culvert_api::proto::directory as proto;
 use culvert_api::{InvalidNodeName, NodeName};
 
-use super::{Address, Directory, Node, Ranges};
+use super::{Address, Behind, Directory, Node, Ranges};
 
 /// An update that cannot be applied.
 #[derive(Debug, thiserror::Error)]
@@ -126,8 +126,24 @@ impl Node {
             ports: ports.collect::<Result<_, _>>()?,
             online: node.online,
             zone: optional("a zone", &node.zone)?,
+            behind: node
+                .behind
+                .into_iter()
+                .map(Behind::from_proto)
+                .collect::<Result<_, _>>()?,
         };
         Ok((name, node))
+    }
+}
+
+impl Behind {
+    fn from_proto(behind: proto::Behind) -> Result<Self, NodeError> {
+        let destination: SocketAddr = field("a destination", &behind.destination)?;
+        Ok(Self {
+            destination: SocketAddr::new(destination.ip().to_canonical(), destination.port()),
+            routing: behind.routing().into(),
+            reason: behind.reason,
+        })
     }
 }
 
@@ -174,6 +190,7 @@ mod tests {
             ports: vec![9100],
             online,
             zone: String::new(),
+            behind: Vec::new(),
         }
     }
 

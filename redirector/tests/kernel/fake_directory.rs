@@ -41,6 +41,7 @@ pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> 
         ports: vec![9100, 10250],
         online,
         zone: String::new(),
+        behind: Vec::new(),
     }
 }
 

@@ -149,7 +149,10 @@ impl<B: Backends> Call<B> {
             "described"
         );
         match self.backends.introduced(&request) {
-            Ok(()) => answer_whole(&mut self.respond, &self.tunnel.describe),
+            Ok(()) => {
+                let described = self.backends.described(&self.tunnel.describe);
+                answer_whole(&mut self.respond, &described)
+            }
             Err(Declined) => reject(
                 &mut self.respond,
                 grpc::FAILED_PRECONDITION,

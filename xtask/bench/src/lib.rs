@@ -96,7 +96,7 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
         // Programs keep memory after they moved bytes, so each round starts new ones.
-        let mut world = World::start(&lab, programs, jobs.iter().any(Job::is_far))?;
+        let mut world = World::start(&lab, programs, jobs)?;
         for job in jobs {
             for path in job.paths() {
                 interrupt::check()?;

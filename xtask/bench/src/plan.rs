@@ -13,6 +13,8 @@ pub(super) enum Path {
     TlsRelay,
     /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
     Connect,
+    /// The same at a second proxy, which has no tunnel of the node and reaches it through the first.
+    ConnectByPeer,
     /// Culvert, steered by the connect hook.
     InterceptEbpf,
     /// Culvert, steered by nftables.
@@ -29,6 +31,7 @@ impl Path {
             Self::PlainRelay => "plain_relay",
             Self::TlsRelay => "tls_relay",
             Self::Connect => "connect",
+            Self::ConnectByPeer => "connect_by_peer",
             Self::InterceptEbpf => "intercept_ebpf",
             Self::InterceptNft => "intercept_nft",
             Self::Redirector => "redirector",
@@ -52,6 +55,7 @@ const RELAYED: &[Path] = &[
     Path::InterceptNft,
 ];
 const STEERED: &[Path] = &[Path::InterceptEbpf, Path::InterceptNft];
+const HOPS: &[Path] = &[Path::Connect, Path::ConnectByPeer];
 const CULVERT: &[Path] = &[Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
 
 /// How far away the edge is.
@@ -59,6 +63,8 @@ const CULVERT: &[Path] = &[Path::Connect, Path::InterceptEbpf, Path::InterceptNf
 pub(super) enum Distance {
     /// On the same loopback.
     Near,
+    /// The same, in rows that compare the proxy which has the tunnels with another one.
+    NearByPeer,
     /// Behind a link with a round trip of 20 ms.
     Ms20,
     /// Behind a link with a round trip of 80 ms.
@@ -72,17 +78,17 @@ impl Distance {
     /// Milliseconds of a round trip.
     pub(super) fn round_trip(self) -> u16 {
         match self {
-            Self::Near => 0,
+            Self::Near | Self::NearByPeer => 0,
             Self::Ms20 => 20,
             Self::Ms80 => 80,
         }
     }
 
     fn suffix(self) -> String {
-        if self == Self::Near {
-            String::new()
-        } else {
-            format!("_rtt{}", self.round_trip())
+        match self {
+            Self::Near => String::new(),
+            Self::NearByPeer => "_by_peer".to_owned(),
+            Self::Ms20 | Self::Ms80 => format!("_rtt{}", self.round_trip()),
         }
     }
 }
@@ -191,6 +197,16 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs.extend(moving.iter().copied().map(near));
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
+    let few = moving.iter().filter(|work| {
+        matches!(
+            work,
+            Work::Bulk { streams: ..=8, .. } | Work::Ping { bulk: 0, .. }
+        )
+    });
+    jobs.extend(few.map(|work| Job {
+        work: *work,
+        distance: Distance::NearByPeer,
+    }));
     for distance in Distance::LINKS {
         jobs.extend(moving.iter().chain([&Work::FirstAnswer]).map(|work| Job {
             work: *work,
@@ -225,7 +241,12 @@ impl Job {
 
     /// Whether it needs a long link.
     pub(super) fn is_far(&self) -> bool {
-        self.distance != Distance::Near
+        Distance::LINKS.contains(&self.distance)
+    }
+
+    /// Whether it needs a second proxy.
+    pub(super) fn is_by_peer(&self) -> bool {
+        self.distance == Distance::NearByPeer
     }
 
     /// Whether it counts memory: of programs that have done nothing before, as memory that was used
@@ -240,6 +261,7 @@ impl Job {
     /// What it is run on.
     pub(super) fn paths(&self) -> &'static [Path] {
         match self.work {
+            _ if self.is_by_peer() => HOPS,
             Work::IdleStreams => RELAYED,
             Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames => &[Path::Connect],
             Work::ConnectCost { .. } => STEERED,
@@ -252,17 +274,19 @@ impl Job {
         }
     }
 
-    fn bulk_beside(&self) -> Path {
-        if self.is_far() {
-            Path::Direct
-        } else {
-            Path::TlsRelay
+    /// What bulk is compared with, its processor time, and pings.
+    fn moving_beside(&self) -> [Path; 3] {
+        match self.distance {
+            Distance::Near => [Path::TlsRelay, Path::TlsRelay, Path::PlainRelay],
+            Distance::NearByPeer => [Path::Connect; 3],
+            Distance::Ms20 | Distance::Ms80 => [Path::Direct, Path::TlsRelay, Path::PlainRelay],
         }
     }
 
     /// What it finds.
     pub(super) fn rows(&self) -> Vec<Row> {
         let suffix = self.distance.suffix();
+        let [beside_bulk, beside_cpu, beside_ping] = self.moving_beside();
         let row = |name: String, unit, figure, beside| Row {
             name: name + &suffix,
             unit,
@@ -273,10 +297,9 @@ impl Job {
             Work::Bulk { direction, streams } => {
                 let kind = format!("{}_{streams}", direction.word());
                 let (bulk, cpu) = (format!("bulk_{kind}"), format!("cpu_{kind}"));
-                let beside = self.bulk_beside();
                 vec![
-                    row(bulk, "GiB/s", "gib_per_second", beside),
-                    row(cpu, "CPU-s/GiB", "cpu_per_gib", Path::TlsRelay),
+                    row(bulk, "GiB/s", "gib_per_second", beside_bulk),
+                    row(cpu, "CPU-s/GiB", "cpu_per_gib", beside_cpu),
                 ]
             }
             Work::Ping { connections, bulk } => {
@@ -286,8 +309,8 @@ impl Job {
                     format!("{connections}_under_bulk_{bulk}")
                 };
                 vec![
-                    row(format!("ping_p50_{kind}"), "us", "p50_us", Path::PlainRelay),
-                    row(format!("ping_p99_{kind}"), "us", "p99_us", Path::PlainRelay),
+                    row(format!("ping_p50_{kind}"), "us", "p50_us", beside_ping),
+                    row(format!("ping_p99_{kind}"), "us", "p99_us", beside_ping),
                 ]
             }
             Work::NewConnections => {
@@ -351,6 +374,7 @@ mod tests {
             "ping_p50_1",
             "ping_p99_64_under_bulk_4",
             "bulk_up_1_rtt20",
+            "bulk_up_8_by_peer",
         ] {
             assert!(
                 rows.iter().any(|row| row == name),

@@ -11,12 +11,18 @@ use crate::plan::{Job, Path, Row};
 pub(super) type Figures = BTreeMap<String, f64>;
 
 /// The columns whose values are followed by a ratio.
-const COMPARED: [Path; 3] = [Path::Connect, Path::InterceptEbpf, Path::InterceptNft];
-const COLUMNS: [Path; 7] = [
+const COMPARED: [Path; 4] = [
+    Path::Connect,
+    Path::ConnectByPeer,
+    Path::InterceptEbpf,
+    Path::InterceptNft,
+];
+const COLUMNS: [Path; 8] = [
     Path::Direct,
     Path::PlainRelay,
     Path::TlsRelay,
     Path::Connect,
+    Path::ConnectByPeer,
     Path::InterceptEbpf,
     Path::InterceptNft,
     Path::Redirector,

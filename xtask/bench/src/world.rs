@@ -20,7 +20,7 @@ use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::load::Load;
-use crate::plan::{Distance, Path};
+use crate::plan::{Distance, Job, Path};
 use crate::report::Figures;
 use culvert::Culvert;
 use far::Link;
@@ -50,8 +50,8 @@ impl<'lab> World<'lab> {
     /// A node's name, as clients look it up.
     pub(super) const DNS_NAME: &'static str = "near.edge.internal";
 
-    /// Starts everything; `programs` is the folder of the binaries.
-    pub(super) fn start(lab: &'lab Lab, programs: &FilePath, is_far: bool) -> Result<Self> {
+    /// Starts what the jobs need; `programs` is the folder of the binaries.
+    pub(super) fn start(lab: &'lab Lab, programs: &FilePath, jobs: &[Job]) -> Result<Self> {
         let starter = Starter {
             cloud: lab.site(Host::Cloud),
             programs: programs.to_path_buf(),
@@ -72,9 +72,10 @@ impl<'lab> World<'lab> {
             .command_in(starter.cloud.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
-        let mut culvert = Culvert::start(starter)?;
+        let has_peer = jobs.iter().any(Job::is_by_peer);
+        let mut culvert = Culvert::start(starter, has_peer)?;
         let mut links = Vec::new();
-        if is_far {
+        if jobs.iter().any(Job::is_far) {
             for distance in Distance::LINKS {
                 links.push(Link::start(&mut culvert, distance)?);
             }
@@ -118,6 +119,7 @@ impl<'lab> World<'lab> {
             Path::PlainRelay => self.relays.plain(),
             Path::TlsRelay => self.relays.tls(),
             Path::Connect | Path::Redirector => self.culvert.by_connect("near"),
+            Path::ConnectByPeer => self.culvert.by_peer("near"),
             Path::InterceptEbpf => self.culvert.by_address("near", BACKENDS[0])?,
             Path::InterceptNft => self.culvert.by_address("near", BACKENDS[1])?,
         })

@@ -16,13 +16,22 @@ use crate::command::{Finished, finish};
 /// The environment variable that names the program.
 const PROGRAM: &str = "E2E_CLUSTER";
 
-/// The cloud node, where the API server runs.
+/// The environment variable of `up` with the names of the nodes.
+const NODES: &str = "NODES";
+
+/// The environment variable of `up` that asks for a kube-proxy on each node, unless it is set
+/// otherwise.
+const KUBE_PROXY: &str = "KUBE_PROXY";
+
+/// The cloud node where the API server runs.
 pub(super) const MASTER: &str = "master";
+/// The cloud nodes. Each has a proxy and a redirector.
+pub(super) const CLOUDS: [&str; 3] = [MASTER, "cloud-2", "cloud-3"];
 /// The edge nodes.
 pub(super) const EDGES: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
 /// Limit for kubectl commands that end by themselves, on two busy cores.
 pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
-/// Limit for loading images of 100 MB on four nodes.
+/// Limit for loading images of 100 MB on six nodes.
 const LOAD_TIME: Duration = Duration::from_secs(120);
 /// Limit for a graceful end, which waits for watches, and a start.
 const APISERVER_TIME: Duration = Duration::from_secs(120);
@@ -50,10 +59,10 @@ impl Cluster {
     pub(super) fn program() -> Result<PathBuf> {
         let program = std::env::var_os(PROGRAM).with_context(|| {
             format!(
-                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of a \
-                 node `master` and of nodes `edge-1`, \
-                 `edge-2`, `edge-3` that nothing can dial (the latter two with one address), by \
-                 the commands `up`, `env`, `kubectl`, `enter`, \
+                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of \
+                 the nodes in the variable {NODES}: of `master`, with the API server, of `cloud-2` \
+                 and `cloud-3`, and of `edge-1`, `edge-2`, `edge-3` that nothing can dial (the \
+                 latter two with one address), each with a kube-proxy, by the commands `up`, `env`, `kubectl`, `enter`, \
                  `load`, `image`, `apiserver` and `down`"
             )
         })?;
@@ -77,7 +86,12 @@ impl Cluster {
         let mut up = cluster.command("up");
         progress::run(
             "start a Kubernetes cluster",
-            up.env("APISERVER_ARGS", apiserver_flags.join(" ")),
+            up.env("APISERVER_ARGS", apiserver_flags.join(" "))
+                .env(
+                    KUBE_PROXY,
+                    std::env::var_os(KUBE_PROXY).unwrap_or_else(|| "1".into()),
+                )
+                .env(NODES, [&CLOUDS[..], &EDGES].concat().join(" ")),
         )?;
         cluster.variables =
             variables(&finish(&mut cluster.command("env"), KUBECTL_TIME)?.success()?);
@@ -97,6 +111,12 @@ impl Cluster {
             .get(name)
             .map(String::as_str)
             .with_context(|| format!("`{PROGRAM} env` prints no {name}"))
+    }
+
+    /// A variable of a node, such as its `CGROUP`.
+    pub(super) fn variable_of(&self, node: &str, name: &str) -> Result<&str> {
+        let node = node.to_uppercase().replace('-', "_");
+        self.variable(&format!("CK_{node}_{name}"))
     }
 
     /// kubectl as administrator, on the master.

@@ -13,7 +13,7 @@ use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::names::{self, BY_NAME};
 use crate::world::{SHOP, World};
-use crate::{logs, uninstall};
+use crate::{logs, ports, uninstall};
 
 /// A webhook that refuses labelled ConfigMaps with its own message.
 const WEBHOOK: &str = include_str!("webhook.py");
@@ -62,7 +62,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "without its bad ports, which the new proxies have reported again, culvert-proxy check \
          finds nothing wrong",
         |world| {
-            world.culvert(&["delete", "configmap", "culvert-ports", "--ignore-not-found"])?;
+            ports::set(world, &json!({"ports": null}))?;
             let said = world.in_pod("culvert-proxy", &["check", "--kubernetes"])?;
             ensure!(
                 said.contains("nothing is steered, as --mechanism none wants it"),

@@ -46,6 +46,9 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     )
 }
 
+/// Downloads slowly until its standard input ends.
+const SLOW_DOWNLOAD: &str = include_str!("download.py");
+
 /// Prints the digest of what curl received; its status is curl's.
 const DOWNLOAD: &str = r#"set -e; f=$(mktemp); trap 'rm -f "$f"' EXIT; curl --silent --show-error --fail --output "$f" "$0" "$@"; sha256sum < "$f""#;
 
@@ -86,6 +89,17 @@ impl Forward {
         let mut command = world.cluster.enter(MASTER, "sh");
         command.args(["-c", DOWNLOAD, &self.url("big"), "--limit-rate", &rate]);
         Running::start(world.folder(), what, &mut command)
+    }
+
+    /// Starts to download the large file, which must exist, and goes on until
+    /// [`finish_download`].
+    pub(super) fn slow_download(&self, world: &World, what: &str) -> Result<Running> {
+        let script = world.file("download.py");
+        std::fs::write(&script, SLOW_DOWNLOAD)
+            .with_context(|| format!("write {}", script.display()))?;
+        let mut python = world.cluster.enter(MASTER, "python3");
+        python.arg(&script).arg(self.url("big"));
+        Running::start(world.folder(), what, &mut python)
     }
 }
 

@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::wait;
 use serde_json::json;
 
-use crate::world::{CULVERT, EDGE_1_ADDRESS, World};
-use crate::{install, logs};
+use crate::world::{EDGE_1_ADDRESS, World};
+use crate::{install, logs, ports};
 
 /// A pod is deleted with grace, replaced by its controller and connects.
 const HEALED: Duration = Duration::from_secs(60);
@@ -129,22 +129,24 @@ fn new_node(world: &mut World) -> Result<()> {
 }
 
 fn invalid_ports(world: &mut World) -> Result<()> {
-    world.claim("ports that are none are an Event of their ConfigMap, and all goes on", |world| {
-        let metadata = json!({"name": "culvert-ports", "namespace": CULVERT});
-        let data = json!({"ports": "many"});
-        let ports =
-            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
-        world.apply("ports", &[ports])?;
-        wait::until("the Event", HEALED, || {
-            let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
-            ensure!(said.contains("InvalidPorts"), "not yet: {said}");
+    world.claim(
+        "an entry that is not a port is an Event of its ConfigMap, and all goes on",
+        |world| {
+            ports::set(world, &json!({"ports": "many"}))?;
+            wait::until("the Event", HEALED, || {
+                let said = world.culvert(&["describe", "configmap", "culvert-ports"])?;
+                ensure!(said.contains("InvalidPorts"), "not yet: {said}");
+                Ok(())
+            })?;
+            let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
+            let said = format!(
+                "{:#}",
+                check.err().context("the check finds nothing wrong")?
+            );
+            ensure!(said.contains("\"many\" is not a port"), "{said}");
             Ok(())
-        })?;
-        let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
-        let said = format!("{:#}", check.err().context("the check finds nothing wrong")?);
-        ensure!(said.contains("\"many\" is not a port"), "{said}");
-        Ok(())
-    })
+        },
+    )
 }
 
 /// kube-apiserver has been restarted: what the proxy knew goes on, and what changes afterwards

@@ -5,9 +5,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 
-use crate::cluster::{EDGES, MASTER};
+use crate::cluster::{CLOUDS, EDGES};
 use crate::world::World;
-use crate::{images, logs};
+use crate::{balancer, images, logs};
 
 /// Time for programs that start side by side on two busy cores to find each other.
 const READY: Duration = Duration::from_secs(60);
@@ -26,22 +26,16 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "nodes are labelled and the manifests applied; every pod becomes ready",
         |world| {
-            world.cluster.ask(&[
-                "label",
-                "node",
-                MASTER,
-                "--overwrite",
-                "node-role.kubernetes.io/control-plane=",
-            ])?;
-            for edge in EDGES {
-                world.cluster.ask(&[
-                    "label",
-                    "node",
-                    edge,
-                    "--overwrite",
-                    "node-restriction.kubernetes.io/culvert-edge=",
-                ])?;
+            label(world, &CLOUDS, "node-role.kubernetes.io/control-plane=")?;
+            label(
+                world,
+                &EDGES,
+                "node-restriction.kubernetes.io/culvert-edge=",
+            )?;
+            for node in CLOUDS {
+                name_cgroup(world, node)?;
             }
+            balancer::start(world)?;
             world.apply_overlay("e2e")?;
             PROGRAMS
                 .into_iter()
@@ -50,11 +44,30 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )?;
     wait_for_tunnels(world)?;
     logs::prove(world, "edge-1")?;
-    world.claim("culvert-proxy check finds nothing wrong", |world| {
-        world
-            .in_pod("culvert-proxy", &["check", "--kubernetes"])
-            .map(drop)
-    })
+    world.claim(
+        "culvert-proxy check finds nothing wrong on any cloud node",
+        |world| {
+            let check = |node: &&str| {
+                let said = world.in_pod_on(node, "culvert-proxy", &["check", "--kubernetes"]);
+                said.map(drop).with_context(|| format!("on {node}"))
+            };
+            world.clouds.iter().try_for_each(check)
+        },
+    )
+}
+
+fn label(world: &World, nodes: &[&str], label: &str) -> Result<()> {
+    let args = [&["label", "node"], nodes, &["--overwrite", label]].concat();
+    world.cluster.ask(&args).map(drop)
+}
+
+/// Mounts the cgroup of a cloud node's processes at a path that is the same on all of them: the
+/// redirectors of all share their arguments.
+fn name_cgroup(world: &World, node: &str) -> Result<()> {
+    let cgroup = world.cluster.variable_of(node, "CGROUP")?;
+    let script = "mkdir -p $0 && { mountpoint -q $0 || mount --bind \"$1\" $0; }";
+    let line = ["sh", "-c", script, "/var/lib/culvert/e2e-cgroup", cgroup];
+    world.cluster.on(node, &line).map(drop)
 }
 
 /// States that all nodes are online.
@@ -67,23 +80,31 @@ pub(super) fn all_online(world: &World) -> Result<()> {
     wait::until("every edge node is online", READY, || {
         let list = world.in_pod("culvert-proxy", &["node", "list"])?;
         EDGES.into_iter().try_for_each(|node| {
-            ensure!(tunnels(&list, node)? > 0, "{node} has no tunnel:\n{list}");
+            ensure!(is_online(&list, node)?, "{node} has no tunnel:\n{list}");
             Ok(())
         })
     })
 }
 
-/// Parses the number of a node's tunnels: `edge-1  2  10.0.3.7 ...`.
-fn tunnels(list: &str, node: &str) -> Result<usize> {
-    let line = list
-        .lines()
-        .find(|line| line.split_whitespace().next() == Some(node));
-    let line = line.with_context(|| format!("the proxy does not know {node}:\n{list}"))?;
+/// Whether a node has a tunnel, here or at other proxies.
+fn is_online(list: &str, node: &str) -> Result<bool> {
+    Ok(tunnels(list, node)? > 0 || line_of(list, node)?.contains(" (also "))
+}
+
+/// Parses the number of a node's tunnels at this proxy: `edge-1  2 (also cloud-2)  10.0.3.7 ...`.
+pub(super) fn tunnels(list: &str, node: &str) -> Result<usize> {
+    let line = line_of(list, node)?;
     let count = line
         .split_whitespace()
         .nth(1)
         .and_then(|count| count.parse().ok());
     count.with_context(|| format!("no number of tunnels: {line}"))
+}
+
+fn line_of<'list>(list: &'list str, node: &str) -> Result<&'list str> {
+    list.lines()
+        .find(|line| line.split_whitespace().next() == Some(node))
+        .with_context(|| format!("the proxy does not know {node}:\n{list}"))
 }
 
 #[cfg(test)]
@@ -92,15 +113,13 @@ mod tests {
 
     #[test]
     fn tunnels_are_counted_by_what_node_list_prints() {
-        let list = "NODE    TUNNELS  ADDRESSES\nedge-1  2        10.0.3.7\nedge-2  0        \
-            192.168.1.10*\n";
+        let list = "NODE    TUNNELS           ADDRESSES\nedge-1  2                 10.0.3.7\n\
+            edge-2  0                 192.168.1.10*\nedge-3  0 (also cloud-2)  192.168.1.10*\n";
+        let both = |node| (tunnels(list, node).unwrap(), is_online(list, node).unwrap());
         assert_eq!(
-            (
-                tunnels(list, "edge-1").unwrap(),
-                tunnels(list, "edge-2").unwrap()
-            ),
-            (2, 0)
+            ["edge-1", "edge-2", "edge-3"].map(both),
+            [(2, true), (0, false), (0, true)]
         );
-        assert!(tunnels(list, "edge-3").is_err());
+        assert!(tunnels(list, "edge-4").is_err());
     }
 }

@@ -6,6 +6,7 @@
 //! first claim that does not hold ends the run.
 #![forbid(unsafe_code)]
 
+mod balancer;
 mod before;
 mod cluster;
 mod command;
@@ -19,12 +20,18 @@ mod healing;
 mod images;
 mod install;
 mod logs;
+mod lost;
 mod metrics;
 mod names;
 mod pods;
+mod ports;
 mod prometheus;
+mod proxies;
 mod rbac;
+mod reacher;
+mod replaced;
 mod rolling;
+mod service;
 mod uninstall;
 mod variants;
 mod world;
@@ -53,7 +60,7 @@ pub struct Args {
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
 /// The order matters: later steps restart and remove what earlier ones use.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 20] = [
     ("before", before::run),
     (INSTALL, install::run),
     ("logs", logs::run),
@@ -61,11 +68,15 @@ const STEPS: [Step; 16] = [
     ("forward", |world| forward::prove(world, "edge-1")),
     ("copy", |world| copy::prove(world, "edge-1")),
     ("metrics", metrics::run),
+    ("ports", ports::run),
     ("prometheus", prometheus::run),
     ("follow", logs::finish),
-    ("rolling", rolling::run),
     ("healing", healing::run),
     ("names", names::run),
+    ("proxies", proxies::run),
+    ("rolling", rolling::run),
+    ("service", service::run),
+    ("lost", lost::run),
     ("egress", egress::run),
     ("variants", variants::run),
     ("rbac", rbac::run),

@@ -1,7 +1,10 @@
 //! The kubelet's own pages: read directly, as metrics-server does for `kubectl top`, and through
 //! the API server's node proxy.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
+use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
 use crate::cluster::{EDGES, MASTER};
@@ -11,6 +14,9 @@ use crate::world::{EDGE_1_ADDRESS, SHOP, World};
 
 /// The permission that the kubelet requires of clients that read its metrics.
 const RIGHT: &str = "nodes/metrics";
+
+/// Time for the token of an account.
+const SOON: Duration = Duration::from_secs(30);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -65,7 +71,54 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             );
             Ok(())
         },
+    )?;
+    world.claim(
+        "a caller outside of pods reads them with the token of deploy/metrics-reader.yaml, and \
+         without it nothing",
+        |world| {
+            let url = format!("https://{EDGE_1_ADDRESS}:10250/metrics/resource");
+            let curl = [
+                "curl",
+                "-sS",
+                "--fail-with-body",
+                "--insecure",
+                "-m",
+                "10",
+                &url,
+            ];
+            let refused = world.cluster.on(MASTER, &curl).is_err();
+            ensure!(refused, "{url} answers everybody");
+            let token = token_of_reader(world)?;
+            let header = format!("Authorization: Bearer {token}");
+            let page = world
+                .cluster
+                .on(MASTER, &[&curl[..], &["--header", &header]].concat())?;
+            let own = format!("pod=\"{}\"", pods::name("edge-1"));
+            ensure!(page.contains(&own), "it has no {own}");
+            Ok(())
+        },
     )
+}
+
+/// Applies the account as the guide says; returns its token.
+fn token_of_reader(world: &World) -> Result<String> {
+    let manifest = workspace::root().join("deploy/metrics-reader.yaml");
+    let manifest = manifest.display().to_string();
+    world.cluster.ask(&["apply", "-f", &manifest])?;
+    let template = "{{.data.token | base64decode}}";
+    wait::until("the token of the account", SOON, || {
+        let token = world.cluster.ask(&[
+            "--namespace",
+            "kube-system",
+            "get",
+            "secret",
+            "node-metrics-reader",
+            "--output",
+            &format!("go-template={template}"),
+        ])?;
+        ensure!(token.starts_with("ey"), "none yet");
+        Ok(token)
+    })
 }
 
 /// Proves `/stats/summary` through the API server.

@@ -23,6 +23,15 @@ const ANOTHER: &str = "127.0.0.77";
 /// The flag that makes kube-apiserver prefer names to addresses.
 pub(super) const BY_NAME: &str = "--kubelet-preferred-address-types=Hostname,InternalIP";
 
+/// Restarts kube-apiserver to dial nodes by name, unless it does so already.
+pub(super) fn by_name(world: &World) -> Result<()> {
+    let flags = [BY_NAME.to_owned()];
+    if world.apiserver_has(&flags) {
+        return Ok(());
+    }
+    world.restart_apiserver(&flags)
+}
+
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
@@ -43,10 +52,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    world.claim(
-        "the API server is restarted to dial nodes by name",
-        |world| world.restart_apiserver(&[BY_NAME.to_owned()]),
-    )?;
+    world.claim("the API server is restarted to dial nodes by name", by_name)?;
     healing::apiserver(world)?;
     logs::prove(world, MASTER)?;
     patched(world)?;

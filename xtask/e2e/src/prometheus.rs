@@ -1,4 +1,5 @@
-//! Prometheus in a pod on the master, with its own network. It scrapes the kubelets of edge nodes.
+//! Prometheus in a pod on each cloud node, with its own network. Each scrapes the kubelets of all
+//! edge nodes.
 
 use std::time::Duration;
 
@@ -6,7 +7,6 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
-use crate::cluster::MASTER;
 use crate::images::PROMETHEUS;
 use crate::pods;
 use crate::world::{SHOP, World};
@@ -27,63 +27,105 @@ const SCRAPE_TIME: Duration = Duration::from_secs(40);
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
-        "Prometheus on the master scrapes the kubelets of edge-1 by address and of all by \
+        "Prometheus on each cloud node scrapes the kubelets of edge-1 by address and of all by \
         name, each telling of its own pods",
         |world| {
-            let account = pods::reader("prometheus", &["nodes/metrics"]);
-            world.apply("prometheus", &[account, vec![config()?, pod()]].concat())?;
-            world.wait_for_phase("prometheus", "Running")?;
-            let address = world.shop(&[
-                "get",
-                "pod",
-                "prometheus",
-                "--output",
-                "jsonpath={.status.podIP}",
-            ])?;
-            wait::until("every target is up", SCRAPE_TIME, || {
-                TARGETS
-                    .iter()
-                    .try_for_each(|(target, node)| check(world, &address, target, node))
-            })
+            let mut objects = pods::reader("prometheus", &["nodes/metrics"]);
+            objects.push(config()?);
+            for host in &world.clouds {
+                objects.push(pod(host, world.cluster.variable_of(host, "ADDRESS")?));
+            }
+            world.apply("prometheus", &objects)?;
+            world.clouds.iter().try_for_each(|host| all_up(world, host))
         },
     )
 }
 
-/// Fails unless a target is up and its metrics are those of its own node.
-fn check(world: &World, address: &str, target: &str, node: &str) -> Result<()> {
-    let active = ask(world, address, "targets?state=active")?;
-    let targets = active["data"]["activeTargets"]
-        .as_array()
-        .context("no targets yet")?;
-    let found = targets
-        .iter()
-        .find(|one| one["labels"]["instance"] == target);
-    let found = found.with_context(|| format!("Prometheus does not know {target}"))?;
-    ensure!(
-        found["health"] == "up",
-        "{target} is {}: {}",
-        found["health"],
-        found["lastError"]
-    );
-    let query = format!(
-        "query?query=container_memory_working_set_bytes%7Binstance%3D%22{target}%22%2Cnamespace%3D%22{SHOP}%22%7D"
-    );
-    let answer = ask(world, address, &query)?;
-    let series = answer["data"]["result"].as_array().context("no result")?;
-    let own = series
-        .iter()
-        .any(|one| one["metric"]["pod"] == pods::name(node));
-    ensure!(own, "{target} tells of no pod {}", pods::name(node));
-    Ok(())
+/// The name of the pod on a cloud node.
+fn name(host: &str) -> String {
+    format!("prometheus-{host}")
 }
 
-fn ask(world: &World, address: &str, path: &str) -> Result<Value> {
-    let url = format!("http://{address}:9090/api/v1/{path}");
-    let text = world.cluster.on(
-        MASTER,
-        &["curl", "--silent", "--show-error", "--max-time", "5", &url],
-    )?;
-    serde_json::from_str(&text).with_context(|| format!("{url}: this is not JSON: {text:.200}"))
+/// Waits until all targets of the Prometheus on a cloud node are up.
+fn all_up(world: &World, host: &'static str) -> Result<()> {
+    world.wait_for_phase(&name(host), "Running")?;
+    let address = world.shop(&[
+        "get",
+        "pod",
+        &name(host),
+        "--output",
+        "jsonpath={.status.podIP}",
+    ])?;
+    let prometheus = Prometheus {
+        world,
+        host,
+        address,
+    };
+    wait::until(
+        &format!("every target is up on {host}"),
+        SCRAPE_TIME,
+        || {
+            TARGETS
+                .iter()
+                .try_for_each(|(target, node)| prometheus.check(target, node))
+        },
+    )
+}
+
+/// A Prometheus that runs, and where.
+struct Prometheus<'world> {
+    world: &'world World,
+    host: &'static str,
+    address: String,
+}
+
+impl Prometheus<'_> {
+    /// Fails unless a target is up and its metrics are those of its own node.
+    fn check(&self, target: &str, node: &str) -> Result<()> {
+        let active = self.ask("targets?state=active")?;
+        let targets = active["data"]["activeTargets"]
+            .as_array()
+            .context("no targets yet")?;
+        let found = targets
+            .iter()
+            .find(|one| one["labels"]["instance"] == target);
+        let found = found.with_context(|| format!("Prometheus does not know {target}"))?;
+        ensure!(
+            found["health"] == "up",
+            "{target} is {}: {}",
+            found["health"],
+            found["lastError"]
+        );
+        let up = self.series("up", target, "")?;
+        ensure!(
+            up.len() == 1 && up[0]["value"][1] == "1",
+            "up of {target} is {up:?}"
+        );
+        let of_shop = format!("%2Cnamespace%3D%22{SHOP}%22");
+        let series = self.series("container_memory_working_set_bytes", target, &of_shop)?;
+        let own = series
+            .iter()
+            .any(|one| one["metric"]["pod"] == pods::name(node));
+        ensure!(own, "{target} tells of no pod {}", pods::name(node));
+        Ok(())
+    }
+
+    /// The series of a metric of an instance, with further labels in percent-encoding.
+    fn series(&self, metric: &str, instance: &str, labels: &str) -> Result<Vec<Value>> {
+        let query = format!("query?query={metric}%7Binstance%3D%22{instance}%22{labels}%7D");
+        let answer = self.ask(&query)?;
+        let series = answer["data"]["result"].as_array();
+        series.cloned().context("no result")
+    }
+
+    fn ask(&self, path: &str) -> Result<Value> {
+        let url = format!("http://{}:9090/api/v1/{path}", self.address);
+        let text = self.world.cluster.on(
+            self.host,
+            &["curl", "--silent", "--show-error", "--max-time", "5", &url],
+        )?;
+        serde_json::from_str(&text).with_context(|| format!("{url}: this is not JSON: {text:.200}"))
+    }
 }
 
 /// The documented scrape job, with discovered nodes and one node by its address.
@@ -124,12 +166,13 @@ fn documented_job(page: &str) -> Result<&str> {
         .context("the page shows no scrape job with `role: node`")
 }
 
-fn pod() -> Value {
+/// The pod on a cloud node, which asks the redirector there for names.
+fn pod(host: &str, resolver: &str) -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "prometheus", "namespace": SHOP},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(host), "namespace": SHOP},
         "spec": {
-            "nodeName": MASTER, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "prometheus",
-            "terminationGracePeriodSeconds": 1, "dnsPolicy": "None", "dnsConfig": {"nameservers": ["203.0.113.1"]},
+            "nodeName": host, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "prometheus",
+            "terminationGracePeriodSeconds": 1, "dnsPolicy": "None", "dnsConfig": {"nameservers": [resolver]},
             "volumes": [{"name": "config", "configMap": {"name": "prometheus"}}, {"name": "data", "emptyDir": {}}],
             "containers": [{
                 "name": "prometheus", "image": PROMETHEUS, "imagePullPolicy": "Never",

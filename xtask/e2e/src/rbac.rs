@@ -10,6 +10,8 @@ use serde_json::{Value, json};
 use crate::install::PROGRAMS;
 use crate::world::{CULVERT, World};
 
+/// The ConfigMaps that open ports: of agents, and of cloud nodes.
+const OPENING: [&str; 2] = ["culvert-ports", "culvert-forwards"];
 /// The name of the audit log among the files of the run.
 const LOG: &str = "audit.log";
 
@@ -48,6 +50,21 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "--all-namespaces",
     ])?;
     let objects = objects["items"].as_array().context("no list of roles")?;
+    world.claim(
+        "culvert-ports and culvert-forwards are there, so no program can make them, and none has a \
+         right to change them",
+        |world| {
+            for name in OPENING {
+                world.culvert(&["get", "configmap", name])?;
+            }
+            let mut all = PROGRAMS
+                .iter()
+                .flat_map(|account| granted(objects, account));
+            let opens = all.find(opens_ports);
+            ensure!(opens.is_none(), "granted: {opens:?}");
+            Ok(())
+        },
+    )?;
     for account in PROGRAMS {
         let asked = asked(&log, account)?;
         let granted = granted(objects, account);
@@ -166,6 +183,17 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
     granted
 }
 
+/// Whether it lets its holder change a ConfigMap that opens ports. `create` does not, while the
+/// ConfigMap is there.
+fn opens_ports(grant: &Access) -> bool {
+    let is_read = ["get", "list", "watch", "create"].contains(&grant.verb.as_str());
+    let is_meant = grant
+        .name
+        .as_deref()
+        .is_none_or(|name| OPENING.contains(&name));
+    ["configmaps", "*"].contains(&grant.resource.as_str()) && is_meant && !is_read
+}
+
 fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
     let texts = |key: &str| {
         list(&rule[key])
@@ -244,6 +272,22 @@ mod tests {
                 .any(|ask| granted.iter().any(|grant| grant.covers(ask))),
             "another name is not granted"
         );
+    }
+
+    #[test]
+    fn what_opens_ports_is_found_by_verb_and_name() {
+        let grant = |verb: &str, name: Option<&str>| Access {
+            verb: verb.to_owned(),
+            resource: "configmaps".to_owned(),
+            name: name.map(str::to_owned),
+            ..Access::default()
+        };
+        assert!(opens_ports(&grant("patch", Some("culvert-ports"))));
+        assert!(opens_ports(&grant("update", Some("culvert-forwards"))));
+        assert!(opens_ports(&grant("update", None)) && opens_ports(&grant("*", None)));
+        assert!(!opens_ports(&grant("update", Some("culvert-vips"))));
+        assert!(!opens_ports(&grant("list", Some("culvert-ports"))));
+        assert!(!opens_ports(&grant("create", None)));
     }
 
     #[test]

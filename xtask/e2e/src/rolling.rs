@@ -1,26 +1,25 @@
-//! Rolling restarts of the DaemonSets while logs are followed and a file is downloaded.
+//! The rolling update of everything, while logs are followed and a file is downloaded.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::wait;
-use serde_json::Value;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
+use crate::cluster::EDGES;
 use crate::forward::{self, Forward};
-use crate::logs;
-use crate::world::{CULVERT, World};
+use crate::world::{CULVERT, Pod, World};
+use crate::{install, logs, names, replaced};
 
-/// Seconds that a download takes which must outlast the restart of the redirector: several times
-/// what one takes on two busy cores.
-const LONG_DOWNLOAD: usize = 100;
 /// A node whose kubelet is silent is not ready after 40 s; then pods are replaced.
 const NOTICED: Duration = Duration::from_secs(180);
-/// Shorter than the time that a proxy lets streams end in.
-const DRAINED_DOWNLOAD: usize = 15;
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
+    names::by_name(world)?;
     let node = "edge-1";
     let digest = forward::make_file(world, node)?;
     world.claim(
@@ -28,144 +27,118 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         |world| {
             let mut follower = logs::follow(world, "follow-redirector", node)?;
             let forward = Forward::open(world, "forward-redirector", node)?;
-            let mut download = forward.download(world, "download-redirector", LONG_DOWNLOAD)?;
+            let mut download = forward.slow_download(world, "download-redirector")?;
             restart(world, "culvert-redirector")?;
-            download
-                .check()
-                .context("the download must outlast the restart")?;
+            download.check()?;
             follower.goes_on()?;
             forward::finish_download(download, &digest)?;
             follower.goes_on()
         },
     )?;
-    world.claim(
-        "the proxy's rolling restart: a download under way ends whole while the proxy drains",
-        |world| {
-            let forward = Forward::open(world, "forward-proxy", node)?;
-            let download = forward.download(world, "download-proxy", DRAINED_DOWNLOAD)?;
-            restart(world, "culvert-proxy")?;
-            forward::finish_download(download, &digest)
-        },
-    )?;
-    super::install::wait_for_tunnels(world)?;
-    super::logs::prove(world, node)?;
-    world.claim("the agents' rolling restart: all nodes are back", |world| {
-        restart(world, "culvert-agent")?;
-        super::install::all_online(world)
-    })?;
-    super::logs::prove(world, node)?;
-    replaced_beside_a_stopped_kubelet(world)
+    let followed = replaced::edge_at_master(world)?;
+    let silent = if followed == Some("edge-3") {
+        "edge-2"
+    } else {
+        "edge-3"
+    };
+    // It takes a while until this kubelet is missed: the proxies are replaced meanwhile.
+    let stopped = StoppedKubelet::of(world, silent)?;
+    replaced::prove(world, (node, &digest), followed)?;
+    install::wait_for_tunnels(world)?;
+    logs::prove(world, node)?;
+    agents_beside(world, silent, stopped)?;
+    logs::prove(world, node)
 }
 
-fn replaced_beside_a_stopped_kubelet(world: &mut World) -> Result<()> {
+/// Replaces the agents while one kubelet is stopped, then that one's.
+fn agents_beside(world: &mut World, silent: &str, stopped: StoppedKubelet) -> Result<()> {
     world.claim(
-        "the kubelet of edge-3 is stopped: the agents of the other nodes are replaced all the same",
+        &format!(
+            "the agents' rolling update while the kubelet of {silent} is stopped: those of the \
+             other nodes are replaced all the same"
+        ),
         |world| {
-            let stopped = StoppedKubelet::of(world, "edge-3")?;
             let ready = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
             wait::until("the node is not ready", NOTICED, || {
                 let now = world
                     .cluster
-                    .ask(&["get", "node", "edge-3", "--output", ready])?;
+                    .ask(&["get", "node", silent, "--output", ready])?;
                 ensure!(now != "True", "it is");
                 Ok(())
             })?;
             let before = agents(world)?;
-            let restart = [
-                "--namespace",
-                CULVERT,
-                "rollout",
-                "restart",
-                "daemonset/culvert-agent",
-            ];
-            world.cluster.ask(&restart)?;
+            begin(world, "culvert-agent")?;
             wait::until("the others have new agents", NOTICED, || {
                 let now = agents(world)?;
-                for node in ["edge-1", "edge-2"] {
+                for node in EDGES.into_iter().filter(|node| *node != silent) {
                     ensure!(
                         now.contains_key(node) && now.get(node) != before.get(node),
                         "{node}: {now:?}, before {before:?}"
                     );
                 }
                 Ok(())
-            })?;
+            })
+        },
+    )?;
+    world.claim(
+        "the kubelet goes on: its agent is replaced too, and all nodes are back",
+        |world| {
             drop(stopped);
             world.wait_for_rollout("culvert-agent")?;
-            super::install::all_online(world)
+            install::all_online(world)
         },
     )
 }
 
 /// The ready agents' pods by their nodes.
-fn agents(world: &World) -> Result<BTreeMap<String, String>> {
-    let list = world.culvert(&[
-        "get",
-        "pods",
-        "--selector",
-        "app.kubernetes.io/name=culvert-agent",
-        "--output",
-        "json",
-    ])?;
-    let list: Value = serde_json::from_str(&list).context("this is not JSON")?;
-    let is_ready = |pod: &&Value| {
-        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        conditions
-            .into_iter()
-            .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
-    };
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let pods = list["items"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(is_ready);
-    Ok(pods
-        .map(|pod| {
-            (
-                text(&pod["spec"]["nodeName"]),
-                text(&pod["metadata"]["uid"]),
-            )
-        })
-        .collect())
+fn agents(world: &World) -> Result<BTreeMap<String, Pod>> {
+    let mut pods = world.pods("culvert-agent")?;
+    pods.retain(|_, pod| pod.is_ready);
+    Ok(pods)
 }
 
 /// A kubelet that does nothing until this is dropped.
-struct StoppedKubelet<'world> {
-    world: &'world World,
-    node: &'static str,
-}
+struct StoppedKubelet(Vec<Pid>);
 
-impl<'world> StoppedKubelet<'world> {
-    fn of(world: &'world World, node: &'static str) -> Result<Self> {
-        let stopped = Self { world, node };
-        stopped.signal("STOP")?;
+impl StoppedKubelet {
+    /// Finds it in the node's own cgroup: the nodes share one machine.
+    fn of(world: &World, node: &str) -> Result<Self> {
+        let file = Path::new(world.cluster.variable_of(node, "CGROUP")?).join("cgroup.procs");
+        let pids =
+            std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+        let is_kubelet = |pid: &&str| {
+            std::fs::read_to_string(format!("/proc/{pid}/comm"))
+                .is_ok_and(|name| name == "kubelet\n")
+        };
+        let pids = pids.lines().filter(is_kubelet);
+        let pids = pids.map(|pid| Ok(Pid::from_raw(pid.parse()?)));
+        let stopped = Self(pids.collect::<Result<_>>()?);
+        ensure!(!stopped.0.is_empty(), "{node} has no kubelet");
+        stopped.signal(Signal::SIGSTOP)?;
         Ok(stopped)
     }
 
-    /// By the node's own cgroup: the nodes share one machine.
-    fn signal(&self, signal: &str) -> Result<()> {
-        let cgroup = self.world.cluster.variable(&format!(
-            "CK_{}_CGROUP",
-            self.node.to_uppercase().replace('-', "_")
-        ))?;
-        let script = "for p in $(cat \"$0/cgroup.procs\"); do [ \"$(cat /proc/$p/comm)\" != \
-            kubelet ] || { kill -$1 \"$p\" && found=1; }; done; [ -n \"$found\" ]";
-        self.world
-            .cluster
-            .on(self.node, &["sh", "-c", script, cgroup, signal])
-            .map(drop)
+    fn signal(&self, signal: Signal) -> Result<()> {
+        let mut pids = self.0.iter();
+        pids.try_for_each(|pid| kill(*pid, signal).with_context(|| format!("send {signal}")))
     }
 }
 
-impl Drop for StoppedKubelet<'_> {
+impl Drop for StoppedKubelet {
     fn drop(&mut self) {
-        if let Err(error) = self.signal("CONT") {
+        if let Err(error) = self.signal(Signal::SIGCONT) {
             eprintln!("error: {error:#}");
         }
     }
 }
 
 fn restart(world: &World, daemon_set: &str) -> Result<()> {
+    begin(world, daemon_set)?;
+    world.wait_for_rollout(daemon_set)
+}
+
+/// Begins to replace all pods of a DaemonSet.
+pub(super) fn begin(world: &World, daemon_set: &str) -> Result<()> {
     world.cluster.ask(&[
         "--namespace",
         CULVERT,
@@ -173,5 +146,5 @@ fn restart(world: &World, daemon_set: &str) -> Result<()> {
         "restart",
         &format!("daemonset/{daemon_set}"),
     ])?;
-    world.wait_for_rollout(daemon_set)
+    Ok(())
 }

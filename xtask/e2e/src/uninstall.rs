@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use culvert_lab::workspace;
+use culvert_lab::{wait, workspace};
 
-use crate::cluster::MASTER;
 use crate::world::World;
 
 /// Time for pods to end gracefully.
@@ -14,7 +13,7 @@ const DELETED: Duration = Duration::from_secs(120);
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
-        "the uninstall overlay leaves no pin, link, table or route on the master",
+        "the uninstall overlay leaves no pin, link, table or route on any cloud node",
         take_away,
     )?;
     world.claim(
@@ -28,11 +27,20 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                     .to_string()
             });
             for overlay in overlays {
-                world.cluster.ask_within(
-                    DELETED,
-                    &["delete", "--ignore-not-found", "--kustomize", &overlay],
-                )?;
+                // Kubernetes itself takes another minute to forget an empty namespace.
+                let delete = [
+                    "delete",
+                    "--wait=false",
+                    "--ignore-not-found",
+                    "--kustomize",
+                ];
+                world.cluster.ask(&[&delete[..], &[&overlay]].concat())?;
             }
+            wait::until("no pod is left", DELETED, || {
+                let pods = world.culvert(&["get", "pods", "--output", "name"])?;
+                ensure!(pods.is_empty(), "{pods}");
+                Ok(())
+            })?;
             nothing_left(world)
         },
     )
@@ -45,24 +53,28 @@ pub(super) fn take_away(world: &World) -> Result<()> {
     nothing_left(world)
 }
 
-/// Fails unless the master has everything that Culvert installs.
+/// Fails unless each cloud node has everything that Culvert installs.
 pub(super) fn everything_there(world: &World) -> Result<()> {
-    let left = left(world)?;
-    ensure!(
-        left.len() == LOOKS.len(),
-        "of pins, links, tables and routes there are only {left:?}"
-    );
-    Ok(())
+    world.clouds.iter().try_for_each(|node| {
+        let left = left(world, node)?;
+        ensure!(
+            left.len() == LOOKS.len(),
+            "of pins, links, tables and routes {node} has only {left:?}"
+        );
+        Ok(())
+    })
 }
 
-/// Fails if the master still has anything of it.
+/// Fails if a cloud node still has anything of it.
 pub(super) fn nothing_left(world: &World) -> Result<()> {
-    let left = left(world)?;
-    ensure!(left.is_empty(), "left: {left:?}");
-    Ok(())
+    world.clouds.iter().try_for_each(|node| {
+        let left = left(world, node)?;
+        ensure!(left.is_empty(), "left on {node}: {left:?}");
+        Ok(())
+    })
 }
 
-/// Placeholder for the master's cgroup.
+/// Placeholder for the node's cgroup.
 const CGROUP: &str = "CGROUP";
 
 /// What the kernel may keep: the command that lists it, and the text that identifies it.
@@ -77,16 +89,16 @@ const LOOKS: [(&[&str], &str); 5] = [
     (&["ip", "-6", "route", "show", "table", "all"], "culvert0"),
 ];
 
-/// The first line that each command finds.
-pub(super) fn left(world: &World) -> Result<Vec<String>> {
-    let cgroup = world.cluster.variable("CK_MASTER_CGROUP")?;
+/// The first line that each command finds on a node.
+pub(super) fn left(world: &World, node: &str) -> Result<Vec<String>> {
+    let cgroup = world.cluster.variable_of(node, "CGROUP")?;
     let mut left = Vec::new();
     for (line, sign) in LOOKS {
         let line: Vec<&str> = line
             .iter()
             .map(|word| if *word == CGROUP { cgroup } else { word })
             .collect();
-        let said = world.cluster.on(MASTER, &line)?;
+        let said = world.cluster.on(node, &line)?;
         left.extend(
             said.lines()
                 .find(|line| line.contains(sign))

@@ -1,6 +1,7 @@
 //! Variants of the manifests, all at once: agents connect to a NodePort, names are in a ConfigMap
 //! of hosts, and nothing is loaded into the kernel.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -25,8 +26,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "NodePort, hosts and nftables alone are applied; every pod becomes ready",
         |world| {
-            world.restart_apiserver(&[names::BY_NAME.to_owned()])?;
-            world.cluster.on(MASTER, &["nft", NODE_PORT])?;
+            names::by_name(world)?;
+            for node in &world.clouds {
+                world.cluster.on(node, &["nft", NODE_PORT])?;
+            }
             world.apply_overlay("e2e/variants")?;
             ["culvert-proxy", "culvert-redirector"]
                 .into_iter()
@@ -44,7 +47,12 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                     "--output",
                     "jsonpath={.data.proxies}",
                 ])?;
-                ensure!(told.trim() == "203.0.113.1:30740", "they are {told:?}");
+                let told: BTreeSet<_> = told
+                    .split([',', ' ', '\n'])
+                    .filter(|one| !one.is_empty())
+                    .map(str::to_owned)
+                    .collect();
+                ensure!(told == node_ports(world)?, "they are {told:?}");
                 Ok(())
             })?;
             // New pods read it at once.
@@ -62,7 +70,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         },
     )?;
     world.claim("no connect hook is attached", |world| {
-        let left = uninstall::left(world)?;
+        let left = uninstall::left(world, MASTER)?;
         ensure!(
             left.iter().any(|line| line.contains("table inet culvert")),
             "there is no table: {left:?}"
@@ -83,9 +91,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "without them everything is as before, connect hooks too",
         |world| {
-            world
-                .cluster
-                .on(MASTER, &["nft", "flush chain ip e2e_nodeport guard"])?;
+            for node in &world.clouds {
+                let open = ["nft", "flush chain ip e2e_nodeport guard"];
+                world.cluster.on(node, &open)?;
+            }
             world.apply_overlay("e2e")?;
             install::PROGRAMS
                 .into_iter()
@@ -93,6 +102,15 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             uninstall::everything_there(world)
         },
     )
+}
+
+/// The port of the Service at each cloud node.
+fn node_ports(world: &World) -> Result<BTreeSet<String>> {
+    let addresses = world.clouds.iter();
+    let addresses = addresses.map(|node| world.cluster.variable_of(node, "ADDRESS"));
+    addresses
+        .map(|address| Ok(format!("{}:30740", address?)))
+        .collect()
 }
 
 fn hosts(world: &World) -> Result<()> {
@@ -107,7 +125,7 @@ fn hosts(world: &World) -> Result<()> {
     ];
     let all = || {
         let text = world.cluster.ask(&map)?;
-        for node in [&[MASTER][..], &EDGES].concat() {
+        for node in [&world.clouds[..], &EDGES].concat() {
             let line = text
                 .lines()
                 .find(|line| line.ends_with(&format!("\t{node} # culvert")));

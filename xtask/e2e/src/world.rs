@@ -1,13 +1,15 @@
 //! What every step uses: the cluster, a folder for files, and the function that states a claim.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use culvert_lab::{progress, wait, workspace};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, EDGES, MASTER};
+use crate::cluster::{CLOUDS, Cluster, EDGES, MASTER};
 use crate::command::Running;
 use crate::controllers::Controllers;
 use crate::follower::Follower;
@@ -30,9 +32,13 @@ pub(super) struct World {
     pub(super) claims: usize,
     /// A `kubectl logs -f` that runs during other steps.
     pub(super) follower: Option<Follower>,
+    /// The cloud nodes that are not lost.
+    pub(super) clouds: Vec<&'static str>,
     folder: PathBuf,
     /// Flags that kube-apiserver always has.
     apiserver_flags: Vec<String>,
+    /// Flags that it has now in addition.
+    further_flags: Mutex<Vec<String>>,
 }
 
 impl World {
@@ -42,8 +48,10 @@ impl World {
             cluster,
             claims: 0,
             follower: None,
+            clouds: CLOUDS.to_vec(),
             folder,
             apiserver_flags,
+            further_flags: Mutex::default(),
         }
     }
 
@@ -156,20 +164,49 @@ impl World {
 
     /// Restarts kube-apiserver with these flags in addition to those that it always has.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
+        *self.further_flags() = flags.to_vec();
         let flags = [&self.apiserver_flags, flags].concat();
         Controllers::find(&self.cluster)?
             .through(&self.cluster, || self.cluster.restart_apiserver(&flags))
     }
 
+    /// Whether kube-apiserver has just these flags in addition to those that it always has.
+    pub(super) fn apiserver_has(&self, flags: &[String]) -> bool {
+        *self.further_flags() == flags
+    }
+
+    fn further_flags(&self) -> MutexGuard<'_, Vec<String>> {
+        self.further_flags
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs one of Culvert's programs in its pod on the master.
     pub(super) fn in_pod(&self, program: &str, args: &[&str]) -> Result<String> {
-        self.culvert(
-            &[
-                &["exec", &format!("daemonset/{program}"), "--", program],
-                args,
-            ]
-            .concat(),
-        )
+        self.in_pod_on(MASTER, program, args)
+    }
+
+    /// Runs one of Culvert's programs in its pod on a node.
+    pub(super) fn in_pod_on(&self, node: &str, program: &str, args: &[&str]) -> Result<String> {
+        let pods = self.pods(program)?;
+        let pod = pods
+            .get(node)
+            .with_context(|| format!("{program} has no pod on {node}"))?;
+        self.culvert(&[&["exec", &pod.name, "--", program], args].concat())
+    }
+
+    /// The pods of one of Culvert's programs by their nodes, without those that are ending.
+    pub(super) fn pods(&self, program: &str) -> Result<BTreeMap<String, Pod>> {
+        let label = format!("app.kubernetes.io/name={program}");
+        let list =
+            self.cluster
+                .json(&["--namespace", CULVERT, "get", "pods", "--selector", &label])?;
+        let pods = list["items"].as_array().into_iter().flatten();
+        let present = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        Ok(present
+            .map(|pod| (text(&pod["spec"]["nodeName"]), Pod::from(pod)))
+            .collect())
     }
 
     /// Prints what helps to find the reason of a failure.
@@ -185,7 +222,7 @@ impl World {
         // Reads the nodes' own disks: logs through the API server may not work.
         let tail = "for log in /var/log/pods/culvert-system_*/*/*.log; do [ -e \"$log\" ] && echo \
             \"--- $log\" && tail -n 20 \"$log\"; done; true";
-        for node in [&[MASTER][..], &EDGES].concat() {
+        for node in [&CLOUDS[..], &EDGES].concat() {
             let logs = self.cluster.on(node, &["sh", "-c", tail]);
             progress::say(&format!(
                 "logs on {node}:\n{}",
@@ -193,6 +230,26 @@ impl World {
             ));
         }
         progress::say(&format!("more is in {}", self.folder.display()));
+    }
+}
+
+/// A pod of one of Culvert's programs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) is_ready: bool,
+}
+
+impl From<&Value> for Pod {
+    fn from(pod: &Value) -> Self {
+        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
+        let is_ready =
+            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        let name = pod["metadata"]["name"].as_str();
+        Self {
+            name: name.unwrap_or_default().to_owned(),
+            is_ready: conditions.into_iter().any(is_ready),
+        }
     }
 }
 

@@ -97,6 +97,12 @@ impl ApiServer {
         self.folder.join("admin.kubeconfig")
     }
 
+    /// Its port on loopback.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.ports.server
+    }
+
     /// Writes a kubeconfig with this token, and returns its path.
     ///
     /// # Errors

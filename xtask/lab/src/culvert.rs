@@ -94,6 +94,23 @@ impl<'lab> Culvert<'lab> {
         Ok(())
     }
 
+    /// Starts a proxy beside the one that runs, to take its place. Returns the one before; see
+    /// [`Self::wait_for_proxy`].
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn succeed_proxy(&mut self) -> Result<Process> {
+        let successor = start_proxy(self.lab, &self.options)?;
+        Ok(std::mem::replace(&mut self.proxy, successor))
+    }
+
+    /// A proxy that would take the place of the one that runs, with further arguments.
+    pub fn successor(&self, args: &[&str]) -> Command {
+        let mut command = proxy_command(self.lab, &self.options);
+        command.args(args);
+        command
+    }
+
     /// Waits until the proxy is ready.
     ///
     /// # Errors
@@ -298,6 +315,12 @@ fn confine(command: &mut Command, capabilities: &str, program: &str) {
 }
 
 fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
+    let mut command = proxy_command(lab, options);
+    lab.site(Host::Cloud)
+        .start_process("culvert-proxy", &mut command)
+}
+
+fn proxy_command(lab: &Lab, options: &Options) -> Command {
     let cloud = lab.site(Host::Cloud);
     let mut command = confined(cloud, PROXY_CAPABILITIES, "culvert-proxy");
     command
@@ -308,12 +331,13 @@ fn start_proxy(lab: &Lab, options: &Options) -> Result<Process> {
             .arg(format!("--{socket}-socket"))
             .arg(cloud.file(&format!("{socket}.sock")));
     }
-    cloud.start_process(
-        "culvert-proxy",
-        command
-            .args(&options.proxy)
-            .envs(options.cloud_env.iter().cloned()),
-    )
+    command
+        .arg("--redirector-handover-socket")
+        .arg(cloud.file("redirector-handover.sock"));
+    command
+        .args(&options.proxy)
+        .envs(options.cloud_env.iter().cloned());
+    command
 }
 
 fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
@@ -335,6 +359,8 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.file("directory.sock"))
         .arg("--admin-socket")
         .arg(cloud.file("redirector.sock"))
+        .arg("--handover-socket")
+        .arg(cloud.file("redirector-handover.sock"))
         .arg("--state-dir")
         .arg(cloud.file("redirector"))
         // The cloud's own address is public; the second one is the address range of its pods.
@@ -356,7 +382,7 @@ fn start_agent(lab: &Lab, host: Host, options: &Options) -> Result<Process> {
         .arg(site.file("agent"))
         .arg("--admin-socket")
         .arg(site.file("agent.sock"));
-    for port in DEFAULT_PORTS.iter().chain(&options.ports) {
+    for port in &options.ports {
         command.args(["--port", &port.to_string()]);
     }
     command

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
+use crate::cloud_host::CloudHost;
 use crate::host::Host;
 use crate::{Lab, network, workspace};
 
@@ -45,6 +46,25 @@ impl Cut {
             "add table inet {table}
              add chain inet {table} drop_all {{ type filter hook input priority filter; }}
              add rule inet {table} drop_all tcp dport {port} drop\n"
+        );
+        network::nft(&netns, &rules)?;
+        Ok(Self { netns, table })
+    }
+
+    /// Drops what one host of the cloud sends to another one. The other direction stays.
+    ///
+    /// # Errors
+    /// The rule cannot be set.
+    pub fn one_way(lab: &Lab, from: CloudHost, to: CloudHost) -> Result<Self> {
+        let (netns, table) = (
+            lab.name().netns(to.name()),
+            format!("cut_from_{}", from.name().replace('-', "_")),
+        );
+        let rules = format!(
+            "add table inet {table}
+             add chain inet {table} drop_all {{ type filter hook input priority filter; }}
+             add rule inet {table} drop_all ip saddr {} drop\n",
+            from.address()
         );
         network::nft(&netns, &rules)?;
         Ok(Self { netns, table })

@@ -4,6 +4,7 @@
 
 pub mod apiserver;
 mod cgroup;
+pub mod cloud_host;
 pub mod culvert;
 pub mod cut;
 pub mod dns;

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
+use crate::cloud_host::CloudHost;
 use crate::host::Host;
 use crate::{LabName, workspace};
 
@@ -65,9 +66,38 @@ pub(crate) fn make_pod(name: &LabName) -> Result<String> {
     Ok(pod)
 }
 
+/// Creates the namespace of a further host of the cloud, behind the first one.
+pub(crate) fn make_cloud_host(name: &LabName, host: CloudHost) -> Result<()> {
+    let (cloud, netns, link) = (
+        name.netns(Host::Cloud.name()),
+        name.netns(host.name()),
+        host.name(),
+    );
+    let (own, first) = (host.address(), CloudHost::First.address());
+    ip_batch(
+        &[],
+        &format!(
+            "netns add {netns}\nlink add wan netns {netns} type veth peer name {link} netns \
+             {cloud}\n"
+        ),
+    )?;
+    let commands = format!("link set {link} up\nroute add {own} dev {link} src {first}\n");
+    ip_batch(&["-n", &cloud], &commands)?;
+    let commands = format!(
+        "link set lo up\naddr add {own}/32 dev wan\nlink set wan up\nroute add {first} dev \
+         wan\nroute add default via {first}\n"
+    );
+    ip_batch(&["-n", &netns], &commands)?;
+    let route = format!("route add {own} via {first}\n");
+    ip_batch(&["-n", &name.netns(INTERNET)], &route)?;
+    inside(&cloud, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])
+}
+
 /// Removes all namespaces of that name, and with them everything in them.
 pub(crate) fn remove(name: &LabName) -> Result<()> {
-    for host in Host::ALL.map(Host::name).into_iter().chain([INTERNET, POD]) {
+    let further = [CloudHost::Second, CloudHost::Third].map(CloudHost::name);
+    let others = [INTERNET, POD].into_iter().chain(further);
+    for host in Host::ALL.map(Host::name).into_iter().chain(others) {
         let netns = name.netns(host);
         if std::path::Path::new(NAMES).join(&netns).exists() {
             workspace::output(Command::new("ip").args(["netns", "delete", &netns]))?;

@@ -8,7 +8,6 @@ use culvert_lab::process::{KernelResources, bound};
 use culvert_lab::progress::Step;
 use culvert_lab::{interrupt, progress, wait, workspace};
 
-use crate::Args;
 use crate::folder::Folder;
 use crate::network::Wire;
 use crate::programs::Programs;
@@ -16,12 +15,13 @@ use crate::proxies::{Proxies, ensure_released};
 use crate::report::{Report, Restart, Steady};
 use crate::swarm::{Arrival, Swarm};
 use crate::watchers::Watchers;
+use crate::{Args, node_name};
 
 /// For all tunnels to come up: far more than the aim, so that a miss has a number.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// For the proxies to notice that all agents are gone.
 const GONE_TIME: Duration = Duration::from_secs(60);
-/// Changes of the directory; the slowest counts.
+/// Changes of the directory, and tunnels that come up; the slowest counts.
 const CHANGES: u32 = 5;
 
 /// Measures all of it. Everything that it starts ends with it.
@@ -68,7 +68,8 @@ fn with_agents(
 
     let watchers = Watchers::start(programs, proxies)?;
     let steady = steady(args, proxies, &mut swarm, agents_empty)?;
-    let changes = changes(proxies, &watchers)?;
+    let changes = changes(args, proxies, &watchers)?;
+    let spread = spread(args, (folder, programs), proxies, &watchers)?;
     drop(watchers);
     let before = proxies.usage()?;
     let restart = restart(args, proxies, &mut swarm)?;
@@ -79,6 +80,7 @@ fn with_agents(
         arrival,
         steady,
         changes,
+        spread,
         before,
         restart,
     })
@@ -130,16 +132,40 @@ fn steady(
 }
 
 /// How long each change of the directory file takes until all watchers have seen it.
-fn changes(proxies: &mut Proxies<'_>, watchers: &Watchers) -> Result<Vec<Duration>> {
+fn changes(args: &Args, proxies: &mut Proxies<'_>, watchers: &Watchers) -> Result<Vec<Duration>> {
     let step = Step::start(format!("{CHANGES} changes of the directory file"));
     let mut times = Vec::new();
     for number in 0..CHANGES {
         interrupt::check()?;
-        let name = format!("added-{number}");
+        let name = node_name(args.agents + number);
         let changed = Instant::now();
         proxies.add_node(&name)?;
-        let seen = watchers.wait(&name)?;
+        let [_, seen] = watchers.wait(&name)?;
         times.push(seen.saturating_duration_since(changed));
+    }
+    step.done();
+    Ok(times)
+}
+
+/// How long each of the added nodes is online at the proxy where its only tunnel ends before it is
+/// at all others.
+fn spread(
+    args: &Args,
+    (folder, programs): (&Folder, &Programs),
+    proxies: &Proxies<'_>,
+    watchers: &Watchers,
+) -> Result<Vec<Duration>> {
+    let step = Step::start(format!("{CHANGES} nodes come online"));
+    let mut times = Vec::new();
+    for (number, proxy) in (args.agents..).zip(proxies.addresses().into_iter().cycle()) {
+        if times.len() == CHANGES as usize {
+            break;
+        }
+        interrupt::check()?;
+        let mut agent = Swarm::start_one(number, proxy, folder, programs)?;
+        agent.go()?;
+        let [first, last] = watchers.wait(&format!("{} online", node_name(number)))?;
+        times.push(last.saturating_duration_since(first));
     }
     step.done();
     Ok(times)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::process::{KernelResources, Process, bound};
 use culvert_lab::{progress, wait};
+use serde_json::Value;
 
 use crate::folder::Folder;
 use crate::programs::Programs;
@@ -16,7 +17,10 @@ use crate::{Args, network, node_name};
 /// Time for programs that start side by side, with 10,000 nodes.
 const START_TIME: Duration = Duration::from_secs(60);
 const AGENT_PORT: u16 = 7400;
+const PEER_PORT: u16 = 7401;
 const ADMIN_PORT: u16 = 7500;
+/// The connections that carry streams, from one proxy to another one.
+const LINKS: u64 = 2;
 
 /// All proxies, running.
 pub(crate) struct Proxies<'a> {
@@ -25,6 +29,7 @@ pub(crate) struct Proxies<'a> {
     all: Vec<Process>,
     extra: Vec<String>,
     agents: u32,
+    proxies: u32,
 }
 
 /// What a proxy uses.
@@ -36,7 +41,7 @@ pub(crate) struct Usage {
 }
 
 impl<'a> Proxies<'a> {
-    /// Starts them with a directory of all nodes, and waits until they are ready.
+    /// Starts them with a directory of all nodes, and waits until they are ready and linked.
     pub(crate) fn start(args: &Args, folder: &'a Folder, programs: &'a Programs) -> Result<Self> {
         let mut proxies = Self {
             folder,
@@ -44,12 +49,14 @@ impl<'a> Proxies<'a> {
             all: Vec::new(),
             extra: Vec::new(),
             agents: args.agents,
+            proxies: args.proxies,
         };
         proxies.write_directory()?;
         for number in 0..args.proxies {
             proxies.all.push(proxies.start_one(number)?);
         }
         proxies.wait_ready()?;
+        proxies.wait_linked()?;
         Ok(proxies)
     }
 
@@ -83,6 +90,11 @@ impl<'a> Proxies<'a> {
             "--advertise",
             &at(AGENT_PORT),
         ]);
+        command.args(["--peer-listen", &at(PEER_PORT)]);
+        for peer in (0..self.proxies).filter(|peer| *peer != number) {
+            let peer = SocketAddr::from((address(peer), PEER_PORT));
+            command.args(["--peer", &peer.to_string()]);
+        }
         command.args(["--intercept-listen", &at(7410)]);
         command.args(["--admin-listen", &format!("127.0.0.1:{}", admin(number))]);
         for socket in ["connect", "control", "admin"] {
@@ -99,6 +111,21 @@ impl<'a> Proxies<'a> {
             self.check()?;
             (0..self.count())
                 .try_for_each(|number| network::get(admin(number), "/readyz").map(drop))
+        })
+    }
+
+    /// Waits until each proxy has all its links to each other one.
+    fn wait_linked(&mut self) -> Result<()> {
+        let all = LINKS * u64::from(self.count() - 1);
+        wait::until("all proxies are linked", START_TIME, || {
+            self.check()?;
+            (0..self.count()).try_for_each(|number| {
+                let peers = network::get(admin(number), "/debug/peers")?;
+                let peers: Vec<Value> = serde_json::from_str(&peers)?;
+                let links: u64 = peers.iter().filter_map(|peer| peer["links"].as_u64()).sum();
+                ensure!(links == all, "proxy-{number} has {links} of {all} links");
+                Ok(())
+            })
         })
     }
 

@@ -15,6 +15,7 @@ use crate::swarm::Arrival;
 const BACK_WITHIN: f64 = 60.0;
 const KB_A_TUNNEL: f64 = 40.0;
 const PERCENT_OF_A_CORE: f64 = 10.0;
+const KNOWN_WITHIN: f64 = 1.0;
 
 /// All results.
 #[derive(Debug)]
@@ -25,6 +26,8 @@ pub struct Report {
     pub(crate) arrival: Arrival,
     pub(crate) steady: Steady,
     pub(crate) changes: Vec<Duration>,
+    /// How much later than the first one all proxies know that a node is online.
+    pub(crate) spread: Vec<Duration>,
     /// Of each proxy just before all were killed.
     pub(crate) before: Vec<Usage>,
     pub(crate) restart: Restart,
@@ -230,7 +233,10 @@ impl Report {
         let tunnels = f64::from(self.args.all_tunnels());
         let set_up: Duration = self.restart.usage.iter().map(|usage| usage.processor).sum();
         let hours = steady.time.as_secs_f64() / 3600.0;
-        let slowest = self.changes.iter().max().copied().unwrap_or_default();
+        let slowest = |times: &[Duration]| {
+            let slowest = times.iter().max().copied().unwrap_or_default();
+            slowest.as_secs_f64()
+        };
         rows.extend([
             row("processor of all proxies", percent(&all), "% a core"),
             row(
@@ -250,9 +256,17 @@ impl Report {
             ),
             row(
                 "a node added to the file is at all watchers within",
-                slowest.as_secs_f64(),
+                slowest(&self.changes),
                 "s",
             ),
+            Row {
+                aim: Some(KNOWN_WITHIN),
+                ..row(
+                    "a tunnel that is up is known to all other proxies within",
+                    slowest(&self.spread),
+                    "s",
+                )
+            },
         ]);
         rows
     }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, Stdio};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::process::bound;
 use culvert_lab::{interrupt, progress, wait};
 use serde::Deserialize;
@@ -65,11 +66,7 @@ impl Swarm {
         for number in 0..count {
             let first = args.agents * number / count;
             let next = args.agents * (number + 1) / count;
-            let mut command = bound(&programs.worker());
-            command.arg("agents").arg("--authority").arg(folder.path());
-            for proxy in proxies.addresses() {
-                command.args(["--proxy", &proxy.to_string()]);
-            }
+            let mut command = agents(folder, programs, &proxies.addresses());
             for (flag, value) in [
                 ("--first", first),
                 ("--count", next - first),
@@ -80,16 +77,30 @@ impl Swarm {
             if args.site < args.agents {
                 command.args(["--site", &args.site.to_string()]);
             }
-            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-            processes.push(Agents::of(child.context("start the agents")?)?);
+            processes.push(Agents::start(&mut command)?);
         }
-        for process in &processes {
-            let line = process.line()?;
-            anyhow::ensure!(line == "ready", "the agents said {line:?}");
-        }
+        processes.iter().try_for_each(Agents::wait_ready)?;
         Ok(Self {
             processes,
             tunnels: args.all_tunnels() as usize,
+        })
+    }
+
+    /// Starts one more agent, which will have one tunnel, to `proxy`.
+    pub(crate) fn start_one(
+        number: u32,
+        proxy: SocketAddr,
+        folder: &Folder,
+        programs: &Programs,
+    ) -> Result<Self> {
+        let mut command = agents(folder, programs, &[proxy]);
+        let number = number.to_string();
+        command.args(["--first", &number, "--count", "1", "--tunnels", "1"]);
+        let agent = Agents::start(&mut command)?;
+        agent.wait_ready()?;
+        Ok(Self {
+            processes: vec![agent],
+            tunnels: 1,
         })
     }
 
@@ -165,6 +176,16 @@ impl Swarm {
     }
 }
 
+/// The command line of a process with agents of these proxies.
+fn agents(folder: &Folder, programs: &Programs, proxies: &[SocketAddr]) -> Command {
+    let mut command = bound(&programs.worker());
+    command.arg("agents").arg("--authority").arg(folder.path());
+    for proxy in proxies {
+        command.args(["--proxy", &proxy.to_string()]);
+    }
+    command
+}
+
 fn difference(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
@@ -183,7 +204,9 @@ struct Agents {
 }
 
 impl Agents {
-    fn of(mut child: Child) -> Result<Self> {
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.context("start the agents")?;
         let (input, output) = (
             child.stdin.take().context("stdin")?,
             child.stdout.take().context("stdout")?,
@@ -200,6 +223,12 @@ impl Agents {
             input,
             lines,
         })
+    }
+
+    fn wait_ready(&self) -> Result<()> {
+        let line = self.line()?;
+        ensure!(line == "ready", "the agents said {line:?}");
+        Ok(())
     }
 
     fn line(&self) -> Result<String> {

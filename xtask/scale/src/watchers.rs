@@ -40,13 +40,17 @@ impl Watchers {
         Ok(Self(watchers))
     }
 
-    /// Waits until all have seen a node. Returns when the last one saw it.
-    pub(crate) fn wait(&self, node: &str) -> Result<Instant> {
-        let mut last = None;
-        for watcher in &self.0 {
-            last = last.max(Some(watcher.wait(node)?));
-        }
-        last.context("no watchers")
+    /// Waits until all have seen a node, `online` or not. Returns when the first and the last one
+    /// saw it.
+    pub(crate) fn wait(&self, node: &str) -> Result<[Instant; 2]> {
+        let seen: Vec<_> = self
+            .0
+            .iter()
+            .map(|one| one.wait(node))
+            .collect::<Result<_>>()?;
+        let (first, last) = (seen.iter().min(), seen.iter().max());
+        let (first, last) = first.zip(last).context("no watchers")?;
+        Ok([*first, *last])
     }
 }
 

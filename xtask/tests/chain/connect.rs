@@ -288,7 +288,7 @@ impl Answer {
         }
     }
 
-    fn is_established(&self) -> bool {
+    pub(crate) fn is_established(&self) -> bool {
         self.head == "HTTP/1.1 200 Connection Established\r\n\r\n"
     }
 
@@ -325,10 +325,30 @@ pub(crate) fn connect(world: &World<'_>, target: &str) -> Result<Answer> {
     Answer::of(&socket, &socket, &request(target), GREETING.len())
 }
 
+/// A stream to the target by this CONNECT socket, after the answer.
+pub(crate) fn stream(socket: &Path, target: &str) -> Result<UnixStream> {
+    let mut socket = dial(socket)?;
+    socket.write_all(&request(target))?;
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        socket.read_exact(&mut byte)?;
+        head.extend(byte);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    ensure!(head.contains(" 200 "), "{target}: {head}");
+    Ok(socket)
+}
+
+/// The answer at this CONNECT socket, read until `enough` bytes have followed a success.
+pub(crate) fn answer_at(socket: &Path, target: &str, enough: usize) -> Result<Answer> {
+    let socket = dial(socket)?;
+    Answer::of(&socket, &socket, &request(target), enough)
+}
+
 /// Fails if edge-1 does not greet a client of this CONNECT socket.
 pub(crate) fn check_greeting(socket: &Path, target: &str) -> Result<()> {
-    let socket = dial(socket)?;
-    let answer = Answer::of(&socket, &socket, &request(target), GREETING.len())?;
+    let answer = answer_at(socket, target, GREETING.len())?;
     ensure!(answer.is_greeting(), "{target}: {answer:?}");
     Ok(())
 }
@@ -377,12 +397,12 @@ fn connect_tls(
 }
 
 /// The authority of CONNECT clients.
-fn clients(lab: &Lab) -> Authority {
+pub(crate) fn clients(lab: &Lab) -> Authority {
     Authority::at(lab.site(Host::Cloud).file("clients"))
 }
 
 /// Enables CONNECT over TLS, with a separate authority for clients.
-fn with_tls(lab: &Lab) -> Result<Options> {
+pub(crate) fn with_tls(lab: &Lab) -> Result<Options> {
     let authority = text(&clients(lab).make()?.certificate());
     Ok(world::proxy_options([
         "--connect-listen",

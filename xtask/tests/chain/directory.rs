@@ -12,7 +12,7 @@ use culvert_lab::{Lab, wait, workspace};
 use crate::world::{self, ECHO, GREET, World};
 
 /// Time for two checks of the file by the proxy, and for the redirector to apply the change.
-const TAKEN_UP: Duration = Duration::from_secs(10);
+pub(crate) const TAKEN_UP: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
@@ -131,7 +131,7 @@ fn node_with(ports: &[u16]) -> String {
     format!("[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\nports = {ports:?}\n")
 }
 
-fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
+pub(crate) fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
     let path = lab.site(Host::Cloud).file("nodes.toml");
     std::fs::write(&path, nodes)?;
     let path = path.display().to_string();
@@ -141,7 +141,7 @@ fn with_file(lab: &Lab, nodes: &str, further: &[&str]) -> Result<Options> {
 }
 
 /// Writes the file as an editor does: a new file replaces the old one.
-fn write(world: &World<'_>, nodes: &str) -> Result<()> {
+pub(crate) fn write(world: &World<'_>, nodes: &str) -> Result<()> {
     let path = world.lab.site(Host::Cloud).file("nodes.toml");
     let new = path.with_extension("new");
     std::fs::write(&new, nodes)?;
@@ -149,7 +149,7 @@ fn write(world: &World<'_>, nodes: &str) -> Result<()> {
 }
 
 /// Joins edge-1, which the file describes.
-fn join(world: &mut World<'_>) -> Result<()> {
+pub(crate) fn join(world: &mut World<'_>) -> Result<()> {
     let join = world.culvert.create_bare_token(Host::Edge1, &[])?;
     world.culvert.join(Host::Edge1, &join)?;
     world.culvert.start_agent(Host::Edge1)?;

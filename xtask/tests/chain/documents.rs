@@ -29,6 +29,7 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
             "node remove",
             "explain",
             "check",
+            "migrate",
             "log",
         ],
     ),

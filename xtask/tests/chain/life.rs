@@ -329,6 +329,7 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
 #[test]
 fn an_agent_told_to_end_lets_its_streams_end_first() {
     world::with(EDGE, Options::default(), |world| {
+        world.wait_greeting("10.0.3.7", RECOVERY)?;
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         world.culvert.agent(0).signal(Signal::SIGTERM)?;
         wait::until("the agent takes no new streams", RECOVERY, || {

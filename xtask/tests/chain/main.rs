@@ -5,21 +5,27 @@
 //! once, each in its own lab. Tests that need the whole machine use `world::alone`.
 
 mod admin;
+mod behind;
 mod bytes;
 mod certificates;
 mod chaos;
 mod check;
 mod churn;
+mod clocks;
 mod compared;
 mod connect;
+mod connect_port;
 mod dials;
 mod directory;
 mod documents;
 mod followers;
 mod grpc;
+mod handover;
 mod hostile;
 mod life;
+mod names;
 mod nodes;
+mod partitions;
 mod peers;
 mod pki;
 mod pressure;

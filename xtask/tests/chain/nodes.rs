@@ -362,3 +362,47 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
         })
     });
 }
+
+#[test]
+fn a_file_of_nodes_gets_a_join_command_for_each() {
+    world::with(EDGE, Options::default(), |world| {
+        let file = world.lab.site(Host::Cloud).file("nodes");
+        let path = file.display().to_string();
+        let create = |culvert: &Culvert<'_>| {
+            workspace::output(&mut culvert.control(&["token", "create", "--nodes", &path]))
+        };
+        std::fs::write(&file, "edge-11 192.168.7.11\nedge-12 192.168.7.x\n")?;
+        let error = create(&world.culvert)
+            .err()
+            .context("a wrong file is used")?;
+        let words = "line 2: \"192.168.7.x\" is not an IP address";
+        ensure!(error.to_string().contains(words), "{error}");
+        let list =
+            |culvert: &Culvert<'_>| workspace::output(&mut culvert.control(&["node", "list"]));
+        let before = list(&world.culvert)?;
+        ensure!(!before.contains("edge-11"), "it was used in part: {before}");
+
+        std::fs::write(&file, "# site 7\nedge-11 192.168.7.11\nedge-12\n")?;
+        let created = create(&world.culvert)?;
+        let commands: Vec<_> = created
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .collect();
+        let [("edge-11", first), ("edge-12", second)] = commands[..] else {
+            anyhow::bail!("not a command for each node: {created}");
+        };
+        let token = |command: &str| command.split(" --token ").nth(1).map(str::to_owned);
+        ensure!(
+            token(first).is_some() && token(first) != token(second),
+            "not a token for each: {created}"
+        );
+        let after = list(&world.culvert)?;
+        ensure!(
+            after.contains("edge-11")
+                && after.contains("192.168.7.11")
+                && after.contains("edge-12"),
+            "{after}"
+        );
+        Ok(())
+    });
+}

@@ -12,28 +12,15 @@ use culvert_lab::{Lab, wait};
 
 use crate::connect;
 use crate::pki::{Authority, Use, text};
-use crate::proxies::{self, FIRST};
+use crate::proxies::{self, FIRST, SECOND, THIRD, peer_flags};
 use crate::world::{self, GREET, World};
 
 const EDGES: &[Host] = &[Host::Edge1];
 const TIME: Duration = Duration::from_secs(30);
-/// The other two of three proxies.
-const SECOND: u16 = 5;
-const THIRD: u16 = 6;
-
-/// Each proxy is told of all three, itself included.
-fn peer_flags() -> Vec<String> {
-    [FIRST, SECOND, THIRD]
-        .iter()
-        .flat_map(|number| ["--peer".to_owned(), proxies::for_peers(*number)])
-        .collect()
-}
 
 /// Three proxies of one authority; the agents know the first one.
 fn three(lab: &Lab) -> Result<Options> {
-    let mut options = proxies::prepare(lab, EDGES)?;
-    options.proxy.extend(peer_flags());
-    Ok(options)
+    proxies::prepare_three(lab, EDGES)
 }
 
 fn start(world: &World<'_>, number: u16) -> Result<Process> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::cloud_host::CloudHost;
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
@@ -17,6 +18,11 @@ const START_TIME: Duration = Duration::from_secs(60);
 
 /// The number of the first proxy in the port numbers.
 pub(crate) const FIRST: u16 = 4;
+/// The other two of three proxies.
+pub(crate) const SECOND: u16 = 5;
+pub(crate) const THIRD: u16 = 6;
+/// All three.
+pub(crate) const THREE: [u16; 3] = [FIRST, SECOND, THIRD];
 
 /// The address at which agents reach the proxy.
 pub(crate) fn for_agents(number: u16) -> String {
@@ -75,6 +81,21 @@ pub(crate) fn prepare(lab: &Lab, nodes: &[Host]) -> Result<Options> {
     Ok(world::proxy_options(authority.proxy_flags()))
 }
 
+/// The same for three proxies. Each knows all three, itself included.
+pub(crate) fn prepare_three(lab: &Lab, nodes: &[Host]) -> Result<Options> {
+    let mut options = prepare(lab, nodes)?;
+    options.proxy.extend(peer_flags());
+    Ok(options)
+}
+
+/// What tells a proxy of all three.
+pub(crate) fn peer_flags() -> Vec<String> {
+    THREE
+        .iter()
+        .flat_map(|number| ["--peer".to_owned(), for_peers(*number)])
+        .collect()
+}
+
 /// Starts proxy `number` with the nodes that all have and further arguments, and waits until it is
 /// ready.
 pub(crate) fn start(world: &World<'_>, number: u16, further: &[String]) -> Result<Process> {
@@ -89,9 +110,14 @@ pub(crate) fn start_under(
     number: u16,
     further: &[String],
 ) -> Result<Process> {
-    let nodes = text(&world.lab.site(Host::Cloud).file("nodes.toml"));
-    let nodes = ["--directory".to_owned(), nodes];
-    start_bare_under(authority, world, number, &[&nodes, further].concat())
+    let further = [&nodes(world), further].concat();
+    start_bare_under(authority, world, number, &further)
+}
+
+/// The nodes that all have.
+pub(crate) fn nodes(world: &World<'_>) -> [String; 2] {
+    let nodes = world.lab.site(Host::Cloud).file("nodes.toml");
+    ["--directory".to_owned(), text(&nodes)]
 }
 
 /// Starts proxy `number` without nodes.
@@ -106,10 +132,22 @@ fn start_bare_under(
     number: u16,
     further: &[String],
 ) -> Result<Process> {
+    let further = [&authority.proxy_flags(), further].concat();
+    start_on(world, number, (CloudHost::First, &[]), &further)
+}
+
+/// Starts proxy `number` on a host of the cloud with further environment variables, an authority
+/// and further arguments, and waits until it is ready.
+pub(crate) fn start_on(
+    world: &World<'_>,
+    number: u16,
+    (host, environment): (CloudHost, &[(&str, String)]),
+    further: &[String],
+) -> Result<Process> {
     let cloud = world.lab.site(Host::Cloud);
-    let mut command = cloud.command(workspace::binary("culvert-proxy"));
+    let mut command = host.command(world.lab, workspace::binary("culvert-proxy"));
     command.env("CULVERT_LOG_FORMAT", "json");
-    command.args(authority.proxy_flags());
+    command.envs(environment.iter().map(|(name, value)| (name, value)));
     command.args([
         "--state-dir",
         &text(&cloud.file(&format!("proxy-{number}"))),
@@ -127,7 +165,7 @@ fn start_bare_under(
     let mut proxy = cloud.start_process(&format!("culvert-proxy-{number}"), &mut command)?;
     wait::until(&format!("proxy {number} is ready"), START_TIME, || {
         proxy.check()?;
-        cloud.http_get(admin(number), "/readyz").map(drop)
+        host.http_get(world.lab, admin(number), "/readyz").map(drop)
     })?;
     Ok(proxy)
 }

@@ -178,6 +178,40 @@ fn explain_tells_what_becomes_of_a_destination_and_how_its_dial_goes() {
 }
 
 #[test]
+fn ping_measures_each_tunnel_and_counts_what_is_lost() {
+    world::with(EDGE, Options::default(), |world| {
+        let ping = |node: &str, count: &str| {
+            let args = ["ping", node, "-c", count, "--interval", "10ms"];
+            workspace::output(&mut world.culvert.control(&args))
+        };
+        let told = ping("edge-1", "3")?;
+        let lines = |of: &str| told.lines().filter(|line| line.contains(of)).count();
+        ensure!(lines(": ") == 6, "three times in two tunnels: {told}");
+        ensure!(lines("  3      0%    ") == 2, "{told}");
+        let error = ping("edge-9", "1").err().context("edge-9 answers")?;
+        says(&error.to_string(), &["no edge node is named edge-9"])?;
+
+        // Long enough for one question to be lost, and too short for the tunnels to end.
+        world.culvert.agent(0).signal(Signal::SIGSTOP)?;
+        let lost = world
+            .culvert
+            .control(&["ping", "edge-1", "-c", "1"])
+            .output();
+        world.culvert.agent(0).signal(Signal::SIGCONT)?;
+        let lost = lost?;
+        ensure!(!lost.status.success(), "a stopped agent answers");
+        says(
+            &String::from_utf8_lossy(&lost.stdout),
+            &["no answer within 5 s", "100%"],
+        )?;
+        says(
+            &String::from_utf8_lossy(&lost.stderr),
+            &["edge-1 does not answer in any tunnel"],
+        )
+    });
+}
+
+#[test]
 fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.agent(0).kill()?;
@@ -197,6 +231,9 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
             &workspace::output(&mut world.culvert.control(&["node", "list"]))?,
             &["edge-1  0"],
         )?;
+        let ping = workspace::output(&mut world.culvert.control(&["ping", "edge-1"]));
+        let ping = ping.err().context("an offline node answers")?;
+        says(&ping.to_string(), &["edge-1 has no tunnel"])?;
         wait::until("the redirector tells the same", SOON, || {
             says(
                 &redirector(world.lab, &["explain", "edge-1:9004"])?,

@@ -1,12 +1,15 @@
 //! Kubelets' claims about their own Nodes: none of them makes the redirectors steer an address of
 //! the cloud.
 
+use std::process::Command;
+
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::wait;
+use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
 use crate::cluster::{DEADLINE, apply, config_map, edge, node, set_status_as, with_server};
+use crate::events::of;
 use crate::proxy::Proxy;
 
 /// Writes addresses into the status of a kubelet's own Node, as this kubelet.
@@ -209,4 +212,52 @@ fn claimed_by_a_cloud_node(server: &mut ApiServer) -> Result<()> {
     server.resume()?;
     claim(server, "worker-1", &["192.0.2.11"])?;
     wait_for_routing(&proxy, "edge-1", "10.0.3.7", ["routed", ""])
+}
+
+#[test]
+fn what_is_behind_a_node_is_no_kubelets_word_and_two_claims_are_refused_with_an_event() {
+    with_server(|server| behind(server));
+}
+
+fn behind(server: &ApiServer) -> Result<()> {
+    edge(server, "edge-1", "10.0.3.7")?;
+    edge(server, "edge-2", "10.0.3.8")?;
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    let label = "node-restriction.kubernetes.io/culvert-behind-plc=192.168.7.20_502";
+    let labels = |mut kubectl: Command, node: &str| {
+        workspace::output(kubectl.args(["label", "node", node, label]))
+    };
+    labels(server.kubectl(), "edge-2")?;
+    proxy.wait_for_node("edge-2", &["10.0.3.8,192.168.7.20:502 "])?;
+
+    let refused = labels(server.kubelet("edge-1"), "edge-1").err();
+    let refused = refused.map(|error| format!("{error:#}"));
+    let is_forbidden = |told: &String| told.contains("is not allowed to modify labels");
+    ensure!(refused.as_ref().is_some_and(is_forbidden), "{refused:?}");
+    // NodeRestriction does not guard annotations.
+    let annotation = "culvert.dev/behind=192.168.7.21:502";
+    let mut kubelet = server.kubelet("edge-1");
+    workspace::output(kubelet.args(["annotate", "node", "edge-1", annotation]))?;
+    wait::until("the annotation is left out", DEADLINE, || {
+        let left_out = "culvert.dev/behind is not read, for a kubelet may write it";
+        ensure!(proxy.process.log().contains(left_out), "not yet");
+        Ok(())
+    })?;
+    ensure!(!proxy.nodes()?.contains("192.168.7.21"), "it counts");
+
+    labels(server.kubectl(), "edge-1")?;
+    for node in ["edge-1", "edge-2"] {
+        proxy.wait_for_node(node, &["192.168.7.20:502*"])?;
+    }
+    let both = "192.168.7.20:502 belongs to edge-1 and edge-2";
+    ensure!(proxy.nodes()?.contains(both), "{}", proxy.nodes()?);
+    for node in ["edge-1", "edge-2"] {
+        wait::until(&format!("the Event on {node}"), DEADLINE, || {
+            let events = of(server, "AddressClaimedTwice", node)?;
+            let told = |event: &Value| event["note"].as_str().is_some_and(|it| it.contains(both));
+            ensure!(events.iter().any(told), "{events:?}");
+            Ok(())
+        })?;
+    }
+    Ok(())
 }

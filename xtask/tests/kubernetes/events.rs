@@ -8,7 +8,8 @@ use serde_json::Value;
 use crate::cluster::{DEADLINE, edge, get, with_server};
 use crate::proxy::Proxy;
 
-fn of(server: &ApiServer, reason: &str, node: &str) -> Result<Vec<Value>> {
+/// The Events with this reason on a node.
+pub(crate) fn of(server: &ApiServer, reason: &str, node: &str) -> Result<Vec<Value>> {
     let events = get(server, &["events.v1.events.k8s.io", "-n", "kube-system"])?;
     let all = events["items"].as_array().context("no list")?;
     let ours = |event: &&Value| event["reason"] == reason && event["regarding"]["name"] == node;

@@ -9,6 +9,7 @@ use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
 use crate::cluster::{DEADLINE, apply, get, token, with_server};
+use crate::loopback::http_get;
 use crate::proxy::Proxy;
 
 const LISTED: &str = "proxy listed";
@@ -78,20 +79,31 @@ fn garbage_harms_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
     put_lease(server, "leader", &json!({}), &address, &spec)
 }
 
-/// It is renewed in the future by its own word, and never again.
+/// It is renewed in the future by its own word, and never again. While it lasts, the proxy is not
+/// ready, for it reaches nobody.
 fn a_stale_lease_is_forgotten(server: &ApiServer, proxy: &Proxy) -> Result<()> {
     let labels = json!({"app.kubernetes.io/name": "culvert-proxy"});
     let address = "192.0.2.9:7401";
     let annotations = json!({"culvert.dev/peer-address": address, "culvert.dev/tunnels": "7"});
-    let spec = json!({"holderIdentity": "00ff", "leaseDurationSeconds": 5,
+    let spec = json!({"holderIdentity": "00ff", "leaseDurationSeconds": 12,
         "renewTime": "2199-01-01T00:00:00.000000Z"});
     put_lease(server, "culvert-proxy-gone", &labels, &annotations, &spec)?;
+    wait_for_contact(proxy, |page| page.contains(address))?;
     for message in [LISTED, GONE] {
         proxy
             .process
             .wait_logged(message, &[("peer.addr", address)], DEADLINE)?;
     }
-    Ok(())
+    wait_for_contact(proxy, |page| !page.contains("peers:"))
+}
+
+/// Waits until the page of the proxy's readiness is as wanted.
+fn wait_for_contact(proxy: &Proxy, is_wanted: impl Fn(&str) -> bool) -> Result<()> {
+    wait::until("readiness", DEADLINE, || {
+        let page = http_get(proxy.admin(), "/readyz")?;
+        ensure!(is_wanted(&page), "{page}");
+        Ok(())
+    })
 }
 
 #[test]

@@ -1,15 +1,23 @@
-//! Ports of the cluster's edge nodes: from `culvert-ports`, and from YurtTunnel's configuration.
+//! Ports of the cluster's edge nodes: from `culvert-ports`, which agents follow too, and from
+//! YurtTunnel's configuration.
 
 use anyhow::{Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::wait;
+use culvert_lab::{wait, workspace};
 use serde_json::json;
 
 use crate::cluster::{DEADLINE, config_map, edge, get, with_server};
+use crate::identity::site::{Agent, agent_token, create_objects};
+use crate::loopback::echo_backend;
 use crate::proxy::Proxy;
 
 /// The note of the Event with this reason, on the object of this name.
-fn told(server: &ApiServer, namespace: &str, reason: &str, name: &str) -> Result<String> {
+pub(crate) fn told(
+    server: &ApiServer,
+    namespace: &str,
+    reason: &str,
+    name: &str,
+) -> Result<String> {
     let events = get(server, &["events.v1.events.k8s.io", "-n", namespace])?;
     let found = events["items"]
         .as_array()
@@ -80,13 +88,159 @@ fn ports(server: &ApiServer) -> Result<()> {
         ("culvert-system", "culvert-ports"),
         ("kube-system", "yurt-tunnel-server-cfg"),
     ] {
-        culvert_lab::workspace::output(server.kubectl().args([
-            "delete",
-            "configmap",
-            "-n",
-            namespace,
-            name,
-        ]))?;
+        workspace::output(
+            server
+                .kubectl()
+                .args(["delete", "configmap", "-n", namespace, name]),
+        )?;
     }
     proxy.wait_for_node("edge-1", &["7429,9100,10250,10255"])
+}
+
+/// What `deploy/cloud/` ships.
+fn apply_file(server: &ApiServer, name: &str) -> Result<()> {
+    let file = workspace::root().join("deploy/cloud").join(name);
+    workspace::output(server.kubectl().args(["apply", "-f"]).arg(file)).map(drop)
+}
+
+/// Changes keys of `culvert-ports`, as docs/dns.md tells administrators.
+fn patch(server: &ApiServer, data: &serde_json::Value) -> Result<()> {
+    let patch = json!({ "data": data }).to_string();
+    let line = ["patch", "configmap", "culvert-ports", "--type=merge", "-p"];
+    let mut kubectl = server.kubectl();
+    workspace::output(kubectl.args(["-n", "culvert-system"]).args(line).arg(patch)).map(drop)
+}
+
+fn data(server: &ApiServer) -> Result<serde_json::Value> {
+    let found = get(
+        server,
+        &["configmap", "-n", "culvert-system", "culvert-ports"],
+    )?;
+    Ok(found["data"].clone())
+}
+
+#[test]
+fn an_agent_dials_a_port_of_the_config_map_in_the_tunnels_that_it_has() {
+    with_server(|server| followed(server));
+}
+
+fn followed(server: &ApiServer) -> Result<()> {
+    create_objects(server)?;
+    apply_file(server, "ports.yaml")?;
+    let (backend, later) = (echo_backend()?, format!("edge-1:{}", echo_backend()?));
+    let mut proxy = Proxy::start(server, "proxy", &[])?;
+    let token = agent_token(server, "agent", "edge-1")?;
+    let mut agent = Agent::start(server, "agent", &token, backend)?;
+    let address = proxy.agents.to_string();
+    agent.mount_until(server, "the proxy", |_, told| told.contains(&address))?;
+    agent.mount_ports(server)?;
+    proxy.wait_for_stream(&format!("edge-1:{backend}"))?;
+    let explained = proxy.explain(&[&later])?;
+    ensure!(explained.contains("refuses to dial"), "{explained}");
+    let tunnels = proxy.process.logged("tunnel up", &[]).len();
+
+    let (_, port) = later.split_once(':').unwrap_or_default();
+    patch(server, &json!({ "localhost-ports": port }))?;
+    agent.mount_ports(server)?;
+    proxy.wait_for_stream(&later)?;
+    let explained = proxy.explain(&[&later])?;
+    let dials = format!("dials 127.0.0.1:{port}");
+    ensure!(explained.contains(&dials), "{explained}");
+    ensure!(
+        proxy.process.logged("tunnel up", &[]).len() == tunnels,
+        "{}",
+        proxy.process.log()
+    );
+
+    patch(server, &json!({ "localhost-ports": format!("{port}, x") }))?;
+    agent.mount_ports(server)?;
+    let kept = "--ports-config not used, keeping the last good ports";
+    agent.wait_for_log(kept, &[("reason", "localhost-ports: \"x\" is not a port")])?;
+    proxy.wait_for_stream(&later)?;
+
+    patch(server, &json!({ "localhost-ports": null }))?;
+    agent.mount_ports(server)?;
+    wait::until("the port is closed again", DEADLINE, || {
+        let refused = proxy.stream(&later).err();
+        let refused = refused.ok_or_else(|| anyhow::anyhow!("it is open"))?;
+        ensure!(format!("{refused:#}").contains("403"), "{refused:#}");
+        Ok(())
+    })
+}
+
+#[test]
+fn a_taken_over_proxy_opens_no_ports_of_agents() {
+    with_server(|server| proxies_rights(server));
+}
+
+fn proxies_rights(server: &ApiServer) -> Result<()> {
+    apply_file(server, "rbac.yaml")?;
+    apply_file(server, "ports.yaml")?;
+    patch(server, &json!({ "ports": "9051" }))?;
+    let as_proxy = |args: &[&str]| {
+        let mut kubectl = server.kubectl();
+        kubectl.args(["--as", "system:serviceaccount:culvert-system:culvert-proxy"]);
+        workspace::output(kubectl.args(["-n", "culvert-system"]).args(args))
+    };
+    let own = ["create", "configmap", "its-own"];
+    wait::until("the rights of the proxy are in force", DEADLINE, || {
+        as_proxy(&own).map(drop)
+    })?;
+    let create = [
+        "create",
+        "configmap",
+        "culvert-ports",
+        "--from-literal=ports=22",
+    ];
+    let refused = as_proxy(&create).err();
+    let refused = refused.map(|error| format!("{error:#}"));
+    ensure!(
+        refused
+            .as_ref()
+            .is_some_and(|told| told.contains("already exists")),
+        "{refused:?}"
+    );
+    let may = |verb: &str| as_proxy(&["auth", "can-i", verb, "configmaps/culvert-ports"]).is_ok();
+    ensure!(may("list"), "it follows the ConfigMap");
+    for verb in ["update", "patch", "delete", "deletecollection"] {
+        ensure!(!may(verb), "it may {verb} the ConfigMap");
+    }
+    // Why the manifests ship it.
+    workspace::output(server.kubectl().args([
+        "delete",
+        "configmap",
+        "-n",
+        "culvert-system",
+        "culvert-ports",
+    ]))?;
+    as_proxy(&create).map(drop)
+}
+
+#[test]
+fn applying_the_manifests_again_keeps_the_ports_of_administrators() {
+    with_server(|server| {
+        apply_file(server, "ports.yaml")?;
+        patch(server, &json!({ "ports": "9051" }))?;
+        apply_file(server, "ports.yaml")?;
+        ensure!(
+            data(server)? == json!({ "ports": "9051" }),
+            "{}",
+            data(server)?
+        );
+        let file = workspace::root().join("deploy/cloud/ports.yaml");
+        let mut kubectl = server.kubectl();
+        let by_server = ["apply", "--server-side", "--force-conflicts", "-f"];
+        workspace::output(kubectl.args(by_server).arg(file))?;
+        ensure!(
+            data(server)? == json!({ "ports": "9051" }),
+            "{}",
+            data(server)?
+        );
+        // As deploy/cloud/ports.yaml warns.
+        let ports = json!({ "ports": "9052" });
+        config_map(server, "culvert-system", "culvert-ports", &ports)?;
+        apply_file(server, "ports.yaml")?;
+        ensure!(data(server)?.is_null(), "{}", data(server)?);
+        Ok(())
+    });
 }

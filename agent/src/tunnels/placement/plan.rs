@@ -163,7 +163,8 @@ impl Plan {
     }
 
     /// The addresses where a proxy is expected that this slot may have. An address where another
-    /// one is expected may be looked behind, unless a listed one is left to be tried.
+    /// one is expected may be looked behind, unless a listed one is left to be tried; that of a
+    /// proxy that drains in any case, for its successor has the same one.
     fn promising(&self, slot: SlotNumber, may_look: bool) -> Vec<Candidate<'_>> {
         let others = self.others(slot, true);
         let mean = evening::mean(self.addresses.proxies()).unwrap_or_default();
@@ -171,14 +172,19 @@ impl Plan {
             .addresses
             .iter()
             .partition(|address| self.admits(&self.addresses.expected(address), &others));
-        let may_look = may_look
-            && !direct
-                .iter()
-                .any(|address| self.addresses.is_listed(address))
+        let may_share = !direct
+            .iter()
+            .any(|address| self.addresses.is_listed(address))
             && self.may_be_others(&others);
+        let leads_elsewhere = |address: &&HostPort| {
+            let drains = self
+                .addresses
+                .is_draining(&self.addresses.expected(address));
+            drains || may_share && self.addresses.may_be_shared(address)
+        };
         let looks = rest
             .into_iter()
-            .filter(|address| may_look && self.addresses.may_be_shared(address));
+            .filter(|address| may_look && leads_elsewhere(address));
         let looks = looks.map(|address| Candidate {
             address,
             rank: Rank::Look,

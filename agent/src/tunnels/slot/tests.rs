@@ -8,6 +8,7 @@ use tokio::time::timeout;
 
 use super::worn_out::OVERLAP;
 use super::*;
+use crate::backends::allow_list::DialRules;
 use crate::test_pki::Authority;
 use crate::test_proxy::{TestProxy, UsedTunnel};
 use crate::tunnels::placement::Spread;
@@ -36,7 +37,7 @@ impl Agent {
     fn with_life(proxy: &TestProxy, allow: DialRules, streams_in_life: u32) -> Self {
         let root = tempfile::tempdir().unwrap();
         let shared = Shared {
-            allow: Arc::new(allow),
+            allow: allow.fixed(),
             streams_in_life,
             ..Shared::for_tests(&proxy.authority, root.path(), ONE)
         };
@@ -99,6 +100,29 @@ async fn a_tunnel_that_ends_is_followed_by_another_in_the_same_slot() {
             ("test", VERSION)
         );
     }
+}
+
+#[tokio::test]
+async fn a_proxy_that_asks_again_hears_which_ports_were_opened_meanwhile() {
+    let mut proxy = TestProxy::start().await;
+    let root = tempfile::tempdir().unwrap();
+    let rules = watch::Sender::new(DialRules::for_port(9100));
+    let shared = Shared {
+        allow: rules.subscribe(),
+        ..Shared::for_tests(&proxy.authority, root.path(), ONE)
+    };
+    shared.placement.list([proxy.address.clone()].into());
+    let _agent = Agent::of(shared, root);
+    let UsedTunnel {
+        tunnel,
+        described,
+        driver: _driver,
+    } = proxy.next_tunnel().await;
+    assert_eq!(described.allowed.unwrap().ports, [9100]);
+    rules.send_replace(DialRules::for_port(9051));
+    let now = tunnel.describe(&DescribeRequest::default()).await.unwrap();
+    assert_eq!(now.allowed.unwrap().ports, [9051]);
+    assert_eq!(now.addresses, described.addresses);
 }
 
 #[tokio::test]

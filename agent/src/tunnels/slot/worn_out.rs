@@ -11,8 +11,9 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 /// How long a worn-out tunnel still takes new streams once the next one is up: longer than the
-/// proxy takes to see that.
-pub(super) const OVERLAP: Duration = Duration::from_secs(5);
+/// proxy takes to see that, and longer than a proxy that takes another one's place waits for all
+/// its agents (`COME_TIMEOUT`), for until then the other one serves the clients.
+pub(super) const OVERLAP: Duration = Duration::from_secs(20);
 /// Worn-out tunnels of a slot that may still have streams; with more, the next one is used for
 /// longer.
 const WORN_OUT_MAX: usize = 8;

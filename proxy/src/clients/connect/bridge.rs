@@ -1,4 +1,4 @@
-//! Copies between a TLS client and the Unix socket through which it is served.
+//! Copies between a client over TLS and the Unix socket through which it is served.
 
 use std::io;
 use std::pin::pin;
@@ -6,47 +6,56 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use culvert_tunnel::{RelayError, Socket};
+use culvert_tunnel::RelayError;
 use futures_util::FutureExt;
-use tokio::io::{AsyncReadExt, AsyncWriteExt, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, WriteHalf};
 use tokio::net::unix::OwnedReadHalf;
-use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::server::TlsStream;
+
+use super::opened::Opened;
 
 /// Bytes that are copied into TLS in one step.
-const COPIED_AT_ONCE: usize = 64 << 10;
+pub(super) const COPIED_AT_ONCE: usize = 64 << 10;
+/// The time after which a client that takes none of the last bytes is given up.
+pub(super) const STALLED: Duration = Duration::from_secs(300);
 
-/// Runs `served`, which talks to the peer of `far`, and copies between `far` and the client. The
-/// last bytes are still sent, however long the client needs, as long as it takes some of them
-/// within `stalled`.
+/// Copies between a connection and its client until both directions have ended.
 pub(super) async fn bridge(
-    served: impl Future<Output = Result<(), RelayError>>,
-    tls: TlsStream<TcpStream>,
-    far: UnixStream,
-    watch: &Socket,
-    stalled: Duration,
+    opened: Opened,
+    client: impl AsyncRead + AsyncWrite,
 ) -> Result<(), RelayError> {
-    let (mut from_client, to_client) = tokio::io::split(tls);
-    let (from_proxy, mut to_proxy) = far.into_split();
+    let Opened { socket, mut relay } = opened;
+    let (mut from_client, to_client) = tokio::io::split(client);
+    let (from_backend, mut to_backend) = socket.into_split();
     let moved = AtomicU64::new(0);
     let inward = async {
-        tokio::io::copy(&mut from_client, &mut to_proxy).await?;
-        to_proxy.shutdown().await
+        tokio::io::copy(&mut from_client, &mut to_backend).await?;
+        to_backend.shutdown().await
     };
-    let outward = copy_into_tls(from_proxy, to_client, &moved);
+    let outward = copy_into_tls(from_backend, to_client, &moved);
+    both_ways(relay.ended(), inward, outward, &moved, STALLED).await
+}
+
+/// Runs both directions until `relayed` has ended and the client has taken everything, however long
+/// it needs, as long as it takes some bytes within `stalled`: `outward` adds them to `moved`.
+pub(super) async fn both_ways(
+    relayed: impl Future<Output = Result<(), RelayError>>,
+    inward: impl Future<Output = io::Result<()>>,
+    outward: impl Future<Output = io::Result<()>>,
+    moved: &AtomicU64,
+    stalled: Duration,
+) -> Result<(), RelayError> {
     let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
-    let mut served = pin!(served);
+    let mut relayed = pin!(relayed);
     let mut said_all = false;
     loop {
         tokio::select! {
             biased;
-            served = served.as_mut() => break served?,
+            relayed = relayed.as_mut() => break relayed?,
             ended = inward.as_mut() => ended.map_err(RelayError::Socket)?,
             ended = outward.as_mut() => {
                 ended.map_err(RelayError::Socket)?;
                 said_all = true;
             }
-            failed = watch.failure() => return Err(RelayError::Socket(failed)),
         }
     }
     let mut before = moved.load(Ordering::Relaxed);
@@ -60,7 +69,6 @@ pub(super) async fn bridge(
             // Nobody reads what the client still sends. It is read so that the client does not
             // block.
             _ = inward.as_mut() => {}
-            failed = watch.failure() => return Err(RelayError::Socket(failed)),
             () = tokio::time::sleep(stalled) => {
                 let now = moved.load(Ordering::Relaxed);
                 if now == before {
@@ -75,9 +83,9 @@ pub(super) async fn bridge(
 
 /// Copies until the proxy has sent everything, then ends the client's TLS. Adds the bytes that TLS
 /// took to `moved`.
-async fn copy_into_tls(
+async fn copy_into_tls<T: AsyncWrite>(
     mut from: OwnedReadHalf,
-    mut to: WriteHalf<TlsStream<TcpStream>>,
+    mut to: WriteHalf<T>,
     moved: &AtomicU64,
 ) -> io::Result<()> {
     let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
@@ -98,6 +106,7 @@ mod tests {
 
     use culvert_tunnel::Close;
     use rustls::ServerConfig;
+    use tokio::net::{TcpStream, UnixStream};
     use tokio::time::timeout;
 
     use super::super::watch;
@@ -163,7 +172,19 @@ mod tests {
             Ok(())
         };
         let bridge = async {
-            let ended = bridge(served, accepted, far, &watch, stalled).await;
+            let (mut from_client, to_client) = tokio::io::split(accepted);
+            let (from_backend, mut to_backend) = far.into_split();
+            let moved = AtomicU64::new(0);
+            let inward = async {
+                tokio::io::copy(&mut from_client, &mut to_backend)
+                    .await
+                    .map(drop)
+            };
+            let outward = copy_into_tls(from_backend, to_client, &moved);
+            let ended = tokio::select! {
+                ended = both_ways(served, inward, outward, &moved, stalled) => ended,
+                failed = watch.failure() => Err(RelayError::Socket(failed)),
+            };
             if ended.is_ok() {
                 watch.on_close(Close::Finish);
             }

@@ -1,45 +1,127 @@
-//! Answers to CONNECT requests. Refusals carry `Proxy-Status` (RFC 9209).
+//! Answers to CONNECT requests, and refusals of other HTTP requests. Refusals carry `Proxy-Status`
+//! (RFC 9209).
 
 use culvert_daemon::chain;
 use culvert_tunnel::{OpenError, proto::tunnel::DialCode};
+use http::{HeaderValue, Response, StatusCode};
 
+use super::opened::Unopened;
 use super::request::BadRequest;
+use super::tls_port::{Body, text};
 use crate::directory::ResolveError;
 use crate::streams::error::RouteError;
 
 /// The backend has answered. All following bytes are its own.
 pub(super) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
-/// A status code with its phrase, and the error type of RFC 9209.
-type Refusal = (&'static str, &'static str);
+/// A status code, and the error type of RFC 9209.
+type Class = (StatusCode, &'static str);
 
-const BAD_REQUEST: Refusal = ("400 Bad Request", "http_request_error");
-
-/// The answer to a malformed request.
-pub(super) fn bad_request(bad: &BadRequest) -> Vec<u8> {
-    render(BAD_REQUEST, &bad.to_string())
+/// Why a request gets no connection, as its client reads it.
+pub(crate) struct Refusal {
+    class: Class,
+    details: String,
 }
 
-/// The answer to a request whose connection was not made.
-pub(super) fn refusal(error: &RouteError) -> Vec<u8> {
-    render(classify(error), &chain(error))
+impl Refusal {
+    /// `error` is a type of RFC 9209.
+    pub(crate) fn new(status: StatusCode, error: &'static str, details: String) -> Self {
+        let class = (status, error);
+        Self { class, details }
+    }
+
+    /// Whether it is the destination that the client may not reach, rather than a failure.
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.class.0 == StatusCode::FORBIDDEN
+    }
+
+    /// The request was malformed.
+    pub(super) fn bad_request(bad: &BadRequest) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "http_request_error",
+            bad.to_string(),
+        )
+    }
+
+    /// A connection was made, and no HTTP answer came.
+    pub(super) fn no_answer(error: &dyn std::error::Error) -> Self {
+        Self::new(
+            StatusCode::BAD_GATEWAY,
+            "http_response_incomplete",
+            chain(error),
+        )
+    }
+
+    /// The answer with its `Proxy-Status`, as HTTP/1.1; the connection ends with it.
+    pub(crate) fn render(&self) -> Vec<u8> {
+        let (status, body) = (self.class.0, self.body());
+        format!(
+            "HTTP/1.1 {status}\r\nProxy-Status: {}\r\nContent-Type: text/plain; \
+             charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+            self.proxy_status(),
+            body.len(),
+        )
+        .into_bytes()
+    }
+
+    /// The answer with its `Proxy-Status`.
+    pub(super) fn response(&self) -> Response<Body> {
+        let mut response = text(self.class.0, "text/plain; charset=utf-8", self.body());
+        // It is printable ASCII.
+        if let Ok(status) = HeaderValue::from_str(&self.proxy_status()) {
+            response.headers_mut().insert("proxy-status", status);
+        }
+        response
+    }
+
+    fn proxy_status(&self) -> String {
+        let details = quoted(&self.details);
+        format!("culvert; error={}; details={details}", self.class.1)
+    }
+
+    fn body(&self) -> String {
+        format!("culvert: {}\n", self.details)
+    }
 }
 
-fn classify(error: &RouteError) -> Refusal {
+impl From<&RouteError> for Refusal {
+    fn from(error: &RouteError) -> Self {
+        let (class, details) = (classify(error), chain(error));
+        Self { class, details }
+    }
+}
+
+impl From<&Unopened> for Refusal {
+    fn from(unopened: &Unopened) -> Self {
+        match unopened {
+            Unopened::Route(error) => error.into(),
+            Unopened::Socket(_) => Self::new(
+                StatusCode::SERVICE_UNAVAILABLE,
+                "proxy_internal_error",
+                chain(unopened),
+            ),
+        }
+    }
+}
+
+fn classify(error: &RouteError) -> Class {
+    use StatusCode as S;
     match error {
         RouteError::Resolve(
             ResolveError::Shared { .. }
             | ResolveError::Protected { .. }
-            | ResolveError::Contested { .. },
-        ) => ("403 Forbidden", "destination_ip_prohibited"),
+            | ResolveError::Contested { .. }
+            | ResolveError::Behind { .. },
+        ) => (S::FORBIDDEN, "destination_ip_prohibited"),
         RouteError::Resolve(
             ResolveError::UnknownAddress { .. }
             | ResolveError::UnknownName { .. }
             | ResolveError::UnassignedVip { .. },
-        ) => ("403 Forbidden", "destination_not_found"),
-        RouteError::Offline { .. } => ("503 Service Unavailable", "destination_unavailable"),
+        ) => (S::FORBIDDEN, "destination_not_found"),
+        RouteError::Offline { .. } => (S::SERVICE_UNAVAILABLE, "destination_unavailable"),
         RouteError::TooManyStreams { .. } | RouteError::ShareTaken { .. } => {
-            ("503 Service Unavailable", "connection_limit_reached")
+            (S::SERVICE_UNAVAILABLE, "connection_limit_reached")
         }
         RouteError::Dial { failure, .. } | RouteError::Direct { failure, .. } => {
             classify_dial(failure.code)
@@ -47,35 +129,24 @@ fn classify(error: &RouteError) -> Refusal {
         RouteError::Tunnel {
             source: OpenError::TimedOut,
             ..
-        } => ("504 Gateway Timeout", "connection_timeout"),
-        RouteError::Tunnel { .. } => ("502 Bad Gateway", "connection_terminated"),
+        } => (S::GATEWAY_TIMEOUT, "connection_timeout"),
+        RouteError::Tunnel { .. } => (S::BAD_GATEWAY, "connection_terminated"),
     }
 }
 
-fn classify_dial(code: DialCode) -> Refusal {
+fn classify_dial(code: DialCode) -> Class {
+    use StatusCode as S;
     match code {
-        DialCode::Forbidden => ("403 Forbidden", "http_request_denied"),
-        DialCode::Refused => ("502 Bad Gateway", "connection_refused"),
-        DialCode::TimedOut => ("504 Gateway Timeout", "connection_timeout"),
-        DialCode::Unreachable => ("502 Bad Gateway", "destination_ip_unroutable"),
-        DialCode::TooManyStreams => ("503 Service Unavailable", "connection_limit_reached"),
-        DialCode::Offline => ("503 Service Unavailable", "destination_unavailable"),
+        DialCode::Forbidden => (S::FORBIDDEN, "http_request_denied"),
+        DialCode::Refused => (S::BAD_GATEWAY, "connection_refused"),
+        DialCode::TimedOut => (S::GATEWAY_TIMEOUT, "connection_timeout"),
+        DialCode::Unreachable => (S::BAD_GATEWAY, "destination_ip_unroutable"),
+        DialCode::TooManyStreams => (S::SERVICE_UNAVAILABLE, "connection_limit_reached"),
+        DialCode::Offline => (S::SERVICE_UNAVAILABLE, "destination_unavailable"),
         DialCode::Ok | DialCode::Unspecified | DialCode::Invalid | DialCode::Failed => {
-            ("502 Bad Gateway", "proxy_internal_error")
+            (S::BAD_GATEWAY, "proxy_internal_error")
         }
     }
-}
-
-fn render((status, error): Refusal, details: &str) -> Vec<u8> {
-    let body = format!("culvert: {details}\n");
-    let length = body.len();
-    format!(
-        "HTTP/1.1 {status}\r\nProxy-Status: culvert; error={error}; details={}\r\nContent-Type: \
-         text/plain; charset=utf-8\r\n\
-         Content-Length: {length}\r\nConnection: close\r\n\r\n{body}",
-        quoted(details)
-    )
-    .into_bytes()
 }
 
 /// A string of a structured field (RFC 8941): printable ASCII, with `"` and `\` escaped.
@@ -99,7 +170,7 @@ mod tests {
     use super::*;
 
     fn status(error: &RouteError) -> String {
-        let text = String::from_utf8(refusal(error)).unwrap();
+        let text = String::from_utf8(Refusal::from(error).render()).unwrap();
         text.lines().take(2).collect::<Vec<_>>().join(" | ")
     }
 

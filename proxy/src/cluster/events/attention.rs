@@ -2,13 +2,13 @@
 //! agent that reconnects or a node that moves causes none. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use culvert_api::{NodeName, Routing};
 
 use super::occurrence::Occurrence;
-use crate::directory::{AddressView, Event, LeftOut, NodeView, Source};
+use crate::directory::{Event, LeftOut, NodeView, Source};
 
 /// A dead tunnel is noticed within 18 s of silence, and an agent retries every 2 s for a minute. A
 /// condition that lasts longer than this is reported.
@@ -24,8 +24,15 @@ pub(super) struct Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Offline,
-    Claimed(IpAddr),
-    Refused(IpAddr),
+    Claimed(Place),
+    Refused(Place),
+}
+
+/// What a node has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Address(IpAddr),
+    Behind(SocketAddr),
 }
 
 #[derive(Debug)]
@@ -113,14 +120,8 @@ impl Attention {
         if node.source != Source::Cluster {
             return None;
         }
-        let condition = |address: &AddressView| match address.routing {
-            Routing::Routed => None,
-            Routing::Shared => Some(Condition::Claimed(address.ip)),
-            Routing::Protected => Some(Condition::Refused(address.ip)),
-        };
-        let addresses = node.addresses.iter();
-        let mut wrong: BTreeMap<Condition, &str> = addresses
-            .filter_map(|address| Some((condition(address)?, address.reason.as_str())))
+        let mut wrong: BTreeMap<Condition, &str> = places(node)
+            .filter_map(|(place, routing, reason)| Some((condition(place, routing)?, reason)))
             .collect();
         if !node.online {
             wrong.insert(Condition::Offline, "");
@@ -146,13 +147,30 @@ impl Attention {
     }
 }
 
+/// All that the node has, with what is done with it, and why.
+fn places(node: &NodeView) -> impl Iterator<Item = (Place, Routing, &str)> {
+    let addresses = node.addresses.iter();
+    let addresses = addresses.map(|view| (Place::Address(view.ip), view.routing, &*view.reason));
+    let behind = node.behind.iter();
+    let behind = behind.map(|view| (Place::Behind(view.destination), view.routing, &*view.reason));
+    addresses.chain(behind)
+}
+
+fn condition(place: Place, routing: Routing) -> Option<Condition> {
+    match routing {
+        Routing::Routed => None,
+        Routing::Shared => Some(Condition::Claimed(place)),
+        Routing::Protected => Some(Condition::Refused(place)),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::super::occurrence::Reason;
     use super::*;
-    use crate::directory::Change;
+    use crate::directory::{AddressView, BehindView, Change};
 
     fn node(name: &str, online: bool, shared_with: &str) -> NodeView {
         let routing = if shared_with.is_empty() {
@@ -178,6 +196,7 @@ mod tests {
             online,
             source: Source::Cluster,
             zone: None,
+            behind: Vec::new(),
         }
     }
 
@@ -195,6 +214,23 @@ mod tests {
             .iter()
             .map(|occurrence| occurrence.reason)
             .collect()
+    }
+
+    #[test]
+    fn a_destination_that_two_nodes_have_behind_them_is_an_event_of_both() {
+        let (mut attention, start) = (Attention::default(), Instant::now());
+        let claimed = |name: &str| NodeView {
+            behind: vec![BehindView {
+                destination: "192.168.1.20:502".parse().unwrap(),
+                routing: Routing::Shared,
+                reason: "192.168.1.20:502 belongs to edge-1 and edge-2".into(),
+            }],
+            ..node(name, true, "")
+        };
+        attention.see(&changed(&[claimed("edge-1"), claimed("edge-2")]), start);
+        let due = attention.due(start + GRACE);
+        assert_eq!(reasons(&due), [Reason::AddressClaimedTwice; 2]);
+        assert!(due[0].note.contains("192.168.1.20:502 belongs to"));
     }
 
     #[test]

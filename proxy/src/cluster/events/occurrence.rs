@@ -37,6 +37,7 @@ pub(super) enum Reason {
     AddressClaimedTwice,
     ClaimRefused,
     InvalidPorts,
+    InvalidForwards,
 }
 
 /// An occurrence.
@@ -92,16 +93,27 @@ impl Occurrence {
     pub(in super::super) fn invalid_ports(
         which: ConfigMapName,
         uid: String,
-        problem: String,
+        problem: &str,
     ) -> Self {
-        let note = cut(
-            &format!("{problem}. The last good ports stay in use"),
-            MAX_NOTE_BYTES,
-        );
+        let note = format!("{problem}. The last good ports stay in use");
+        Self::invalid(which, uid, Reason::InvalidPorts, &note)
+    }
+
+    /// An invalid ConfigMap of forwarded ports, with the problem.
+    pub(in super::super) fn invalid_forwards(
+        which: ConfigMapName,
+        uid: String,
+        problem: &str,
+    ) -> Self {
+        let note = format!("{problem}. The last good forwards stay in use");
+        Self::invalid(which, uid, Reason::InvalidForwards, &note)
+    }
+
+    fn invalid(which: ConfigMapName, uid: String, reason: Reason, note: &str) -> Self {
         Self {
             about: About::ConfigMap { which, uid },
-            reason: Reason::InvalidPorts,
-            note,
+            reason,
+            note: cut(note, MAX_NOTE_BYTES),
         }
     }
 
@@ -146,6 +158,7 @@ impl Occurrence {
             Reason::EdgeOffline | Reason::EdgeOnline => "WatchTunnels",
             Reason::AddressClaimedTwice | Reason::ClaimRefused => "RouteAddress",
             Reason::InvalidPorts => "ReadPorts",
+            Reason::InvalidForwards => "ReadForwards",
         }
     }
 

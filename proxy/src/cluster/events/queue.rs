@@ -19,7 +19,10 @@ impl Queue {
             let opposite = match occurrence.reason {
                 Reason::EdgeOnline => Some(Reason::EdgeOffline),
                 Reason::EdgeOffline => Some(Reason::EdgeOnline),
-                Reason::AddressClaimedTwice | Reason::ClaimRefused | Reason::InvalidPorts => None,
+                Reason::AddressClaimedTwice
+                | Reason::ClaimRefused
+                | Reason::InvalidPorts
+                | Reason::InvalidForwards => None,
             };
             let undone = |waiting: &Occurrence| {
                 Some(waiting.reason) == opposite && waiting.about == occurrence.about

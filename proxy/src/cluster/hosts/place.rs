@@ -1,4 +1,5 @@
-//! The location of the hosts file: a ConfigMap and its key. Pure.
+//! The location of the hosts file, a ConfigMap and its key, and the address of edge nodes in it.
+//! Pure.
 
 use std::str::FromStr;
 
@@ -14,6 +15,15 @@ const YURT: ([&str; 2], &str) = (["yurt-tunnel-nodes", "edge-tunnel-nodes"], "tu
 pub(crate) struct HostsPlace {
     pub(in super::super) config_map: ConfigMapName,
     pub(super) key: String,
+}
+
+/// The value of `--hosts-address`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum HostsAddress {
+    /// Each node's VIP.
+    Vip,
+    /// The ClusterIP of `--name-service`.
+    Service,
 }
 
 /// A text that does not name a ConfigMap.

@@ -18,7 +18,7 @@ use super::record::LABEL;
 use super::seen::{Listed, MAX_LISTED, Seen};
 use super::{ListedPeer, OwnLease};
 use crate::cluster::WATCH_SECONDS;
-use crate::cluster::configmap::in_words;
+use crate::cluster::follow::in_words;
 use crate::cluster::request::ask;
 use crate::metrics::{Metrics, ProxyCap};
 

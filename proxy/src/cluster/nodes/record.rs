@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::{NodeName, Zone};
 use ipnet::IpNet;
@@ -13,6 +13,7 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::NodeSelector;
+use super::behind;
 use crate::directory::NodeUid;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};
 
@@ -171,11 +172,13 @@ impl WatchedNode {
         let kind = if edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
             let ports = self.ports(annotations, &mut problems);
             let zone = self.zone(annotations, &mut problems);
+            let behind = self.behind(annotations, &mut problems);
             Kind::Edge(EdgeNode {
                 addresses,
                 ports,
                 zone,
                 uid: self.uid(),
+                behind,
             })
         } else {
             Kind::Cloud(CloudNode {
@@ -299,6 +302,21 @@ impl WatchedNode {
         }
     }
 
+    fn behind(&self, annotations: Annotations, problems: &mut Vec<String>) -> BTreeSet<SocketAddr> {
+        let labels = self.metadata.labels.iter().flatten();
+        let mut given: Vec<(&str, &str)> = labels
+            .filter(|(label, _)| behind::is_label(label))
+            .map(|(label, value)| (label.as_str(), value.as_str()))
+            .collect();
+        if given.is_empty() {
+            let value = self.operators(behind::LABEL, behind::ANNOTATION, annotations, problems);
+            given.extend(value.map(|value| (behind::ANNOTATION, value)));
+        }
+        let (destinations, wrong) = behind::destinations(&given);
+        problems.extend(wrong);
+        destinations
+    }
+
     /// The label, or the annotation if annotations count.
     fn operators(
         &self,
@@ -371,7 +389,7 @@ fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
     }
 }
 
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars().take(MAX_SHOWN).collect()
 }
 

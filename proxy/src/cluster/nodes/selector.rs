@@ -1,18 +1,19 @@
-//! `--node-selector`, as kubectl's `-l` reads it.
+//! A selector of nodes by their labels, as kubectl's `-l` reads it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::str::FromStr;
 
 use kube::core::{Expression, Selector, SelectorExt};
 
-/// Selects edge nodes by their labels.
+/// Selects nodes by their labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeSelector(Selector);
 
 /// A text that is not a selector.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--node-selector: {text:?} is not a label selector: {problem}: write one such as \
+    "{text:?} is not a label selector: {problem}: write one such as \
      node-restriction.kubernetes.io/culvert-edge, key=value or key in (a,b)"
 )]
 pub(crate) struct InvalidSelector {
@@ -21,9 +22,15 @@ pub(crate) struct InvalidSelector {
 }
 
 impl NodeSelector {
-    /// Whether a node with these labels is an edge node.
+    /// Whether it selects a node with these labels.
     pub(super) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.matches(labels)
+    }
+}
+
+impl fmt::Display for NodeSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

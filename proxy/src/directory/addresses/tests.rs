@@ -12,6 +12,7 @@ fn states(nodes: &[(&str, &[&str])], protected: &Protected) -> BTreeMap<IpAddr, 
                 addresses,
                 ports: vec![9100],
                 zone: None,
+                behind: Vec::new(),
             },
         )
     };

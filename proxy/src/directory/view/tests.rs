@@ -12,6 +12,7 @@ fn view(nodes: &[(&str, &[&str])]) -> View {
                 addresses,
                 ports: vec![9100],
                 zone: Some("plant.example".parse().unwrap()),
+                behind: Vec::new(),
             },
         )
     };

@@ -105,6 +105,12 @@ impl Client {
             .into_inner())
     }
 
+    pub(crate) async fn ping(&mut self, node: &NodeName) -> Result<proto::PingResponse> {
+        let node = node.to_string();
+        let answer = self.0.ping(proto::PingRequest { node }).await;
+        Ok(answer.map_err(|status| refusal(&status))?.into_inner())
+    }
+
     pub(crate) async fn list_tokens(&mut self) -> Result<Vec<proto::TokenStatus>> {
         let answer = self.0.list_tokens(proto::ListTokensRequest {}).await;
         Ok(answer

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use culvert_api::{AllowList, Candidates, Forbidden};
+use culvert_api::{AllowList, Candidates, Forbidden, NodeName};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 
 /// What an agent says that it dials.
@@ -25,6 +25,7 @@ impl ReportedRules {
                 ports: ports(&allowed.ports),
                 localhost_ports: ports(&allowed.localhost_ports),
                 further: parsed(&allowed.further),
+                denied: ports(&allowed.denied_ports),
             },
             own: parsed(&agent.addresses),
         })
@@ -37,6 +38,19 @@ impl ReportedRules {
         port: u16,
     ) -> Result<Candidates, Forbidden> {
         self.list.decide(&self.own, address, port)
+    }
+}
+
+/// What would make the agent of `node` dial it.
+pub(super) fn fix(forbidden: Forbidden, node: &NodeName) -> String {
+    let flag = forbidden.flag();
+    match forbidden {
+        Forbidden::Port(_) | Forbidden::OwnAddress(_) => format!(
+            "`{flag}` on the agent of {node}, or the same with --only-port if it has that; in a \
+             cluster: ConfigMap culvert-ports"
+        ),
+        Forbidden::OtherAddress(_) => format!("`{flag}` on the agent of {node}"),
+        Forbidden::Denied(_) => format!("take `{flag}` from the agent of {node}"),
     }
 }
 
@@ -80,7 +94,8 @@ mod tests {
             allowed: Some(Allowed {
                 ports: vec![9100],
                 localhost_ports: vec![7429],
-                further: vec!["10.9.9.9:502".into()],
+                further: vec!["10.9.9.9:502".into(), "192.168.1.0/24:80".into()],
+                denied_ports: vec![23],
             }),
             ..Default::default()
         };
@@ -91,6 +106,7 @@ mod tests {
             ("127.0.0.2", 9100, "127.0.0.2:9100"),
             ("10.0.3.7", 7429, "127.0.0.1:7429"),
             ("10.9.9.9", 502, "10.9.9.9:502"),
+            ("192.168.1.20", 80, "192.168.1.20:80"),
         ] {
             let candidates = rules.decide(address.parse().ok(), port).unwrap();
             assert_eq!(candidates.first.to_string(), dialled);
@@ -98,6 +114,7 @@ mod tests {
         for (address, port, flag) in [
             ("10.0.3.7", 22, "--port 22"),
             ("", 22, "--port 22"),
+            ("", 23, "--deny-port 23"),
             ("10.0.3.8", 9100, "--allow 10.0.3.8:9100"),
         ] {
             let forbidden = rules.decide(address.parse().ok(), port).unwrap_err();
@@ -105,7 +122,7 @@ mod tests {
         }
         assert_eq!(
             rules.to_string(),
-            "it allows ports 9100, on loopback 7429, and 10.9.9.9:502"
+            "it allows ports 9100, on loopback 7429, and 10.9.9.9:502, 192.168.1.0/24:80"
         );
         assert!(ReportedRules::of(&DescribeResponse::default()).is_none());
     }

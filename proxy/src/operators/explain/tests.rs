@@ -2,6 +2,7 @@
 
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode};
 use culvert_tunnel::{DialFailure, OpenError};
+use futures_util::FutureExt;
 
 use culvert_api::NodeName;
 
@@ -66,7 +67,8 @@ fn online(explainer: &Explainer, text: &str) -> Facts {
 fn facts(explainer: &Explainer, text: &str) -> Facts {
     let query: Query = text.parse().unwrap();
     let route = explainer.router.route(destination(&query));
-    explainer.facts(query, route)
+    let facts = explainer.facts(query, route).now_or_never();
+    facts.expect("there is no agent to wait for")
 }
 
 fn text(explanation: &Explanation) -> String {

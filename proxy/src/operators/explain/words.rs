@@ -1,5 +1,7 @@
 //! The words of an explanation, in the order in which a connection meets what they tell of. Pure.
 
+mod behind;
+
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -8,7 +10,7 @@ use culvert_daemon::chain;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
-use super::{DialError, Facts, PeerFacts, ReportedRules, TunnelFacts};
+use super::{DialError, Facts, PeerFacts, ReportedRules, TunnelFacts, reported_rules};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Target};
 use crate::streams::error::RouteError;
@@ -129,6 +131,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
                 names.join(" or ")
             ));
         }
+        ResolveError::Behind { routing, .. } => behind::refused(page, error, *routing),
         ResolveError::Protected { .. } => {
             page.line(
                 "directory",
@@ -217,6 +220,10 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
             page.line("directory", format!("VIP of {name}; every port"));
             page.line("steering", format!("steered{offline}"));
         }
+        Some(address) if behind::leads(owner, address, facts.query.port) => {
+            page.line("directory", format!("behind {name}"));
+            page.line("steering", format!("steered{offline}"));
+        }
         Some(address) => {
             page.line("directory", format!("address of {name}"));
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
@@ -262,11 +269,12 @@ fn node(owner: &NodeView) -> String {
         addresses.join(", ")
     };
     format!(
-        "{}: {addresses}; VIPs {}, {}; ports {}",
+        "{}: {addresses}; VIPs {}, {}; ports {}{}",
         owner.name,
         owner.vip4,
         owner.vip6,
-        listed(&owner.ports, ", ")
+        listed(&owner.ports, ", "),
+        behind::listed(owner)
     )
 }
 
@@ -366,11 +374,7 @@ fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) 
         Err(forbidden) => {
             let refused = forbidden.target();
             page.line("agent", format!("refuses to dial {refused}: {rules}"));
-            page.fix(format!(
-                "`{}` on the agent of {}; --port replaces the default ports, so repeat them",
-                forbidden.flag(),
-                target.node
-            ));
+            page.fix(reported_rules::fix(forbidden, &target.node));
         }
     }
 }

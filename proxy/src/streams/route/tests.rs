@@ -37,14 +37,15 @@ impl Backends for Hanging {
     fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
 }
 
-/// A node with two tunnels.
-struct TwoTunnels {
+/// A node with tunnels.
+struct Tunnels {
     router: Router,
+    registry: Registry,
     backends: Arc<Hanging>,
     /// What serves each tunnel at the agent.
     agents: Vec<AbortHandle>,
-    _ends: JoinSet<()>,
-    _registrations: Vec<Registration>,
+    ends: JoinSet<()>,
+    registrations: Vec<Registration>,
     _state: tempfile::TempDir,
 }
 
@@ -52,19 +53,29 @@ fn node() -> NodeName {
     "edge-1".parse().unwrap()
 }
 
-async fn two_tunnels() -> TwoTunnels {
-    let state = tempfile::tempdir().unwrap();
-    let directory = Directory::for_tests(state.path(), &[node()]);
-    let registry = Registry::new(directory.clone(), Metrics::default());
-    let router = Router::new(
-        directory,
-        registry.clone(),
-        Streams::new(Metrics::default()),
-        Metrics::default(),
-    );
-    let backends = Arc::new(Hanging::default());
-    let (mut agents, mut ends, mut registrations) = (Vec::new(), JoinSet::new(), Vec::new());
-    for slot in ["0", "1"] {
+impl Tunnels {
+    fn none() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(state.path(), &[node()]);
+        let registry = Registry::new(directory.clone(), Metrics::default());
+        let router = Router::new(
+            directory,
+            registry.clone(),
+            Streams::new(Metrics::default()),
+            Metrics::default(),
+        );
+        Self {
+            router,
+            registry,
+            backends: Arc::default(),
+            agents: Vec::new(),
+            ends: JoinSet::new(),
+            registrations: Vec::new(),
+            _state: state,
+        }
+    }
+
+    async fn add(&mut self, slot: &str) {
         let (near, far) = tokio::io::duplex(64 << 10);
         let (budget, described) = (Budget::new(1 << 20), DescribeResponse::default());
         let settings = AgentTunnel {
@@ -74,8 +85,8 @@ async fn two_tunnels() -> TwoTunnels {
             budget,
             describe: described.clone(),
         };
-        let served = backends.clone();
-        agents.push(ends.spawn(async move {
+        let served = self.backends.clone();
+        self.agents.push(self.ends.spawn(async move {
             let io = ReadAhead::new(far);
             let last_read = io.last_read();
             let state = AgentTunnelState::default();
@@ -94,39 +105,37 @@ async fn two_tunnels() -> TwoTunnels {
             budget: Budget::new(1 << 20),
         };
         let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
-        ends.spawn(async move {
+        self.ends.spawn(async move {
             driver.run().await.ok();
         });
         let described = DescribeResponse {
             slot: slot.to_owned(),
             ..described
         };
-        registrations.push(registry.register(
+        self.registrations.push(self.registry.register(
             node(),
             tunnel,
             described,
             "10.0.3.7:40000".parse().unwrap(),
         ));
     }
-    TwoTunnels {
-        router,
-        backends,
-        agents,
-        _ends: ends,
-        _registrations: registrations,
-        _state: state,
-    }
 }
 
-/// Closes the first tunnel while a stream opens in it, and the second one too if it is tried.
-/// Returns the error and the number of dials at the agent.
+/// Closes the first tunnel while a stream opens in it, and the second one too if it is tried. The
+/// second one comes up after the stream's begin. Returns the error and the number of dials at the
+/// agent.
 async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
-    let TwoTunnels {
+    let mut tunnels = Tunnels::none();
+    tunnels.add("0").await;
+    let destination = Destination::Name("edge-1".to_owned(), 9100);
+    let route = tunnels.router.route(destination).unwrap();
+    tunnels.add("1").await;
+    let Tunnels {
         router,
         backends,
         agents,
         ..
-    } = &two_tunnels().await;
+    } = &tunnels;
     let (mut client, proxy_side) = UnixStream::pair().unwrap();
     client.write_all(said).await.unwrap();
     let (proxy_side, transferred) = (Socket::from(proxy_side), Transferred::default());
@@ -134,8 +143,6 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
         client: &proxy_side,
         transferred: &transferred,
     };
-    let destination = Destination::Name("edge-1".to_owned(), 9100);
-    let route = router.route(destination).unwrap();
     let lose = async {
         for agent in agents {
             backends.dialled.notified().await;

@@ -50,6 +50,7 @@ enum Line {
 #[derive(Debug)]
 pub(in crate::trust) struct LedgerFile {
     path: PathBuf,
+    state: StateDir,
     length: u64,
     /// The length from which on it is replaced.
     longest: u64,
@@ -60,6 +61,7 @@ impl LedgerFile {
     pub(in crate::trust) fn open(state: &StateDir) -> Result<(Self, Ledger), StateError> {
         let mut file = Self {
             path: state.join(LEDGER.name),
+            state: state.clone(),
             length: 0,
             longest: 0,
         };
@@ -98,6 +100,8 @@ impl LedgerFile {
         ledger: &Ledger,
         nodes: &BTreeSet<NodeName>,
     ) -> Result<(), StateError> {
+        let state = self.state.clone();
+        let _unfrozen = state.unfrozen(&self.path)?;
         let batch = batch(ledger, nodes.iter());
         let appended = batch.and_then(|batch| {
             let mut file = File::options().append(true).open(&self.path)?;
@@ -119,6 +123,8 @@ impl LedgerFile {
 
     /// Replaces the file by this ledger, atomically.
     pub(in crate::trust) fn replace(&mut self, ledger: &Ledger) -> Result<(), StateError> {
+        let state = self.state.clone();
+        let _unfrozen = state.unfrozen(&self.path)?;
         let written = line(&Line::Version(FORMAT)).and_then(|mut text| {
             text.extend(batch(ledger, ledger.nodes.keys())?);
             write_atomic(&self.path, &text, PRIVATE)?;

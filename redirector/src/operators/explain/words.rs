@@ -33,6 +33,14 @@ pub(super) enum DirectoryEntry<'a> {
         node: &'a NodeName,
         reason: &'a str,
     },
+    /// A destination behind a node.
+    Behind(&'a NodeName),
+    /// The same, of several nodes or of the cloud too.
+    RefusedBehind {
+        reason: &'a str,
+    },
+    /// Behind a node, with other ports than these.
+    NotBehind(BTreeSet<u16>),
 }
 
 /// What the connect hooks do.
@@ -76,12 +84,28 @@ impl<'a> DirectoryEntry<'a> {
                 .node_of_vip(ip)
                 .map_or(Self::UnassignedVip, Self::Vip);
         }
+        if let Some((node, behind)) = directory
+            .behind(ip)
+            .find(|(_, behind)| Some(behind.destination.port()) == port)
+        {
+            return match behind.routing {
+                Routing::Routed => Self::Behind(node),
+                Routing::Shared | Routing::Protected => Self::RefusedBehind {
+                    reason: &behind.reason,
+                },
+            };
+        }
         let owners: Vec<&NodeName> = directory
             .nodes_of_address(ip)
             .map(|(name, _, _)| name)
             .collect();
         let Some((node, _, address)) = directory.nodes_of_address(ip).next() else {
-            return Self::Foreign;
+            let ports = ports(directory, ip);
+            return if ports.is_empty() {
+                Self::Foreign
+            } else {
+                Self::NotBehind(ports)
+            };
         };
         if address.routing == Routing::Protected {
             return Self::Protected {
@@ -98,11 +122,12 @@ impl<'a> DirectoryEntry<'a> {
     }
 }
 
-/// The ports that are steered on an edge address.
+/// The ports that are steered on an edge address, or on that of a device behind a node.
 pub(super) fn ports(directory: &Directory, ip: IpAddr) -> BTreeSet<u16> {
-    directory
-        .nodes_of_address(ip)
-        .flat_map(|(_, node, _)| node.ports.iter().copied())
+    let own = directory.nodes_of_address(ip);
+    let behind = directory.behind(ip);
+    own.flat_map(|(_, node, _)| node.ports.iter().copied())
+        .chain(behind.map(|(_, behind)| behind.destination.port()))
         .collect()
 }
 
@@ -133,6 +158,11 @@ impl fmt::Display for DirectoryEntry<'_> {
             }
             Self::Protected { node, reason } => {
                 write!(f, "address of {node}, but never steered: {reason}")
+            }
+            Self::Behind(node) => write!(f, "behind {node}"),
+            Self::RefusedBehind { reason } => write!(f, "refused: {reason}"),
+            Self::NotBehind(ports) => {
+                write!(f, "behind a node on ports {} only", listed(ports, ", "))
             }
         }
     }
@@ -230,7 +260,12 @@ pub(super) fn fix(
             }
             several => Some(by_name(several)),
         },
-        DirectoryEntry::Vip(node) | DirectoryEntry::Edge(node) => {
+        DirectoryEntry::RefusedBehind { .. } => {
+            Some("one node alone may have it behind it, and nothing else its address".to_owned())
+        }
+        DirectoryEntry::NotBehind(_) => port
+            .map(|port| format!("add {ip}:{port} where the others are: see docs/behind-a-node.md")),
+        DirectoryEntry::Vip(node) | DirectoryEntry::Edge(node) | DirectoryEntry::Behind(node) => {
             unsteered(node, by_hooks, by_nftables)
         }
     }

@@ -13,6 +13,9 @@ use crate::report::Figures;
 /// The proxy's agent port.
 pub(super) const PROXY: u16 = 7400;
 const PROXY_ADMIN: u16 = 7409;
+/// The peer ports of the proxy and of the second one.
+const PEERS: [u16; 2] = [7401, 7501];
+const SECOND_ADMIN: u16 = 7509;
 const REDIRECTOR_ADMIN: u16 = 7419;
 
 /// The tunnels whose memory is measured: agents, and tunnels of each.
@@ -24,17 +27,19 @@ const NODE_DESTINATIONS: [usize; 2] = [10, 50];
 pub(super) struct Culvert<'lab> {
     starter: Starter<'lab>,
     proxy: Process,
+    /// Another proxy. All tunnels end at the first one.
+    second: Option<Process>,
     redirector: Process,
     agents: BTreeMap<String, Process>,
     destinations: usize,
 }
 
 impl<'lab> Culvert<'lab> {
-    pub(super) fn start(starter: Starter<'lab>) -> Result<Self> {
+    pub(super) fn start(starter: Starter<'lab>, has_peer: bool) -> Result<Self> {
         let file = |name: &str| starter.cloud.file(name).display().to_string();
         std::fs::write(starter.cloud.file("nodes.toml"), directory(0))
             .context("write the directory file")?;
-        let proxy = start_proxy(&starter)?;
+        let proxy = start_proxy(&starter, has_peer)?;
         let mut command = starter.command("culvert-redirector");
         command
             .arg("--cgroup")
@@ -51,6 +56,7 @@ impl<'lab> Culvert<'lab> {
         let mut culvert = Self {
             starter,
             proxy,
+            second: None,
             redirector,
             agents: BTreeMap::new(),
             destinations: 0,
@@ -58,6 +64,11 @@ impl<'lab> Culvert<'lab> {
         culvert.wait_ready(PROXY_ADMIN)?;
         culvert.add_agent("near", PROXY, 2)?;
         culvert.wait_ready(REDIRECTOR_ADMIN)?;
+        if has_peer {
+            culvert.second = Some(start_second(&culvert.starter)?);
+            culvert.wait_ready(SECOND_ADMIN)?;
+            culvert.wait_for_peer()?;
+        }
         Ok(culvert)
     }
 
@@ -65,15 +76,31 @@ impl<'lab> Culvert<'lab> {
     pub(super) fn start_afresh(&mut self) -> Result<()> {
         self.proxy.kill()?;
         self.agents.remove("near");
-        self.proxy = start_proxy(&self.starter)?;
+        self.proxy = start_proxy(&self.starter, self.second.is_some())?;
         self.wait_ready(PROXY_ADMIN)?;
         self.start_agent("near", PROXY, 2)?;
+        self.wait_for_peer()?;
         let connect = format!("exec 3<>/dev/tcp/{}/{}", self.vip("near")?, BACKENDS[0]);
         wait::until("a client of near is steered", START_TIME, || {
             self.starter
                 .cloud
                 .output("bash", ["-c", &connect])
                 .map(drop)
+        })
+    }
+
+    /// Waits until the second proxy, if there is one, reaches the near node through the first.
+    fn wait_for_peer(&self) -> Result<()> {
+        if self.second.is_none() {
+            return Ok(());
+        }
+        let socket = self.starter.cloud.file("second-control.sock");
+        let socket = socket.display().to_string();
+        let explain = ["explain", "near", "--control-socket", &socket].map(str::to_owned);
+        wait::until("the second proxy reaches near", START_TIME, || {
+            let explained = self.starter.output("culvert-proxy", &explain)?;
+            ensure!(explained.contains(" on the link to it"), "{explained}");
+            Ok(())
         })
     }
 
@@ -91,6 +118,7 @@ impl<'lab> Culvert<'lab> {
     pub(super) fn check(&mut self) -> Result<()> {
         [&mut self.proxy, &mut self.redirector]
             .into_iter()
+            .chain(&mut self.second)
             .chain(self.agents.values_mut())
             .try_for_each(Process::check)
     }
@@ -170,6 +198,16 @@ impl<'lab> Culvert<'lab> {
         Route {
             endpoint: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
             pids: self.pids(node),
+        }
+    }
+
+    /// The same at the second proxy.
+    pub(super) fn by_peer(&self, node: &str) -> Route {
+        let socket = self.starter.cloud.file("second-connect.sock");
+        let second = self.second.iter().map(Process::pid);
+        Route {
+            endpoint: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
+            pids: self.pids(node).into_iter().chain(second).collect(),
         }
     }
 
@@ -258,7 +296,7 @@ impl<'lab> Culvert<'lab> {
     }
 }
 
-fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
+fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
     let file = |name: &str| starter.cloud.file(name).display().to_string();
     let mut command = starter.command("culvert-proxy");
     command.args([
@@ -275,9 +313,35 @@ fn start_proxy(starter: &Starter<'_>) -> Result<Process> {
             file(&format!("{socket}.sock")),
         ]);
     }
+    if has_peer {
+        command.args(["--peer", &local(PEERS[1])]);
+    }
     starter
         .cloud
         .start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
+}
+
+/// Starts a proxy that has its nodes from the first one, and no agents.
+fn start_second(starter: &Starter<'_>) -> Result<Process> {
+    let file = |name: &str| starter.cloud.file(name).display().to_string();
+    let mut command = starter.command("culvert-proxy");
+    command.args(["--log", "warn", "--state-dir", &file("second")]);
+    command.args(["--ca-cert", &file("proxy/ca.crt")]);
+    command.args(["--ca-key", &file("proxy/ca.key")]);
+    command.args(["--follow", &local(PEERS[0])]);
+    for (listener, port) in [
+        ("agent", 7500),
+        ("peer", PEERS[1]),
+        ("intercept", 7510),
+        ("admin", SECOND_ADMIN),
+    ] {
+        command.args([format!("--{listener}-listen"), local(port)]);
+    }
+    for socket in ["connect", "directory", "control", "admin"] {
+        let path = file(&format!("second-{socket}.sock"));
+        command.args([format!("--{socket}-socket"), path]);
+    }
+    starter.cloud.start_process("second", &mut command)
 }
 
 /// A directory file with that many destinations.

@@ -30,7 +30,7 @@ enum Role {
     Authority(authority::Args),
     /// Keeps the tunnels of many agents; answers each line of standard input with a line of JSON
     Agents(agents::Args),
-    /// Prints the names of the nodes in each change of a proxy's directory
+    /// Prints the nodes in each change of a proxy's directory
     Watch(watch::Args),
 }
 

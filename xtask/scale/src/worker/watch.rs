@@ -21,7 +21,8 @@ pub(crate) struct Args {
     socket: PathBuf,
 }
 
-/// Prints `ready` after the snapshot, then the names in each change, a line each.
+/// Prints `ready` after the snapshot, then each node in a change: its name, followed by ` online` if
+/// it is.
 pub(crate) fn run(args: &Args) -> Result<()> {
     std::thread::spawn(|| {
         // Without input nobody is there any more.
@@ -52,7 +53,8 @@ async fn watch(args: &Args) -> Result<()> {
             writeln!(out, "ready")?;
         }
         for node in update.nodes.iter().take(NAMED) {
-            writeln!(out, "{}", node.name)?;
+            let online = if node.online { " online" } else { "" };
+            writeln!(out, "{}{online}", node.name)?;
         }
         out.flush()?;
     }

@@ -42,6 +42,7 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                 allowed: Some(Allowed {
                     ports: vec![0, 9001, 70_000],
                     further: vec![FORGERY.into()],
+                    denied_ports: vec![],
                     ..Allowed::default()
                 }),
                 keepalive_seconds: u32::MAX,

@@ -66,8 +66,21 @@ pub(crate) struct Agent {
 impl Agent {
     /// Starts an agent named `name` with this token. Nothing is mounted yet.
     pub(crate) fn start(server: &ApiServer, name: &str, token: &str, backend: u16) -> Result<Self> {
+        Self::start_with(server, name, token, backend, &[])
+    }
+
+    /// The same with further flags.
+    pub(crate) fn start_with(
+        server: &ApiServer,
+        name: &str,
+        token: &str,
+        backend: u16,
+        further: &[&str],
+    ) -> Result<Self> {
         let folder = server.folder().join(name);
-        fs::create_dir_all(folder.join("config"))?;
+        for mounted in ["config", "ports"] {
+            fs::create_dir_all(folder.join(mounted))?;
+        }
         fs::write(folder.join("token"), token)?;
         let admin = free_address()?;
         let mut command = program("culvert-agent");
@@ -75,7 +88,9 @@ impl Agent {
             .arg("--state-dir")
             .arg(folder.join("state"))
             .arg("--cluster-config")
-            .arg(folder.join("config"));
+            .arg(folder.join("config"))
+            .arg("--ports-config")
+            .arg(folder.join("ports"));
         command
             .arg("--service-account-token")
             .arg(folder.join("token"));
@@ -86,6 +101,7 @@ impl Agent {
             "--localhost-port",
             &backend.to_string(),
         ]);
+        command.args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
         let (name, server) = (name.to_owned(), server.folder().to_owned());
         Ok(Self {
@@ -98,19 +114,26 @@ impl Agent {
         })
     }
 
-    /// Mounts the present ConfigMap as kubelet does: a link is switched to a new folder.
+    /// Mounts the present ConfigMap that the proxies write.
     pub(crate) fn mount(&self, server: &ApiServer) -> Result<()> {
-        let found = get(
-            server,
-            &["configmap", "-n", "culvert-system", "culvert-agent"],
-        )?;
-        let config = self.folder.join("config");
+        self.mount_as(server, "culvert-agent", "config")
+    }
+
+    /// Mounts the present ConfigMap of ports.
+    pub(crate) fn mount_ports(&self, server: &ApiServer) -> Result<()> {
+        self.mount_as(server, "culvert-ports", "ports")
+    }
+
+    /// Mounts a ConfigMap as kubelet does: a link is switched to a new folder.
+    fn mount_as(&self, server: &ApiServer, config_map: &str, folder: &str) -> Result<()> {
+        let found = get(server, &["configmap", "-n", "culvert-system", config_map])?;
+        let config = self.folder.join(folder);
         let version = found["metadata"]["resourceVersion"]
             .as_str()
             .context("a version")?;
         let files = format!("..{version}");
         fs::create_dir_all(config.join(&files))?;
-        for (name, text) in found["data"].as_object().context("no data")? {
+        for (name, text) in found["data"].as_object().into_iter().flatten() {
             fs::write(
                 config.join(&files).join(name),
                 text.as_str().unwrap_or_default(),

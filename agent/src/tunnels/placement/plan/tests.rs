@@ -212,7 +212,11 @@ fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
     };
     plan.tell(&id("a"), drains(&[]));
     assert!(plan.should_leave(SlotNumber(0)));
-    assert_eq!(choices(&plan, 0), all(["wait false"]), "there is no other");
+    assert_eq!(
+        choices(&plan, 0),
+        all(["look all:1"]),
+        "there is no other, unless its successor is there already"
+    );
     plan.tell(&id("a"), drains(&[("b", true)]));
     assert_eq!(choices(&plan, 0), all(["dial b:1"]));
     assert_eq!(

@@ -74,6 +74,29 @@ fn an_edge_node_is_what_the_selector_says_with_its_internal_addresses_and_ports(
 }
 
 #[test]
+fn what_is_behind_a_node_no_kubelet_may_say() {
+    let camera: BTreeSet<std::net::SocketAddr> = ["192.168.1.20:554".parse().unwrap()].into();
+    let edge_label = "node-restriction.kubernetes.io/culvert-edge";
+    let by_label = json!({"name": "edge-1", "labels": {
+        edge_label: "", "node-restriction.kubernetes.io/culvert-behind-camera": "192.168.1.20_554"}});
+    let by_annotation = json!({"name": "edge-1", "labels": {edge_label: "", "culvert.dev/edge": ""},
+        "annotations": {"culvert.dev/behind": "192.168.1.20:554"}});
+    let addresses = [("InternalIP", "10.0.3.7")];
+    assert_eq!(edge(&reduced(node(by_label, &addresses))).behind, camera);
+    let distrusted = reduced(node(by_annotation.clone(), &addresses));
+    assert!(edge(&distrusted).behind.is_empty());
+    let problem = &distrusted.problems[0];
+    assert!(
+        problem.contains("culvert-behind") && problem.contains("--trust-node-annotations"),
+        "{problem}"
+    );
+    assert_eq!(
+        edge(&trusting(node(by_annotation, &addresses))).behind,
+        camera
+    );
+}
+
+#[test]
 fn what_a_kubelet_may_write_opens_no_port_and_gives_no_name_unless_an_operator_trusts_it() {
     let metadata = json!({
         "name": "edge-1", "labels": {"culvert.dev/edge": "", "node-restriction.kubernetes.io/culvert-edge": ""},

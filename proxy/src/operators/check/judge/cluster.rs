@@ -7,6 +7,7 @@ use culvert_api::proto::control::{CertificateStatus, NodeStatus};
 
 use super::named;
 use crate::clock::UnixTime;
+use crate::cluster::PortsFacts;
 use crate::operators::check::facts::Facts;
 use crate::operators::check::finding::{Judged, failure, ok, warning};
 
@@ -96,7 +97,7 @@ pub(super) fn addresses(facts: &Facts) -> Option<Judged> {
             "reach these nodes by name, kube-apiserver by \
              --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
              what the cloud's is said by --edge-range, --service-range, --pod-range and --protect \
-             of the proxy",
+             of the proxy. Leave what is behind two nodes to one of them",
         )
     })
 }
@@ -119,13 +120,9 @@ pub(super) fn left_out(facts: &Facts) -> Option<Judged> {
 }
 
 pub(super) fn ports(facts: &Facts) -> Option<Judged> {
-    if let Some(Ok(cluster)) = &facts.cluster
-        && let Some(problem) = cluster.ports_problems.first()
-    {
-        return Some(failure(
-            problem,
-            "fix the ConfigMap: until then the last good ports are used",
-        ));
+    let cluster = facts.cluster.as_ref().and_then(|facts| facts.as_ref().ok());
+    if let Some(judged) = cluster.and_then(|cluster| config_maps_of_ports(&cluster.ports)) {
+        return Some(judged);
     }
     let nodes = facts.nodes.as_ref().ok()?;
     let mut forbidden: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
@@ -150,11 +147,37 @@ pub(super) fn ports(facts: &Facts) -> Option<Judged> {
                     .join(", ")
             ),
             format!(
-                "--port {} on these agents, besides those that they have, or take the ports away",
+                "--port {} on these agents, or take the ports away. In a cluster agents follow \
+                 ConfigMap culvert-ports within 90 s, except for --deny-port and --only-port",
                 ports.join(",")
             ),
         )
     })
+}
+
+fn config_maps_of_ports(ports: &PortsFacts) -> Option<Judged> {
+    if let Some(problem) = ports.problems.first() {
+        return Some(failure(
+            problem,
+            "fix the ConfigMap: until then the last good ports are used",
+        ));
+    }
+    if let Some(namespace) = &ports.missing_in {
+        return Some(warning(
+            format!("there is no ConfigMap {namespace}/culvert-ports"),
+            "kubectl apply -k deploy/...: it comes with the manifests. Without it, a \
+             taken-over proxy can make it, and agents dial the ports that it names",
+        ));
+    }
+    let unread = ports.unread.as_ref()?;
+    let listed: Vec<String> = unread.ports.iter().map(u16::to_string).collect();
+    Some(warning(
+        format!(
+            "kube-system/yurt-tunnel-server-cfg has ports that agents do not read: {}",
+            listed.join(", ")
+        ),
+        &unread.command,
+    ))
 }
 
 pub(super) fn certificates(facts: &Facts) -> Option<Judged> {

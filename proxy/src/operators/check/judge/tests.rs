@@ -8,7 +8,7 @@ use super::super::finding::Verdict;
 use super::host::{cgroup2, names, resolver};
 use super::*;
 use crate::clock::UnixTime;
-use crate::cluster::ClusterFacts;
+use crate::cluster::{ClusterFacts, PortsFacts, UnreadPorts};
 use crate::operators::debug::Claims;
 
 const NOW: u64 = 1_700_000_000;
@@ -76,7 +76,7 @@ fn good() -> Facts {
         cluster: Some(Ok(ClusterFacts {
             lacking: Vec::new(),
             time: Some(UnixTime::from_seconds(NOW + 1)),
-            ports_problems: Vec::new(),
+            ports: PortsFacts::default(),
             proxies: 3,
             other_labels: vec!["edge-1".into()],
         })),
@@ -140,7 +140,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 40] = [
+const FAULTS: [Fault; 42] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -504,6 +504,31 @@ const FAULTS: [Fault; 40] = [
         },
     ),
     (
+        "ports",
+        Verdict::Warning,
+        "no ConfigMap culvert-system/culvert-ports",
+        "kubectl apply -k",
+        |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| {
+                cluster.ports.missing_in = Some("culvert-system".into());
+            });
+        },
+    ),
+    (
+        "ports",
+        Verdict::Warning,
+        "agents do not read: 9051, 9052",
+        "kubectl patch x",
+        |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| {
+                cluster.ports.unread = Some(UnreadPorts {
+                    ports: [9051, 9052].into(),
+                    command: "kubectl patch x".into(),
+                });
+            });
+        },
+    ),
+    (
         "certificates",
         Verdict::Failure,
         "past",
@@ -684,7 +709,8 @@ fn a_broken_config_map_of_ports_is_named() {
     let finding = only(|facts| {
         change(facts.cluster.as_mut().unwrap(), |cluster| {
             cluster
-                .ports_problems
+                .ports
+                .problems
                 .push("ports: \"x\" is not a port".into())
         });
     });

@@ -110,6 +110,7 @@ fn a_write_that_was_cut_anywhere_leaves_the_ledger_of_before_and_the_next_one_go
     let first = {
         let mut file = LedgerFile {
             path: site.file(),
+            state: site.state.clone(),
             length: 0,
             longest: 0,
         };

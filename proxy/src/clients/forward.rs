@@ -1,0 +1,99 @@
+//! Forwarded ports, the TCP map: a port of this host stands for one port of one node. The bytes of
+//! clients pass unchanged.
+
+pub(crate) mod args;
+pub(crate) mod entry;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use culvert_api::NodeName;
+use culvert_daemon::LogBudget;
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio_util::task::TaskTracker;
+
+use crate::clients::admitted::Admitted;
+use crate::clients::raw::{RawClient, RawClients};
+use crate::clients::resetting;
+use crate::directory::Destination;
+use crate::streams::limits::ClientKind;
+use crate::streams::live::Frontend;
+use entry::{Forward, ForwardTo};
+
+/// Serves forwarded ports. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Forwarder {
+    pub(crate) raw: RawClients,
+    pub(crate) admitted: Admitted,
+    /// Limits the log lines that clients can cause.
+    pub(crate) refusals: Arc<LogBudget>,
+}
+
+/// A forwarded port, and the nodes that its selector selects now.
+#[derive(Clone)]
+pub(crate) struct ForwardedPort {
+    pub(crate) forward: Forward,
+    /// `None`: it names a node.
+    pub(crate) selected: Option<watch::Receiver<BTreeSet<NodeName>>>,
+}
+
+impl Forwarder {
+    /// Starts to serve a connection. Every failure resets it.
+    pub(crate) fn serve(
+        &self,
+        port: &ForwardedPort,
+        (accepted, client): (TcpStream, SocketAddr),
+        connections: &TaskTracker,
+    ) {
+        let local = accepted.local_addr().ok();
+        let socket = resetting(accepted, client);
+        if !self
+            .admitted
+            .has(client.ip(), local.map(|local| local.ip()))
+        {
+            if let Some(suppressed) = self.refusals.spend() {
+                tracing::warn!(
+                    client.addr = %client,
+                    forward = %port.forward,
+                    reason = "its address is in no range of --forward-client: add the range if \
+                              these clients may reach the node",
+                    suppressed,
+                    "connection to a forwarded port refused"
+                );
+            }
+            return;
+        }
+        let client = RawClient {
+            socket,
+            address: client,
+            frontend: Frontend::Forward,
+            kind: ClientKind::Address(client.ip().to_canonical()),
+        };
+        self.raw.serve(client, self.destination(port), connections);
+    }
+
+    /// The node that the entry names, or a random connected one of those that it selects. Without
+    /// a connected one: a selected node that is offline. Without a selected one: the selector, which
+    /// is the name of no node, so that the log shows it.
+    fn destination(&self, port: &ForwardedPort) -> Destination {
+        let Forward {
+            to, port: of_node, ..
+        } = &port.forward;
+        let name = match (to, &port.selected) {
+            (ForwardTo::Selected(_), Some(selected)) => self.some_of(&selected.borrow()),
+            (ForwardTo::Node(_) | ForwardTo::Selected(_), _) => None,
+        };
+        Destination::Name(name.unwrap_or_else(|| to.to_string()), of_node.get())
+    }
+
+    fn some_of(&self, nodes: &BTreeSet<NodeName>) -> Option<String> {
+        let first = rand::random_range(0..nodes.len().max(1));
+        let from_first = || nodes.iter().cycle().skip(first).take(nodes.len());
+        from_first()
+            .find(|node| self.raw.router.is_connected(node))
+            .or_else(|| from_first().next())
+            .map(ToString::to_string)
+    }
+}

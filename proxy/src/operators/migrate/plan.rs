@@ -1,0 +1,280 @@
+//! What to set up of Culvert: components, flags and ports. Pure.
+
+use std::collections::BTreeSet;
+
+use culvert_api::HostPort;
+use culvert_api::named_ports::MAX_PORTS;
+use culvert_api::ports::{AGENT_PORT, NODE_PORTS};
+use strum::{EnumIter, IntoEnumIterator};
+
+use super::rules::{Meaning, Problem};
+
+/// The node port of component `nodeport`.
+const NODE_PORT: u16 = 30740;
+
+/// A folder of deploy/components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, EnumIter)]
+pub(super) enum Component {
+    NodePort,
+    LoadBalancer,
+    Hosts,
+    EgressSelector,
+    NamesOnly,
+}
+
+/// A DaemonSet of Culvert whose flags change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Program {
+    Proxy,
+    Agent,
+}
+
+/// What is equal to the settings that were read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Plan {
+    wanted: BTreeSet<Component>,
+    /// Hosts at which agents reach the proxies.
+    hosts: BTreeSet<culvert_api::Host>,
+    /// Ports that are steered besides the usual ones.
+    ports: BTreeSet<u16>,
+    localhost_ports: BTreeSet<u16>,
+    /// Ports that agents dial though they are steered by name only.
+    agent_ports: BTreeSet<u16>,
+    /// Commands before the kustomization is applied.
+    pub(super) before: BTreeSet<String>,
+    /// Steps after that, in their order.
+    pub(super) after: Vec<String>,
+    /// kube-apiserver asks the proxy for each connection.
+    pub(super) egress: bool,
+}
+
+impl Component {
+    pub(super) const fn folder(self) -> &'static str {
+        match self {
+            Self::NodePort => "nodeport",
+            Self::LoadBalancer => "loadbalancer",
+            Self::Hosts => "hosts",
+            Self::EgressSelector => "egress-selector",
+            Self::NamesOnly => "names-only",
+        }
+    }
+}
+
+impl Program {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Proxy => "culvert-proxy",
+            Self::Agent => "culvert-agent",
+        }
+    }
+}
+
+impl Plan {
+    pub(super) fn want(&mut self, component: Component) {
+        self.wanted.insert(component);
+        if component == Component::EgressSelector {
+            self.wanted.insert(Component::NamesOnly);
+            self.egress = true;
+        }
+    }
+
+    /// A command before the kustomization is applied.
+    pub(super) fn before(&mut self, command: impl Into<String>) {
+        self.before.insert(command.into());
+    }
+
+    /// A step after the kustomization is applied.
+    pub(super) fn after(&mut self, step: impl Into<String>) {
+        let step = step.into();
+        if !self.after.contains(&step) {
+            self.after.push(step);
+        }
+    }
+
+    /// Deletes an object after that. A name that a shell would take for something else is left out.
+    pub(super) fn delete(&mut self, namespace: &str, kind: &str, name: &str) {
+        let plain = |text: &str| {
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
+            !text.is_empty() && text.chars().all(plain)
+        };
+        if [namespace, kind, name].into_iter().all(plain) {
+            let kind = kind.to_lowercase();
+            self.after(format!("kubectl -n {namespace} delete {kind} {name}"));
+        }
+    }
+
+    /// Steers further ports on all edge nodes.
+    pub(super) fn steer(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.ports.extend(ports);
+    }
+
+    /// Steers further ports, which agents dial on loopback.
+    pub(super) fn steer_to_loopback(&mut self, ports: impl IntoIterator<Item = u16>) {
+        self.localhost_ports.extend(ports);
+    }
+
+    /// Lets agents dial a port.
+    pub(super) fn allow(&mut self, port: u16) {
+        self.agent_ports.insert(port);
+    }
+
+    /// Agents dial this host, at Culvert's own port. A variable such as `$(HOST)` names none.
+    pub(super) fn advertise(&mut self, address: &str) -> Result<Meaning, String> {
+        if address.contains('$') {
+            return Ok(Meaning::equal(
+                "--advertise of culvert-proxy: the value is a variable here, so write it yourself",
+            ));
+        }
+        let dialled: HostPort = address.parse().map_err(|wrong| format!("{wrong}"))?;
+        let meaning = Meaning::equal(format!(
+            "--advertise of culvert-proxy, with Culvert's own port in place of {}: open or forward \
+             it there",
+            dialled.port
+        ));
+        self.hosts.insert(dialled.host);
+        Ok(meaning)
+    }
+
+    /// The components, in a stable order. A load balancer includes the node port.
+    pub(super) fn components(&self) -> Vec<Component> {
+        let balanced = self.wanted.contains(&Component::LoadBalancer);
+        Component::iter()
+            .filter(|component| self.wanted.contains(component))
+            .filter(|component| !(balanced && *component == Component::NodePort))
+            .collect()
+    }
+
+    /// The keys and values of ConfigMap culvert-ports, unless the usual ports are enough.
+    pub(super) fn config_map(&self) -> Option<Vec<(&'static str, String)>> {
+        let (ports, localhost) = (self.all_ports(), &self.localhost_ports);
+        if localhost.is_empty() && ports == BTreeSet::from(NODE_PORTS) {
+            return None;
+        }
+        let mut data = vec![("ports", list(&ports))];
+        if !localhost.is_empty() {
+            data.push(("localhost-ports", list(localhost)));
+        }
+        Some(data)
+    }
+
+    /// The flags that come to those of the manifests.
+    pub(super) fn flags(&self) -> Vec<(Program, String)> {
+        let port = if self.components().contains(&Component::NodePort) {
+            NODE_PORT
+        } else {
+            AGENT_PORT
+        };
+        let at = |host: &culvert_api::Host| HostPort {
+            host: host.clone(),
+            port,
+        };
+        let mut flags: Vec<(Program, String)> = self
+            .hosts
+            .iter()
+            .map(|host| (Program::Proxy, format!("--advertise={}", at(host))))
+            .collect();
+        let dialled: BTreeSet<u16> = self.all_ports().union(&self.agent_ports).copied().collect();
+        if dialled != BTreeSet::from(NODE_PORTS) {
+            flags.push((Program::Agent, format!("--port={}", list(&dialled))));
+        }
+        if !self.localhost_ports.is_empty() {
+            let ports = list(&self.localhost_ports);
+            flags.push((Program::Agent, format!("--localhost-port={ports}")));
+        }
+        flags
+    }
+
+    /// Whether the proxy will accept its ports.
+    pub(super) fn check(&self) -> Result<(), Problem> {
+        let count = self.all_ports().len() + self.localhost_ports.len();
+        if count <= MAX_PORTS {
+            return Ok(());
+        }
+        Err(Problem::new(
+            "ports",
+            format!(
+                "{count} with the usual ones, and culvert-ports takes {MAX_PORTS}: leave out those \
+                 that are dialled by name, because every port of a node is reached by its name"
+            ),
+        ))
+    }
+
+    fn all_ports(&self) -> BTreeSet<u16> {
+        let mut ports: BTreeSet<u16> = NODE_PORTS.into();
+        ports.extend(&self.ports);
+        ports.retain(|port| !self.localhost_ports.contains(port));
+        ports
+    }
+}
+
+fn list(ports: &BTreeSet<u16>) -> String {
+    let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+    ports.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_found_changes_nothing() {
+        let plan = Plan::default();
+        assert_eq!((plan.config_map(), plan.flags()), (None, Vec::new()));
+        assert!(plan.components().is_empty());
+    }
+
+    #[test]
+    fn agents_dial_culverts_own_port_and_the_node_port_where_there_is_one() {
+        let mut plan = Plan::default();
+        plan.advertise("tunnel.example:10262").unwrap();
+        let flag = |text: &str| vec![(Program::Proxy, text.to_owned())];
+        assert_eq!(plan.flags(), flag("--advertise=tunnel.example:7400"));
+        plan.want(Component::NodePort);
+        assert_eq!(plan.flags(), flag("--advertise=tunnel.example:30740"));
+        plan.want(Component::LoadBalancer);
+        assert_eq!(plan.flags(), flag("--advertise=tunnel.example:7400"));
+        assert_eq!(plan.components(), [Component::LoadBalancer]);
+        plan.advertise("$(ADDRESS):10262").unwrap();
+        assert_eq!(plan.flags(), flag("--advertise=tunnel.example:7400"));
+        assert!(plan.advertise("tunnel.example").is_err());
+    }
+
+    #[test]
+    fn a_name_that_a_shell_would_run_is_in_no_command() {
+        let mut plan = Plan::default();
+        plan.delete("kube-system", "DaemonSet", "x; reboot");
+        plan.delete("kube-system", "DaemonSet", "agent");
+        assert_eq!(
+            plan.after,
+            ["kubectl -n kube-system delete daemonset agent"]
+        );
+    }
+
+    #[test]
+    fn a_port_is_steered_dialled_and_dialled_in_one_way_only() {
+        let mut plan = Plan::default();
+        plan.steer([9445, 10266]);
+        plan.steer_to_loopback([10266]);
+        plan.allow(22);
+        assert_eq!(
+            plan.config_map().unwrap(),
+            [
+                ("ports", "7429,9100,9445,10250,10255".to_owned()),
+                ("localhost-ports", "10266".to_owned())
+            ]
+        );
+        assert_eq!(
+            plan.flags(),
+            [
+                (
+                    Program::Agent,
+                    "--port=22,7429,9100,9445,10250,10255".to_owned()
+                ),
+                (Program::Agent, "--localhost-port=10266".to_owned())
+            ]
+        );
+        plan.check().unwrap();
+        plan.steer(1..=24);
+        assert!(plan.check().unwrap_err().to_string().contains("takes 28"));
+    }
+}

@@ -1,0 +1,157 @@
+//! What each setting of another tunnel means for Culvert, as tables; and what was found.
+
+use super::kubernetes::Flag;
+use super::plan::Plan;
+
+/// What a setting means for Culvert.
+pub(super) enum Rule {
+    /// Culvert does the same.
+    Equal(&'static str),
+    /// Culvert has nothing equal, and why.
+    NoEqual(&'static str),
+    /// The value decides, or becomes part of the plan.
+    Apply(fn(Option<&str>, &mut Plan) -> Result<Meaning, String>),
+}
+
+/// The rules for the settings of one program or file, by the name of the setting.
+pub(super) type Table = &'static [(&'static str, Rule)];
+
+/// What a setting that was found means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Equal(String),
+    NoEqual(String),
+    /// No table has it.
+    Unknown,
+}
+
+/// The reason why an input cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}: {problem}")]
+pub(super) struct Problem {
+    place: String,
+    problem: String,
+}
+
+/// What was found, in the order of the input.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    pub(super) places: Vec<(String, Vec<Line>)>,
+}
+
+/// A setting and its meaning.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) setting: String,
+    pub(super) meaning: Meaning,
+}
+
+impl Problem {
+    pub(super) fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self {
+            place: place.into(),
+            problem: problem.into(),
+        }
+    }
+}
+
+impl Meaning {
+    pub(super) fn equal(text: impl Into<String>) -> Self {
+        Self::Equal(text.into())
+    }
+
+    pub(super) fn no_equal(text: impl Into<String>) -> Self {
+        Self::NoEqual(text.into())
+    }
+}
+
+impl Report {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Notes a setting, below the other ones of its place.
+    pub(super) fn add(&mut self, place: &str, setting: &str, meaning: Meaning) {
+        let line = Line {
+            setting: setting.to_owned(),
+            meaning,
+        };
+        match self.places.iter_mut().find(|(known, _)| known == place) {
+            Some((_, lines)) => lines.push(line),
+            None => self.places.push((place.to_owned(), vec![line])),
+        }
+    }
+
+    /// Looks a setting up in a table, applies its rule, and notes it. `shown` is its name for
+    /// people.
+    pub(super) fn look_up(
+        &mut self,
+        (place, shown): (&str, &str),
+        table: Table,
+        (name, value): (&str, Option<&str>),
+        plan: &mut Plan,
+    ) -> Result<(), Problem> {
+        let meaning = match table.iter().find(|(known, _)| *known == name) {
+            None => Meaning::Unknown,
+            Some((_, Rule::Equal(text))) => Meaning::equal(*text),
+            Some((_, Rule::NoEqual(text))) => Meaning::no_equal(*text),
+            Some((_, Rule::Apply(apply))) => apply(value, plan)
+                .map_err(|problem| Problem::new(place, format!("{shown}: {problem}")))?,
+        };
+        self.add(place, shown, meaning);
+        Ok(())
+    }
+
+    /// Looks up all flags of a program.
+    pub(super) fn look_up_flags(
+        &mut self,
+        place: &str,
+        table: Table,
+        flags: &[Flag],
+        plan: &mut Plan,
+    ) -> Result<(), Problem> {
+        for flag in flags {
+            let shown = format!("--{}", flag.name);
+            let setting = (flag.name.as_str(), flag.value.as_deref());
+            self.look_up((place, &shown), table, setting, plan)?;
+        }
+        Ok(())
+    }
+
+    /// How many settings have an equal.
+    pub(super) fn summary(&self) -> String {
+        let (mut equal, mut none, mut unknown) = (0_u32, 0_u32, 0_u32);
+        for line in self.places.iter().flat_map(|(_, lines)| lines) {
+            match line.meaning {
+                Meaning::Equal(_) => equal += 1,
+                Meaning::NoEqual(_) => none += 1,
+                Meaning::Unknown => unknown += 1,
+            }
+        }
+        format!(
+            "{} settings: {equal} with an equal, {none} without, {unknown} unknown",
+            equal + none + unknown
+        )
+    }
+}
+
+/// The ports of a list with commas. An entry `A=B` is port A.
+pub(super) fn ports(text: &str) -> Result<Vec<u16>, String> {
+    let entries = text.split([',', '\n']).map(str::trim);
+    entries
+        .filter(|entry| !entry.is_empty())
+        .map(|entry| port(entry.split_once('=').map_or(entry, |(left, _)| left)))
+        .collect()
+}
+
+/// One port.
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    let shown: String = text.chars().take(40).collect();
+    text.trim()
+        .parse()
+        .ok()
+        .filter(|port| *port != 0)
+        .ok_or_else(|| {
+            format!("{shown:?} is not a port: write 1 to 65535, with commas between them")
+        })
+}

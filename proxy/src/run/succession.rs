@@ -1,0 +1,82 @@
+//! The place of this proxy in the row of proxies of its host: what it takes over from the one
+//! before, and what it leaves to the next one.
+
+use std::time::Duration;
+
+use culvert_daemon::{Gate, LocalSocket, Readiness, SocketUse, Supervisor};
+use tokio::time::timeout;
+
+use super::Proxy;
+use crate::args::RunArgs;
+use crate::handover::{AgentsGo, Giver, LastCall, Takeover};
+
+/// The socket on which a successor asks, in the state directory: a successor
+/// has the same one.
+pub(super) const SOCKET: &str = "handover.sock";
+
+/// The time that a start waits for the first agent, if there are nodes. Agents try again every few
+/// seconds.
+const FIRST_TUNNEL: Duration = Duration::from_secs(10);
+
+/// Asks the proxy that runs on this host, and the redirector, for listening sockets.
+pub(super) async fn ask_others(args: &RunArgs) -> Takeover {
+    let redirector = &args.listen.redirector_handover_socket;
+    Takeover::ask(&args.state_dir.join(SOCKET), redirector).await
+}
+
+impl Proxy {
+    /// A proxy with nodes is ready when the first agent is back, or when none comes.
+    pub(super) fn spawn_first_tunnel(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
+        if self.directory.nodes().is_empty() {
+            return;
+        }
+        let (gate, registry) = (readiness.gate("tunnels"), self.registry.clone());
+        gate.close("no agent is back yet");
+        supervisor.spawn_observer("first tunnel", async move {
+            if timeout(FIRST_TUNNEL, registry.has_any()).await.is_err() {
+                tracing::info!("ready without a tunnel: no agent came back");
+            }
+            gate.open();
+            std::future::pending().await
+        });
+    }
+
+    /// Waits for a successor, and prepares the end of this proxy.
+    pub(super) fn spawn_departure(
+        &self,
+        supervisor: &mut Supervisor,
+        listening: Gate,
+        handover: LocalSocket,
+    ) {
+        let (drain, listeners) = (supervisor.drain(), self.listeners.clone());
+        let departure = self.departure.clone();
+        let giver = Giver {
+            listeners: listeners.clone(),
+            state: self.state.clone(),
+            trust: self.trust.clone(),
+            registry: self.registry.clone(),
+            departure: departure.clone(),
+            drain: drain.clone(),
+        };
+        supervisor.spawn_observer("hand-over", giver.serve(handover));
+        supervisor.depart_by(departure.clone().last_call(LastCall {
+            listeners: listeners.clone(),
+            streams: self.streams.clone(),
+            registry: self.registry.clone(),
+            grace: self.args.grace,
+            redirector: self.args.listen.redirector_handover_socket.clone(),
+        }));
+        if self.args.kubernetes.kubernetes {
+            supervisor.afterwards(departure.clone().successor_ended());
+        }
+        supervisor.spawn_observer("departure", async move {
+            drain.leaving().await;
+            listening.close("the proxy drains: it is about to end");
+            departure.send_agents(AgentsGo::Elsewhere);
+            listeners.release(&[SocketUse::Agents]);
+            drain.begun().await;
+            listeners.release(&[SocketUse::Clients, SocketUse::Programs]);
+            std::future::pending().await
+        });
+    }
+}

@@ -1,0 +1,79 @@
+//! A port by ConfigMap `culvert-ports` alone: no DaemonSet is edited, and no pod is restarted.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use culvert_lab::wait;
+use serde_json::{Value, json};
+
+use crate::cluster::MASTER;
+use crate::command::Running;
+use crate::install;
+use crate::world::{EDGE_1_ADDRESS, World};
+
+const PORT: u16 = 9051;
+/// Kubelet takes up to 90 s to replace the files of a mounted ConfigMap; the rest is curl's.
+const OPENED: Duration = Duration::from_secs(95);
+/// Time for a server to start, and for curl to give up.
+const SERVER: Duration = Duration::from_secs(30);
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    let address = format!("{EDGE_1_ADDRESS}:{PORT}");
+    let (_, port) = address.split_once(':').unwrap_or_default();
+    let mut python = world.cluster.enter("edge-1", "python3");
+    let serve = ["-m", "http.server", port, "--bind", EDGE_1_ADDRESS];
+    let line = python.args(serve).arg("--directory").arg(world.folder());
+    let mut server = Running::start(world.folder(), "edge-port", line)?;
+    let url = format!("http://{address}/");
+    let get = ["curl", "-sS", "-m", "5", "-o", "/dev/null", &url];
+    wait::until("the server answers on its node", SERVER, || {
+        server.check()?;
+        world.cluster.on("edge-1", &get).map(drop)
+    })?;
+    let pods = agents(world)?;
+    world.claim(
+        "a port of edge-1 is closed to the cloud; as one of YurtTunnel's in culvert-ports it is \
+         answered within 90 s, by the same pods",
+        |world| {
+            let closed = world.cluster.on(MASTER, &get).is_err();
+            ensure!(closed, "{url} answers before anybody opened it");
+            set(world, &json!({"dnat-ports-pair": format!("{port}=10264")}))?;
+            wait::until("the port answers", OPENED, || {
+                server.check()?;
+                world.cluster.on(MASTER, &get).map(drop)
+            })?;
+            let now = agents(world)?;
+            ensure!(now == pods, "{pods:?} became {now:?}");
+            let explained = world.in_pod("culvert-proxy", &["explain", &address])?;
+            let open = explained.lines().any(|line| {
+                let (title, said) = line.trim().split_once(' ').unwrap_or_default();
+                title == "steering" && said.trim() == "steered"
+            });
+            ensure!(open, "{explained}");
+            Ok(())
+        },
+    )?;
+    world.claim("without it the port is closed at once", |world| {
+        set(world, &json!({"dnat-ports-pair": null}))?;
+        wait::until("the port is closed", SERVER, || {
+            let closed = world.cluster.on(MASTER, &get).is_err();
+            ensure!(closed, "{url} answers");
+            Ok(())
+        })
+    })?;
+    install::all_online(world)
+}
+
+/// The names of the agents' pods.
+fn agents(world: &World) -> Result<Vec<String>> {
+    let pods = world.pods("culvert-agent")?.into_values();
+    Ok(pods.map(|pod| pod.name).collect())
+}
+
+/// Changes keys of `culvert-ports` as an administrator does.
+pub(super) fn set(world: &World, data: &Value) -> Result<()> {
+    let patch = json!({ "data": data }).to_string();
+    let line = ["patch", "configmap", "culvert-ports", "--type=merge", "-p"];
+    world.culvert(&[&line[..], &[&patch]].concat()).map(drop)
+}

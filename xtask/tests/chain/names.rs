@@ -1,0 +1,350 @@
+//! Name-routed ports: clients on a cloud node without a redirector, stock curl and Prometheus among
+//! them.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::cloud_host::CloudHost;
+use culvert_lab::culvert::Options;
+use culvert_lab::host::Host;
+use culvert_lab::process::Process;
+use culvert_lab::self_signed::SelfSigned;
+use culvert_lab::site::Site;
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::{Lab, inside, wait};
+
+use crate::world::{self, FORBIDDEN, World};
+
+/// Two nodes with one address.
+const EDGES: &[Host] = &[Host::Edge2, Host::Edge3];
+/// Their ports of TLS and HTTP, in every allow-list.
+const TLS: u16 = 10250;
+const HTTP: u16 = 10255;
+/// In every allow-list, but no program listens there.
+const CLOSED: u16 = 7428;
+/// The ports of the proxy that stand for them.
+const OWN_TLS: u16 = 7450;
+const OWN_HTTP: u16 = 7451;
+const OWN_FORBIDDEN: u16 = 7452;
+const OWN_CLOSED: u16 = 7453;
+
+const SOON: Duration = Duration::from_secs(30);
+
+/// The range of the lab's cloud nodes, which have public addresses.
+const CLOUD: &str = "203.0.113.0/24";
+
+#[test]
+fn stock_curl_and_prometheus_reach_both_nodes_of_one_address_by_name() {
+    world::prepared(
+        EDGES,
+        |_| Ok(listening(CLOUD)),
+        |world| {
+            CloudHost::add_all(world.lab)?;
+            let _backends = backends(world.lab)?;
+            for node in ["edge-2", "edge-3"] {
+                for name in [node.to_owned(), format!("{node}.edge.internal")] {
+                    let page = body(curl(world, &[&http(&name)])?)?;
+                    let shown = format!("nodename=\"{node}\"");
+                    ensure!(page.contains(&shown), "{name}: no {shown} in {page}");
+                    // The certificate of the node itself: TLS was not ended on the way.
+                    let page = body(curl(
+                        world,
+                        &["--cacert", &ca(world.lab, node), &https(&name)],
+                    )?)?;
+                    ensure!(
+                        page.contains("tls_nodename") && page.contains(&shown),
+                        "{name}: {page}"
+                    );
+                }
+            }
+            world.wait_proxy_log(
+                "stream ended",
+                &[("frontend", "name_tls"), ("original_dst", "edge-3:10250")],
+            )?;
+            scrape(world)
+        },
+    );
+}
+
+#[test]
+fn a_refused_client_learns_why_in_its_own_protocol() {
+    world::prepared(
+        EDGES,
+        |_| Ok(listening(CLOUD)),
+        |world| {
+            CloudHost::add_all(world.lab)?;
+            let _backends = backends(world.lab)?;
+            for (args, status, words) in [
+                (
+                    &["http://edge-9:10255/"][..],
+                    " 421",
+                    "no edge node is named \"edge-9\"",
+                ),
+                (&["http://edge-9:10255/"], " 421", "edge-2, edge-3"),
+                (
+                    &["-H", "Host:", "http://edge-2:10255/"],
+                    " 421",
+                    "the request has no Host",
+                ),
+                (&["http://edge-2:7428/"], " 502", "culvert: edge-2: "),
+                (&["http://edge-2:9666/"], " 403", "culvert: edge-2: "),
+            ] {
+                let said = body(curl(world, args)?)?;
+                ensure!(
+                    said.contains(words) && said.ends_with(status),
+                    "{args:?}: {said}"
+                );
+            }
+            for (url, alert) in [
+                ("https://edge-9:10250/", "unrecognized name"),
+                ("https://203.0.113.1:7450/", "unrecognized name"),
+                ("https://edge-2:7428/", "internal error"),
+                ("https://edge-2:9666/", "access denied"),
+            ] {
+                let error = curl(world, &["-k", url])?;
+                let error = String::from_utf8_lossy(&error.stderr).into_owned();
+                ensure!(error.contains(alert), "{url}: {error}");
+            }
+            let http2 = curl(world, &["--http2-prior-knowledge", "-v", &http("edge-2")])?;
+            let said = String::from_utf8_lossy(&http2.stderr).into_owned();
+            ensure!(!http2.status.success(), "{said}");
+            world.wait_proxy_log(
+                "connection to a name-routed port refused",
+                &[("reason", "HTTP/2 without TLS is not served here")],
+            )
+        },
+    );
+}
+
+#[test]
+fn a_client_of_another_range_is_reset() {
+    world::prepared(
+        EDGES,
+        |_| Ok(listening("192.0.2.0/24")),
+        |world| {
+            CloudHost::add_all(world.lab)?;
+            let refused = curl(world, &[&http("edge-2")])?;
+            // A reset: curl calls a very early one a failed connect.
+            ensure!(matches!(refused.status.code(), Some(7 | 56)), "{refused:?}");
+            world.wait_proxy_log(
+                "connection to a name-routed port refused",
+                &[("reason", "in no range of --name-client")],
+            )
+        },
+    );
+}
+
+#[test]
+fn a_client_that_does_not_say_its_node_in_time_is_ended() {
+    world::prepared(
+        EDGES,
+        |_| Ok(listening(CLOUD)),
+        |world| {
+            let began = Instant::now();
+            let mut silent = dial(world)?;
+            let mut slow = dial(world)?;
+            slow.write_all(b"GET / HTTP/1.1\r\n")?;
+            let mut answer = String::new();
+            slow.read_to_string(&mut answer)?;
+            ensure!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
+            let end = silent.read(&mut [0]).map_err(|error| error.kind());
+            ensure!(end == Err(ErrorKind::ConnectionReset), "{end:?}");
+            let took = began.elapsed();
+            ensure!(
+                (Duration::from_secs(8)..Duration::from_secs(20)).contains(&took),
+                "{took:?}"
+            );
+            Ok(())
+        },
+    );
+}
+
+#[test]
+fn silent_clients_lock_nobody_out() {
+    world::prepared(
+        EDGES,
+        |_| Ok(few_handshakes()),
+        |world| {
+            CloudHost::add_all(world.lab)?;
+            let _backends = backends(world.lab)?;
+            // Twice as many as may be silent at once. Those that find no room are reset.
+            let silent: Vec<_> = (0..64).filter_map(|_| dial(world).ok()).collect();
+            ensure!(silent.len() >= 32, "only {} got through", silent.len());
+            wait::until("edge-2 answers", SOON, || {
+                let page = body(curl(world, &[&http("edge-2")])?)?;
+                ensure!(page.contains("nodename=\"edge-2\""), "{page}");
+                Ok(())
+            })?;
+            drop(silent);
+            Ok(())
+        },
+    );
+}
+
+/// Ports of the lab's nodes by name, for clients of this range.
+fn listening(clients: &str) -> Options {
+    let mut args = vec!["--name-client".to_owned(), clients.to_owned()];
+    for (own, port) in [
+        (OWN_TLS, TLS),
+        (OWN_HTTP, HTTP),
+        (OWN_FORBIDDEN, FORBIDDEN),
+        (OWN_CLOSED, CLOSED),
+    ] {
+        args.extend(["--name-listen".to_owned(), format!("[::]:{own}={port}")]);
+    }
+    let mut options = world::proxy_options(args);
+    options.ports.push(CLOSED);
+    options
+}
+
+/// Room for 32 silent clients.
+fn few_handshakes() -> Options {
+    let mut options = listening(CLOUD);
+    options
+        .proxy
+        .extend(["--max-handshakes".to_owned(), "2".to_owned()]);
+    options
+}
+
+fn http(name: &str) -> String {
+    format!("http://{name}:{HTTP}/metrics")
+}
+
+fn https(name: &str) -> String {
+    format!("https://{name}:{TLS}/metrics")
+}
+
+/// The authority of a node's certificate: itself.
+fn ca(lab: &Lab, node: &str) -> String {
+    let host = Host::from_name(node).expect("a host of the lab");
+    lab.site(host).file("tls/tls.crt").display().to_string()
+}
+
+/// node_exporter and openssl's server on both nodes.
+fn backends(lab: &Lab) -> Result<Vec<Process>> {
+    let mut backends = Vec::new();
+    for host in EDGES {
+        let site = lab.site(*host);
+        let mut exporter = site.command(Unpacked::NodeExporter.program());
+        exporter.args([
+            "--collector.disable-defaults",
+            "--collector.uname",
+            &format!("--web.listen-address=:{HTTP}"),
+        ]);
+        backends.push(site.start_process("exporter", &mut exporter)?);
+        backends.push(tls_backend(site)?);
+        wait::until("the backends listen", SOON, || {
+            site.http_get(HTTP, "/metrics").map(drop)
+        })?;
+    }
+    Ok(backends)
+}
+
+/// openssl's server with the node's own certificate; it serves one page of metrics.
+fn tls_backend(site: &Site) -> Result<Process> {
+    let node = site.host().name();
+    let folder = site.file("tls");
+    std::fs::create_dir_all(&folder)?;
+    let page = format!("tls_nodename{{nodename=\"{node}\"}} 1\n");
+    std::fs::write(folder.join("metrics"), page)?;
+    let names = format!("subjectAltName=DNS:{node},DNS:{node}.edge.internal");
+    SelfSigned::make(&folder, "tls", &format!("/CN={node}"), &names)?;
+    let mut command = site.command("sh");
+    // s_server serves files of its working directory, which is the root directory in a new mount
+    // namespace.
+    command.args([
+        "-c",
+        r#"cd "$0" && exec openssl s_server -accept "$1" -cert tls.crt -key tls.key -WWW -quiet"#,
+    ]);
+    site.start_process("tls", command.arg(&folder).arg(TLS.to_string()))
+}
+
+/// The outcome of a stock curl on another cloud node, which dials the proxy in place of the nodes.
+fn curl(world: &World<'_>, args: &[&str]) -> Result<Output> {
+    let mut command = CloudHost::Second.command(world.lab, "curl");
+    command.args(["--silent", "--show-error", "--max-time", "20"]);
+    for (own, port) in [
+        (OWN_TLS, TLS),
+        (OWN_HTTP, HTTP),
+        (OWN_FORBIDDEN, FORBIDDEN),
+        (OWN_CLOSED, CLOSED),
+    ] {
+        command
+            .arg("--connect-to")
+            .arg(format!(":{port}:203.0.113.1:{own}"));
+    }
+    command
+        .args(["--write-out", " %{http_code}"])
+        .args(args)
+        .output()
+        .context("run curl")
+}
+
+/// What curl printed.
+fn body(output: Output) -> Result<String> {
+    let (said, error) = (&output.stdout, &output.stderr);
+    let error = String::from_utf8_lossy(error);
+    ensure!(output.status.success(), "curl: {error}");
+    Ok(String::from_utf8_lossy(said).into_owned())
+}
+
+/// A connection to the proxy that says nothing yet.
+fn dial(world: &World<'_>) -> Result<TcpStream> {
+    let address = SocketAddr::from((CloudHost::First.address(), OWN_HTTP));
+    let netns = world.lab.site(Host::Cloud).netns();
+    let socket = inside::run(netns, || Ok(TcpStream::connect_timeout(&address, SOON)?))?;
+    socket.set_read_timeout(Some(SOON))?;
+    Ok(socket)
+}
+
+/// Debian's Prometheus on a cloud node without redirector scrapes both nodes: HTTP with the proxy as
+/// its forward proxy, TLS with the node's name as the server name.
+fn scrape(world: &World<'_>) -> Result<()> {
+    const PORT: u16 = 9090;
+    let cloud = world.lab.site(Host::Cloud);
+    let config = cloud.file("names-prometheus.yml");
+    std::fs::write(&config, prometheus_config(world.lab))?;
+    let host = CloudHost::Second;
+    let mut command = host.command(world.lab, Unpacked::Prometheus.program());
+    command
+        .arg(format!("--config.file={}", config.display()))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            cloud.file("names-prometheus").display()
+        ))
+        .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
+    let mut prometheus = cloud.start_process("names-prometheus", &mut command)?;
+    wait::until("Prometheus has scraped both nodes", SOON, || {
+        prometheus.check()?;
+        for name in ["node_uname_info", "tls_nodename"] {
+            let query = format!("/api/v1/query?query={name}");
+            let found = host.http_get(world.lab, PORT, &query)?;
+            for node in ["edge-2", "edge-3"] {
+                if !found.contains(&format!("\"nodename\":\"{node}\"")) {
+                    bail!(host.http_get(world.lab, PORT, "/api/v1/targets")?);
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn prometheus_config(lab: &Lab) -> String {
+    let proxy = CloudHost::First.address();
+    let jobs = ["edge-2", "edge-3"].map(|node| {
+        format!(
+            "- job_name: {node}\n  proxy_url: http://{proxy}:{OWN_HTTP}\n  static_configs: [{{ \
+             targets: ['{node}:{HTTP}'] }}]\n- job_name: {node}-tls\n  scheme: https\n  \
+             tls_config: {{ server_name: {node}, ca_file: '{}' }}\n  static_configs: [{{ targets: \
+             ['{proxy}:{OWN_TLS}'] }}]\n",
+            ca(lab, node)
+        )
+    });
+    format!(
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n{}",
+        jobs.concat()
+    )
+}
