@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_api::{AllowedRange, HostPort};
+use culvert_api::{AllowedRange, HostPort, NodeName};
 use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 
 use crate::dial::pin::Pin;
@@ -287,7 +287,7 @@ pub(crate) struct JoinArgs {
     #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
     pub(crate) ca_pin: Pin,
 
-    /// The token; it works once.
+    /// The token; it works once, or once for each of its nodes.
     #[arg(
         long,
         env = "CULVERT_TOKEN",
@@ -295,6 +295,10 @@ pub(crate) struct JoinArgs {
         hide_env_values = true
     )]
     pub(crate) token: Token,
+
+    /// Which node this is, if the token is for several; otherwise the token says so.
+    #[arg(long, env = "CULVERT_NODE", value_name = "NODE")]
+    pub(crate) node: Option<NodeName>,
 
     /// The name in the proxies' certificates, whatever host is dialled.
     #[arg(

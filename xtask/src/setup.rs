@@ -20,7 +20,7 @@ pub use kustomize::program as kustomize;
 pub use python::interpreter as python_with_grpc;
 
 /// Programs that tests and the demo run, each with its Debian package.
-const PROGRAMS: [(&str, &str); 15] = [
+const PROGRAMS: [(&str, &str); 16] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -36,6 +36,7 @@ const PROGRAMS: [(&str, &str); 15] = [
     ("hostname", "hostname"),
     ("python3", "python3"),
     ("dbus-daemon", "dbus-daemon"),
+    ("ssh", "openssh-client"),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use culvert_api::NodeName;
 use culvert_api::proto::enroll::enroll_client::EnrollClient;
 use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use http::{Request, Response, Uri};
@@ -46,8 +47,8 @@ pub(crate) struct Enrolled {
 /// What stands for a certificate before there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Credential<'a> {
-    /// Of `culvert-proxy token create`.
-    Join(&'a Token),
+    /// Of `culvert-proxy token create`, and the node to become if the token is for several.
+    Join(&'a Token, Option<&'a NodeName>),
     /// Of the agent's pod.
     ServiceAccount(&'a Token),
 }
@@ -59,15 +60,17 @@ pub(crate) async fn join(
     key: &KeyPair,
     server_name: &str,
 ) -> Result<Enrolled, EnrollError> {
-    let (token, service_account_token) = match credential {
-        Credential::Join(token) => (token.0.clone(), String::new()),
-        Credential::ServiceAccount(token) => (String::new(), token.0.clone()),
-    };
-    let request = JoinRequest {
-        token,
+    let mut request = JoinRequest {
         csr: csr(key)?,
-        service_account_token,
+        ..JoinRequest::default()
     };
+    match credential {
+        Credential::Join(token, node) => {
+            request.token.clone_from(&token.0);
+            request.node = node.map(ToString::to_string).unwrap_or_default();
+        }
+        Credential::ServiceAccount(token) => request.service_account_token.clone_from(&token.0),
+    }
     let answer = call(connection, async |mut client| client.join(request).await).await?;
     enrolled(answer, key, server_name)
 }

@@ -49,6 +49,11 @@ async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<
     let key = state.next_key()?;
     let enrolled = enroll_anywhere(outbound, args, &key).await?;
     let node = enrolled.identity.node;
+    if let Some(asked) = args.node.as_ref().filter(|asked| **asked != node) {
+        bail!(
+            "the proxy made this node {node}, not {asked}: it is too old for --node, leave it out"
+        );
+    }
     if let Some(before) = before.filter(|before| *before != node)
         && !args.force
     {
@@ -104,7 +109,7 @@ async fn enroll_at(
     let connection = connect(outbound, proxy, config, &server_name).await?;
     let joined = calls::join(
         connection,
-        Credential::Join(&args.token),
+        Credential::Join(&args.token, args.node.as_ref()),
         key,
         &args.server_name,
     );
@@ -133,6 +138,7 @@ mod tests {
                 proxy: vec![proxy.address.clone()],
                 ca_pin: Pin::of(&proxy.authority.certificate()),
                 token: Token("good-edge-1".to_owned()),
+                node: None,
                 server_name: culvert_api::PROXY_SERVER_NAME.to_owned(),
                 user: None,
                 force: false,

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use culvert_api::NodeName;
 use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
 use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_api::{InvalidNodeName, NodeName};
 use culvert_daemon::LogBudget;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
@@ -45,6 +45,8 @@ pub(crate) enum EnrollError {
     Token(#[from] TokenError),
     #[error(transparent)]
     Tokens(TokensError),
+    #[error(transparent)]
+    Node(#[from] InvalidNodeName),
     #[error(transparent)]
     Account(#[from] AccountError),
     #[error(
@@ -102,17 +104,14 @@ pub(crate) fn service(
 impl Service for Enroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let client = client(&request);
-        let JoinRequest {
-            token,
-            csr,
-            service_account_token,
-        } = request.into_inner();
-        if service_account_token.is_empty() {
-            let joined = self.join_with(token, csr).await;
+        let request = request.into_inner();
+        if request.service_account_token.is_empty() {
+            let joined = self.join_with(request).await;
             self.answer(CertificateRequest::Join, client, joined)
         } else {
-            let joined = if token.is_empty() {
-                self.join_account(&service_account_token, csr, client).await
+            let joined = if request.token.is_empty() {
+                self.join_account(&request.service_account_token, request.csr, client)
+                    .await
             } else {
                 Err(EnrollError::TwoTokens)
             };
@@ -235,13 +234,9 @@ impl Enroll {
     }
 
     /// A token that this proxy does not know may be another one's.
-    async fn join_with(&self, token: String, csr: Vec<u8>) -> Result<Certificate, EnrollError> {
-        let request = JoinRequest {
-            token: token.clone(),
-            csr: csr.clone(),
-            service_account_token: String::new(),
-        };
-        let joined = self.work(move |enroll| enroll.join_now(&token, &csr)).await;
+    async fn join_with(&self, request: JoinRequest) -> Result<Certificate, EnrollError> {
+        let tried = request.clone();
+        let joined = self.work(move |enroll| enroll.join_now(&tried)).await;
         match (&joined, &self.peers) {
             (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
                 match peers.join(&request).await {
@@ -255,19 +250,23 @@ impl Enroll {
         }
     }
 
-    fn join_now(&self, token: &str, csr: &[u8]) -> Result<Certificate, EnrollError> {
+    fn join_now(&self, request: &JoinRequest) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
-        let token: TokenText = token.parse()?;
+        let token: TokenText = request.token.parse()?;
+        let asked = match request.node.as_str() {
+            "" => None,
+            name => Some(name.parse()?),
+        };
         // The cheap check first, so that strangers cannot make the proxy verify signatures.
-        self.tokens.check(&token)?;
-        let key = ProvenKey::from_csr(csr)?;
+        self.tokens.check(&token, asked.as_ref())?;
+        let key = ProvenKey::from_csr(&request.csr)?;
         let _admission = self.trust.admission();
-        let node = self.tokens.check(&token)?;
+        let node = self.tokens.check(&token, asked.as_ref())?;
         if !self.directory.contains(&node) {
             return Err(IdentityError::UnknownNode { node }.into());
         }
         self.rate.take(&node, Instant::now())?;
-        let node = self.tokens.redeem(&token, key.digest())?;
+        let node = self.tokens.redeem(&token, asked.as_ref(), key.digest())?;
         self.certificate(node, &key, None)
     }
 
@@ -329,6 +328,7 @@ impl EnrollError {
             Self::Trust(TrustError::NoAuthority) => "no_authority",
             Self::Account(error) => error.reason(),
             Self::TwoTokens => "malformed_token",
+            Self::Node(_) => "other_node",
             Self::TooOften(_) => "too_often",
             Self::Elsewhere(_) => "refused_elsewhere",
             Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
@@ -339,9 +339,10 @@ impl EnrollError {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            Self::Token(TokenError::Malformed) | Self::Csr(_) | Self::TwoTokens => {
-                Status::invalid_argument(text)
-            }
+            Self::Token(TokenError::Malformed | TokenError::NoNode(_))
+            | Self::Node(_)
+            | Self::Csr(_)
+            | Self::TwoTokens => Status::invalid_argument(text),
             Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
             Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
             Self::Account(AccountError::Unanswered(_)) => {
@@ -358,9 +359,12 @@ impl EnrollError {
             Self::Token(TokenError::Foreign(_)) => Status::not_found(text),
             Self::Token(TokenError::WrongSecret(_)) => Status::unauthenticated(text),
             Self::Elsewhere(status) => Status::new(status.code(), text),
-            Self::Token(TokenError::Used(_) | TokenError::Expired(..) | TokenError::Revoked(_)) => {
-                Status::permission_denied(text)
-            }
+            Self::Token(
+                TokenError::Used(_)
+                | TokenError::Expired(..)
+                | TokenError::Revoked(_)
+                | TokenError::OtherNode(..),
+            ) => Status::permission_denied(text),
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
             Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
             Self::Identity(_) => Status::permission_denied(text),

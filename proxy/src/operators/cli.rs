@@ -51,6 +51,12 @@ pub(crate) struct TokenCreate {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["node", "address"])]
     nodes: Option<PathBuf>,
 
+    /// One token for all nodes of the file, and one command: each node may use it once. The machine
+    /// that joins says which of them it is, so whoever has the token can join as any that has not
+    /// joined yet.
+    #[arg(long, requires = "nodes")]
+    group: bool,
+
     /// An address that the node has in its own network; repeat it for more. Left out: those that
     /// the node has stay.
     #[arg(long, value_name = "IP", value_delimiter = ',')]
@@ -165,9 +171,16 @@ impl TokenCreate {
 
     async fn create_all(&self, client: &mut Client, file: &Path) -> Result<()> {
         let mut noted = BTreeSet::new();
-        for (node, addresses) in node_list::read(file)? {
+        let mut group: Option<proto::CreateTokenResponse> = None;
+        let nodes = node_list::read(file)?;
+        let count = nodes.len();
+        for (node, addresses) in nodes {
+            let mut request = self.request(&node, &addresses);
+            request.token = group
+                .as_ref()
+                .map_or_else(String::new, |group| group.token.clone());
             let created = client
-                .create_token(self.request(&node, &addresses))
+                .create_token(request)
                 .await
                 .with_context(|| format!("{node}: it and the nodes below it have no token"))?;
             for note in &created.notes {
@@ -175,7 +188,20 @@ impl TokenCreate {
                     eprintln!("# note: {note}");
                 }
             }
-            println!("{node}\t{}", join_command(&created)?);
+            if self.group {
+                group = Some(created);
+            } else {
+                println!("{node}\t{}", join_command(&created)?);
+            }
+        }
+        if let Some(group) = group {
+            let expires = UnixTime::from_seconds(group.expires);
+            eprintln!(
+                "# run this as root on each of the {count} nodes, once its user culvert is made \
+                 (docs/install.md); it works once on each, until {expires}. In place of \
+                 \"$(hostname)\" write the node's name where the two differ:"
+            );
+            println!("{} --node \"$(hostname)\"", join_command(&group)?);
         }
         Ok(())
     }
@@ -189,6 +215,7 @@ impl TokenCreate {
             lifetime_seconds: self
                 .lifetime
                 .map_or(0, |lifetime| lifetime.as_secs().max(1)),
+            token: String::new(),
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::sockets::local_socket::LocalSocket;
 use crate::streams::elsewhere::{PeerInfo, PeerView};
 use crate::streams::registry::Registry;
 use crate::trust::identity::Leaf;
-use crate::trust::tokens::{TokenView, Tokens, TokensError};
+use crate::trust::tokens::{TokenText, TokenView, Tokens, TokensError};
 use crate::trust::{Trust, TrustError};
 
 /// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
@@ -221,6 +221,8 @@ struct TokenRequest {
     addresses: Vec<IpAddr>,
     ports: Vec<u16>,
     lifetime: Option<Duration>,
+    /// The token that the node may use; `None`: a new one.
+    token: Option<TokenText>,
 }
 
 impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
@@ -251,7 +253,15 @@ impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
                 ));
             }
         };
+        let token = match request.token.as_str() {
+            "" => None,
+            text => {
+                let parsed = text.parse().map_err(TokensError::Refused);
+                Some(parsed.map_err(|error| refused(&error.into()))?)
+            }
+        };
         Ok(Self {
+            token,
             node: node_name(&request.node)?,
             addresses: request
                 .addresses
@@ -285,6 +295,7 @@ impl Control {
             addresses,
             ports,
             lifetime,
+            token,
         } = request;
         if self.directory.is_cluster() {
             return Err(Status::failed_precondition(format!(
@@ -303,10 +314,11 @@ impl Control {
         self.editor
             .put(&node, addresses, ports)
             .map_err(|error| refused(&error.into()))?;
-        let token = self
-            .tokens
-            .create(&node, lifetime)
-            .map_err(|error| refused(&error.into()))?;
+        let token = match token {
+            None => self.tokens.create(&node, lifetime),
+            Some(token) => self.tokens.add(&token, &node),
+        };
+        let token = token.map_err(|error| refused(&error.into()))?;
         tracing::info!(%node, token = %token.text.id(), "token made");
         let (proxies, assumed) = self.advertised.proxies();
         Ok(proto::CreateTokenResponse {

@@ -1,4 +1,4 @@
-//! Join tokens: created for one node, used once, stored as a digest only.
+//! Join tokens: created for one node or several, used once by each, stored as a digest only.
 
 mod book;
 
@@ -17,7 +17,7 @@ const TOKENS: StateFile = StateFile {
     what: "the join tokens that were not used yet",
 };
 
-/// A new token.
+/// A token as it is handed out.
 #[derive(Debug)]
 pub(crate) struct NewToken {
     /// Printed once and never stored.
@@ -72,16 +72,35 @@ impl Tokens {
         Ok(NewToken { text, expires })
     }
 
-    /// The node that the token is for, if this key could redeem it now. Changes nothing.
-    pub(crate) fn check(&self, text: &TokenText) -> Result<NodeName, TokenError> {
-        self.book().check(text, None, UnixTime::now())
+    /// Lets another node use the token.
+    pub(crate) fn add(&self, text: &TokenText, node: &NodeName) -> Result<NewToken, TokensError> {
+        let expires = self.change(|book| book.add(text, node, UnixTime::now()))?;
+        Ok(NewToken {
+            text: text.clone(),
+            expires,
+        })
     }
 
-    /// Uses the token up for the owner of the key with this digest. It is on disk when this
+    /// The node that the token is for, if some key could redeem it now: the given one, or its only
+    /// one. Changes nothing.
+    pub(crate) fn check(
+        &self,
+        text: &TokenText,
+        node: Option<&NodeName>,
+    ) -> Result<NodeName, TokenError> {
+        self.book().check(text, node, None, UnixTime::now())
+    }
+
+    /// Uses the token of this node up for the owner of the key with this digest. It is on disk when this
     /// returns: a crash before the answer is sent leaves a used token, which the same key may
     /// redeem again.
-    pub(crate) fn redeem(&self, text: &TokenText, key: [u8; 32]) -> Result<NodeName, TokensError> {
-        self.change(|book| Ok(book.redeem(text, key, UnixTime::now())?))
+    pub(crate) fn redeem(
+        &self,
+        text: &TokenText,
+        node: Option<&NodeName>,
+        key: [u8; 32],
+    ) -> Result<NodeName, TokensError> {
+        self.change(|book| Ok(book.redeem(text, node, key, UnixTime::now())?))
     }
 
     /// All tokens, without those that expired long ago.

@@ -228,6 +228,15 @@ impl<'lab> Culvert<'lab> {
         join_arguments(&workspace::output(command.args(settings))?)
     }
 
+    /// Creates a token for several nodes. Returns the arguments of `culvert-agent` that join one.
+    ///
+    /// # Errors
+    /// The proxy creates no token.
+    pub fn create_group_token(&self, settings: &[&str]) -> Result<Vec<String>> {
+        let mut command = self.control(&["token", "create"]);
+        join_arguments(&workspace::output(command.args(settings))?)
+    }
+
     /// Runs `culvert-agent join ...` on an edge.
     ///
     /// # Errors

@@ -14,18 +14,26 @@ pub enum Unpacked {
     NodeExporter,
     /// The resolver of hosts with systemd.
     SystemdResolved,
+    /// OpenSSH's server.
+    SshServer,
 }
 
 impl Unpacked {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Prometheus, Self::NodeExporter, Self::SystemdResolved];
+    pub const ALL: [Self; 4] = [
+        Self::Prometheus,
+        Self::NodeExporter,
+        Self::SystemdResolved,
+        Self::SshServer,
+    ];
 
-    /// The package of the program, and packages that must have the same version.
+    /// The package of the program, and those of libraries that it must have.
     pub fn packages(self) -> &'static [&'static str] {
         match self {
             Self::Prometheus => &["prometheus"],
             Self::NodeExporter => &["prometheus-node-exporter"],
             Self::SystemdResolved => &["systemd-resolved", "libsystemd-shared"],
+            Self::SshServer => &["openssh-server", "libwrap0"],
         }
     }
 
@@ -40,6 +48,7 @@ impl Unpacked {
             Self::Prometheus => "usr/bin/prometheus",
             Self::NodeExporter => "usr/bin/prometheus-node-exporter",
             Self::SystemdResolved => "lib/systemd/systemd-resolved",
+            Self::SshServer => "usr/sbin/sshd",
         })
     }
 
@@ -49,10 +58,11 @@ impl Unpacked {
     }
 
     /// Its `LD_LIBRARY_PATH`: libraries of other versions may be installed.
-    pub fn libraries(self) -> PathBuf {
-        self.folder().join(format!(
-            "usr/lib/{}-linux-gnu/systemd",
-            std::env::consts::ARCH
-        ))
+    pub fn libraries(self) -> String {
+        let folder = self
+            .folder()
+            .join(format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH));
+        let folder = folder.display();
+        format!("{folder}:{folder}/systemd")
     }
 }

@@ -28,7 +28,7 @@ pub(super) fn install(stock: Unpacked) -> Result<()> {
         stock.packages()[0],
         program.display()
     );
-    if !starts(stock) {
+    if stock == Unpacked::SystemdResolved && !starts(stock) {
         // The program needs this library, which a machine without systemd lacks.
         apt::install(&["libsystemd-shared"])?;
     }

@@ -127,7 +127,7 @@ fn a_request_for_a_node_s_plain_http_server_is_passed_on() {
 }
 
 #[test]
-fn a_stock_prometheus_finds_and_scrapes_nodes_by_the_port_alone() {
+fn a_stock_prometheus_finds_five_machines_by_the_port_alone_and_a_sixth_that_comes_later() {
     const WEB: u16 = 9090;
     world::prepared(EDGE, with_tls, |world| {
         let _exporter = exporter(world)?;
@@ -156,23 +156,32 @@ fn a_stock_prometheus_finds_and_scrapes_nodes_by_the_port_alone() {
             })
         };
         scraped("edge-1")?;
-        // Another agent joins on the same machine, under its own name.
-        let _later = later_agent(world)?;
-        scraped("later")
+        let _four = (2..=5)
+            .map(|number| further_agent(world, number))
+            .collect::<Result<Vec<_>>>()?;
+        for number in 2..=5 {
+            scraped(&format!("machine-{number}"))?;
+        }
+        let _sixth = further_agent(world, 6)?;
+        scraped("machine-6")
     });
 }
 
-/// An agent of the node `later` on the machine of edge-1.
-fn later_agent(world: &World<'_>) -> Result<Process> {
-    let join = world.culvert.create_node_token("later", &[])?;
+/// An agent of the node `machine-N` on the machine of edge-1.
+fn further_agent(world: &World<'_>, number: u16) -> Result<Process> {
+    let node = format!("machine-{number}");
+    let join = world.culvert.create_node_token(&node, &[])?;
     let site = world.lab.site(Host::Edge1);
-    let state = site.file("later").display().to_string();
+    let state = site.file(&node).display().to_string();
     let mut joining = site.command(workspace::binary("culvert-agent"));
     workspace::output(joining.args(join).args(["--state-dir", &state]))?;
     let mut agent = site.command(workspace::binary("culvert-agent"));
-    agent.args(["--admin-listen", "127.0.0.1:7430", "--state-dir", &state]);
-    agent.arg("--admin-socket").arg(site.file("later.sock"));
-    site.start_process("later-agent", &mut agent)
+    agent.args(["--state-dir", &state, "--admin-listen"]);
+    agent.arg(format!("127.0.0.1:{}", 7500 + number));
+    agent
+        .arg("--admin-socket")
+        .arg(site.file(&format!("{node}.sock")));
+    site.start_process(&node, &mut agent)
 }
 
 /// node_exporter on edge-1.

@@ -19,6 +19,7 @@ mod dials;
 mod directory;
 mod documents;
 mod followers;
+mod forwards;
 mod grpc;
 mod handover;
 mod hostile;

@@ -364,6 +364,37 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
 }
 
 #[test]
+fn each_node_of_a_file_may_use_the_token_of_the_group_once() {
+    world::with(EDGE, Options::default(), |world| {
+        let file = world.lab.site(Host::Cloud).file("nodes");
+        std::fs::write(&file, "edge-2\nedge-3\n")?;
+        let file = file.display().to_string();
+        let command = world
+            .culvert
+            .create_group_token(&["--nodes", &file, "--group"])?;
+        let (machine, command) = command.split_last().context("no command")?;
+        ensure!(machine == r#""$(hostname)""#, "{machine}");
+        let join = |node: &str| [command, &[node.to_owned()]].concat();
+        world.culvert.join(Host::Edge2, &join("edge-2"))?;
+        for (node, words) in [
+            ("edge-2", "used already"),
+            ("edge-1", "not for node edge-1"),
+        ] {
+            let error = world.culvert.join(Host::Edge3, &join(node));
+            let error = error.err().context("it joined")?.to_string();
+            ensure!(error.contains(words), "{node}: {error}");
+        }
+        world.culvert.join(Host::Edge3, &join("edge-3"))?;
+        let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
+        for node in ["edge-2", "edge-3"] {
+            let used = |line: &str| line.contains(node) && line.contains("used");
+            ensure!(listed.lines().any(used), "{listed}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_file_of_nodes_gets_a_join_command_for_each() {
     world::with(EDGE, Options::default(), |world| {
         let file = world.lab.site(Host::Cloud).file("nodes");

@@ -29,6 +29,8 @@ pub(crate) const HASTY_ANSWER: u64 = 16 << 10;
 /// Served on the edges, but not in any allow-list.
 pub(crate) const FORBIDDEN: u16 = 9666;
 
+/// The tunnels that an agent keeps to each proxy by default.
+const AGENT_TUNNELS: usize = 2;
 pub(crate) const GIB: u64 = 1 << 30;
 /// 64 MiB.
 pub(crate) const SMALL: u64 = 64 << 20;
@@ -288,6 +290,17 @@ impl<'lab> World<'lab> {
             .flatten()
             .filter_map(|tunnel| tunnel["tunnel"].as_u64())
             .collect())
+    }
+
+    /// The same once edge-1 has as many tunnels as its agent keeps: a start ends with the first one.
+    pub(crate) fn numbers_of_all_tunnels(&self) -> Result<Vec<u64>> {
+        let name = Host::Edge1.name();
+        wait::until("edge-1 has all tunnels", Duration::from_secs(10), || {
+            let tunnels = self.culvert.tunnels(name)?;
+            ensure!(tunnels == AGENT_TUNNELS, "{name} has {tunnels} tunnels");
+            Ok(())
+        })?;
+        self.tunnel_numbers()
     }
 
     /// Waits until neither end of edge-1's tunnels has a stream: then all have been logged.

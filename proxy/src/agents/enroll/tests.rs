@@ -55,7 +55,7 @@ impl Site {
         let mut request = Request::new(JoinRequest {
             token: token.to_owned(),
             csr,
-            service_account_token: String::new(),
+            ..JoinRequest::default()
         });
         request
             .extensions_mut()

@@ -74,7 +74,7 @@ fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
         node: node.into(),
         addresses,
         ports: vec![9100],
-        lifetime_seconds: 0,
+        ..proto::CreateTokenRequest::default()
     })
 }
 
@@ -106,7 +106,7 @@ async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
     assert_eq!(
         control
             .tokens
-            .check(&created.token.parse().unwrap())
+            .check(&created.token.parse().unwrap(), None)
             .unwrap()
             .as_str(),
         "edge-1"
@@ -198,7 +198,7 @@ async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens(
     assert!(
         control
             .tokens
-            .check(&token.parse().unwrap())
+            .check(&token.parse().unwrap(), None)
             .unwrap_err()
             .to_string()
             .contains("was revoked")
@@ -249,7 +249,7 @@ async fn a_node_is_shut_out_even_when_the_disk_is_full() {
         );
         tunnel.closed().await;
         assert!(
-            control.tokens.check(&token.parse().unwrap()).is_ok()
+            control.tokens.check(&token.parse().unwrap(), None).is_ok()
                 == blocked.ends_with("tokens.json")
         );
         std::fs::remove_dir(&blocked).unwrap();

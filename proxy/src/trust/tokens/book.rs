@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::TokensError;
 use crate::clock::UnixTime;
 
 /// Marks the text as a Culvert join token, version 1.
@@ -126,6 +127,13 @@ pub(crate) enum TokenError {
     Expired(TokenId, UnixTime),
     #[error("token {0} was revoked: make another with `culvert-proxy token create`")]
     Revoked(TokenId),
+    #[error("token {0} is for several nodes: say with --node which one this is")]
+    NoNode(TokenId),
+    #[error(
+        "token {0} is not for node {1}: join as a node that it was made for, or make one with \
+         `culvert-proxy token create {1}`"
+    )]
+    OtherNode(TokenId, NodeName),
 }
 
 impl TokenError {
@@ -138,6 +146,7 @@ impl TokenError {
             Self::Used(_) => "used_token",
             Self::Expired(..) => "expired_token",
             Self::Revoked(_) => "revoked_token",
+            Self::NoNode(_) | Self::OtherNode(..) => "other_node",
         }
     }
 }
@@ -170,7 +179,7 @@ impl fmt::Display for TokenState {
     }
 }
 
-/// A token as it is listed.
+/// A token as it is listed: once for each of its nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenView {
     pub(crate) id: TokenId,
@@ -189,11 +198,11 @@ pub(super) struct Book {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Entry {
-    node: NodeName,
+    /// The nodes that the token is for. Each may use it once.
+    nodes: BTreeMap<NodeName, Fate>,
     /// SHA-256 of the secret.
     digest: String,
     expires: UnixTime,
-    fate: Fate,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -212,36 +221,48 @@ impl Book {
         expires: UnixTime,
         now: UnixTime,
     ) -> Result<TokenText, Full> {
-        self.prune(now);
-        if self.tokens.len() >= MAX_TOKENS {
-            return Err(Full);
-        }
+        self.make_space(now)?;
         let text = TokenText::random();
         let entry = Entry {
-            node: node.clone(),
+            nodes: BTreeMap::from([(node.clone(), Fate::Open)]),
             digest: text.digest(),
             expires,
-            fate: Fate::Open,
         };
         self.tokens.insert(text.id.clone(), entry);
         Ok(text)
     }
 
-    /// The node that the token is for. A used one is good for the key that used it only.
+    /// Lets another node use the token, and returns when it expires.
+    pub(super) fn add(
+        &mut self,
+        text: &TokenText,
+        node: &NodeName,
+        now: UnixTime,
+    ) -> Result<UnixTime, TokensError> {
+        self.make_space(now)?;
+        let expires = self.entry(text)?.expires;
+        if now > expires {
+            return Err(TokenError::Expired(text.id.clone(), expires).into());
+        }
+        if let Some(entry) = self.tokens.get_mut(&text.id) {
+            entry.nodes.entry(node.clone()).or_insert(Fate::Open);
+        }
+        Ok(expires)
+    }
+
+    /// The node that the token is for: the given one, or its only one. A node's use of it is good
+    /// for the key that used it only.
     pub(super) fn check(
         &self,
         text: &TokenText,
+        node: Option<&NodeName>,
         key: Option<[u8; 32]>,
         now: UnixTime,
     ) -> Result<NodeName, TokenError> {
         let id = text.id.clone();
-        let Some(entry) = self.tokens.get(&id) else {
-            return Err(TokenError::Foreign(id));
-        };
-        if !bool::from(entry.digest.as_bytes().ct_eq(text.digest().as_bytes())) {
-            return Err(TokenError::WrongSecret(id));
-        }
-        match &entry.fate {
+        let entry = self.entry(text)?;
+        let (node, fate) = entry.node(&id, node)?;
+        match fate {
             Fate::Revoked => return Err(TokenError::Revoked(id)),
             Fate::UsedBy(owner) if key.is_some_and(|key| HEXLOWER.encode(&key) != *owner) => {
                 return Err(TokenError::Used(id));
@@ -249,8 +270,8 @@ impl Book {
             Fate::Open | Fate::UsedBy(_) => {}
         }
         if now <= entry.expires {
-            Ok(entry.node.clone())
-        } else if matches!(entry.fate, Fate::UsedBy(_)) {
+            Ok(node.clone())
+        } else if matches!(fate, Fate::UsedBy(_)) {
             Err(TokenError::Used(id))
         } else {
             Err(TokenError::Expired(id, entry.expires))
@@ -260,40 +281,63 @@ impl Book {
     pub(super) fn redeem(
         &mut self,
         text: &TokenText,
+        node: Option<&NodeName>,
         key: [u8; 32],
         now: UnixTime,
     ) -> Result<NodeName, TokenError> {
-        let node = self.check(text, Some(key), now)?;
+        let node = self.check(text, node, Some(key), now)?;
         if let Some(entry) = self.tokens.get_mut(&text.id) {
-            entry.fate = Fate::UsedBy(HEXLOWER.encode(&key));
+            let used = Fate::UsedBy(HEXLOWER.encode(&key));
+            entry.nodes.insert(node.clone(), used);
         }
         Ok(node)
     }
 
     pub(super) fn list(&self, now: UnixTime) -> Vec<TokenView> {
-        let view = |(id, entry): (&TokenId, &Entry)| TokenView {
-            id: id.clone(),
-            node: entry.node.clone(),
-            expires: entry.expires,
-            state: entry.state(now),
-        };
         self.tokens
             .iter()
             .filter(|(_, entry)| !entry.forgotten(now))
-            .map(view)
+            .flat_map(|(id, entry)| entry.views(id, now))
             .collect()
     }
 
     /// Whether there is such a token.
     pub(super) fn revoke(&mut self, id: &str) -> bool {
-        let entry = self.tokens.get_mut(&TokenId(id.to_owned()));
-        entry.map(|entry| entry.fate = Fate::Revoked).is_some()
+        let Some(entry) = self.tokens.get_mut(&TokenId(id.to_owned())) else {
+            return false;
+        };
+        for fate in entry.nodes.values_mut() {
+            *fate = Fate::Revoked;
+        }
+        true
     }
 
+    /// The other nodes of a token keep their use of it.
     pub(super) fn revoke_of(&mut self, node: &NodeName) {
-        for entry in self.tokens.values_mut().filter(|entry| entry.node == *node) {
-            entry.fate = Fate::Revoked;
+        for entry in self.tokens.values_mut() {
+            if let Some(fate) = entry.nodes.get_mut(node) {
+                *fate = Fate::Revoked;
+            }
         }
+    }
+
+    /// The token's entry, if the secret is right.
+    fn entry(&self, text: &TokenText) -> Result<&Entry, TokenError> {
+        let Some(entry) = self.tokens.get(&text.id) else {
+            return Err(TokenError::Foreign(text.id.clone()));
+        };
+        if bool::from(entry.digest.as_bytes().ct_eq(text.digest().as_bytes())) {
+            Ok(entry)
+        } else {
+            Err(TokenError::WrongSecret(text.id.clone()))
+        }
+    }
+
+    /// Forgets what expired long ago. A node of a token counts as a token of its own.
+    fn make_space(&mut self, now: UnixTime) -> Result<(), Full> {
+        self.prune(now);
+        let uses: usize = self.tokens.values().map(|entry| entry.nodes.len()).sum();
+        if uses < MAX_TOKENS { Ok(()) } else { Err(Full) }
     }
 
     fn prune(&mut self, now: UnixTime) {
@@ -302,13 +346,37 @@ impl Book {
 }
 
 impl Entry {
-    fn state(&self, now: UnixTime) -> TokenState {
-        match &self.fate {
-            Fate::Revoked => TokenState::Revoked,
-            Fate::UsedBy(_) => TokenState::Used,
-            Fate::Open if now > self.expires => TokenState::Expired,
-            Fate::Open => TokenState::Usable,
+    /// The given node, or the only one, with what became of its use of the token.
+    fn node(
+        &self,
+        id: &TokenId,
+        node: Option<&NodeName>,
+    ) -> Result<(&NodeName, &Fate), TokenError> {
+        match node {
+            Some(node) => self
+                .nodes
+                .get_key_value(node)
+                .ok_or_else(|| TokenError::OtherNode(id.clone(), node.clone())),
+            None if self.nodes.len() > 1 => Err(TokenError::NoNode(id.clone())),
+            None => self
+                .nodes
+                .first_key_value()
+                .ok_or_else(|| TokenError::Revoked(id.clone())),
         }
+    }
+
+    fn views(&self, id: &TokenId, now: UnixTime) -> impl Iterator<Item = TokenView> {
+        self.nodes.iter().map(move |(node, fate)| TokenView {
+            id: id.clone(),
+            node: node.clone(),
+            expires: self.expires,
+            state: match fate {
+                Fate::Revoked => TokenState::Revoked,
+                Fate::UsedBy(_) => TokenState::Used,
+                Fate::Open if now > self.expires => TokenState::Expired,
+                Fate::Open => TokenState::Usable,
+            },
+        })
     }
 
     fn forgotten(&self, now: UnixTime) -> bool {
@@ -337,18 +405,18 @@ mod tests {
     #[test]
     fn a_token_makes_its_node_once_and_again_only_for_the_same_key() {
         let (mut book, token) = book_and_token();
-        assert_eq!(book.redeem(&token, KEY, NOW), Ok(node()));
+        assert_eq!(book.redeem(&token, None, KEY, NOW), Ok(node()));
         assert_eq!(
-            book.redeem(&token, [2; 32], NOW),
+            book.redeem(&token, None, [2; 32], NOW),
             Err(TokenError::Used(token.id.clone()))
         );
         assert_eq!(
-            book.redeem(&token, KEY, NOW),
+            book.redeem(&token, None, KEY, NOW),
             Ok(node()),
             "the answer was lost"
         );
         assert_eq!(
-            book.redeem(&token, KEY, NOW + HOUR + HOUR),
+            book.redeem(&token, None, KEY, NOW + HOUR + HOUR),
             Err(TokenError::Used(token.id.clone()))
         );
     }
@@ -364,38 +432,86 @@ mod tests {
             TokenText::random(),
         );
         assert_eq!(
-            book.redeem(&other, KEY, NOW),
+            book.redeem(&other, None, KEY, NOW),
             Err(TokenError::WrongSecret(token.id.clone()))
         );
         assert_eq!(
-            book.redeem(&foreign, KEY, NOW),
+            book.redeem(&foreign, None, KEY, NOW),
             Err(TokenError::Foreign(foreign.id.clone()))
         );
         let late = NOW + HOUR + Duration::from_secs(1);
         assert_eq!(
-            book.redeem(&token, KEY, late),
+            book.redeem(&token, None, KEY, late),
             Err(TokenError::Expired(token.id.clone(), NOW + HOUR))
         );
         assert!(book.revoke(&token.id.0) && !book.revoke("nothing"));
         assert_eq!(
-            book.redeem(&token, KEY, NOW),
+            book.redeem(&token, None, KEY, NOW),
             Err(TokenError::Revoked(token.id.clone()))
         );
         assert_eq!(
-            book.redeem(&other, KEY, NOW),
+            book.redeem(&other, None, KEY, NOW),
             Err(TokenError::WrongSecret(token.id.clone())),
             "no news for guessers"
         );
     }
 
     #[test]
+    fn each_node_of_a_token_may_use_it_once() {
+        let (mut book, token) = book_and_token();
+        let (edge_1, edge_2) = (node(), "edge-2".parse().unwrap());
+        book.add(&token, &edge_2, NOW).unwrap();
+        let used = Err(TokenError::Used(token.id.clone()));
+        assert_eq!(
+            book.redeem(&token, None, KEY, NOW),
+            Err(TokenError::NoNode(token.id.clone()))
+        );
+        for (node, key) in [(&edge_1, KEY), (&edge_2, [2; 32])] {
+            assert_eq!(
+                book.redeem(&token, Some(node), key, NOW),
+                Ok((*node).clone())
+            );
+            assert_eq!(book.redeem(&token, Some(node), [3; 32], NOW), used);
+        }
+        let edge_3: NodeName = "edge-3".parse().unwrap();
+        assert_eq!(
+            book.redeem(&token, Some(&edge_3), KEY, NOW),
+            Err(TokenError::OtherNode(token.id.clone(), edge_3.clone()))
+        );
+        book.add(&token, &edge_1, NOW).unwrap();
+        assert_eq!(
+            book.redeem(&token, Some(&edge_1), [3; 32], NOW),
+            used,
+            "named again is not another use"
+        );
+        assert!(matches!(
+            book.add(&token, &edge_3, NOW + HOUR + HOUR),
+            Err(TokensError::Refused(TokenError::Expired(..)))
+        ));
+        assert_eq!(book.list(NOW).len(), 2);
+    }
+
+    #[test]
+    fn a_removed_node_takes_no_token_from_others() {
+        let (mut book, token) = book_and_token();
+        let edge_2 = "edge-2".parse().unwrap();
+        book.add(&token, &edge_2, NOW).unwrap();
+        book.revoke_of(&node());
+        assert_eq!(
+            book.check(&token, Some(&node()), None, NOW),
+            Err(TokenError::Revoked(token.id.clone()))
+        );
+        assert_eq!(book.check(&token, Some(&edge_2), None, NOW), Ok(edge_2));
+    }
+
+    #[test]
     fn a_removed_nodes_tokens_are_useless() {
         let (mut book, token) = book_and_token();
         book.revoke_of(&"edge-2".parse().unwrap());
-        assert_eq!(book.check(&token, None, NOW), Ok(node()));
+        assert_eq!(book.check(&token, None, None, NOW), Ok(node()));
         book.revoke_of(&node());
         assert!(matches!(
-            book.check(&token, None, NOW),
+            book.check(&token, None, None, NOW),
             Err(TokenError::Revoked(_))
         ));
     }
@@ -437,7 +553,7 @@ mod tests {
         assert_eq!(book.list(late), []);
         book.create(&node(), late + HOUR, late).unwrap();
         assert!(matches!(
-            book.check(&token, None, late),
+            book.check(&token, None, None, late),
             Err(TokenError::Foreign(_))
         ));
     }

@@ -79,7 +79,7 @@ fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
 fn no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy() {
     with_clocks(|world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
-        let tunnels = world.tunnel_numbers()?;
+        let tunnels = world.numbers_of_all_tunnels()?;
         for clock in Clock::BOTH {
             for days in [1, 31, -40, 0] {
                 clock.set(world.lab, days * DAY)?;
@@ -114,7 +114,7 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
         };
         // Forward during a cut that tunnels survive, back during one that ends them. Certificates
         // are valid at both times.
-        let tunnels = world.tunnel_numbers()?;
+        let tunnels = world.numbers_of_all_tunnels()?;
         let cut = Cut::of(world.lab, Host::Edge1)?;
         jump(12)?;
         wait::throughout("the cut lasts", Duration::from_secs(5), || Ok(()))?;

@@ -62,7 +62,7 @@ fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of
     };
     world::prepared(&[Host::Edge1], options, |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
-        let tunnels = world.tunnel_numbers()?;
+        let tunnels = world.numbers_of_all_tunnels()?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
         let answered =
             world.give_up(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(1_500))?;

@@ -228,7 +228,7 @@ fn inside(site: &Site, holder: &Process, program: impl AsRef<std::ffi::OsStr>) -
         "PATH={}:{path}",
         package.folder().join("usr/bin").display()
     ));
-    command.arg(format!("LD_LIBRARY_PATH={}", package.libraries().display()));
+    command.arg(format!("LD_LIBRARY_PATH={}", package.libraries()));
     command.arg(program);
     command
 }
