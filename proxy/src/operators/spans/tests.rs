@@ -300,26 +300,27 @@ async fn the_last_spans_are_sent_before_the_proxy_ends() {
 async fn tls_in_front_of(plain: SocketAddr, tasks: &mut JoinSet<()>) -> (SocketAddr, String) {
     let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
     let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
-    let config = rustls::ServerConfig::builder_with_provider(provider())
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_no_client_auth()
         .with_single_cert(vec![made.cert.der().clone()], PrivateKeyDer::from(key))
         .unwrap();
-    let mut config = config;
     config.alpn_protocols = vec![b"h2".to_vec()];
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tasks.spawn(async move {
+        let mut connections = JoinSet::new();
         loop {
             let (accepted, _) = listener.accept().await.unwrap();
-            // A client that does not trust the certificate ends the handshake.
-            let Ok(mut client) = acceptor.accept(accepted).await else {
-                continue;
-            };
-            let mut server = TcpStream::connect(plain).await.unwrap();
-            let _ended = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            let acceptor = acceptor.clone();
+            connections.spawn(async move {
+                // A client that does not trust the certificate ends the handshake.
+                let mut client = acceptor.accept(accepted).await?;
+                let mut server = TcpStream::connect(plain).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut server).await
+            });
         }
     });
     (address, made.cert.pem())
