@@ -46,13 +46,14 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         .context("start the worker threads")?;
     workers.register(registry.sub_registry_with_prefix("culvert_agent"));
     let gate = readiness.gate("certificate");
+    let mut supervisor = Supervisor::new(config.grace)?;
     let admin = Admin::bind(
         &config.admin,
         &Listeners::default(),
         readiness.clone(),
         registry,
         logs,
-        admin::routes(tunnels.clone()),
+        admin::routes(tunnels.clone(), workers.runtimes(), supervisor.running()),
     )?;
     let node = first.node();
     let node = node.as_ref().map(tracing::field::display);
@@ -60,7 +61,6 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     raise_open_file_limit();
     use_small_pages();
-    let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));

@@ -28,6 +28,7 @@ mod run_main;
 mod small_pages;
 mod supervisor;
 mod systemd;
+mod tasks;
 mod units;
 mod workers;
 
@@ -54,6 +55,7 @@ pub use run_main::run_main;
 pub use small_pages::use_small_pages;
 pub use supervisor::{Drain, Supervisor};
 pub use systemd::report_to_systemd;
+pub use tasks::{RunningTasks, Runtimes, TaskCounts, tasks_page};
 pub use units::{parse_duration, parse_size};
 pub use workers::{Worker, Workers};
 

@@ -10,6 +10,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::RunningTasks;
+
 /// Tells the tasks of a process that it is about to end. It does so in two steps: the process
 /// [leaves](Self::leaving), which is the time to send others elsewhere, and then it
 /// [drains](Self::begun): it accepts nothing new and its work ends. Clones share their state.
@@ -62,6 +64,7 @@ pub struct Supervisor {
     tasks: JoinSet<(&'static str, Result<()>)>,
     /// Tasks that continue while the others drain.
     observers: JoinSet<(&'static str, Result<()>)>,
+    running: RunningTasks,
     drain: Drain,
     grace: Duration,
     departure: Option<Step>,
@@ -86,6 +89,7 @@ impl Supervisor {
         Ok(Self {
             tasks: JoinSet::new(),
             observers: JoinSet::new(),
+            running: RunningTasks::default(),
             drain: Drain::default(),
             grace,
             departure: None,
@@ -100,6 +104,12 @@ impl Supervisor {
         self.drain.clone()
     }
 
+    /// The tasks that run, for `/debug/tasks`.
+    #[must_use]
+    pub fn running(&self) -> RunningTasks {
+        self.running.clone()
+    }
+
     /// Starts a task. It should end only after the process began to leave: an earlier end stops
     /// the process.
     pub fn spawn(
@@ -107,7 +117,11 @@ impl Supervisor {
         name: &'static str,
         task: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        self.tasks.spawn(async move { (name, task.await) });
+        let running = self.running.enter(name);
+        self.tasks.spawn(async move {
+            let _running = running;
+            (name, task.await)
+        });
     }
 
     /// Starts a task that ends with the process: a task that watches the drain must outlast it.
@@ -116,7 +130,11 @@ impl Supervisor {
         name: &'static str,
         task: impl Future<Output = Result<()>> + Send + 'static,
     ) {
-        self.observers.spawn(async move { (name, task.await) });
+        let running = self.running.enter(name);
+        self.observers.spawn(async move {
+            let _running = running;
+            (name, task.await)
+        });
     }
 
     /// Runs a part of the start. `None`: a signal has told the process to end.

@@ -18,6 +18,8 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::Runtimes;
+
 /// How many tasks run before a thread checks for outside events: bytes, timers, and tasks of other
 /// threads. A tunnel under bulk and its streams wake each other endlessly, and each run moves up to
 /// 128 KiB. With tokio's defaults of 61 and 31 a small message waited for milliseconds.
@@ -64,24 +66,28 @@ impl Workers {
     /// # Panics
     /// Outside of a task.
     pub fn register(&self, registry: &mut Registry) {
-        let workers = self.threads.iter().map(|(worker, _)| worker.0.clone());
-        registry.register_collector(Box::new(Tasks(
-            workers.chain([Handle::current()]).collect(),
-        )));
+        registry.register_collector(Box::new(Tasks(self.runtimes())));
+    }
+
+    /// The threads' runtimes, and that of the calling task as `main`.
+    ///
+    /// # Panics
+    /// Outside of a task.
+    pub fn runtimes(&self) -> Runtimes {
+        let workers = self.threads.iter().enumerate();
+        workers.fold(Runtimes::main(), |all, (number, (worker, _))| {
+            all.with(name(number), worker.0.clone())
+        })
     }
 }
 
 /// Counts tasks at each scrape.
 #[derive(Debug)]
-struct Tasks(Vec<Handle>);
+struct Tasks(Runtimes);
 
 impl Collector for Tasks {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let tasks: usize = self
-            .0
-            .iter()
-            .map(|runtime| runtime.metrics().num_alive_tasks())
-            .sum();
+        let tasks = self.0.tasks();
         let gauge =
             encoder.encode_descriptor("tasks", "Tasks of the program", None, MetricType::Gauge)?;
         ConstGauge::new(i64::try_from(tasks).unwrap_or(i64::MAX)).encode(gauge)
@@ -119,6 +125,10 @@ impl Worker {
     }
 }
 
+fn name(number: usize) -> String {
+    format!("worker-{number}")
+}
+
 fn thread(number: usize, stop: CancellationToken) -> io::Result<(Worker, JoinHandle<()>)> {
     let runtime = Builder::new_current_thread()
         .enable_all()
@@ -126,7 +136,7 @@ fn thread(number: usize, stop: CancellationToken) -> io::Result<(Worker, JoinHan
         .global_queue_interval(TURNS)
         .build()?;
     let worker = Worker(runtime.handle().clone());
-    let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+    let thread = std::thread::Builder::new().name(name(number));
     Ok((
         worker,
         thread.spawn(move || runtime.block_on(stop.cancelled()))?,

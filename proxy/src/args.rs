@@ -19,6 +19,7 @@ use crate::operators::cli::{
     ExplainCommand, NodeCommand, PingCommand, StatusCommand, TokenCommand,
 };
 use crate::operators::migrate::MigrateCommand;
+use crate::operators::spans::SpanArgs;
 use crate::sockets::strangers::DEFAULT_HANDSHAKES;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
@@ -116,6 +117,8 @@ pub(crate) struct RunArgs {
     pub(crate) kubernetes: KubernetesArgs,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
+    #[command(flatten)]
+    pub(crate) spans: SpanArgs,
 
     /// Directory with the certificate authority, tokens, nodes and VIPs; made if missing, readable
     /// by its owner only.

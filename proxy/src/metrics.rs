@@ -49,6 +49,7 @@ pub(crate) struct Metrics {
     node_events: Family<Outcome, Counter>,
     enrolments: Family<Enrolment, Counter>,
     capped_proxies: Family<Capped, Gauge>,
+    spans: Family<Outcome, Counter>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -101,6 +102,17 @@ pub(crate) enum ProxyCap {
     Leases,
 }
 
+/// What became of spans for `--otlp-endpoint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum SpanOutcome {
+    Sent,
+    /// The collector does not want them.
+    Refused,
+    /// The queue was full, or the proxy ended.
+    Dropped,
+}
+
 /// Whether a change of a Node matters to the directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -132,6 +144,7 @@ impl Default for Metrics {
             node_events: Family::default(),
             enrolments: Family::default(),
             capped_proxies: Family::default(),
+            spans: Family::default(),
         }
     }
 }
@@ -199,6 +212,11 @@ impl Metrics {
             "Proxies of the cluster that a list leaves out, because it is full",
             capped,
         );
+        registry.register(
+            "spans",
+            "Spans of connections that ended, by what became of them",
+            self.spans.clone(),
+        );
         registry.register_collector(Box::new(scraped));
     }
 
@@ -216,6 +234,9 @@ impl Metrics {
         for end in AgentOutcome::VARIANTS {
             let outcome = end.into();
             drop(self.agents.get_or_create(&Outcome { outcome }));
+        }
+        for outcome in SpanOutcome::VARIANTS {
+            self.spans(*outcome, 0);
         }
         for cap in ProxyCap::VARIANTS {
             self.capped_proxies(*cap, 0);
@@ -265,6 +286,20 @@ impl Metrics {
         self.capped_proxies
             .get_or_create(&Capped { cap })
             .set(left_out);
+    }
+
+    /// Counts spans.
+    pub(crate) fn spans(&self, outcome: SpanOutcome, count: usize) {
+        let outcome = outcome.into();
+        self.spans
+            .get_or_create(&Outcome { outcome })
+            .inc_by(count as u64);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn spans_so_far(&self, outcome: SpanOutcome) -> u64 {
+        let outcome = outcome.into();
+        self.spans.get_or_create(&Outcome { outcome }).get()
     }
 
     /// Counts a connection to the agent port that has ended.

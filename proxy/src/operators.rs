@@ -1,4 +1,5 @@
-//! What people ask: the command line, the control socket, `explain`, `ping`, `check` and `/debug`.
+//! What people ask: the command line, the control socket, `explain`, `ping`, `check` and `/debug`;
+//! and the spans that they collect.
 
 pub(crate) mod check;
 pub(crate) mod cli;
@@ -8,3 +9,4 @@ pub(crate) mod explain;
 pub(crate) mod migrate;
 pub(crate) mod ping;
 pub(crate) mod scraped;
+pub(crate) mod spans;

@@ -52,6 +52,7 @@ use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
+use crate::operators::spans::SpanExporter;
 use crate::peers::{Peers, PrimaryClient, follow_contact, own_info};
 use crate::sockets::listen::{self, Accepting};
 use crate::sockets::local_socket::{Access, LocalSocket};
@@ -59,6 +60,7 @@ use crate::sockets::proxy_protocol::Balancers;
 use crate::sockets::strangers::Strangers;
 use crate::state::StateDir;
 use crate::streams::elsewhere::PeerInfo;
+use crate::streams::ended::EndedStreams;
 use crate::streams::limits::MAX_STREAMS_PER_AGENT;
 use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
@@ -98,13 +100,14 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     let Some(opened) = Box::pin(supervisor.start(open(args))).await else {
         return Ok(());
     };
-    let (proxy, takeover) = opened?;
+    let (mut proxy, takeover) = opened?;
     // Until this proxy serves, the one that runs is the one that goes on if this one fails.
     let frozen = takeover.has_predecessor().then(|| proxy.state.freeze());
     let bound = proxy.bind(&sockets)?;
     let idle = proxy.spawn_idle(&mut supervisor);
-    let admin = proxy.admin(&readiness, logs, sockets.admin, idle)?;
+    let admin = proxy.admin(&supervisor, &readiness, logs, sockets.admin, idle)?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
+    proxy.spawn_spans(&mut supervisor);
     proxy.spawn_cluster(&mut supervisor, &readiness);
     let peers = proxy.peers(&supervisor, &readiness)?;
     proxy.spawn_peers(&mut supervisor, peers.as_ref(), bound.peers);
@@ -174,6 +177,8 @@ struct Proxy {
     /// Set if the proxy follows another one.
     facts: Option<FactsWriter>,
     instance: Instance,
+    /// Set with --otlp-endpoint, until it is spawned.
+    spans: Option<SpanExporter>,
     /// The other proxies of the cluster.
     listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
     /// What the Service of --name-service says.
@@ -228,7 +233,9 @@ impl Proxy {
         let tokens = Tokens::open(state.clone(), args.trust.token_lifetime)?;
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
-        let streams = Streams::new(metrics.clone());
+        let instance = Instance::random();
+        let (ended, spans) = spans(&args, &instance, &metrics)?.unzip();
+        let streams = Streams::passing_on(metrics.clone(), ended);
         let router = Router::new(
             directory.clone(),
             registry.clone(),
@@ -259,7 +266,8 @@ impl Proxy {
             budget,
             editor,
             facts,
-            instance: Instance::random(),
+            instance,
+            spans,
             listed_tx: watch::Sender::default(),
             name_service_tx: watch::Sender::new(name_service),
             forwards_tx: watch::Sender::new(forwards),
@@ -308,6 +316,7 @@ impl Proxy {
 
     fn admin(
         &self,
+        supervisor: &Supervisor,
         readiness: &Readiness,
         logs: Logs,
         socket: PathBuf,
@@ -332,7 +341,13 @@ impl Proxy {
             self.registry.clone(),
             self.streams.clone(),
             idle,
-        );
+        )
+        .merge(debug::tasks(
+            self.workers.runtimes(),
+            supervisor.running(),
+            self.registry.clone(),
+            self.streams.clone(),
+        ));
         let listen = AdminListen {
             program: "culvert-proxy",
             address: self.args.listen.admin_listen,
@@ -365,6 +380,13 @@ impl Proxy {
         supervisor.spawn("directory", kept_up);
         readiness.gate("certificates").open();
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
+    }
+
+    fn spawn_spans(&mut self, supervisor: &mut Supervisor) {
+        if let Some(exporter) = self.spans.take() {
+            let exported = exporter.run(self.streams.clone(), supervisor.drain());
+            supervisor.spawn("spans", exported);
+        }
     }
 
     /// Follows the cluster's changes.
@@ -594,6 +616,20 @@ impl Proxy {
             peers,
         )
     }
+}
+
+/// The queue of connections that have ended, and what sends spans of them, if a collector is given.
+fn spans(
+    args: &RunArgs,
+    instance: &Instance,
+    metrics: &Metrics,
+) -> Result<Option<(EndedStreams, SpanExporter)>> {
+    let Some(url) = &args.spans.otlp_endpoint else {
+        return Ok(None);
+    };
+    let (ended, ended_rx) = EndedStreams::channel(metrics.clone());
+    let exporter = SpanExporter::new(url, &args.spans, instance, metrics.clone(), ended_rx)?;
+    Ok(Some((ended, exporter)))
 }
 
 fn trust_config(

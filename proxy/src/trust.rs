@@ -3,7 +3,7 @@
 
 pub(crate) mod authority;
 mod callers;
-mod handshake;
+pub(crate) mod handshake;
 pub(crate) mod identity;
 mod ledger;
 mod maintain;

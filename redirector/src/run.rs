@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{
-    Admin, Drain, Listeners, LocalSocket, Logs, Readiness, SocketAccess, Supervisor,
-    report_to_systemd,
+    Admin, Drain, Listeners, LocalSocket, Logs, Readiness, RunningTasks, Runtimes, SocketAccess,
+    Supervisor, TaskCounts, report_to_systemd, tasks_page,
 };
 use tokio::sync::watch;
 
@@ -40,7 +40,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     let steering = daemon.install(lock).await?;
     daemon.start_dns(&mut supervisor, drain.clone());
-    let admin = daemon.admin(logs, steering.in_force())?;
+    let admin = daemon.admin(logs, steering.in_force(), supervisor.running())?;
 
     daemon.keep_sockets(&mut supervisor, drain.clone());
     supervisor.spawn_observer("admin", admin.serve());
@@ -106,7 +106,12 @@ impl Daemon {
         }
     }
 
-    fn admin(&self, logs: Logs, in_force: watch::Receiver<InForce>) -> Result<Admin> {
+    fn admin(
+        &self,
+        logs: Logs,
+        in_force: watch::Receiver<InForce>,
+        running: RunningTasks,
+    ) -> Result<Admin> {
         let config = &self.config;
         let pins = Pins::new(&config.bpffs);
         let installed = installed::route(
@@ -115,7 +120,9 @@ impl Daemon {
             self.feed.clone(),
             in_force,
         );
-        let routes = debug::routes(pins.clone(), self.feed.clone()).merge(installed);
+        let routes = debug::routes(pins.clone(), self.feed.clone())
+            .merge(installed)
+            .merge(tasks_page(Runtimes::main(), running, TaskCounts::new));
         let mut registry = self.metrics.registry();
         bpf::register_metrics(&mut registry, pins);
         Admin::bind(

@@ -123,6 +123,13 @@ impl Tunnels {
             .collect()
     }
 
+    /// How many tunnels are up, and the streams in them.
+    pub(crate) fn totals(&self) -> [usize; 2] {
+        let up = self.lock();
+        let up: Vec<_> = up.values().filter(|entry| entry.up().is_some()).collect();
+        [up.len(), up.iter().map(|entry| entry.live().len()).sum()]
+    }
+
     pub(crate) fn streams(&self) -> Vec<StreamView> {
         let now = Instant::now();
         self.idle.look(self.counts(), now);

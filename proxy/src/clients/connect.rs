@@ -16,7 +16,7 @@ mod tls_port;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use culvert_daemon::{Drain, LogBudget, Worker, chain};
@@ -220,7 +220,9 @@ impl DirectRequest {
         if let Reason::CloudNode(node) = &self.target.reason {
             self.record.routed_to(node);
         }
+        let started = Instant::now();
         let dialled = direct.dial(&self.target).await;
+        self.record.dialled(started.elapsed());
         if let Err(error) = &dialled {
             self.record.not_routed(error);
         }

@@ -1,11 +1,11 @@
-//! `/debug/{nodes,left-out,claims,tunnels,peers,streams}` of the admin server, as JSON.
+//! `/debug/{nodes,left-out,claims,tunnels,peers,streams,tasks}` of the admin server, as JSON.
 
 use std::time::Instant;
 
 use axum::Router;
 use axum::routing::get;
 use culvert_api::NodeName;
-use culvert_daemon::{Idle, page};
+use culvert_daemon::{Idle, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -135,6 +135,27 @@ pub(crate) fn routes(
             "/debug/streams",
             get(async move || page(move || pages(&streams, &idle)).await),
         )
+}
+
+/// The route of `/debug/tasks`.
+pub(crate) fn tasks(
+    runtimes: Runtimes,
+    running: RunningTasks,
+    registry: Registry,
+    streams: Streams,
+) -> Router {
+    tasks_page(runtimes, running, move || {
+        let [clients, forwarded] = streams.totals();
+        TaskCounts::from([
+            ("tunnels", registry.all().len()),
+            (
+                "links",
+                registry.peers().iter().map(|peer| peer.links).sum(),
+            ),
+            ("streams", clients),
+            ("forwarded_streams", forwarded),
+        ])
+    })
 }
 
 fn peers(registry: &Registry) -> Vec<PeerPage> {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
 use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
@@ -14,6 +14,7 @@ use tokio::sync::watch;
 
 use crate::directory::Destination;
 use crate::metrics::{Metrics, Unanswered};
+use crate::streams::ended::{EndedStream, EndedStreams};
 use crate::streams::error::RouteError;
 
 /// The way by which a connection came to the proxy.
@@ -58,6 +59,8 @@ struct Shared {
     live: Mutex<BTreeMap<u64, Arc<Live>>>,
     count_tx: watch::Sender<usize>,
     metrics: Metrics,
+    /// Absent if nobody keeps ended connections besides the log.
+    ended: Option<EndedStreams>,
 }
 
 struct Live {
@@ -75,15 +78,15 @@ struct Live {
 #[derive(Debug, Serialize)]
 pub(crate) struct StreamView {
     pub(crate) stream: u64,
-    frontend: &'static str,
-    client: String,
-    original_dst: String,
-    node: Option<NodeName>,
+    pub(crate) frontend: &'static str,
+    pub(crate) client: String,
+    pub(crate) original_dst: String,
+    pub(crate) node: Option<NodeName>,
     /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
-    mechanism: &'static str,
-    age_seconds: f64,
-    bytes_to_backend: u64,
-    bytes_to_client: u64,
+    pub(crate) mechanism: &'static str,
+    pub(crate) age_seconds: f64,
+    pub(crate) bytes_to_backend: u64,
+    pub(crate) bytes_to_client: u64,
 }
 
 /// A stream that is forwarded for another proxy.
@@ -107,15 +110,23 @@ struct End {
 pub(crate) struct StreamRecord {
     streams: Streams,
     live: Arc<Live>,
+    dial: Option<Duration>,
     end: Option<End>,
 }
 
 impl Streams {
+    #[cfg(test)]
     pub(crate) fn new(metrics: Metrics) -> Self {
+        Self::passing_on(metrics, None)
+    }
+
+    /// Each connection that has ended goes to `ended`, if that is given.
+    pub(crate) fn passing_on(metrics: Metrics, ended: Option<EndedStreams>) -> Self {
         Self(Arc::new(Shared {
             live: Mutex::default(),
             count_tx: watch::Sender::new(0),
             metrics,
+            ended,
         }))
     }
 
@@ -150,6 +161,7 @@ impl Streams {
         StreamRecord {
             streams: self.clone(),
             live,
+            dial: None,
             end: None,
         }
     }
@@ -181,6 +193,13 @@ impl Streams {
             .iter()
             .map(|(number, live)| (*number, counts(live)))
             .collect()
+    }
+
+    /// How many connections are open, and how many streams are forwarded for other proxies.
+    pub(crate) fn totals(&self) -> [usize; 2] {
+        let all = *self.0.count_tx.borrow();
+        let clients = self.lock().len();
+        [clients, all.saturating_sub(clients)]
     }
 
     /// Every open connection, oldest first.
@@ -238,6 +257,11 @@ impl StreamRecord {
         &self.live.transferred
     }
 
+    /// Records how long the dial took, whatever came of it.
+    pub(crate) fn dialled(&mut self, took: Duration) {
+        self.dial = Some(took);
+    }
+
     /// Records that no connection was made.
     pub(crate) fn not_routed(&mut self, error: &RouteError) {
         self.end = Some(End {
@@ -285,11 +309,24 @@ impl Drop for StreamRecord {
             "stream ended"
         );
         let Shared {
-            metrics, count_tx, ..
+            metrics,
+            count_tx,
+            ended,
+            ..
         } = &*self.streams.0;
         metrics.stream_ended(view.frontend, outcome);
         metrics.active_streams.dec();
         self.streams.lock().remove(&view.stream);
+        // Before the count, which the last spans wait for.
+        if let Some(ended) = ended {
+            ended.send(EndedStream {
+                stream: view,
+                ended: SystemTime::now(),
+                dial: self.dial,
+                outcome,
+                reason,
+            });
+        }
         count_tx.send_modify(|count| *count -= 1);
     }
 }

@@ -1,5 +1,7 @@
 //! A client that is being routed, from the resolution of its node until the end of its stream.
 
+use std::time::Instant;
+
 use culvert_daemon::Worker;
 use culvert_tunnel::{Early, RelayError, Socket, Stream};
 
@@ -53,8 +55,10 @@ impl RoutedClient {
                     client,
                     transferred: self.record.transferred(),
                 });
-                let number = self.record.number();
-                self.router.open(&self.route, number, early).await
+                let (number, started) = (self.record.number(), Instant::now());
+                let opened = self.router.open(&self.route, number, early).await;
+                self.record.dialled(started.elapsed());
+                opened
             }
             Err(error) => Err(error),
         };
