@@ -147,10 +147,11 @@ fn value(span: &Span, key: &str) -> Option<Value> {
 }
 
 fn text(span: &Span, key: &str) -> Option<String> {
-    match value(span, key)? {
-        Value::StringValue(text) => Some(text),
-        other => panic!("{key} is {other:?}"),
-    }
+    let value = value(span, key)?;
+    let Value::StringValue(text) = value else {
+        panic!("{key} is {value:?}");
+    };
+    Some(text)
 }
 
 #[tokio::test]
