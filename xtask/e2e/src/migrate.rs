@@ -220,7 +220,7 @@ fn apply(world: &World, printed: &str) -> Result<()> {
     std::fs::write(folder(world).join("kustomization.yaml"), printed)?;
     let top = world.file("migrated-here");
     let component = from_folder(&top, "deploy/overlays/e2e/component")?;
-    let flag = "/spec/template/spec/containers/0/args/3";
+    let flag = "/spec/template/spec/containers/0/args/4";
     let patch = json!([
         {"op": "test", "path": flag, "value": "--advertise=203.0.113.1:443"},
         {"op": "remove", "path": flag}
