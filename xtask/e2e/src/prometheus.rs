@@ -44,16 +44,36 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )
 }
 
-/// The instances, each with a pod that its node must have.
-fn targets(world: &World) -> Result<Vec<(String, String)>> {
-    let edges = EDGES.map(|node| (node, node));
-    let edges = edges.into_iter().chain([(EDGE_1_ADDRESS, "edge-1")]);
-    let edges = edges.map(|(host, node)| Ok((format!("{host}:10250"), pods::name(node))));
-    let clouds = world.clouds.iter().map(|host| {
-        let address = world.cluster.variable_of(host, "ADDRESS")?;
-        Ok((format!("{address}:10250"), name(host)))
+/// What Prometheus must scrape.
+struct Target {
+    /// Its instance: `role: node` names it after the node.
+    instance: String,
+    /// The host that is dialled.
+    host: String,
+    /// A pod that its node must have.
+    pod: String,
+}
+
+fn targets(world: &World) -> Result<Vec<Target>> {
+    let edges = EDGES.map(|node| Target {
+        instance: node.to_owned(),
+        host: node.to_owned(),
+        pod: pods::name(node),
     });
-    edges.chain(clouds).collect()
+    let by_address = Target {
+        instance: format!("{EDGE_1_ADDRESS}:10250"),
+        host: EDGE_1_ADDRESS.to_owned(),
+        pod: pods::name("edge-1"),
+    };
+    let clouds = world.clouds.iter().map(|host| {
+        Ok(Target {
+            instance: (*host).to_owned(),
+            host: world.cluster.variable_of(host, "ADDRESS")?.to_owned(),
+            pod: name(host),
+        })
+    });
+    let edges = edges.into_iter().chain([by_address]);
+    edges.map(Ok).chain(clouds).collect()
 }
 
 /// The account of the pods, with the right to discover and to read nodes.
@@ -74,7 +94,7 @@ fn name(host: &str) -> String {
 }
 
 /// Waits until all targets of the Prometheus on a cloud node are up.
-fn all_up(world: &World, host: &'static str, targets: &[(String, String)]) -> Result<()> {
+fn all_up(world: &World, host: &'static str, targets: &[Target]) -> Result<()> {
     world.wait_for_phase(&name(host), "Running")?;
     let address = world.shop(&[
         "get",
@@ -94,7 +114,7 @@ fn all_up(world: &World, host: &'static str, targets: &[(String, String)]) -> Re
         || {
             targets
                 .iter()
-                .try_for_each(|(target, pod)| prometheus.check(target, pod))
+                .try_for_each(|target| prometheus.check(target))
         },
     )
 }
@@ -108,30 +128,37 @@ struct Prometheus<'world> {
 
 impl Prometheus<'_> {
     /// Fails unless a target is up and its metrics are those of its own node.
-    fn check(&self, target: &str, pod: &str) -> Result<()> {
+    fn check(&self, target: &Target) -> Result<()> {
+        let Target {
+            instance,
+            host,
+            pod,
+        } = target;
         let active = self.ask("targets?state=active")?;
         let targets = active["data"]["activeTargets"]
             .as_array()
             .context("no targets yet")?;
         let found = targets
             .iter()
-            .find(|one| one["labels"]["instance"] == target);
-        let found = found.with_context(|| format!("Prometheus does not know {target}"))?;
+            .find(|one| one["labels"]["instance"] == *instance);
+        let found = found.with_context(|| format!("Prometheus does not know {instance}"))?;
         ensure!(
             found["health"] == "up",
-            "{target} is {}: {}",
+            "{instance} is {}: {}",
             found["health"],
             found["lastError"]
         );
-        let up = self.series("up", target, "")?;
+        let url = format!("https://{host}:10250/metrics/resource");
+        ensure!(found["scrapeUrl"] == url, "it dials {}", found["scrapeUrl"]);
+        let up = self.series("up", instance, "")?;
         ensure!(
             up.len() == 1 && up[0]["value"][1] == "1",
-            "up of {target} is {up:?}"
+            "up of {instance} is {up:?}"
         );
         let of_shop = format!("%2Cnamespace%3D%22{SHOP}%22");
-        let series = self.series("container_memory_working_set_bytes", target, &of_shop)?;
-        let own = series.iter().any(|one| one["metric"]["pod"] == pod);
-        ensure!(own, "{target} tells of no pod {pod}");
+        let series = self.series("container_memory_working_set_bytes", instance, &of_shop)?;
+        let own = series.iter().any(|one| one["metric"]["pod"] == *pod);
+        ensure!(own, "{instance} tells of no pod {pod}");
         Ok(())
     }
 
