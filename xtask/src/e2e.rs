@@ -24,6 +24,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     culvert_e2e::run(&args.suite, || {
         setup::ensure()?;
+        setup::ensure_for_e2e()?;
         if args.built {
             return Ok(());
         }

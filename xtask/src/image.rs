@@ -47,6 +47,8 @@ pub fn run(args: &Args) -> Result<()> {
         std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
         let bytes = image.archive();
         std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
+        let bare = workspace::image_program(program.name);
+        std::fs::copy(&program.path, &bare).with_context(|| format!("write {}", bare.display()))?;
         progress::say(&format!(
             "    {} {} ({} MiB)",
             image.reference(),

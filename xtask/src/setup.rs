@@ -3,6 +3,7 @@
 //! developer's machine are unpacked under `target/`.
 
 mod apt;
+mod compiled;
 mod coredns;
 mod kustomize;
 mod linker;
@@ -10,6 +11,7 @@ mod python;
 mod unpacked;
 
 use anyhow::{Result, bail};
+use culvert_lab::compiled::Compiled;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{progress, workspace};
 
@@ -92,6 +94,18 @@ pub fn run() -> Result<()> {
     missing.into_result()?;
     progress::say("setup: everything is there");
     Ok(())
+}
+
+/// Compiles what only the end-to-end run needs, unless it exists.
+///
+/// # Errors
+/// Something is missing that cannot be compiled. The text lists what to do.
+pub fn ensure_for_e2e() -> Result<()> {
+    let mut missing = Missing::default();
+    for program in Compiled::ALL {
+        missing.note(compiled::install(program));
+    }
+    missing.into_result()
 }
 
 impl Missing {

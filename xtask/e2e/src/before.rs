@@ -6,8 +6,8 @@ use anyhow::{Result, ensure};
 use culvert_lab::wait;
 
 use crate::cluster::{EDGES, MASTER};
-use crate::pods;
 use crate::world::World;
+use crate::{pods, top};
 
 /// Long compared with an answer from the master, which takes a fraction of a second.
 const SILENCE: Duration = Duration::from_secs(6);
@@ -46,5 +46,6 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                 Ok(())
             })
         },
-    )
+    )?;
+    top::before(world)
 }

@@ -1,7 +1,7 @@
 //! The egress selector instead of the redirector: kube-apiserver uses the proxy's CONNECT socket
 //! for every connection to the cluster, and no hook is needed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,12 +12,14 @@ use serde_json::json;
 use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::names::{self, BY_NAME};
-use crate::world::{SHOP, World};
-use crate::{logs, ports, uninstall};
+use crate::world::{CULVERT, SHOP, World};
+use crate::{exec, forward, install, logs, ports, uninstall};
 
 /// A webhook that refuses labelled ConfigMaps with its own message.
 const WEBHOOK: &str = include_str!("webhook.py");
 const WEBHOOK_PORT: u16 = 9443;
+/// `--connect-listen` of the overlay.
+const CONNECT_PORT: u16 = 7402;
 /// Time for the programs of an update to start.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -57,7 +59,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             ])
         },
     )?;
-    super::install::wait_for_tunnels(world)?;
+    install::wait_for_tunnels(world)?;
     world.claim(
         "without its bad ports, which the new proxies have reported again, culvert-proxy check \
          finds nothing wrong",
@@ -75,7 +77,117 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         .into_iter()
         .try_for_each(|node| names::everything(world, node))?;
     logs::prove(world, MASTER)?;
-    webhook(world)
+    webhook(world)?;
+    dialled(world, "uds")?;
+    two_proxies(world)?;
+    by_tcp(world)
+}
+
+/// As konnectivity's own end-to-end test counts connections of agents to servers.
+fn two_proxies(world: &mut World) -> Result<()> {
+    let claim = "each agent has tunnels to just two of the proxies, however many there are";
+    world.claim(claim, |world| {
+        wait::until("tunnels to two proxies", SOON, || {
+            for edge in EDGES {
+                let mut proxies = Vec::new();
+                for cloud in &world.clouds {
+                    let list = world.in_pod_on(cloud, "culvert-proxy", &["node", "list"])?;
+                    if install::tunnels(&list, edge)? > 0 {
+                        proxies.push(*cloud);
+                    }
+                }
+                ensure!(proxies.len() == 2, "{edge} has tunnels to {proxies:?}");
+            }
+            Ok(())
+        })
+    })
+}
+
+/// Proves by kube-apiserver's own metrics that it dials through the egress selector.
+fn dialled(world: &mut World, transport: &str) -> Result<()> {
+    let claim = format!(
+        "kube-apiserver's own metrics count its dials by CONNECT over {transport}, and none that \
+         failed"
+    );
+    world.claim(&claim, |world| {
+        let metrics = world.cluster.ask(&["get", "--raw", "/metrics"])?;
+        let of_egress = |name: &str| -> Vec<&str> {
+            let name = format!("apiserver_egress_dialer_{name}");
+            let lines = metrics.lines();
+            lines.filter(|line| line.starts_with(&name)).collect()
+        };
+        let done = of_egress("dial_duration_seconds_count");
+        let ours = [
+            "protocol=\"http_connect\"".to_owned(),
+            format!("transport=\"{transport}\""),
+        ];
+        let counted = done
+            .iter()
+            .any(|line| ours.iter().all(|label| line.contains(label)));
+        ensure!(counted, "it counts {done:?}");
+        let failed = of_egress("dial_failure_count");
+        ensure!(failed.is_empty(), "{failed:?}");
+        Ok(())
+    })
+}
+
+/// The same by TCP: kube-apiserver shows a certificate at the proxies' CONNECT port.
+fn by_tcp(world: &mut World) -> Result<()> {
+    world.claim(
+        "kube-apiserver starts with an egress selector of the CONNECT port and a client certificate",
+        |world| {
+            let file = connect_port(world)?;
+            let file = format!("--egress-selector-config-file={}", file.display());
+            world.restart_apiserver(&[
+                file,
+                BY_NAME.to_owned(),
+                "--enable-aggregator-routing=true".to_owned(),
+            ])
+        },
+    )?;
+    install::wait_for_tunnels(world)?;
+    EDGES
+        .into_iter()
+        .try_for_each(|node| logs::prove(world, node))?;
+    exec::prove(world, "edge-2")?;
+    forward::prove(world, "edge-2")?;
+    logs::prove(world, MASTER)?;
+    webhook(world)?;
+    dialled(world, "tcp")
+}
+
+/// Opens the CONNECT port of the proxies, and writes the file of an egress selector for it.
+fn connect_port(world: &World) -> Result<PathBuf> {
+    let SelfSigned { certificate, key } = SelfSigned::make(
+        world.folder(),
+        "egress-client",
+        "/CN=kube-apiserver",
+        "extendedKeyUsage=clientAuth",
+    )?;
+    let authority = std::fs::read_to_string(&certificate)?;
+    world.apply("connect-clients", &[json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "connect-clients", "namespace": CULVERT},
+        "data": {"ca.crt": authority}
+    })])?;
+    world.apply_overlay("e2e/egress-port")?;
+    world.wait_for_rollout("culvert-proxy")?;
+    let ask = ["get", "configmap", "culvert-agent", "--output"];
+    let own = world.culvert(&[&ask[..], &["go-template={{index .data \"ca.crt\"}}"]].concat())?;
+    let ca = world.file("egress-ca.crt");
+    std::fs::write(&ca, own)?;
+    let address = world.cluster.variable_of(MASTER, "ADDRESS")?;
+    let file = world.file("egress-port.json");
+    let tls = json!({"caBundle": ca, "clientCert": certificate, "clientKey": key});
+    let connection = json!({
+        "proxyProtocol": "HTTPConnect",
+        "transport": {"tcp": {"url": format!("https://{address}:{CONNECT_PORT}"), "tlsConfig": tls}}
+    });
+    let configuration = json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}]
+    });
+    std::fs::write(&file, configuration.to_string())?;
+    Ok(file)
 }
 
 /// Proves that a webhook on a cloud node still works.

@@ -4,36 +4,49 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::unpacked::Unpacked;
+use culvert_lab::compiled::Compiled;
 use culvert_lab::workspace;
 
 use crate::world::World;
 
 /// An HTTPS client that verifies certificates.
 pub(super) const CURL: &str = "local/curl:1";
-/// Debian's Prometheus.
+/// Prometheus, which discovers by files, by HTTP and by Kubernetes.
 pub(super) const PROMETHEUS: &str = "local/prometheus:1";
 
 /// Loads both on every node.
 pub(super) fn load(world: &World) -> Result<()> {
     let curl = workspace::find_program("curl").context("curl is missing: `cargo xtask setup`")?;
-    load_one(world, CURL, &curl)?;
-    load_one(world, PROMETHEUS, &Unpacked::Prometheus.program())
+    load_dynamic(world, CURL, &curl)?;
+    load_static(world, PROMETHEUS, &Compiled::Prometheus.program())
 }
 
-fn load_one(world: &World, image: &str, program: &Path) -> Result<()> {
-    let name = program.file_name().context("a program has a name")?;
-    let folder = world.file("images").join(name);
-    let inside = Path::new("/bin").join(name);
-    copy(program, &folder, &inside)?;
+/// Loads a program with the libraries that it needs.
+fn load_dynamic(world: &World, image: &str, program: &Path) -> Result<()> {
     for library in libraries(&workspace::output(Command::new("ldd").arg(program))?) {
-        copy(&library, &folder, &library)?;
+        copy(&library, &folder_of(world, program)?, &library)?;
     }
+    load_static(world, image, program)
+}
+
+/// Loads a program that needs no library.
+pub(super) fn load_static(world: &World, image: &str, program: &Path) -> Result<()> {
+    let folder = folder_of(world, program)?;
+    let inside = Path::new("/bin").join(program.file_name().context(NAMELESS)?);
+    copy(program, &folder, &inside)?;
     // Clients create temporary files, and mount points are created here.
     std::fs::create_dir_all(folder.join("tmp"))?;
     world
         .cluster
         .image(image, &folder, &[&inside.display().to_string()])
+}
+
+const NAMELESS: &str = "a program has a name";
+
+/// The folder of an image's files.
+fn folder_of(world: &World, program: &Path) -> Result<PathBuf> {
+    let name = program.file_name().context(NAMELESS)?;
+    Ok(world.file("images").join(name))
 }
 
 fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {

@@ -17,12 +17,7 @@ pub(super) const PROGRAMS: [&str; 3] = ["culvert-proxy", "culvert-redirector", "
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim("images are loaded", |world| {
-        for program in PROGRAMS {
-            world.cluster.load(&workspace::image_archive(program))?;
-        }
-        images::load(world)
-    })?;
+    load_images(world)?;
     world.claim(
         "nodes are labelled and the manifests applied; every pod becomes ready",
         |world| {
@@ -56,14 +51,30 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )
 }
 
-fn label(world: &World, nodes: &[&str], label: &str) -> Result<()> {
+/// Loads the images, unless an earlier step has.
+pub(super) fn load_images(world: &mut World) -> Result<()> {
+    if world.has_images {
+        return Ok(());
+    }
+    world.claim("images are loaded", |world| {
+        for program in PROGRAMS {
+            world.cluster.load(&workspace::image_archive(program))?;
+        }
+        images::load(world)
+    })?;
+    world.has_images = true;
+    Ok(())
+}
+
+/// Sets a label of nodes, or removes it if the label ends with `-`.
+pub(super) fn label(world: &World, nodes: &[&str], label: &str) -> Result<()> {
     let args = [&["label", "node"], nodes, &["--overwrite", label]].concat();
     world.cluster.ask(&args).map(drop)
 }
 
 /// Mounts the cgroup of a cloud node's processes at a path that is the same on all of them: the
 /// redirectors of all share their arguments.
-fn name_cgroup(world: &World, node: &str) -> Result<()> {
+pub(super) fn name_cgroup(world: &World, node: &str) -> Result<()> {
     let cgroup = world.cluster.variable_of(node, "CGROUP")?;
     let script = "mkdir -p $0 && { mountpoint -q $0 || mount --bind \"$1\" $0; }";
     let line = ["sh", "-c", script, "/var/lib/culvert/e2e-cgroup", cgroup];

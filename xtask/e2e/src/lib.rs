@@ -22,6 +22,7 @@ mod install;
 mod logs;
 mod lost;
 mod metrics;
+mod migrate;
 mod names;
 mod pods;
 mod ports;
@@ -32,6 +33,7 @@ mod reacher;
 mod replaced;
 mod rolling;
 mod service;
+mod top;
 mod uninstall;
 mod variants;
 mod world;
@@ -60,9 +62,10 @@ pub struct Args {
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
 /// The order matters: later steps restart and remove what earlier ones use.
-const STEPS: [Step; 20] = [
+const STEPS: [Step; 22] = [
     ("before", before::run),
     (INSTALL, install::run),
+    ("top", top::run),
     ("logs", logs::run),
     ("exec", |world| exec::prove(world, "edge-1")),
     ("forward", |world| forward::prove(world, "edge-1")),
@@ -81,10 +84,13 @@ const STEPS: [Step; 20] = [
     ("variants", variants::run),
     ("rbac", rbac::run),
     ("uninstall", uninstall::run),
+    (MIGRATE, migrate::run),
 ];
 
-/// The step that every later one needs.
+/// The step that every later one needs, but for the last.
 const INSTALL: &str = "install";
+/// The step that installs Culvert in another way.
+const MIGRATE: &str = "migrate";
 
 /// Runs the steps. `prepare` must create the images of the three programs.
 ///
@@ -105,14 +111,18 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let started = Instant::now();
-    let audit = rbac::audit_flags(&folder)?;
+    let flags = [
+        rbac::audit_flags(&folder)?,
+        top::aggregation_flags(&folder)?,
+    ]
+    .concat();
     let at_end = if args.keep {
         AtEnd::Keep
     } else {
         AtEnd::TakeDown
     };
-    let cluster = Cluster::up(program, &audit, at_end)?;
-    let mut world = World::new(cluster, folder, audit);
+    let cluster = Cluster::up(program, &flags, at_end)?;
+    let mut world = World::new(cluster, folder, flags);
     let shown = show(&mut world, &steps);
     if shown.is_err() && interrupt::check().is_ok() {
         world.show_state();
@@ -149,6 +159,10 @@ fn chosen(only: &[String]) -> Result<Vec<Step>> {
     // The RBAC step compares requests that these steps cause.
     let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
         &[INSTALL, "healing", "egress"]
+    } else if only.iter().all(|name| name == MIGRATE) {
+        &[]
+    } else if only.iter().any(|name| name == MIGRATE) {
+        &[INSTALL, "uninstall"]
     } else {
         &[INSTALL]
     };
@@ -171,6 +185,16 @@ mod tests {
             .collect();
         assert_eq!(names, [INSTALL, "copy"]);
         assert_eq!(chosen(&[]).unwrap().len(), STEPS.len());
+        let names = |only: &[&str]| -> Vec<&str> {
+            let only: Vec<String> = only.iter().map(|name| (*name).to_owned()).collect();
+            let steps = chosen(&only).unwrap();
+            steps.iter().map(|(name, _)| *name).collect()
+        };
+        assert_eq!(names(&[MIGRATE]), [MIGRATE]);
+        assert_eq!(
+            names(&[MIGRATE, "logs"]),
+            [INSTALL, "logs", "uninstall", MIGRATE]
+        );
         assert!(
             chosen(&["coyp".to_owned()])
                 .unwrap_err()

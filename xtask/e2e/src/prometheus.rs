@@ -1,5 +1,5 @@
-//! Prometheus in a pod on each cloud node, with its own network. Each scrapes the kubelets of all
-//! edge nodes.
+//! Prometheus in a pod on each cloud node, with its own network. Each discovers the nodes of the
+//! cluster, and scrapes the kubelets of all.
 
 use std::time::Duration;
 
@@ -7,38 +7,85 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
+use crate::cluster::EDGES;
 use crate::images::PROMETHEUS;
 use crate::pods;
-use crate::world::{SHOP, World};
+use crate::world::{EDGE_1_ADDRESS, SHOP, World};
 
-/// The instances, and the node that must answer: edge-1 by its address, and all nodes as `role:
-/// node` discovers and relabels them.
-const TARGETS: [(&str, &str); 4] = [
-    ("10.0.3.7:10250", "edge-1"),
-    ("edge-1:10250", "edge-1"),
-    ("edge-2:10250", "edge-2"),
-    ("edge-3:10250", "edge-3"),
-];
-/// The discovery of nodes, which Debian's build lacks. The test replaces it by what it would find.
+/// The discovery of nodes in the documented job.
 const DISCOVERY: &str = "  kubernetes_sd_configs:\n  - role: node\n";
+/// The account's role of deploy/metrics-reader.yaml.
+const ROLE: &str = "node-metrics-reader";
 /// Time for the targets to be scraped. Prometheus scrapes each second once it has started.
 const SCRAPE_TIME: Duration = Duration::from_secs(40);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
-        "Prometheus on each cloud node scrapes the kubelets of edge-1 by address and of all by \
-        name, each telling of its own pods",
+        "Prometheus on each cloud node discovers all nodes by `role: node` and scrapes their \
+         kubelets: those of edge nodes by name, edge-1 by address too, each telling of its own pods",
         |world| {
-            let mut objects = pods::reader("prometheus", &["nodes/metrics"]);
+            let manifest = workspace::root().join("deploy/metrics-reader.yaml");
+            world
+                .cluster
+                .ask(&["apply", "--filename", &manifest.display().to_string()])?;
+            let mut objects = account();
             objects.push(config()?);
             for host in &world.clouds {
                 objects.push(pod(host, world.cluster.variable_of(host, "ADDRESS")?));
             }
             world.apply("prometheus", &objects)?;
-            world.clouds.iter().try_for_each(|host| all_up(world, host))
+            let targets = targets(world)?;
+            world
+                .clouds
+                .iter()
+                .try_for_each(|host| all_up(world, host, &targets))
         },
     )
+}
+
+/// What Prometheus must scrape.
+struct Target {
+    /// Its instance: `role: node` names it after the node.
+    instance: String,
+    /// The host that is dialled.
+    host: String,
+    /// A pod that its node must have.
+    pod: String,
+}
+
+fn targets(world: &World) -> Result<Vec<Target>> {
+    let edges = EDGES.map(|node| Target {
+        instance: node.to_owned(),
+        host: node.to_owned(),
+        pod: pods::name(node),
+    });
+    let by_address = Target {
+        instance: format!("{EDGE_1_ADDRESS}:10250"),
+        host: EDGE_1_ADDRESS.to_owned(),
+        pod: pods::name("edge-1"),
+    };
+    let clouds = world.clouds.iter().map(|host| {
+        Ok(Target {
+            instance: (*host).to_owned(),
+            host: world.cluster.variable_of(host, "ADDRESS")?.to_owned(),
+            pod: name(host),
+        })
+    });
+    let edges = edges.into_iter().chain([by_address]);
+    edges.map(Ok).chain(clouds).collect()
+}
+
+/// The account of the pods, with the right to discover and to read nodes.
+fn account() -> Vec<Value> {
+    let subject = json!({"kind": "ServiceAccount", "name": "prometheus", "namespace": SHOP});
+    vec![
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "prometheus", "namespace": SHOP}}),
+        json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "prometheus"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE}, "subjects": [subject]
+        }),
+    ]
 }
 
 /// The name of the pod on a cloud node.
@@ -47,7 +94,7 @@ fn name(host: &str) -> String {
 }
 
 /// Waits until all targets of the Prometheus on a cloud node are up.
-fn all_up(world: &World, host: &'static str) -> Result<()> {
+fn all_up(world: &World, host: &'static str, targets: &[Target]) -> Result<()> {
     world.wait_for_phase(&name(host), "Running")?;
     let address = world.shop(&[
         "get",
@@ -65,9 +112,9 @@ fn all_up(world: &World, host: &'static str) -> Result<()> {
         &format!("every target is up on {host}"),
         SCRAPE_TIME,
         || {
-            TARGETS
+            targets
                 .iter()
-                .try_for_each(|(target, node)| prometheus.check(target, node))
+                .try_for_each(|target| prometheus.check(target))
         },
     )
 }
@@ -81,32 +128,37 @@ struct Prometheus<'world> {
 
 impl Prometheus<'_> {
     /// Fails unless a target is up and its metrics are those of its own node.
-    fn check(&self, target: &str, node: &str) -> Result<()> {
+    fn check(&self, target: &Target) -> Result<()> {
+        let Target {
+            instance,
+            host,
+            pod,
+        } = target;
         let active = self.ask("targets?state=active")?;
         let targets = active["data"]["activeTargets"]
             .as_array()
             .context("no targets yet")?;
         let found = targets
             .iter()
-            .find(|one| one["labels"]["instance"] == target);
-        let found = found.with_context(|| format!("Prometheus does not know {target}"))?;
+            .find(|one| one["labels"]["instance"] == *instance);
+        let found = found.with_context(|| format!("Prometheus does not know {instance}"))?;
         ensure!(
             found["health"] == "up",
-            "{target} is {}: {}",
+            "{instance} is {}: {}",
             found["health"],
             found["lastError"]
         );
-        let up = self.series("up", target, "")?;
+        let url = format!("https://{host}:10250/metrics/resource");
+        ensure!(found["scrapeUrl"] == url, "it dials {}", found["scrapeUrl"]);
+        let up = self.series("up", instance, "")?;
         ensure!(
             up.len() == 1 && up[0]["value"][1] == "1",
-            "up of {target} is {up:?}"
+            "up of {instance} is {up:?}"
         );
         let of_shop = format!("%2Cnamespace%3D%22{SHOP}%22");
-        let series = self.series("container_memory_working_set_bytes", target, &of_shop)?;
-        let own = series
-            .iter()
-            .any(|one| one["metric"]["pod"] == pods::name(node));
-        ensure!(own, "{target} tells of no pod {}", pods::name(node));
+        let series = self.series("container_memory_working_set_bytes", instance, &of_shop)?;
+        let own = series.iter().any(|one| one["metric"]["pod"] == *pod);
+        ensure!(own, "{instance} tells of no pod {pod}");
         Ok(())
     }
 
@@ -128,25 +180,20 @@ impl Prometheus<'_> {
     }
 }
 
-/// The documented scrape job, with discovered nodes and one node by its address.
+/// The documented scrape job, and the same with one node by its address.
 fn config() -> Result<Value> {
     let page = workspace::root().join("docs/install-kubernetes.md");
     let page =
         std::fs::read_to_string(&page).with_context(|| format!("read {}", page.display()))?;
-    let found =
-        [("edge-1", "10.0.3.7"), ("edge-2", "192.168.1.10"), ("edge-3", "192.168.1.10")].map(|(node, address)| {
-            let labels = format!(
-                "{{__meta_kubernetes_node_name: \
-                 {node}, __meta_kubernetes_node_labelpresent_node_restriction_kubernetes_io_culvert_edge: 'true'}}"
-            );
-            format!("  - targets: ['{address}:10250']\n    labels: {labels}\n")
-        });
-    let found = format!(
-        "  static_configs:\n{}  - targets: ['10.0.3.7:10250']\n",
-        found.concat()
-    );
-    let job = documented_job(&page)?.replacen(DISCOVERY, &found, 1);
-    let config = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{job}");
+    let job = documented_job(&page)?;
+    let (_, again) = job
+        .split_once("scrape_configs:\n")
+        .context("no list of jobs")?;
+    let target = format!("  static_configs:\n  - targets: ['{EDGE_1_ADDRESS}:10250']\n");
+    let again = again
+        .replacen("job_name: ", "job_name: address-of-", 1)
+        .replacen(DISCOVERY, &target, 1);
+    let config = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{job}{again}");
     Ok(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prometheus", "namespace": SHOP},
         "data": {"prometheus.yml": config}
@@ -192,7 +239,9 @@ mod tests {
         let config = config().unwrap();
         let text = config["data"]["prometheus.yml"].as_str().unwrap();
         assert!(
-            text.contains("relabel_configs") && !text.contains("role: node"),
+            text.matches("relabel_configs").count() == 2
+                && text.matches("role: node").count() == 1
+                && text.contains("job_name: address-of-kubelet"),
             "{text}"
         );
     }

@@ -106,7 +106,7 @@ fn without_redirector(world: &World) -> Result<()> {
         ensure!(!pods.contains_key(BARE), "{pods:?}");
         Ok(())
     })?;
-    let program = workspace::binary("culvert-redirector");
+    let program = workspace::image_program("culvert-redirector");
     let program = program.display().to_string();
     wait::until("nothing is left on cloud-3", SOON, || {
         world.cluster.on(BARE, &[&program, "uninstall"])?;

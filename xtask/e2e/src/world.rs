@@ -32,6 +32,8 @@ pub(super) struct World {
     pub(super) claims: usize,
     /// A `kubectl logs -f` that runs during other steps.
     pub(super) follower: Option<Follower>,
+    /// Whether Culvert's images, and those of the clients, are on every node.
+    pub(super) has_images: bool,
     /// The cloud nodes that are not lost.
     pub(super) clouds: Vec<&'static str>,
     folder: PathBuf,
@@ -48,6 +50,7 @@ impl World {
             cluster,
             claims: 0,
             follower: None,
+            has_images: false,
             clouds: CLOUDS.to_vec(),
             folder,
             apiserver_flags,

@@ -5,6 +5,7 @@
 pub mod apiserver;
 mod cgroup;
 pub mod cloud_host;
+pub mod compiled;
 pub mod culvert;
 pub mod cut;
 pub mod dns;

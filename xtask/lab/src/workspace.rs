@@ -46,6 +46,11 @@ pub fn image_archive(program: &str) -> PathBuf {
         .join(format!("{program}-{}.tar", image_architecture()))
 }
 
+/// The program of that image, for runs outside of containers.
+pub fn image_program(program: &str) -> PathBuf {
+    target_dir().join("images").join(program)
+}
+
 /// This machine's processor, as container images name it.
 pub fn image_architecture() -> &'static str {
     match std::env::consts::ARCH {
