@@ -5,6 +5,11 @@
 //! calls [`main`].
 #![forbid(unsafe_code)]
 
+mod args;
+mod authority;
+mod config;
+mod crypto;
+mod kubeconfig;
 mod wire;
 
 use std::process::ExitCode;
