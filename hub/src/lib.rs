@@ -5,6 +5,9 @@
 //! calls [`main`].
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, reason = "used by the server")]
+mod request;
+#[allow(dead_code, reason = "used by the server")]
 mod wire;
 
 use std::process::ExitCode;

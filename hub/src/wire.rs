@@ -1,7 +1,18 @@
 //! Objects, lists and watch events of the Kubernetes API as they are on the wire, in JSON and in
 //! protobuf. They are cut out as bytes: no type of Kubernetes is known here, so no field is lost.
 
+mod json;
+mod protobuf;
+pub(crate) mod split;
+pub(crate) mod status;
+pub(crate) mod write;
+
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
+
+/// The labels of an object.
+pub(crate) type Labels = BTreeMap<String, String>;
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,6 +39,17 @@ pub(crate) enum Shape {
 pub(crate) struct TypeMeta {
     pub(crate) api_version: String,
     pub(crate) kind: String,
+}
+
+impl TypeMeta {
+    /// The type of the items of a list: `Pod` for `PodList`. `None`: this is no list.
+    pub(crate) fn item(&self) -> Option<Self> {
+        let kind = self.kind.strip_suffix("List")?;
+        (!kind.is_empty()).then(|| Self {
+            api_version: self.api_version.clone(),
+            kind: kind.to_owned(),
+        })
+    }
 }
 
 /// What of an object's metadata the hub reads.

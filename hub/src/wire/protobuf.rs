@@ -1,0 +1,3 @@
+pub(super) mod events;
+pub(super) mod list;
+pub(super) mod object;
