@@ -2,14 +2,16 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Encoding, Event, EventKind, ListHead, Metadata, Object, TypeMeta, json, protobuf};
+use super::split::SplitError;
+use super::{Encoding, Event, EventKind, Labels, ListHead, Metadata, Object, TypeMeta};
+use super::{json, protobuf};
 
 /// Writes a list piece by piece.
 #[derive(Debug)]
 pub(crate) struct ListWriter {
     encoding: Encoding,
     content_length: u64,
-    first: bool,
+    item_written: bool,
 }
 
 impl ListWriter {
@@ -21,7 +23,30 @@ impl ListWriter {
         lengths: impl Iterator<Item = usize>,
         out: &mut BytesMut,
     ) -> Self {
-        todo!()
+        let (start, items_length, end) = match encoding {
+            Encoding::Json => {
+                let (count, sum) = lengths.fold((0, 0), |(count, sum), length| {
+                    (count + 1, sum + length as u64)
+                });
+                let commas = u64::saturating_sub(count, 1);
+                (
+                    json::write::list_start(head),
+                    sum + commas,
+                    json::write::LIST_END,
+                )
+            }
+            Encoding::Protobuf => {
+                let sum = lengths.map(protobuf::write::item_length).sum();
+                let start = protobuf::write::list_start(head, sum);
+                (start, sum, protobuf::write::ENVELOPE_END)
+            }
+        };
+        out.extend_from_slice(&start);
+        Self {
+            encoding,
+            content_length: (start.len() + end.len()) as u64 + items_length,
+            item_written: false,
+        }
     }
 
     /// The length of the whole body.
@@ -29,46 +54,99 @@ impl ListWriter {
         self.content_length
     }
 
-    /// Appends an item to `out`.
-    pub(crate) fn item(&mut self, object: &Object, out: &mut BytesMut) {
-        todo!()
+    /// Appends an item to `out`, given its `Object::bytes`.
+    pub(crate) fn item(&mut self, bytes: &[u8], out: &mut BytesMut) {
+        match self.encoding {
+            Encoding::Json if self.item_written => out.extend_from_slice(b","),
+            Encoding::Json => {}
+            Encoding::Protobuf => {
+                out.extend_from_slice(&protobuf::write::item_start(bytes.len()));
+            }
+        }
+        out.extend_from_slice(bytes);
+        self.item_written = true;
     }
 
     /// Appends the part after the items to `out`.
     pub(crate) fn end(self, out: &mut BytesMut) {
-        todo!()
+        out.extend_from_slice(match self.encoding {
+            Encoding::Json => json::write::LIST_END,
+            Encoding::Protobuf => protobuf::write::ENVELOPE_END,
+        });
     }
 }
 
+/// A whole list, given the `Object::bytes` of its items.
+pub(crate) fn list(encoding: Encoding, head: &ListHead, items: &[Bytes]) -> Bytes {
+    let mut out = BytesMut::new();
+    let mut writer = ListWriter::begin(encoding, head, items.iter().map(Bytes::len), &mut out);
+    for item in items {
+        writer.item(item, &mut out);
+    }
+    writer.end(&mut out);
+    out.freeze()
+}
+
 impl Object {
-    /// The object as it is inside of an event or as a body of its own: with `kind` and
-    /// `apiVersion`, in protobuf in its envelope.
+    /// The object as the body of an answer: with `kind` and `apiVersion`, in protobuf in its
+    /// envelope.
     pub(crate) fn alone(&self, encoding: Encoding, type_meta: &TypeMeta) -> Bytes {
-        todo!()
+        match encoding {
+            Encoding::Json => {
+                let mut body = json::object::alone(&self.bytes, type_meta);
+                body.push(b'\n');
+                body.into()
+            }
+            Encoding::Protobuf => protobuf::write::envelope(type_meta, &self.bytes).into(),
+        }
     }
 
     /// The labels, for selectors.
-    pub(crate) fn labels(
-        &self,
-        encoding: Encoding,
-    ) -> Result<super::Labels, super::split::SplitError> {
-        todo!()
+    pub(crate) fn labels(&self, encoding: Encoding) -> Result<Labels, SplitError> {
+        match encoding {
+            Encoding::Json => json::object::labels(&self.bytes),
+            Encoding::Protobuf => protobuf::object::labels(&self.bytes),
+        }
     }
 }
 
 impl Event {
-    /// A BOOKMARK: all before this resource version has been sent.
+    /// A BOOKMARK: all before this resource version has been sent. `type_meta` is that of the
+    /// objects of the watch.
     pub(crate) fn bookmark(
         encoding: Encoding,
         type_meta: &TypeMeta,
         resource_version: u64,
         initial_events_end: bool,
     ) -> Self {
-        todo!()
+        let bytes = match encoding {
+            Encoding::Json => json::write::bookmark(resource_version, initial_events_end),
+            Encoding::Protobuf => protobuf::write::bookmark(resource_version, initial_events_end),
+        };
+        Self {
+            kind: EventKind::Bookmark { initial_events_end },
+            type_meta: type_meta.clone(),
+            object: Object {
+                metadata: Metadata {
+                    resource_version,
+                    ..Metadata::default()
+                },
+                bytes: bytes.into(),
+            },
+        }
     }
 
     /// The bytes of the event in the body of a watch.
     pub(crate) fn frame(&self, encoding: Encoding) -> Bytes {
-        todo!()
+        let word = self.kind.word();
+        match encoding {
+            Encoding::Json => {
+                let object = json::object::alone(&self.object.bytes, &self.type_meta);
+                json::write::event(word, &object).into()
+            }
+            Encoding::Protobuf => {
+                protobuf::write::event(word, &self.type_meta, &self.object.bytes).into()
+            }
+        }
     }
 }
