@@ -10,6 +10,9 @@ mod authority;
 mod config;
 mod crypto;
 mod kubeconfig;
+#[allow(dead_code, reason = "the server uses most of it")]
+mod request;
+#[allow(dead_code, reason = "the server uses most of it")]
 mod wire;
 
 use std::process::ExitCode;

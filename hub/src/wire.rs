@@ -1,7 +1,29 @@
 //! Objects, lists and watch events of the Kubernetes API as they are on the wire, in JSON and in
 //! protobuf. They are cut out as bytes: no type of Kubernetes is known here, so no field is lost.
+//!
+//! [`split`] takes bodies apart, [`write`] puts them together again. A list of
+//! `PartialObjectMetadata` is a list like any other. A `Table` is one document: nobody but people
+//! reads it, and its rows belong to columns that only the API server knows. It is read by
+//! [`split::ObjectSplitter`] as an object without a name; as a list it is refused.
+
+mod json;
+mod protobuf;
+pub(crate) mod split;
+pub(crate) mod status;
+pub(crate) mod write;
+
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
+
+use split::SplitError;
+
+/// The labels of an object.
+pub(crate) type Labels = BTreeMap<String, String>;
+
+/// The annotation of the BOOKMARK that ends the initial events of a streaming list. Its value is
+/// `true`.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// How a body is encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,10 +46,21 @@ pub(crate) enum Shape {
 }
 
 /// `apiVersion` and `kind`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct TypeMeta {
     pub(crate) api_version: String,
     pub(crate) kind: String,
+}
+
+impl TypeMeta {
+    /// The type of the items of a list: `Pod` for `PodList`. `None`: this is no list.
+    pub(crate) fn item(&self) -> Option<Self> {
+        let kind = self.kind.strip_suffix("List")?;
+        (!kind.is_empty()).then(|| Self {
+            api_version: self.api_version.clone(),
+            kind: kind.to_owned(),
+        })
+    }
 }
 
 /// What of an object's metadata the hub reads.
@@ -58,6 +91,16 @@ pub(crate) struct ListHead {
     pub(crate) continue_token: String,
 }
 
+impl ListHead {
+    /// The resource version as it is written. Aggregated API servers have none.
+    fn resource_version_text(&self) -> String {
+        match self.resource_version {
+            0 => String::new(),
+            number => number.to_string(),
+        }
+    }
+}
+
 /// What a watch event says of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
@@ -76,10 +119,66 @@ pub(crate) enum EventKind {
     },
 }
 
+impl EventKind {
+    /// What the word of an event means; what is not in the word is zero.
+    fn from_word(word: &str) -> Option<Self> {
+        Some(match word {
+            "ADDED" => Self::Added,
+            "MODIFIED" => Self::Modified,
+            "DELETED" => Self::Deleted,
+            "BOOKMARK" => Self::Bookmark {
+                initial_events_end: false,
+            },
+            "ERROR" => Self::Error { code: 0 },
+            _ => return None,
+        })
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::Added => "ADDED",
+            Self::Modified => "MODIFIED",
+            Self::Deleted => "DELETED",
+            Self::Bookmark { .. } => "BOOKMARK",
+            Self::Error { .. } => "ERROR",
+        }
+    }
+}
+
 /// One event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Event {
     pub(crate) kind: EventKind,
     pub(crate) type_meta: TypeMeta,
     pub(crate) object: Object,
+}
+
+impl Event {
+    /// An event about an object. Only the object of a BOOKMARK may be without a name.
+    fn checked(kind: EventKind, type_meta: TypeMeta, object: Object) -> Result<Self, SplitError> {
+        match kind {
+            EventKind::Added | EventKind::Modified | EventKind::Deleted
+                if object.metadata.name.is_empty() =>
+            {
+                Err(SplitError::Unnamed)
+            }
+            _ => Ok(Self {
+                kind,
+                type_meta,
+                object,
+            }),
+        }
+    }
+
+    /// An event with a `Status`, whose metadata are not those of an object.
+    fn error(code: u16, type_meta: TypeMeta, status: &[u8]) -> Self {
+        Self {
+            kind: EventKind::Error { code },
+            type_meta,
+            object: Object {
+                metadata: Metadata::default(),
+                bytes: Bytes::copy_from_slice(status),
+            },
+        }
+    }
 }

@@ -1,0 +1,1 @@
+//! Percent encoding of paths and queries.
