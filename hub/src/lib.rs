@@ -5,6 +5,9 @@
 //! calls [`main`].
 #![forbid(unsafe_code)]
 
+#[allow(dead_code, unused_imports, reason = "the server uses it")]
+mod cache;
+#[allow(dead_code, reason = "the server uses it")]
 mod wire;
 
 use std::process::ExitCode;
