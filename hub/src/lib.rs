@@ -7,6 +7,8 @@
 
 mod args;
 mod authority;
+#[allow(dead_code, unused_imports, reason = "the store uses the rest")]
+mod cache;
 mod config;
 mod crypto;
 mod kubeconfig;
