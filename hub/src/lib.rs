@@ -15,6 +15,7 @@ mod kubeconfig;
 #[allow(dead_code, reason = "the server uses most of it")]
 mod request;
 #[allow(dead_code, reason = "the server uses most of it")]
+mod upstream;
 mod wire;
 
 use std::process::ExitCode;
