@@ -185,7 +185,7 @@ impl Upstream {
         let mut problem = culvert_daemon::Problem::default();
         loop {
             let changed = self.identity.reload();
-            let error = changed.as_ref().err().map(culvert_daemon::chain);
+            let error = changed.as_ref().err().map(|error| culvert_daemon::chain(error));
             if let Some(error) = problem.news(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
             }
