@@ -5,6 +5,8 @@
 //! calls [`main`].
 #![forbid(unsafe_code)]
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 #[allow(dead_code, reason = "used by the server")]
 mod request;
 #[allow(dead_code, reason = "used by the server")]

@@ -10,6 +10,8 @@ mod json;
 mod protobuf;
 pub(crate) mod split;
 pub(crate) mod status;
+#[cfg(test)]
+mod tests;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;
