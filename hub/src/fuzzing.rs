@@ -88,9 +88,10 @@ fn events(encoding: Encoding, body: &[u8], piece: usize) -> Split {
             }
         }
     }
-    let whole = match splitter.is_between_events() {
-        true => Ok(parts.concat().into()),
-        false => Err("ends within an event".to_owned()),
+    let whole = if splitter.is_between_events() {
+        Ok(parts.concat().into())
+    } else {
+        Err("ends within an event".to_owned())
     };
     Split { parts, whole }
 }

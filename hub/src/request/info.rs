@@ -33,7 +33,7 @@ pub(crate) struct GroupVersionResource {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestInfo {
     /// Objects of a resource.
-    Resource(ResourceRequest),
+    Resource(Box<ResourceRequest>),
     /// All else: `/version`, `/healthz`, `/apis`, `/api/v1`.
     Path(PathRequest),
 }
@@ -79,7 +79,10 @@ impl RequestInfo {
     pub(crate) fn new(method: &str, path: &str, query: &str) -> Result<Self, InvalidPath> {
         let path = decode_path(path).ok_or(InvalidPath::Encoding)?;
         match Prefix::split(path.trim_matches('/')) {
-            Some((prefix, rest)) => resource(method, &prefix, rest, query).map(Self::Resource),
+            Some((prefix, rest)) => {
+                let request = resource(method, &prefix, rest, query)?;
+                Ok(Self::Resource(Box::new(request)))
+            }
             None => Ok(Self::Path(PathRequest {
                 verb: method.to_lowercase(),
                 path,
@@ -215,7 +218,7 @@ mod tests {
     fn resource(method: &str, url: &str) -> ResourceRequest {
         let (path, query) = url.split_once('?').unwrap_or((url, ""));
         match RequestInfo::new(method, path, query).unwrap() {
-            RequestInfo::Resource(request) => request,
+            RequestInfo::Resource(request) => *request,
             RequestInfo::Path(path) => panic!("{path:?} is not a resource"),
         }
     }
@@ -227,307 +230,46 @@ mod tests {
         }
     }
 
-    /// Method, URL, verb, group, version, namespace, resource, subresource, name.
-    type Row = [&'static str; 9];
-
-    /// The cases of apiserver's own `TestGetAPIRequestInfo`.
-    const TABLE: &[Row] = &[
-        [
-            "GET",
-            "/api/v1/namespaces",
-            "List",
-            "",
-            "v1",
-            "",
-            "namespaces",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other",
-            "Get",
-            "",
-            "v1",
-            "other",
-            "namespaces",
-            "",
-            "other",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods",
-            "List",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods/foo",
-            "Get",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        [
-            "HEAD",
-            "/api/v1/namespaces/other/pods/foo",
-            "Get",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        ["GET", "/api/v1/pods", "List", "", "v1", "", "pods", "", ""],
-        ["HEAD", "/api/v1/pods", "List", "", "v1", "", "pods", "", ""],
-        [
-            "GET",
-            "/api/v1/proxy/namespaces/other/pods/foo",
-            "Proxy",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        [
-            "GET",
-            "/api/v1/proxy/namespaces/other/pods/foo/sub/path",
-            "Proxy",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        [
-            "GET",
-            "/api/v1/watch/pods",
-            "Watch",
-            "",
-            "v1",
-            "",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/pods?watch=true",
-            "Watch",
-            "",
-            "v1",
-            "",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/pods?watch=false",
-            "List",
-            "",
-            "v1",
-            "",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/watch/namespaces/other/pods",
-            "Watch",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods?watch=1",
-            "Watch",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods?watch=0",
-            "List",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods/foo/status",
-            "Get",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "status",
-            "foo",
-        ],
-        [
-            "GET",
-            "/api/v1/namespaces/other/pods/foo/proxy/sub",
-            "Get",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "proxy",
-            "foo",
-        ],
-        [
-            "PUT",
-            "/api/v1/namespaces/other/finalize",
-            "Update",
-            "",
-            "v1",
-            "other",
-            "namespaces",
-            "finalize",
-            "other",
-        ],
-        [
-            "PUT",
-            "/api/v1/namespaces/other/status",
-            "Update",
-            "",
-            "v1",
-            "other",
-            "namespaces",
-            "status",
-            "other",
-        ],
-        [
-            "PATCH",
-            "/api/v1/namespaces/other/pods/foo",
-            "Patch",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        [
-            "DELETE",
-            "/api/v1/namespaces/other/pods/foo",
-            "Delete",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "foo",
-        ],
-        [
-            "POST",
-            "/api/v1/namespaces/other/pods",
-            "Create",
-            "",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "DELETE",
-            "/api/v1/nodes",
-            "DeleteCollection",
-            "",
-            "v1",
-            "",
-            "nodes",
-            "",
-            "",
-        ],
-        [
-            "DELETE",
-            "/api/v1/namespaces",
-            "DeleteCollection",
-            "",
-            "v1",
-            "",
-            "namespaces",
-            "",
-            "",
-        ],
-        [
-            "DELETE",
-            "/apis/extensions/v1/namespaces/other/pods",
-            "DeleteCollection",
-            "extensions",
-            "v1",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "POST",
-            "/apis/extensions/v1beta3/namespaces/other/pods",
-            "Create",
-            "extensions",
-            "v1beta3",
-            "other",
-            "pods",
-            "",
-            "",
-        ],
-        [
-            "GET",
-            "/apis/batch/v1/job/foo/scale",
-            "Get",
-            "batch",
-            "v1",
-            "",
-            "job",
-            "scale",
-            "foo",
-        ],
-    ];
+    /// The cases of apiserver's own `TestGetAPIRequestInfo`: method, URL, verb, group, version,
+    /// namespace, resource, subresource, name; `-` is an empty word.
+    const TABLE: &str = "
+        GET /api/v1/namespaces List - v1 - namespaces - -
+        GET /api/v1/namespaces/other Get - v1 other namespaces - other
+        GET /api/v1/namespaces/other/pods List - v1 other pods - -
+        GET /api/v1/namespaces/other/pods/foo Get - v1 other pods - foo
+        HEAD /api/v1/namespaces/other/pods/foo Get - v1 other pods - foo
+        GET /api/v1/pods List - v1 - pods - -
+        HEAD /api/v1/pods List - v1 - pods - -
+        GET /api/v1/proxy/namespaces/other/pods/foo Proxy - v1 other pods - foo
+        GET /api/v1/proxy/namespaces/other/pods/foo/sub/path Proxy - v1 other pods - foo
+        GET /api/v1/watch/pods Watch - v1 - pods - -
+        GET /api/v1/pods?watch=true Watch - v1 - pods - -
+        GET /api/v1/pods?watch=false List - v1 - pods - -
+        GET /api/v1/watch/namespaces/other/pods Watch - v1 other pods - -
+        GET /api/v1/namespaces/other/pods?watch=1 Watch - v1 other pods - -
+        GET /api/v1/namespaces/other/pods?watch=0 List - v1 other pods - -
+        GET /api/v1/namespaces/other/pods/foo/status Get - v1 other pods status foo
+        GET /api/v1/namespaces/other/pods/foo/proxy/sub Get - v1 other pods proxy foo
+        PUT /api/v1/namespaces/other/finalize Update - v1 other namespaces finalize other
+        PUT /api/v1/namespaces/other/status Update - v1 other namespaces status other
+        PATCH /api/v1/namespaces/other/pods/foo Patch - v1 other pods - foo
+        DELETE /api/v1/namespaces/other/pods/foo Delete - v1 other pods - foo
+        POST /api/v1/namespaces/other/pods Create - v1 other pods - -
+        DELETE /api/v1/nodes DeleteCollection - v1 - nodes - -
+        DELETE /api/v1/namespaces DeleteCollection - v1 - namespaces - -
+        DELETE /apis/extensions/v1/namespaces/other/pods DeleteCollection extensions v1 other pods - -
+        POST /apis/extensions/v1beta3/namespaces/other/pods Create extensions v1beta3 other pods - -
+        GET /apis/batch/v1/job/foo/scale Get batch v1 - job scale foo
+    ";
 
     #[test]
     fn resources_are_found_as_apiserver_finds_them() {
-        for [
-            method,
-            url,
-            verb,
-            group,
-            version,
-            namespace,
-            name_of_resource,
-            subresource,
-            name,
-        ] in TABLE
-        {
-            let request = resource(method, url);
-            assert_eq!(format!("{:?}", request.verb), *verb, "{method} {url}");
+        for row in TABLE.trim().lines() {
+            let words: Vec<_> = row.split_whitespace().collect();
+            let request = resource(words[0], words[1]);
+            let verb = format!("{:?}", request.verb);
             let found = [
+                &verb,
                 &request.gvr.group,
                 &request.gvr.version,
                 &request.namespace,
@@ -535,15 +277,8 @@ mod tests {
                 &request.subresource,
                 &request.name,
             ];
-            let expected = [
-                group,
-                version,
-                namespace,
-                name_of_resource,
-                subresource,
-                name,
-            ];
-            assert_eq!(found, expected, "{method} {url}");
+            let found = found.map(|word| if word.is_empty() { "-" } else { word });
+            assert_eq!(found, words[2..], "{row}");
         }
     }
 

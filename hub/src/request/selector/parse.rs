@@ -9,56 +9,40 @@ use super::labels::{Condition, Requirement};
 const NAME_MAX: usize = 63;
 /// The longest prefix of a label key, which is a DNS name.
 const PREFIX_MAX: usize = 253;
+const WHITESPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
 /// The requirements of a selector, which are separated by commas.
 pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, InvalidSelector> {
     let mut parser = Parser { rest: text };
     let mut requirements = Vec::new();
-    if parser.peek() == Token::End {
+    if parser.peek() == END {
         return Ok(requirements);
     }
     loop {
         requirements.push(parser.requirement()?);
-        match parser.next() {
-            Token::End => return Ok(requirements),
-            Token::Symbol(",") => {}
-            found => return Err(found.instead_of("a comma or the end")),
+        match parser.token() {
+            END => return Ok(requirements),
+            "," => {}
+            found => return Err(unexpected(found, "a comma or the end")),
         }
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Token<'a> {
-    /// `=`, `==`, `!=`, `!`, `<`, `>`, `(`, `)` or a comma.
-    Symbol(&'a str),
-    /// A key, a value, `in` or `notin`.
-    Word(&'a str),
-    End,
-}
+/// The token after the last one.
+const END: &str = "";
 
-impl Token<'_> {
-    fn instead_of(self, expected: &'static str) -> InvalidSelector {
-        let found = match self {
-            Self::Symbol(text) | Self::Word(text) => text.to_owned(),
-            Self::End => String::new(),
-        };
-        InvalidSelector::Syntax { found, expected }
-    }
-}
-
+/// Gives out tokens: `=`, `==`, `!=`, `!`, `<`, `>`, `(`, `)`, a comma, or a word, which is all
+/// between these and whitespace.
 struct Parser<'a> {
     rest: &'a str,
 }
 
 impl<'a> Parser<'a> {
     fn requirement(&mut self) -> Result<Requirement, InvalidSelector> {
-        let (key, condition) = match self.next() {
-            Token::Symbol("!") => match self.next() {
-                Token::Word(key) => (key, Condition::DoesNotExist),
-                found => return Err(found.instead_of("a label key")),
-            },
-            Token::Word(key) => (key, self.condition()?),
-            found => return Err(found.instead_of("! or a label key")),
+        let (key, condition) = match self.token() {
+            "!" => (self.token(), Condition::DoesNotExist),
+            key if is_word(key) => (key, self.condition()?),
+            found => return Err(unexpected(found, "! or a label key")),
         };
         if !is_label_key(key) {
             let key = key.to_owned();
@@ -71,28 +55,25 @@ impl<'a> Parser<'a> {
     }
 
     fn condition(&mut self) -> Result<Condition, InvalidSelector> {
-        if let Token::End | Token::Symbol(",") = self.peek() {
+        if let END | "," = self.peek() {
             return Ok(Condition::Exists);
         }
-        match self.next() {
-            Token::Symbol("=" | "==") => Ok(Condition::In(BTreeSet::from([self.value()?]))),
-            Token::Symbol("!=") => Ok(Condition::NotIn(BTreeSet::from([self.value()?]))),
-            Token::Symbol(">") => self.integer().map(Condition::Greater),
-            Token::Symbol("<") => self.integer().map(Condition::Less),
-            Token::Word("in") => self.values().map(Condition::In),
-            Token::Word("notin") => self.values().map(Condition::NotIn),
-            found => Err(found.instead_of("an operator")),
+        match self.token() {
+            "=" | "==" => Ok(Condition::In(BTreeSet::from([self.value()?]))),
+            "!=" => Ok(Condition::NotIn(BTreeSet::from([self.value()?]))),
+            ">" => self.integer().map(Condition::Greater),
+            "<" => self.integer().map(Condition::Less),
+            "in" => self.values().map(Condition::In),
+            "notin" => self.values().map(Condition::NotIn),
+            found => Err(unexpected(found, "an operator")),
         }
     }
 
     /// The value after an operator, which may be empty.
     fn value(&mut self) -> Result<String, InvalidSelector> {
-        if let Token::End | Token::Symbol(",") = self.peek() {
-            return Ok(String::new());
-        }
-        match self.next() {
-            Token::Word(value) => label_value(value),
-            found => Err(found.instead_of("a label value")),
+        match self.peek() {
+            END | "," => Ok(String::new()),
+            _ => label_value(self.token()),
         }
     }
 
@@ -105,50 +86,57 @@ impl<'a> Parser<'a> {
 
     /// Values in parentheses. What is missing before, between or after commas is the empty value.
     fn values(&mut self) -> Result<BTreeSet<String>, InvalidSelector> {
-        match self.next() {
-            Token::Symbol("(") => {}
-            found => return Err(found.instead_of("(")),
+        match self.token() {
+            "(" => {}
+            found => return Err(unexpected(found, "(")),
         }
         let mut values = BTreeSet::new();
         loop {
-            let mut token = self.next();
+            let mut token = self.token();
             let mut value = String::new();
-            if let Token::Word(word) = token {
-                value = label_value(word)?;
-                token = self.next();
+            if is_word(token) {
+                value = label_value(token)?;
+                token = self.token();
             }
             values.insert(value);
             match token {
-                Token::Symbol(",") => {}
-                Token::Symbol(")") => return Ok(values),
-                found => return Err(found.instead_of("a comma or )")),
+                "," => {}
+                ")" => return Ok(values),
+                found => return Err(unexpected(found, "a comma or )")),
             }
         }
     }
 
-    fn peek(&self) -> Token<'a> {
-        Parser { rest: self.rest }.next()
+    fn peek(&self) -> &'a str {
+        Parser { rest: self.rest }.token()
     }
 
-    fn next(&mut self) -> Token<'a> {
-        self.rest = self.rest.trim_start_matches([' ', '\t', '\r', '\n']);
-        let Some(first) = self.rest.chars().next() else {
-            return Token::End;
-        };
-        if !is_symbol(first) {
-            let end = |c| is_symbol(c) || matches!(c, ' ' | '\t' | '\r' | '\n');
-            let length = self.rest.find(end).unwrap_or(self.rest.len());
-            return Token::Word(self.take(length));
-        }
+    fn token(&mut self) -> &'a str {
+        self.rest = self.rest.trim_start_matches(WHITESPACE);
         let is_double = self.rest.starts_with("==") || self.rest.starts_with("!=");
-        Token::Symbol(self.take(if is_double { 2 } else { 1 }))
-    }
-
-    fn take(&mut self, length: usize) -> &'a str {
-        let (taken, rest) = self.rest.split_at(length);
+        let length = if is_double {
+            2
+        } else if self.rest.starts_with(is_symbol) {
+            1
+        } else {
+            let ends_word = |c| is_symbol(c) || WHITESPACE.contains(&c);
+            self.rest.find(ends_word).unwrap_or(self.rest.len())
+        };
+        let (token, rest) = self.rest.split_at(length);
         self.rest = rest;
-        taken
+        token
     }
+}
+
+fn unexpected(found: &str, expected: &'static str) -> InvalidSelector {
+    InvalidSelector::Syntax {
+        found: found.to_owned(),
+        expected,
+    }
+}
+
+fn is_word(token: &str) -> bool {
+    token != END && !token.starts_with(is_symbol)
 }
 
 fn is_symbol(c: char) -> bool {
