@@ -10,6 +10,8 @@ mod json;
 mod protobuf;
 pub(crate) mod split;
 pub(crate) mod status;
+#[cfg(test)]
+mod tests;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;
@@ -156,18 +158,15 @@ pub(crate) struct Event {
 impl Event {
     /// An event about an object. Only the object of a BOOKMARK may be without a name.
     fn checked(kind: EventKind, type_meta: TypeMeta, object: Object) -> Result<Self, SplitError> {
-        match kind {
-            EventKind::Added | EventKind::Modified | EventKind::Deleted
-                if object.metadata.name.is_empty() =>
-            {
-                Err(SplitError::Unnamed)
-            }
-            _ => Ok(Self {
-                kind,
-                type_meta,
-                object,
-            }),
+        let is_bookmark = matches!(kind, EventKind::Bookmark { .. });
+        if object.metadata.name.is_empty() && !is_bookmark {
+            return Err(SplitError::Unnamed);
         }
+        Ok(Self {
+            kind,
+            type_meta,
+            object,
+        })
     }
 
     /// An event with a `Status`, whose metadata are not those of an object.

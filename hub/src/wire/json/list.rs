@@ -132,12 +132,11 @@ impl ListSplitter {
         }
         let value = std::mem::take(&mut self.buffer);
         check(value.value())?;
-        self.at = match self.at {
-            At::Value(member) => {
-                self.keep(member, value.value())?;
-                At::AfterValue
-            }
-            _ => At::Colon(self.member(&text(value.value())?)?),
+        self.at = if let At::Value(member) = self.at {
+            self.keep(member, value.value())?;
+            At::AfterValue
+        } else {
+            At::Colon(self.member(&text(value.value())?)?)
         };
         Ok(())
     }

@@ -51,16 +51,19 @@ impl ListSplitter {
             if let (At::Tag, List::Inside(0)) = (self.at, self.list) {
                 self.list = List::Ended;
             }
-            match self.at {
-                At::Collect(number, length) if self.buffer.len() == length => {
-                    let item = self.collected(number)?;
-                    if item.is_some() {
-                        return Ok(item);
-                    }
+            if let At::Collect(number, length) = self.at
+                && self.buffer.len() == length
+            {
+                let item = self.collected(number)?;
+                if item.is_some() {
+                    return Ok(item);
                 }
-                At::Skip(0) => self.at = At::Tag,
-                _ if chunk.is_empty() => return Ok(None),
-                _ => self.read(chunk)?,
+            } else if self.at == At::Skip(0) {
+                self.at = At::Tag;
+            } else if chunk.is_empty() {
+                return Ok(None);
+            } else {
+                self.read(chunk)?;
             }
         }
     }
