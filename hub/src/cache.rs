@@ -23,6 +23,7 @@ mod fill;
 mod grants;
 mod objects;
 mod overlay;
+mod saved;
 mod scope;
 mod set;
 mod watch;
@@ -39,6 +40,7 @@ pub(crate) use self::grants::Verdict;
 use self::objects::StoredObjects;
 pub(crate) use self::overlay::Overlay;
 use self::overlay::Overlays;
+pub(crate) use self::saved::{Extent, Restored};
 pub(crate) use self::scope::{
     Identity, ObjectName, Representation, Resource, Scope, Selection, Verb,
 };
@@ -117,7 +119,7 @@ impl Cache {
     /// Marks a set behind: its copy lost something.
     pub(crate) fn mark_behind(&mut self, scope: &Scope) {
         if let Some(set) = self.set_mut(scope) {
-            set.behind = true;
+            set.mark_behind();
         }
     }
 

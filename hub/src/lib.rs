@@ -7,6 +7,8 @@
 
 #[allow(dead_code, unused_imports, reason = "the server uses it")]
 mod cache;
+#[allow(dead_code, unused_imports, reason = "the server uses it")]
+mod store;
 #[allow(dead_code, reason = "the server uses it")]
 mod wire;
 

@@ -86,6 +86,12 @@ impl Set {
         Advance::NewEpoch
     }
 
+    /// Notes that the API server told something that is not in the generation.
+    pub(super) fn mark_behind(&mut self) {
+        self.behind = true;
+        self.unsaved.head = true;
+    }
+
     /// Notes that the API server agrees with the generation as of this resource version.
     pub(super) fn confirm(&mut self, resource_version: u64, now: Now) {
         let generation = &mut self.generation;

@@ -167,7 +167,7 @@ impl Cache {
         }
         let too_large = event.object.bytes.len() > bounds.object;
         if told > known || (too_large && event.kind != EventKind::Deleted) {
-            set.behind = true;
+            set.mark_behind();
             return Applied::Behind;
         }
         set.confirm(resource_version, now);
