@@ -31,6 +31,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use self::answers::ServedVersions;
 pub(crate) use self::answers::{GetAnswer, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
@@ -69,6 +70,7 @@ pub(crate) struct Cache {
     unfinished_lists: copies::UnfinishedLists,
     grants: Grants,
     overlays: Overlays,
+    served: ServedVersions,
     /// Counts reads and fills; the larger number was used later.
     uses: u64,
     next_set_id: u64,
@@ -86,6 +88,7 @@ impl Cache {
             unfinished_lists: copies::UnfinishedLists::default(),
             grants: Grants::default(),
             overlays: Overlays::default(),
+            served: ServedVersions::default(),
             uses: 0,
             next_set_id: 1,
             removed: Vec::new(),
@@ -154,3 +157,10 @@ impl Cache {
             .get_mut(&scope.selection)
     }
 }
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

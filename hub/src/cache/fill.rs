@@ -117,6 +117,7 @@ impl Cache {
             if known.is_some_and(|it| it.metadata.resource_version == resource_version) {
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
+                self.served.forget(&scope.representation, &name);
                 self.touch(scope, reader);
                 return Filled::Whole;
             }
@@ -125,6 +126,7 @@ impl Cache {
             }
         }
         self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
         let object = self.objects.hold(&scope.representation, object);
         let types = SetTypes {
             item: item_type.clone(),
@@ -152,6 +154,7 @@ impl Cache {
         let namespace = scope.selection.namespace.clone().unwrap_or_default();
         let name = ObjectName { namespace, name };
         self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
         let Some(sets) = self.sets.get(&scope.representation) else {
             return;
         };

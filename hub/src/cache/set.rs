@@ -70,6 +70,10 @@ pub(super) enum Advance {
 }
 
 impl Set {
+    pub(super) fn resource_version(&self) -> u64 {
+        self.generation.resource_version
+    }
+
     /// Whether a whole state at this resource version may replace the generation. See the module
     /// above for the rule.
     pub(super) fn advance_to(&mut self, resource_version: u64, now: Now) -> Advance {
