@@ -161,7 +161,7 @@ impl Cache {
         }
         self.touch(scope, identity);
         let overlaid = self.overlaid(scope);
-        let Some(set) = self.set_mut(scope) else {
+        let Some(set) = self.set_mut(scope).filter(|set| set.generation.exact) else {
             return ListAnswer::Unknown;
         };
         let Generation {

@@ -158,6 +158,7 @@ impl Cache {
                 resource_version: saved.resource_version,
                 item_type: parse_type(saved.item_type),
                 list_type: saved.list_type.map(parse_type),
+                exact: saved.exact,
                 members: Members::new(members),
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
             },

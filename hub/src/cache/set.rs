@@ -37,6 +37,9 @@ pub(super) struct Generation {
     pub(super) item_type: TypeMeta,
     /// `PodList`, say. `None` of a set that only GETs filled: it cannot answer a list.
     pub(super) list_type: Option<TypeMeta>,
+    /// Whether the members are those of `resource_version`. After a 404 to a GET they are those of
+    /// a later one, which nobody told: good enough for a GET, not for a list.
+    pub(super) exact: bool,
     pub(super) members: Members,
     /// When the API server last said something that agreed with it.
     pub(super) confirmed: SystemTime,

@@ -212,11 +212,13 @@ fn an_error_event_puts_the_set_behind_and_it_is_still_served() {
 fn an_older_list_is_ignored_until_only_older_ones_come() {
     let mut cache = cache();
     fill(&mut cache, &all(), 100, &[pod("a", 90)], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@90");
     assert_eq!(fill(&mut cache, &all(), 50, &[], at(10)), Filled::Older);
     assert_eq!(fill(&mut cache, &all(), 51, &[], at(69)), Filled::Older);
     assert_eq!(listed(&mut cache, &all()), whole(100, &["a@90"]));
     assert_eq!(fill(&mut cache, &all(), 52, &[], at(70)), Filled::Whole);
     assert_eq!(listed(&mut cache, &all()), whole(52, &[]));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "absent");
     assert_eq!(cache.status(&all(), at(70)).unwrap().epoch, 1);
 }
 
@@ -262,6 +264,16 @@ fn a_404_is_newer_than_all_that_was_known() {
         at(2),
     );
     assert_eq!(got(&mut cache, &NODE, &one("a")), "a@12");
+}
+
+#[test]
+fn a_404_to_a_get_makes_the_list_of_that_name_unknown_not_shorter() {
+    let mut cache = cache();
+    fill(&mut cache, &one("a"), 10, &[pod("a", 1)], at(0));
+    cache.record_absence(&one("a"), &NODE, at(1));
+    assert_eq!(listed(&mut cache, &one("a")), None);
+    fill(&mut cache, &one("a"), 12, &[], at(2));
+    assert_eq!(listed(&mut cache, &one("a")), whole(12, &[]));
 }
 
 #[test]

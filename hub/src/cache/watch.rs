@@ -189,6 +189,7 @@ impl Cache {
             return;
         };
         set.unsaved.members.insert(name.clone());
+        set.generation.exact = true;
         let members = Arc::make_mut(&mut set.generation.members);
         let earlier = match held {
             Some(object) => members.insert(name, object),

@@ -127,6 +127,33 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
+    /// The same without one row of a table, chosen by a number.
+    #[cfg(test)]
+    pub(crate) fn without(mut self, table: Table, row: usize) -> Self {
+        if let Some(rows) = self.by_table.get_mut(&table)
+            && let Some(key) = rows.keys().nth(row % rows.len().max(1)).cloned()
+        {
+            rows.remove(&key);
+        }
+        self
+    }
+
+    /// What a disk with these rows has after a batch.
+    #[cfg(test)]
+    pub(crate) fn apply(&mut self, batch: &Batch) {
+        for table in batch.replaced.iter() {
+            self.by_table.remove(table);
+        }
+        for ((table, key), value) in &batch.rows {
+            let rows = self.by_table.entry(*table).or_default();
+            match value {
+                Some(value) => rows.insert(key.clone(), value.clone()),
+                None => rows.remove(key),
+            };
+        }
+        self.by_table.retain(|_, rows| !rows.is_empty());
+    }
+
     pub(super) fn insert(&mut self, table: Table, key: String, value: Vec<u8>) {
         self.by_table.entry(table).or_default().insert(key, value);
     }

@@ -21,6 +21,7 @@ pub(super) struct SavedSet {
     pub(super) epoch: u64,
     pub(super) item_type: (String, String),
     pub(super) list_type: Option<(String, String)>,
+    pub(super) exact: bool,
     pub(super) behind: bool,
     pub(super) essential: bool,
     /// Seconds since 1970.
@@ -81,6 +82,7 @@ pub(super) fn put_head(batch: &mut Batch, of: &Representation, selection: &Selec
         epoch: set.epoch,
         item_type: type_pair(&generation.item_type),
         list_type: generation.list_type.as_ref().map(type_pair),
+        exact: generation.exact,
         behind: set.behind,
         essential: set.essential,
         confirmed: seconds(generation.confirmed),
