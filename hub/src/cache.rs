@@ -23,6 +23,7 @@ mod fill;
 mod grants;
 mod objects;
 mod overlay;
+mod saved;
 mod scope;
 mod set;
 mod watch;
@@ -30,6 +31,7 @@ mod watch;
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
+use self::answers::ServedVersions;
 pub(crate) use self::answers::{GetAnswer, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
@@ -39,6 +41,7 @@ pub(crate) use self::grants::Verdict;
 use self::objects::StoredObjects;
 pub(crate) use self::overlay::Overlay;
 use self::overlay::Overlays;
+pub(crate) use self::saved::{Extent, Restored};
 pub(crate) use self::scope::{
     Identity, ObjectName, Representation, Resource, Scope, Selection, Verb,
 };
@@ -67,6 +70,7 @@ pub(crate) struct Cache {
     unfinished_lists: copies::UnfinishedLists,
     grants: Grants,
     overlays: Overlays,
+    served: ServedVersions,
     /// Counts reads and fills; the larger number was used later.
     uses: u64,
     next_set_id: u64,
@@ -84,6 +88,7 @@ impl Cache {
             unfinished_lists: copies::UnfinishedLists::default(),
             grants: Grants::default(),
             overlays: Overlays::default(),
+            served: ServedVersions::default(),
             uses: 0,
             next_set_id: 1,
             removed: Vec::new(),
@@ -117,7 +122,7 @@ impl Cache {
     /// Marks a set behind: its copy lost something.
     pub(crate) fn mark_behind(&mut self, scope: &Scope) {
         if let Some(set) = self.set_mut(scope) {
-            set.behind = true;
+            set.mark_behind();
         }
     }
 
@@ -152,3 +157,10 @@ impl Cache {
             .get_mut(&scope.selection)
     }
 }
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::set::{Generation, Members, Set};
-use super::{Cache, Identity, Now, ObjectName, Overlay, Scope, Selection, Verb, Verdict};
+use super::{
+    Cache, Identity, Now, ObjectName, Overlay, Representation, Scope, Selection, Verb, Verdict,
+};
 use crate::wire::{ListHead, Object, TypeMeta};
 
 /// The answer to a GET.
@@ -69,6 +71,36 @@ impl Snapshot {
     }
 }
 
+/// How new the local answers to GETs were. A set with selectors may stop knowing an object; an
+/// older set must not answer then, or the object would go backwards.
+#[derive(Debug, Default)]
+pub(super) struct ServedVersions {
+    /// Resource versions of the sets that answered.
+    by_name: BTreeMap<(Representation, ObjectName), u64>,
+}
+
+/// Objects whose answers are remembered. Far more than the node asks for by name.
+const SERVED_VERSIONS: usize = 10_000;
+
+impl ServedVersions {
+    fn find(&self, of: &Representation, name: &ObjectName) -> u64 {
+        let key = (of.clone(), name.clone());
+        self.by_name.get(&key).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
+        if self.by_name.len() >= SERVED_VERSIONS {
+            self.by_name.clear();
+        }
+        self.by_name.insert((of.clone(), name), resource_version);
+    }
+
+    /// The API server itself answered this GET.
+    pub(super) fn forget(&mut self, of: &Representation, name: &ObjectName) {
+        self.by_name.remove(&(of.clone(), name.clone()));
+    }
+}
+
 impl Cache {
     /// Answers a GET. `scope` has a name.
     ///
@@ -97,9 +129,14 @@ impl Cache {
             return GetAnswer::Denied;
         }
         let overlay = self.overlays.find(&scope.representation, &name);
-        let (answer, used) = newest_word(&readable, &name, overlay, now);
-        if let Some(selection) = used.cloned() {
+        let served = self.served.find(&scope.representation, &name);
+        let newest =
+            newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= served);
+        let answer = answer_of(newest.map(|(_, set)| &set.generation), &name, overlay, now);
+        let used = newest.map(|(selection, set)| (selection.clone(), set.resource_version()));
+        if let Some((selection, resource_version)) = used {
             let representation = scope.representation.clone();
+            self.served.note(&representation, name, resource_version);
             self.touch(
                 &Scope {
                     representation,
@@ -124,7 +161,7 @@ impl Cache {
         }
         self.touch(scope, identity);
         let overlaid = self.overlaid(scope);
-        let Some(set) = self.set_mut(scope) else {
+        let Some(set) = self.set_mut(scope).filter(|set| set.generation.exact) else {
             return ListAnswer::Unknown;
         };
         let Generation {
@@ -194,25 +231,30 @@ impl Cache {
     }
 }
 
-/// What the newest set that knows something about this object says, and which set that is.
+/// The newest set that knows whether this object exists.
 fn newest_word<'a>(
     readable: &[(&'a Selection, &'a Set)],
     name: &ObjectName,
-    overlay: Option<&Overlay>,
-    now: Now,
-) -> (GetAnswer, Option<&'a Selection>) {
+) -> Option<(&'a Selection, &'a Set)> {
     let knows = |selection: &Selection, set: &Set| {
         selection.is_by_name_only() || set.generation.members.contains_key(name)
     };
     // Of two with the same resource version, the set of one: a 404 has none of its own.
-    let newest = readable
+    readable
         .iter()
         .filter(|(selection, set)| knows(selection, set))
-        .max_by_key(|(selection, set)| (set.generation.resource_version, selection.name.is_some()));
-    let known = newest.map(|(_, set)| &set.generation);
-    let used = newest.map(|(selection, _)| *selection);
+        .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))
+        .copied()
+}
+
+fn answer_of(
+    known: Option<&Generation>,
+    name: &ObjectName,
+    overlay: Option<&Overlay>,
+    now: Now,
+) -> GetAnswer {
     let age = known.map_or(Duration::ZERO, |it| it.age(now));
-    let answer = match (overlay, known) {
+    match (overlay, known) {
         (Some(Overlay::Deleted), _) => GetAnswer::Absent { age },
         (Some(Overlay::Object { object, item_type }), _) => GetAnswer::Found {
             object: Arc::new(object.clone()),
@@ -228,6 +270,5 @@ fn newest_word<'a>(
                 age,
             },
         },
-    };
-    (answer, used)
+    }
 }

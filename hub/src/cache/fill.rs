@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::answers::ServedVersions;
 use super::objects::name_of;
 use super::set::{Advance, Generation, Members, Set, Unsaved};
 use super::{Cache, Identity, ListCopy, Now, ObjectName, Scope};
@@ -77,9 +78,7 @@ impl Cache {
         now: Now,
     ) -> Filled {
         let ListCopy { scope, members, .. } = copy;
-        if let Some(set) = self.set_mut(&scope)
-            && set.advance_to(resource_version, now) == Advance::Ignored
-        {
+        if self.advance_set(&scope, resource_version, now) == Advance::Ignored {
             return Filled::Older;
         }
         let representation = &scope.representation;
@@ -117,14 +116,16 @@ impl Cache {
             if known.is_some_and(|it| it.metadata.resource_version == resource_version) {
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
+                self.served.forget(&scope.representation, &name);
                 self.touch(scope, reader);
                 return Filled::Whole;
             }
-            if set.advance_to(resource_version, now) == Advance::Ignored {
-                return Filled::Older;
-            }
+        }
+        if self.advance_set(scope, resource_version, now) == Advance::Ignored {
+            return Filled::Older;
         }
         self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
         let object = self.objects.hold(&scope.representation, object);
         let types = SetTypes {
             item: item_type.clone(),
@@ -152,6 +153,7 @@ impl Cache {
         let namespace = scope.selection.namespace.clone().unwrap_or_default();
         let name = ObjectName { namespace, name };
         self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
         let Some(sets) = self.sets.get(&scope.representation) else {
             return;
         };
@@ -169,7 +171,21 @@ impl Cache {
             list: None,
         };
         self.replace(scope, BTreeMap::new(), resource_version, types, now);
+        if let Some(set) = self.set_mut(scope) {
+            set.generation.exact = false;
+        }
         self.touch(scope, reader);
+    }
+
+    fn advance_set(&mut self, scope: &Scope, resource_version: u64, now: Now) -> Advance {
+        let Some(set) = self.set_mut(scope) else {
+            return Advance::Forward;
+        };
+        let advance = set.advance_to(resource_version, now);
+        if advance == Advance::NewEpoch {
+            self.served = ServedVersions::default();
+        }
+        advance
     }
 
     /// Puts a generation in the place of the earlier one. `members` are held already.
@@ -185,6 +201,7 @@ impl Cache {
             resource_version,
             item_type: types.item,
             list_type: types.list,
+            exact: true,
             members: Members::new(members),
             confirmed: now.wall,
         };

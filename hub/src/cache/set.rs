@@ -37,6 +37,9 @@ pub(super) struct Generation {
     pub(super) item_type: TypeMeta,
     /// `PodList`, say. `None` of a set that only GETs filled: it cannot answer a list.
     pub(super) list_type: Option<TypeMeta>,
+    /// Whether the members are those of `resource_version`. After a 404 to a GET they are those of
+    /// a later one, which nobody told: good enough for a GET, not for a list.
+    pub(super) exact: bool,
     pub(super) members: Members,
     /// When the API server last said something that agreed with it.
     pub(super) confirmed: SystemTime,
@@ -70,6 +73,10 @@ pub(super) enum Advance {
 }
 
 impl Set {
+    pub(super) fn resource_version(&self) -> u64 {
+        self.generation.resource_version
+    }
+
     /// Whether a whole state at this resource version may replace the generation. See the module
     /// above for the rule.
     pub(super) fn advance_to(&mut self, resource_version: u64, now: Now) -> Advance {
@@ -84,6 +91,12 @@ impl Set {
         self.smaller_since = None;
         self.epoch += 1;
         Advance::NewEpoch
+    }
+
+    /// Notes that the API server told something that is not in the generation.
+    pub(super) fn mark_behind(&mut self) {
+        self.behind = true;
+        self.unsaved.head = true;
     }
 
     /// Notes that the API server agrees with the generation as of this resource version.

@@ -167,7 +167,7 @@ impl Cache {
         }
         let too_large = event.object.bytes.len() > bounds.object;
         if told > known || (too_large && event.kind != EventKind::Deleted) {
-            set.behind = true;
+            set.mark_behind();
             return Applied::Behind;
         }
         set.confirm(resource_version, now);
@@ -189,6 +189,7 @@ impl Cache {
             return;
         };
         set.unsaved.members.insert(name.clone());
+        set.generation.exact = true;
         let members = Arc::make_mut(&mut set.generation.members);
         let earlier = match held {
             Some(object) => members.insert(name, object),
