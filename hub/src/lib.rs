@@ -5,22 +5,51 @@
 //! calls [`main`].
 #![forbid(unsafe_code)]
 
+mod answers;
 mod args;
 mod authority;
-#[allow(dead_code, unused_imports, reason = "the store uses the rest")]
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "overlays and shared scopes come with later parts of the hub"
+)]
 mod cache;
 mod config;
 mod crypto;
 mod kubeconfig;
-#[allow(dead_code, reason = "the server uses most of it")]
+mod memory;
+mod metrics;
+#[allow(dead_code, reason = "shared scopes, which match selectors, come later")]
 mod request;
-#[allow(dead_code, reason = "the server uses most of it")]
+mod run;
+mod server;
+mod status;
+#[allow(dead_code, reason = "compaction comes later")]
+mod store;
 mod upstream;
+mod watches;
+#[allow(dead_code, reason = "shared scopes, which read labels, come later")]
 mod wire;
 
 use std::process::ExitCode;
 
+use anyhow::Result;
+use culvert_daemon::{Logs, run_main};
+
+use args::{Args, Command};
+
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    run_main("culvert-hub", start).await
+}
+
+async fn start(args: Args) -> Result<()> {
+    match &args.command {
+        Command::Run(run) => {
+            let logs = Logs::init(&args.log, args.log_format)?;
+            run::run(args.config(run)?, logs).await
+        }
+        Command::Status => status::print(args.admin_listen).await,
+        Command::Log(command) => command.run(&args.admin_socket).await,
+    }
 }

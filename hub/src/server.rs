@@ -13,7 +13,8 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
 pub(crate) use self::asked::Read;
-use self::asked::{Plan, make_readable};
+use self::asked::Plan;
+pub(crate) use self::asked::make_readable;
 use self::identity::Proof;
 use self::limits::{Duration, Limits};
 use crate::answers::copy::{Copies, CopyOf};

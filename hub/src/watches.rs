@@ -36,16 +36,15 @@ pub(crate) async fn answer(
         };
         Some(from_memory(client).unwrap_or_else(|| refusal::unavailable(reason)))
     };
-    let refused = |reason: &str| refusal::unavailable(reason);
     if !hub.upstream.link.is_up() {
         let reason = hub.upstream.link.status().reason;
-        return silent(hub, &reason).unwrap_or_else(|| refused(&reason));
+        return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
     }
     let answer = match hub.upstream.send(proof.credential(), request).await {
         Ok(answer) => answer,
         Err(error) => {
             let reason = culvert_daemon::chain(&error);
-            return silent(hub, &reason).unwrap_or_else(|| refused(&reason));
+            return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
         }
     };
     let Some(reader) = hub.learn(&proof, answer.status()) else {

@@ -238,13 +238,6 @@ impl Session {
     }
 
     fn take_event(&mut self, event: Event, bytes: Bytes) {
-        if let EventKind::Error { code } = event.kind
-            && self.resumes()
-            && code == StatusCode::GONE.as_u16()
-        {
-            self.client.hub.metrics.spliced(Splice::Gone);
-        }
-        self.position = self.position.after(&event);
         let client = &self.client;
         if let State::Live(live) = &mut self.state {
             let now = client.hub.memory.now();
@@ -254,6 +247,7 @@ impl Session {
                 client.hub.metrics.copy_is_behind("gap");
             }
         }
+        self.position = self.position.after(&event);
         if matches!(event.kind, EventKind::Error { .. }) {
             self.state = State::Ended;
         } else {
@@ -262,8 +256,167 @@ impl Session {
         self.out.push_back(bytes);
     }
 
-    /// Whether this watch was opened again after a cut.
-    fn resumes(&self) -> bool {
-        self.retry_count() > 0
+    fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
+        let state = std::mem::replace(&mut self.state, State::Ended);
+        if let State::Live(mut live) = state {
+            live.begun.extend_from_slice(rest);
+            self.out.push_back(live.begun.freeze());
+            self.state = State::Raw(live.body);
+            let hub = &self.client.hub;
+            hub.metrics.copy_is_behind(reason);
+            hub.memory.lock().cache.mark_behind(&self.client.read.scope);
+        }
+    }
+
+    /// The API server ended the watch. At the time that the client knows it is the end; earlier
+    /// the API server stops or restarts, which the client does not need to know.
+    fn upstream_ended(&mut self) {
+        let now = Instant::now();
+        let expected = match self.ends_at {
+            Some(end) => now + END_TOLERANCE >= end,
+            None => now >= self.started + LEAST_LIFE,
+        };
+        if expected {
+            self.state = State::Ended;
+        } else {
+            self.lost();
+        }
+    }
+
+    fn lost(&mut self) {
+        self.state = State::Silent;
+    }
+
+    /// While nothing comes: bookmarks, until the watch is open again or its time is over.
+    async fn wait_and_resume(&mut self) {
+        let Position::At(version) = self.position else {
+            // The client has a part of what exists. It starts again.
+            self.state = State::Ended;
+            return;
+        };
+        let mut link = self.link.clone();
+        let (was_up, pause) = (link.borrow().is_up(), self.retry.wait());
+        let spread = jittered(self.client.spread());
+        let due = async move {
+            if was_up {
+                sleep(pause).await;
+            }
+            // Its sender lives as long as the client's hub.
+            link.wait_for(LinkStatus::is_up).await.ok();
+            if !was_up {
+                sleep(spread).await;
+            }
+        };
+        let end = self.ends_at;
+        let over = async move {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(due, over);
+        loop {
+            tokio::select! {
+                () = &mut due => break,
+                () = &mut over => {
+                    self.state = State::Ended;
+                    return;
+                }
+                () = sleep_until(self.next_bookmark) => {
+                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                    self.tell_bookmark(version, false);
+                    if !self.out.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+        self.resume(version).await;
+    }
+
+    async fn resume(&mut self, version: u64) {
+        let rest = self
+            .ends_at
+            .map(|end| end.saturating_duration_since(Instant::now()));
+        let client = &self.client;
+        let mut request = without_body(&client.request);
+        *request.uri_mut() = resumed(client.request.uri(), version, rest);
+        let hub = client.hub.clone();
+        match hub.upstream.send(client.proof.credential(), request).await {
+            Ok(answer) => self.resumed_with(answer, version),
+            Err(error) => {
+                tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
+            }
+        }
+    }
+
+    fn resumed_with(&mut self, answer: Response<Incoming>, version: u64) {
+        let status = answer.status();
+        let client = &self.client;
+        let metrics = client.hub.metrics.clone();
+        client.hub.learn(&client.proof, status);
+        client
+            .hub
+            .record_verdict(&client.reader, &client.read, status);
+        match status {
+            StatusCode::OK if is_encoded_as(answer.headers(), client.encoding()) => {
+                metrics.spliced(Splice::Resumed);
+                self.retry.reset();
+                self.go_live(answer.into_body(), WatchStart::At(version));
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                metrics.spliced(Splice::Refused);
+                self.end_with(status, "Unauthorized", "the API server refuses this watch now");
+            }
+            StatusCode::GONE => {
+                metrics.spliced(Splice::Gone);
+                self.end_with(status, "Expired", "too old resource version: list again");
+            }
+            // A later try may be answered otherwise; this one said nothing about the watch.
+            _ => {}
+        }
+    }
+
+    fn end_with(&mut self, code: StatusCode, reason: &'static str, message: &str) {
+        let status = Status {
+            code: code.as_u16(),
+            reason,
+            message: message.to_owned(),
+            retry_after_seconds: None,
+        };
+        let encoding = self.client.encoding();
+        self.out.push_back(status.event(encoding).frame(encoding));
+        self.state = State::Ended;
+    }
+
+    /// What exists, to a client that asked for it with the watch.
+    fn tell_members(&mut self, known: &Snapshot) {
+        let encoding = self.client.encoding();
+        for object in known.items() {
+            let event = Event {
+                kind: EventKind::Added,
+                type_meta: known.item_type.clone(),
+                object: object.clone(),
+            };
+            self.out.push_back(event.frame(encoding));
+        }
+        if self.client.read.options.send_initial_events {
+            self.tell_bookmark(known.head.resource_version, true);
+        }
+    }
+
+    fn tell_bookmark(&mut self, version: u64, initial_events_end: bool) {
+        let wanted = initial_events_end || self.client.read.options.allow_watch_bookmarks;
+        let encoding = self.client.encoding();
+        let known = || {
+            let Client {
+                hub, reader, read, ..
+            } = &self.client;
+            local::snapshot(&hub.memory, reader, read).map(|known| known.item_type)
+        };
+        if wanted && let Some(item_type) = self.item_type.clone().or_else(known) {
+            let event = Event::bookmark(encoding, &item_type, version, initial_events_end);
+            self.out.push_back(event.frame(encoding));
+        }
     }
 }
