@@ -8,7 +8,7 @@ pub(crate) mod node_port;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
@@ -242,13 +242,28 @@ pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
     answer
 }
 
-/// A copy of a request without a body, to send it again.
-pub(crate) fn without_body(request: &Request<Body>) -> Request<Body> {
-    let mut copy = Request::new(empty());
-    *copy.method_mut() = Method::GET;
-    *copy.uri_mut() = request.uri().clone();
-    *copy.headers_mut() = request.headers().clone();
-    copy
+/// A read as it can be sent again.
+#[derive(Clone)]
+pub(crate) struct Again {
+    pub(crate) uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Again {
+    pub(crate) fn of(request: &Request<Body>) -> Self {
+        Self {
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+        }
+    }
+
+    /// The read, of another address.
+    pub(crate) fn request(&self, uri: Uri) -> Request<Body> {
+        let mut request = Request::new(empty());
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
 }
 
 fn limit_key(proof: &Proof) -> String {

@@ -12,7 +12,6 @@ use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
 use culvert_daemon::page;
-use http_body_util::{BodyExt, Limited};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -196,8 +195,8 @@ async fn ask(admin: SocketAddr) -> Result<Summary> {
         if !answer.status().is_success() {
             bail!("it answers {}", answer.status());
         }
-        let body = Limited::new(answer.into_body(), MAX_ANSWER).collect().await;
-        let body = body.map_err(anyhow::Error::from_boxed)?.to_bytes();
+        let body = crate::upstream::collect(answer.into_body(), MAX_ANSWER).await;
+        let body = body.context("its answer is too long or was cut")?;
         serde_json::from_slice(&body).context("read its answer")
     };
     tokio::pin!(connection, answered);

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use culvert_daemon::Drain;
 use http::{Request, Response, Uri, header};
 use http_body_util::combinators::UnsyncBoxBody;
@@ -285,4 +285,21 @@ pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
     http_body_util::Full::new(bytes.into())
         .map_err(|never| match never {})
         .boxed_unsync()
+}
+
+/// All bytes of a body. `None`: it did not arrive whole, or is longer than `limit`.
+pub(crate) async fn collect<B>(mut body: B, limit: usize) -> Option<Bytes>
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+{
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame.ok()?.into_data() {
+            if all.len() + bytes.len() > limit {
+                return None;
+            }
+            all.extend_from_slice(&bytes);
+        }
+    }
+    Some(all.freeze())
 }

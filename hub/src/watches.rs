@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use crate::answers::{local, refusal};
 use crate::cache::Identity;
 use crate::server::identity::Proof;
-use crate::server::{Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed, without_body};
+use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed, };
 use crate::upstream::{Body, remove_hop_by_hop};
 use crate::wire::Encoding;
 use session::{Client, Session};
@@ -25,14 +25,14 @@ pub(crate) async fn answer(
     mut request: Request<Body>,
 ) -> Response<Body> {
     make_readable(request.headers_mut());
-    let again = without_body(&request);
+    let again = Again::of(&request);
     let silent = |hub: Arc<Hub>, reason: &str| {
         let client = Client {
             hub,
             proof: proof.clone(),
             reader: identity.clone()?,
             read: read.clone(),
-            request: without_body(&again),
+            again: again.clone(),
         };
         Some(from_memory(client).unwrap_or_else(|| refusal::unavailable(reason)))
     };
@@ -62,7 +62,7 @@ pub(crate) async fn answer(
         proof,
         reader,
         read,
-        request: again,
+        again,
     };
     let (mut head, body) = answer.into_parts();
     remove_hop_by_hop(&mut head.headers);

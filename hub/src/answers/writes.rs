@@ -6,7 +6,6 @@
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::{HeaderMap, Request, Response, StatusCode, header};
-use http_body_util::{BodyExt, Limited};
 use sha2::{Digest, Sha256};
 
 use super::{local, refusal};
@@ -16,7 +15,7 @@ use crate::request::info::{self, ResourceRequest};
 use crate::request::options::ListOptions;
 use crate::server::identity::Proof;
 use crate::server::{Hub, Read, is_encoded_as, relayed};
-use crate::upstream::{Body, full};
+use crate::upstream::{Body, collect, full, remove_hop_by_hop};
 use crate::wire::Shape;
 
 /// Larger than any object: the API server's own limit is 3 MiB.
@@ -74,10 +73,9 @@ pub(crate) async fn answer(
         return hub.pass(proof, request).await;
     }
     let (head, body) = request.into_parts();
-    let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
+    let Some(body) = collect(body, MAX_BODY).await else {
         return refusal::unavailable("the request did not arrive whole");
     };
-    let body = body.to_bytes();
     let key = token_key(&head.uri, &head.headers, &body);
     let headers = head.headers.clone();
     let mut reason = hub.upstream.link.status().reason;
@@ -165,10 +163,9 @@ async fn keep_token(
     answer: Response<hyper::body::Incoming>,
 ) -> Response<Body> {
     let (mut head, body) = answer.into_parts();
-    let Ok(body) = Limited::new(body, MAX_BODY).collect().await else {
+    let Some(body) = collect(body, MAX_BODY).await else {
         return refusal::unavailable("the answer did not arrive whole");
     };
-    let body = body.to_bytes();
     let compressed = head.headers.contains_key(header::CONTENT_ENCODING);
     if !compressed {
         let content_type = head.headers.get(header::CONTENT_TYPE);
@@ -177,7 +174,7 @@ async fn keep_token(
         kept.extend_from_slice(&body);
         hub.memory.lock().keep_token_answer(key, kept.into());
     }
-    crate::upstream::remove_hop_by_hop(&mut head.headers);
+    remove_hop_by_hop(&mut head.headers);
     Response::from_parts(head, full(body))
 }
 

@@ -62,7 +62,7 @@ impl Plan {
         }
         let query = uri.query().unwrap_or_default();
         match RequestInfo::new(method.as_str(), uri.path(), query) {
-            Ok(RequestInfo::Resource(resource)) => Self::of_resource(resource, headers),
+            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, headers),
             Ok(RequestInfo::Path(_)) | Err(_) => Self::Pass,
         }
     }

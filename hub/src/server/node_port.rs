@@ -2,12 +2,13 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_daemon::Drain;
-use http::Request;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
@@ -25,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::Hub;
 use super::identity::NodeCertificates;
 use crate::crypto::provider;
+use crate::upstream::Body;
 
 /// From an accepted connection to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -146,7 +148,8 @@ impl Connection {
         stream: TlsStream<TcpStream>,
         is_node: bool,
     ) -> Result<(), hyper::Error> {
-        let service = service_fn(|request| answer(self.hub.clone(), is_node, request));
+        let hub = self.hub.clone();
+        let service = service_fn(move |request| answer(hub.clone(), is_node, request));
         let mut server = http1::Builder::new();
         server
             .timer(TokioTimer::new())
@@ -169,7 +172,8 @@ impl Connection {
         stream: TlsStream<TcpStream>,
         is_node: bool,
     ) -> Result<(), hyper::Error> {
-        let service = service_fn(|request| answer(self.hub.clone(), is_node, request));
+        let hub = self.hub.clone();
+        let service = service_fn(move |request| answer(hub.clone(), is_node, request));
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
         let mut server = http2::Builder::new(Streams { ended });
@@ -189,12 +193,10 @@ impl Connection {
     }
 }
 
-async fn answer(
-    hub: Arc<Hub>,
-    is_node: bool,
-    request: Request<Incoming>,
-) -> Result<http::Response<crate::upstream::Body>, Infallible> {
-    Ok(Box::pin(hub.answer(is_node, request)).await)
+type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+fn answer(hub: Arc<Hub>, is_node: bool, request: Request<Incoming>) -> Answering {
+    Box::pin(async move { Ok(hub.answer(is_node, request).await) })
 }
 
 /// Runs the streams of one HTTP/2 connection.

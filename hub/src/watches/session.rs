@@ -8,7 +8,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use culvert_daemon::{Backoff, jittered};
 use futures_util::stream;
-use http::{Request, Response, StatusCode};
+use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use tokio::sync::watch;
@@ -20,7 +20,7 @@ use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
 use crate::metrics::Splice;
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
-use crate::server::{Hub, Read, is_encoded_as, without_body};
+use crate::server::{Again, Hub, Read, is_encoded_as};
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::EventSplitter;
@@ -47,7 +47,7 @@ pub(crate) struct Client {
     pub(crate) reader: Identity,
     pub(crate) read: Read,
     /// To ask again.
-    pub(crate) request: Request<Body>,
+    pub(crate) again: Again,
 }
 
 impl Client {
@@ -339,8 +339,8 @@ impl Session {
             .ends_at
             .map(|end| end.saturating_duration_since(Instant::now()));
         let client = &self.client;
-        let mut request = without_body(&client.request);
-        *request.uri_mut() = resumed(client.request.uri(), version, rest);
+        let uri = resumed(&client.again.uri, version, rest);
+        let request = client.again.request(uri);
         let hub = client.hub.clone();
         match hub.upstream.send(client.proof.credential(), request).await {
             Ok(answer) => self.resumed_with(answer, version),
