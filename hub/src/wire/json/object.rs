@@ -1,7 +1,5 @@
 //! One object in JSON: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
-use bytes::Bytes;
-
 use super::scan::{Member, Members, check, check_depth, text, trim_start};
 use crate::wire::split::SplitError;
 use crate::wire::{Labels, Metadata, Object, TypeMeta};
@@ -32,7 +30,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     bytes.extend_from_slice(&object[copied..]);
     Ok(Object {
         metadata,
-        bytes: Bytes::from(bytes),
+        // Without the capacity that the managed fields had.
+        bytes: bytes.into_boxed_slice().into(),
     })
 }
 
@@ -131,7 +130,9 @@ impl Object {
     pub(crate) fn without_type_meta(&self) -> Result<Self, SplitError> {
         Ok(Self {
             metadata: self.metadata.clone(),
-            bytes: without(&self.bytes, &["kind", "apiVersion"])?.into(),
+            bytes: without(&self.bytes, &["kind", "apiVersion"])?
+                .into_boxed_slice()
+                .into(),
         })
     }
 }

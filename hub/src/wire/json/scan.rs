@@ -10,8 +10,8 @@ use crate::wire::split::{DEPTH_MAX, SplitError};
 /// What a buffer keeps of its capacity after a long value.
 const KEPT_CAPACITY: usize = 16 << 10;
 
-/// Finds the end of one value whose bytes arrive in pieces. It looks at brackets and quotes only, so
-/// the end is right for values that are JSON; whether a value is JSON, [`check`] says.
+/// Finds the end of one value whose bytes arrive in pieces. It looks at brackets and quotes only,
+/// so the end is right for values that are JSON; whether a value is JSON, [`check`] says.
 #[derive(Debug, Default)]
 struct ValueScanner {
     at: At,

@@ -1,7 +1,5 @@
 //! One object in protobuf: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
-use bytes::Bytes;
-
 use super::field::{Field, Fields, malformed, put_bytes, text};
 use super::{MAGIC, METADATA, map_entry, object_meta, type_meta, unknown};
 use crate::wire::split::SplitError;
@@ -69,7 +67,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     }
     Ok(Object {
         metadata,
-        bytes: Bytes::from(bytes),
+        // Without the capacity that the managed fields had.
+        bytes: bytes.into_boxed_slice().into(),
     })
 }
 

@@ -100,6 +100,13 @@ fn a_list_of_a_custom_resource_is_written_with_the_same_content() {
 }
 
 #[test]
+fn a_list_without_a_version_is_written_without_one() {
+    let body = r#"{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[]}
+"#;
+    assert_eq!(written(body), body);
+}
+
+#[test]
 fn items_that_are_null_are_no_items() {
     let (items, head) = split(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}"#);
     assert_eq!((items.len(), head.resource_version), (0, 0));
