@@ -104,6 +104,14 @@ pub(crate) struct Metadata {
     pub(crate) resource_version: u64,
 }
 
+/// The number in a string; zero if the string is empty, as aggregated API servers send it.
+fn resource_version(text: &str) -> Result<u64, SplitError> {
+    match text {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| SplitError::ResourceVersion),
+    }
+}
+
 /// An object as it is in a list: in JSON with or without `kind` and `apiVersion`, in protobuf the
 /// message without the `k8s\0` envelope. `managedFields` are cut out.
 #[derive(Clone, Debug, PartialEq, Eq)]

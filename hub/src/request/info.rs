@@ -229,6 +229,8 @@ fn is_path_word(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn resource(method: &str, url: &str) -> ResourceRequest {
@@ -381,5 +383,24 @@ mod tests {
             RequestInfo::new("GET", "/api/v1/watch", ""),
             Err(InvalidPath::NoResource)
         );
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_panics(
+            method in "[A-Z]{0,4}",
+            path in any::<String>(),
+            query in any::<String>(),
+        ) {
+            drop(RequestInfo::new(&method, &path, &query));
+        }
+
+        #[test]
+        fn no_words_of_a_path_panic(
+            path in "(/|api|apis|v1|watch|proxy|namespaces|status|%2[fF]|x){0,12}",
+            query in "(watch|fieldSelector|limit|=|metadata.name|&|%3[dD]|,|1|;|[+]){0,12}",
+        ) {
+            drop(RequestInfo::new("GET", &path, &query));
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::scan::{Member, Members, check, check_depth, text, trim_start};
 use crate::wire::split::SplitError;
-use crate::wire::{Labels, Metadata, Object, TypeMeta};
+use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
 
 /// Reads the body of a GET.
 pub(in crate::wire) fn read_alone(body: &[u8]) -> Result<(TypeMeta, Object), SplitError> {
@@ -42,19 +42,11 @@ fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError>
             "namespace" => metadata.namespace = text(value)?.into_owned(),
             "name" => metadata.name = text(value)?.into_owned(),
             "uid" => metadata.uid = text(value)?.into_owned(),
-            "resourceVersion" => metadata.resource_version = resource_version(value)?,
+            "resourceVersion" => metadata.resource_version = resource_version(&text(value)?)?,
             _ => {}
         }
     }
     Ok(())
-}
-
-/// The number in a string; zero if the string is empty, as aggregated API servers send it.
-pub(super) fn resource_version(value: &[u8]) -> Result<u64, SplitError> {
-    match &*text(value)? {
-        "" => Ok(0),
-        number => number.parse().map_err(|_| SplitError::ResourceVersion),
-    }
 }
 
 /// `kind` and `apiVersion` of an object; empty where it has none.

@@ -107,6 +107,15 @@ fn a_list_without_a_version_is_written_without_one() {
 }
 
 #[test]
+fn a_list_with_indentation_has_the_same_content() {
+    let content: Value = serde_json::from_str(CRON_TAB_LIST).unwrap();
+    let indented = serde_json::to_string_pretty(&content).unwrap();
+    let found: Value = serde_json::from_str(&written(&indented)).unwrap();
+    let expected: Value = serde_json::from_str(&written(CRON_TAB_LIST)).unwrap();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn items_that_are_null_are_no_items() {
     let (items, head) = split(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}"#);
     assert_eq!((items.len(), head.resource_version), (0, 0));
