@@ -175,6 +175,10 @@ impl ListSplitter {
     fn keep_metadata(&mut self, metadata: &[u8]) -> Result<(), SplitError> {
         for member in Members::of(metadata)? {
             let value = &metadata[member.value.clone()];
+            // As if it was missing, as in Go.
+            if value == b"null" {
+                continue;
+            }
             match &*member.key(metadata).unwrap_or_default() {
                 "resourceVersion" => self.resource_version = resource_version(&text(value)?)?,
                 "continue" => self.continue_token = text(value)?.into_owned(),

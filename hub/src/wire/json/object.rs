@@ -38,6 +38,10 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
 fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError> {
     for member in Members::of(json)? {
         let value = &json[member.value.clone()];
+        // As if it was missing, as in Go.
+        if value == b"null" {
+            continue;
+        }
         match &*member.key(json).unwrap_or_default() {
             "namespace" => metadata.namespace = text(value)?.into_owned(),
             "name" => metadata.name = text(value)?.into_owned(),

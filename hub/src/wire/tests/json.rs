@@ -163,6 +163,14 @@ fn managed_fields_outside_of_the_metadata_stay() {
 }
 
 #[test]
+fn null_in_the_metadata_is_as_if_it_was_missing() {
+    let body = r#"{"metadata":{"resourceVersion":null,"continue":null},"items":[{"metadata":{"name":"a","namespace":null,"labels":null}}]}"#;
+    let (items, head) = split(body);
+    assert_eq!((head.resource_version, &*head.continue_token), (0, ""));
+    assert_eq!(items[0].metadata.namespace, "");
+}
+
+#[test]
 fn an_escaped_key_is_the_key_it_means() {
     let (_, object) = alone(r#"{"met\u0061data":{"n\u0061me":"a\u002db"}}"#).unwrap();
     assert_eq!(object.metadata.name, "a-b");
