@@ -4,7 +4,8 @@
 //! [`split`] takes bodies apart, [`write`] puts them together again. A list of
 //! `PartialObjectMetadata` is a list like any other. A `Table` is one document: nobody but people
 //! reads it, and its rows belong to columns that only the API server knows. It is read by
-//! [`split::ObjectSplitter`] as an object without a name; as a list it is refused.
+//! [`split::ObjectSplitter`] as an object without a name; as a list it is refused, and a watch that
+//! sends tables is refused at its first event.
 
 mod json;
 mod protobuf;
@@ -34,6 +35,34 @@ pub(crate) enum Encoding {
     Json,
     /// `application/vnd.kubernetes.protobuf`
     Protobuf,
+}
+
+impl Encoding {
+    /// The encoding of a body with this `Content-Type`. `None`: the hub does not read it.
+    pub(crate) fn from_content_type(header: &str) -> Option<Self> {
+        let media_type = header.split(';').next().unwrap_or_default().trim();
+        match &*media_type.to_ascii_lowercase() {
+            "application/json" => Some(Self::Json),
+            "application/vnd.kubernetes.protobuf" => Some(Self::Protobuf),
+            _ => None,
+        }
+    }
+
+    /// The `Content-Type` of an object or list.
+    pub(crate) fn content_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf",
+        }
+    }
+
+    /// The `Content-Type` of a watch.
+    pub(crate) fn content_type_of_watch(self) -> &'static str {
+        match self {
+            Self::Json => "application/json",
+            Self::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
 }
 
 /// What the API server makes of an object before it answers (`as=` in `Accept`).
@@ -73,6 +102,14 @@ pub(crate) struct Metadata {
     pub(crate) name: String,
     pub(crate) uid: String,
     pub(crate) resource_version: u64,
+}
+
+/// The number in a string; zero if the string is empty, as aggregated API servers send it.
+fn resource_version(text: &str) -> Result<u64, SplitError> {
+    match text {
+        "" => Ok(0),
+        number => number.parse().map_err(|_| SplitError::ResourceVersion),
+    }
 }
 
 /// An object as it is in a list: in JSON with or without `kind` and `apiVersion`, in protobuf the

@@ -20,8 +20,11 @@ impl Representation {
         }
         let mut clauses: Vec<_> = header.split(',').map(Clause::parse).collect();
         clauses.retain(|clause| clause.quality > 0.0 && !clause.is_cbor());
-        // Stable: of equal qualities the first counts.
-        clauses.sort_by(|one, other| other.quality.total_cmp(&one.quality));
+        // The sort is stable: of equals the first counts.
+        clauses.sort_by(|one, other| {
+            let by_quality = other.quality.total_cmp(&one.quality);
+            by_quality.then(one.is_wildcard().cmp(&other.is_wildcard()))
+        });
         clauses.first()?.representation()
     }
 }
@@ -55,6 +58,10 @@ impl<'a> Clause<'a> {
         ["application/cbor", "application/cbor-seq"]
             .iter()
             .any(|cbor| self.media_type.eq_ignore_ascii_case(cbor))
+    }
+
+    fn is_wildcard(&self) -> bool {
+        self.media_type.ends_with('*')
     }
 
     fn representation(&self) -> Option<Representation> {
@@ -108,6 +115,10 @@ mod tests {
             ("", Some((Json, Object))),
             ("*/*", Some((Json, Object))),
             ("application/json, */*", Some((Json, Object))),
+            (
+                "*/*, application/vnd.kubernetes.protobuf",
+                Some((Protobuf, Object)),
+            ),
             (
                 "application/vnd.kubernetes.protobuf,application/json",
                 Some((Protobuf, Object)),

@@ -177,6 +177,22 @@ fn resource(
 }
 
 impl Verb {
+    /// The word of RBAC. [`Self::Other`] has none.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::List => "list",
+            Self::Watch => "watch",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Proxy => "proxy",
+            Self::Other => "",
+        }
+    }
+
     fn of_method(method: &str) -> Self {
         match method {
             "POST" => Self::Create,
@@ -213,6 +229,8 @@ fn is_path_word(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn resource(method: &str, url: &str) -> ResourceRequest {
@@ -233,33 +251,33 @@ mod tests {
     /// The cases of apiserver's own `TestGetAPIRequestInfo`: method, URL, verb, group, version,
     /// namespace, resource, subresource, name; `-` is an empty word.
     const TABLE: &str = "
-        GET /api/v1/namespaces List - v1 - namespaces - -
-        GET /api/v1/namespaces/other Get - v1 other namespaces - other
-        GET /api/v1/namespaces/other/pods List - v1 other pods - -
-        GET /api/v1/namespaces/other/pods/foo Get - v1 other pods - foo
-        HEAD /api/v1/namespaces/other/pods/foo Get - v1 other pods - foo
-        GET /api/v1/pods List - v1 - pods - -
-        HEAD /api/v1/pods List - v1 - pods - -
-        GET /api/v1/proxy/namespaces/other/pods/foo Proxy - v1 other pods - foo
-        GET /api/v1/proxy/namespaces/other/pods/foo/sub/path Proxy - v1 other pods - foo
-        GET /api/v1/watch/pods Watch - v1 - pods - -
-        GET /api/v1/pods?watch=true Watch - v1 - pods - -
-        GET /api/v1/pods?watch=false List - v1 - pods - -
-        GET /api/v1/watch/namespaces/other/pods Watch - v1 other pods - -
-        GET /api/v1/namespaces/other/pods?watch=1 Watch - v1 other pods - -
-        GET /api/v1/namespaces/other/pods?watch=0 List - v1 other pods - -
-        GET /api/v1/namespaces/other/pods/foo/status Get - v1 other pods status foo
-        GET /api/v1/namespaces/other/pods/foo/proxy/sub Get - v1 other pods proxy foo
-        PUT /api/v1/namespaces/other/finalize Update - v1 other namespaces finalize other
-        PUT /api/v1/namespaces/other/status Update - v1 other namespaces status other
-        PATCH /api/v1/namespaces/other/pods/foo Patch - v1 other pods - foo
-        DELETE /api/v1/namespaces/other/pods/foo Delete - v1 other pods - foo
-        POST /api/v1/namespaces/other/pods Create - v1 other pods - -
-        DELETE /api/v1/nodes DeleteCollection - v1 - nodes - -
-        DELETE /api/v1/namespaces DeleteCollection - v1 - namespaces - -
-        DELETE /apis/extensions/v1/namespaces/other/pods DeleteCollection extensions v1 other pods - -
-        POST /apis/extensions/v1beta3/namespaces/other/pods Create extensions v1beta3 other pods - -
-        GET /apis/batch/v1/job/foo/scale Get batch v1 - job scale foo
+        GET /api/v1/namespaces list - v1 - namespaces - -
+        GET /api/v1/namespaces/other get - v1 other namespaces - other
+        GET /api/v1/namespaces/other/pods list - v1 other pods - -
+        GET /api/v1/namespaces/other/pods/foo get - v1 other pods - foo
+        HEAD /api/v1/namespaces/other/pods/foo get - v1 other pods - foo
+        GET /api/v1/pods list - v1 - pods - -
+        HEAD /api/v1/pods list - v1 - pods - -
+        GET /api/v1/proxy/namespaces/other/pods/foo proxy - v1 other pods - foo
+        GET /api/v1/proxy/namespaces/other/pods/foo/sub/path proxy - v1 other pods - foo
+        GET /api/v1/watch/pods watch - v1 - pods - -
+        GET /api/v1/pods?watch=true watch - v1 - pods - -
+        GET /api/v1/pods?watch=false list - v1 - pods - -
+        GET /api/v1/watch/namespaces/other/pods watch - v1 other pods - -
+        GET /api/v1/namespaces/other/pods?watch=1 watch - v1 other pods - -
+        GET /api/v1/namespaces/other/pods?watch=0 list - v1 other pods - -
+        GET /api/v1/namespaces/other/pods/foo/status get - v1 other pods status foo
+        GET /api/v1/namespaces/other/pods/foo/proxy/sub get - v1 other pods proxy foo
+        PUT /api/v1/namespaces/other/finalize update - v1 other namespaces finalize other
+        PUT /api/v1/namespaces/other/status update - v1 other namespaces status other
+        PATCH /api/v1/namespaces/other/pods/foo patch - v1 other pods - foo
+        DELETE /api/v1/namespaces/other/pods/foo delete - v1 other pods - foo
+        POST /api/v1/namespaces/other/pods create - v1 other pods - -
+        DELETE /api/v1/nodes deletecollection - v1 - nodes - -
+        DELETE /api/v1/namespaces deletecollection - v1 - namespaces - -
+        DELETE /apis/extensions/v1/namespaces/other/pods deletecollection extensions v1 other pods - -
+        POST /apis/extensions/v1beta3/namespaces/other/pods create extensions v1beta3 other pods - -
+        GET /apis/batch/v1/job/foo/scale get batch v1 - job scale foo
     ";
 
     #[test]
@@ -267,9 +285,8 @@ mod tests {
         for row in TABLE.trim().lines() {
             let words: Vec<_> = row.split_whitespace().collect();
             let request = resource(words[0], words[1]);
-            let verb = format!("{:?}", request.verb);
             let found = [
-                &verb,
+                request.verb.word(),
                 &request.gvr.group,
                 &request.gvr.version,
                 &request.namespace,
@@ -366,5 +383,24 @@ mod tests {
             RequestInfo::new("GET", "/api/v1/watch", ""),
             Err(InvalidPath::NoResource)
         );
+    }
+
+    proptest! {
+        #[test]
+        fn no_request_panics(
+            method in "[A-Z]{0,4}",
+            path in any::<String>(),
+            query in any::<String>(),
+        ) {
+            drop(RequestInfo::new(&method, &path, &query));
+        }
+
+        #[test]
+        fn no_words_of_a_path_panic(
+            path in "(/|api|apis|v1|watch|proxy|namespaces|status|%2[fF]|x){0,12}",
+            query in "(watch|fieldSelector|limit|=|metadata.name|&|%3[dD]|,|1|;|[+]){0,12}",
+        ) {
+            drop(RequestInfo::new("GET", &path, &query));
+        }
     }
 }

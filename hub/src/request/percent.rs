@@ -5,7 +5,8 @@ pub(super) fn decode_path(path: &str) -> Option<String> {
     decode(path, |byte| byte)
 }
 
-/// The parameters of a query, decoded. As in Go, a pair with a bad escape or a semicolon is left out.
+/// The parameters of a query, decoded. As in Go, a pair with a bad escape or a semicolon is left
+/// out.
 pub(super) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
     query
         .split('&')

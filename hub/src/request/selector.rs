@@ -1,5 +1,5 @@
-//! Label and field selectors, with the syntax and meaning that apimachinery gives them. Each has one
-//! written form (`Display`), so that equal selectors have equal keys.
+//! Label and field selectors, with the syntax and meaning that apimachinery gives them. Each has
+//! one written form (`Display`), so that equal selectors have equal keys.
 
 mod fields;
 mod labels;

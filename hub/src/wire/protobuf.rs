@@ -1,5 +1,5 @@
-//! Protobuf on the wire. Of each message only the fields that the hub needs are known by number; all
-//! others are passed on as bytes.
+//! Protobuf on the wire. Of each message only the fields that the hub needs are known by number;
+//! all others are passed on as bytes.
 //!
 //! The numbers are those of `generated.proto` in apimachinery (`pkg/runtime`, `pkg/apis/meta/v1`).
 

@@ -12,6 +12,10 @@ pub(crate) const HEAD_MAX: usize = 64 << 10;
 /// How deep JSON may nest. The API server's own limit is 10,000; real objects stay below 50.
 pub(crate) const DEPTH_MAX: usize = 1_000;
 
+/// What the buffer of a splitter keeps of its capacity after a long object: a watch is open for
+/// long, and few objects are longer than this.
+pub(super) const KEPT_CAPACITY: usize = 16 << 10;
+
 /// Why a body cannot be split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum SplitError {

@@ -4,6 +4,7 @@ mod bodies;
 mod json;
 mod properties;
 mod protobuf;
+mod recorded;
 
 use super::split::{EventSplitter, ListSplitter, SplitError};
 use super::{Encoding, Event, ListHead, Object};

@@ -10,8 +10,8 @@ use crate::wire::Labels;
 
 /// Which labels an object must have. Without requirements it selects all.
 ///
-/// Requirements are sorted, and written in one way where there are several: `x in (a)` is `x=a`, and
-/// `x==a` too.
+/// Requirements are sorted, and written in one way where there are several: `x in (a)` is `x=a`,
+/// and `x==a` too.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LabelSelector {
     requirements: BTreeSet<Requirement>,

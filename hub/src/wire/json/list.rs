@@ -1,14 +1,14 @@
 //! Lists in JSON.
 
-use super::object::{read, resource_version};
+use super::object::read;
 use super::scan::{Members, ValueBuffer, check, text, trim_start};
 use crate::wire::split::{HEAD_MAX, OBJECT_MAX, SplitError};
-use crate::wire::{ListHead, Object, TypeMeta};
+use crate::wire::{ListHead, Object, TypeMeta, resource_version};
 
 /// Splits a list in JSON. Its members may come in any order.
 #[derive(Debug, Default)]
 pub(crate) struct ListSplitter {
-    at: At,
+    position: Position,
     buffer: ValueBuffer,
     kind: String,
     api_version: String,
@@ -19,13 +19,13 @@ pub(crate) struct ListSplitter {
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     #[default]
     Start,
     FirstKey,
     Key,
-    Colon(Member),
-    Value(Member),
+    Colon(Part),
+    Value(Part),
     /// A comma, or the end of the list.
     AfterValue,
     FirstItem,
@@ -35,8 +35,9 @@ enum At {
     End,
 }
 
+/// A member of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Member {
+enum Part {
     Kind,
     ApiVersion,
     Metadata,
@@ -54,7 +55,7 @@ impl ListSplitter {
             let Some(&byte) = chunk.first() else {
                 return Ok(None);
             };
-            if let At::FirstItem | At::Item = self.at {
+            if let Position::FirstItem | Position::Item = self.position {
                 let item = self.item(byte, chunk)?;
                 if item.is_some() {
                     return Ok(item);
@@ -66,7 +67,7 @@ impl ListSplitter {
     }
 
     pub(crate) fn finish(self) -> Result<ListHead, SplitError> {
-        if self.at != At::End {
+        if self.position != Position::End {
             return Err(SplitError::EndsEarly);
         }
         if !self.items_seen {
@@ -84,9 +85,9 @@ impl ListSplitter {
 
     /// Reads an item, or the end of the items before the first.
     fn item(&mut self, byte: u8, chunk: &mut &[u8]) -> Result<Option<Object>, SplitError> {
-        if self.at == At::FirstItem && byte == b']' && !self.buffer.is_inside_value() {
+        if self.position == Position::FirstItem && byte == b']' && !self.buffer.is_inside_value() {
             *chunk = &chunk[1..];
-            self.at = At::AfterValue;
+            self.position = Position::AfterValue;
             return Ok(None);
         }
         let too_long = SplitError::ObjectTooLong { limit: OBJECT_MAX };
@@ -98,29 +99,31 @@ impl ListSplitter {
             return Err(SplitError::Unnamed);
         }
         self.buffer.clear();
-        self.at = At::AfterItem;
+        self.position = Position::AfterItem;
         Ok(Some(object))
     }
 
     /// Reads all but the items. `byte` is the first of `chunk`.
     fn head(&mut self, byte: u8, chunk: &mut &[u8]) -> Result<(), SplitError> {
-        let next = match (self.at, byte) {
-            (At::Value(Member::Items), b'[') if !self.buffer.is_inside_value() => At::FirstItem,
-            (At::FirstKey, b'"') => {
-                self.at = At::Key;
+        let next = match (self.position, byte) {
+            (Position::Value(Part::Items), b'[') if !self.buffer.is_inside_value() => {
+                Position::FirstItem
+            }
+            (Position::FirstKey, b'"') => {
+                self.position = Position::Key;
                 return Ok(());
             }
-            (At::Key | At::Value(_), _) => return self.head_value(chunk),
-            (At::Start, b'{') => At::FirstKey,
-            (At::FirstKey | At::AfterValue, b'}') => At::End,
-            (At::Colon(member), b':') => At::Value(member),
-            (At::AfterValue, b',') => At::Key,
-            (At::AfterItem, b',') => At::Item,
-            (At::AfterItem, b']') => At::AfterValue,
+            (Position::Key | Position::Value(_), _) => return self.head_value(chunk),
+            (Position::Start, b'{') => Position::FirstKey,
+            (Position::FirstKey | Position::AfterValue, b'}') => Position::End,
+            (Position::Colon(part), b':') => Position::Value(part),
+            (Position::AfterValue, b',') => Position::Key,
+            (Position::AfterItem, b',') => Position::Item,
+            (Position::AfterItem, b']') => Position::AfterValue,
             _ => return Err(SplitError::Json { expected: "a list" }),
         };
         *chunk = &chunk[1..];
-        self.at = next;
+        self.position = next;
         Ok(())
     }
 
@@ -132,39 +135,39 @@ impl ListSplitter {
         }
         let value = std::mem::take(&mut self.buffer);
         check(value.value())?;
-        self.at = if let At::Value(member) = self.at {
-            self.keep(member, value.value())?;
-            At::AfterValue
+        self.position = if let Position::Value(part) = self.position {
+            self.keep(part, value.value())?;
+            Position::AfterValue
         } else {
-            At::Colon(self.member(&text(value.value())?)?)
+            Position::Colon(self.part(&text(value.value())?)?)
         };
         Ok(())
     }
 
-    fn member(&mut self, key: &str) -> Result<Member, SplitError> {
+    fn part(&mut self, key: &str) -> Result<Part, SplitError> {
         match key {
-            "kind" => Ok(Member::Kind),
-            "apiVersion" => Ok(Member::ApiVersion),
-            "metadata" => Ok(Member::Metadata),
+            "kind" => Ok(Part::Kind),
+            "apiVersion" => Ok(Part::ApiVersion),
+            "metadata" => Ok(Part::Metadata),
             "items" if self.items_seen => Err(SplitError::Json {
                 expected: "`items` once",
             }),
             "items" => {
                 self.items_seen = true;
-                Ok(Member::Items)
+                Ok(Part::Items)
             }
-            _ => Ok(Member::Unknown),
+            _ => Ok(Part::Unknown),
         }
     }
 
-    fn keep(&mut self, member: Member, value: &[u8]) -> Result<(), SplitError> {
-        match member {
-            Member::Kind => self.kind = text(value)?.into_owned(),
-            Member::ApiVersion => self.api_version = text(value)?.into_owned(),
-            Member::Metadata => self.keep_metadata(value)?,
-            Member::Items if value == b"null" => {}
-            Member::Items => return Err(SplitError::NotAList),
-            Member::Unknown => {}
+    fn keep(&mut self, part: Part, value: &[u8]) -> Result<(), SplitError> {
+        match part {
+            Part::Kind => self.kind = text(value)?.into_owned(),
+            Part::ApiVersion => self.api_version = text(value)?.into_owned(),
+            Part::Metadata => self.keep_metadata(value)?,
+            Part::Items if value == b"null" => {}
+            Part::Items => return Err(SplitError::NotAList),
+            Part::Unknown => {}
         }
         Ok(())
     }
@@ -172,8 +175,12 @@ impl ListSplitter {
     fn keep_metadata(&mut self, metadata: &[u8]) -> Result<(), SplitError> {
         for member in Members::of(metadata)? {
             let value = &metadata[member.value.clone()];
+            // As if it was missing, as in Go.
+            if value == b"null" {
+                continue;
+            }
             match &*member.key(metadata).unwrap_or_default() {
-                "resourceVersion" => self.resource_version = resource_version(value)?,
+                "resourceVersion" => self.resource_version = resource_version(&text(value)?)?,
                 "continue" => self.continue_token = text(value)?.into_owned(),
                 _ => {}
             }

@@ -1,10 +1,8 @@
 //! One object in JSON: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
-use bytes::Bytes;
-
 use super::scan::{Member, Members, check, check_depth, text, trim_start};
 use crate::wire::split::SplitError;
-use crate::wire::{Labels, Metadata, Object, TypeMeta};
+use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
 
 /// Reads the body of a GET.
 pub(in crate::wire) fn read_alone(body: &[u8]) -> Result<(TypeMeta, Object), SplitError> {
@@ -32,30 +30,27 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     bytes.extend_from_slice(&object[copied..]);
     Ok(Object {
         metadata,
-        bytes: Bytes::from(bytes),
+        // Without the capacity that the managed fields had.
+        bytes: bytes.into_boxed_slice().into(),
     })
 }
 
 fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError> {
     for member in Members::of(json)? {
         let value = &json[member.value.clone()];
+        // As if it was missing, as in Go.
+        if value == b"null" {
+            continue;
+        }
         match &*member.key(json).unwrap_or_default() {
             "namespace" => metadata.namespace = text(value)?.into_owned(),
             "name" => metadata.name = text(value)?.into_owned(),
             "uid" => metadata.uid = text(value)?.into_owned(),
-            "resourceVersion" => metadata.resource_version = resource_version(value)?,
+            "resourceVersion" => metadata.resource_version = resource_version(&text(value)?)?,
             _ => {}
         }
     }
     Ok(())
-}
-
-/// The number in a string; zero if the string is empty, as aggregated API servers send it.
-pub(super) fn resource_version(value: &[u8]) -> Result<u64, SplitError> {
-    match &*text(value)? {
-        "" => Ok(0),
-        number => number.parse().map_err(|_| SplitError::ResourceVersion),
-    }
 }
 
 /// `kind` and `apiVersion` of an object; empty where it has none.
@@ -131,7 +126,9 @@ impl Object {
     pub(crate) fn without_type_meta(&self) -> Result<Self, SplitError> {
         Ok(Self {
             metadata: self.metadata.clone(),
-            bytes: without(&self.bytes, &["kind", "apiVersion"])?.into(),
+            bytes: without(&self.bytes, &["kind", "apiVersion"])?
+                .into_boxed_slice()
+                .into(),
         })
     }
 }

@@ -5,21 +5,18 @@ use std::ops::Range;
 
 use serde::de::IgnoredAny;
 
-use crate::wire::split::{DEPTH_MAX, SplitError};
+use crate::wire::split::{DEPTH_MAX, KEPT_CAPACITY, SplitError};
 
-/// What a buffer keeps of its capacity after a long value.
-const KEPT_CAPACITY: usize = 16 << 10;
-
-/// Finds the end of one value whose bytes arrive in pieces. It looks at brackets and quotes only, so
-/// the end is right for values that are JSON; whether a value is JSON, [`check`] says.
+/// Finds the end of one value whose bytes arrive in pieces. It looks at brackets and quotes only,
+/// so the end is right for values that are JSON; whether a value is JSON, [`check`] says.
 #[derive(Debug, Default)]
 struct ValueScanner {
-    at: At,
+    position: Position,
     depth: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     #[default]
     Start,
     /// In a number, `true`, `false` or `null`.
@@ -36,35 +33,37 @@ impl ValueScanner {
     /// goes on. The first byte must not be whitespace.
     fn end(&mut self, input: &[u8]) -> Result<Option<usize>, SplitError> {
         for (offset, &byte) in input.iter().enumerate() {
-            match (self.at, byte) {
-                (At::Start | At::Container, b'{' | b'[') => self.open()?,
-                (At::Start | At::Container, b'"') => self.at = At::String,
-                (At::Start, b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => self.at = At::Word,
-                (At::Start, _) => {
+            match (self.position, byte) {
+                (Position::Start | Position::Container, b'{' | b'[') => self.open()?,
+                (Position::Start | Position::Container, b'"') => self.position = Position::String,
+                (Position::Start, b'-' | b'0'..=b'9' | b't' | b'f' | b'n') => {
+                    self.position = Position::Word
+                }
+                (Position::Start, _) => {
                     return Err(SplitError::Json {
                         expected: "a value",
                     });
                 }
-                (At::Word, b',' | b']' | b'}' | b':') => return Ok(self.ended(offset)),
-                (At::Word, byte) if is_whitespace(byte) => return Ok(self.ended(offset)),
-                (At::Container, b'}' | b']') => {
+                (Position::Word, b',' | b']' | b'}' | b':') => return Ok(self.ended(offset)),
+                (Position::Word, byte) if is_whitespace(byte) => return Ok(self.ended(offset)),
+                (Position::Container, b'}' | b']') => {
                     self.depth -= 1;
                     if self.depth == 0 {
                         return Ok(self.ended(offset + 1));
                     }
                 }
-                (At::String, b'\\') => self.at = At::Escape,
-                (At::String, b'"') if self.depth == 0 => return Ok(self.ended(offset + 1)),
-                (At::String, b'"') => self.at = At::Container,
-                (At::Escape, _) => self.at = At::String,
-                (At::Word | At::Container | At::String, _) => {}
+                (Position::String, b'\\') => self.position = Position::Escape,
+                (Position::String, b'"') if self.depth == 0 => return Ok(self.ended(offset + 1)),
+                (Position::String, b'"') => self.position = Position::Container,
+                (Position::Escape, _) => self.position = Position::String,
+                (Position::Word | Position::Container | Position::String, _) => {}
             }
         }
         Ok(None)
     }
 
     fn open(&mut self) -> Result<(), SplitError> {
-        self.at = At::Container;
+        self.position = Position::Container;
         self.depth += 1;
         if self.depth > DEPTH_MAX {
             return Err(SplitError::TooDeep { limit: DEPTH_MAX });
@@ -88,7 +87,7 @@ pub(super) struct ValueBuffer {
 impl ValueBuffer {
     /// Whether a value has begun and not ended.
     pub(super) fn is_inside_value(&self) -> bool {
-        self.scanner.at != At::Start
+        self.scanner.position != Position::Start
     }
 
     /// Moves bytes of one value from `chunk` into the buffer. `true`: the value is complete.

@@ -18,9 +18,13 @@ pub(in crate::wire) fn list_start(head: &ListHead) -> Vec<u8> {
     put_member(&mut out, "kind", &head.type_meta.kind);
     put_member(&mut out, "apiVersion", &head.type_meta.api_version);
     out.extend_from_slice(b",\"metadata\":{");
-    put_member(&mut out, "resourceVersion", &head.resource_version_text());
-    if !head.continue_token.is_empty() {
-        put_member(&mut out, "continue", &head.continue_token);
+    for (name, value) in [
+        ("resourceVersion", &head.resource_version_text()),
+        ("continue", &head.continue_token),
+    ] {
+        if !value.is_empty() {
+            put_member(&mut out, name, value);
+        }
     }
     out.extend_from_slice(b"},\"items\":[");
     out

@@ -3,13 +3,11 @@
 use super::field::{Fields, Value, malformed, text};
 use super::object::{annotations, open, read};
 use super::{status, watch_event};
-use crate::wire::split::{OBJECT_MAX, SplitError};
+use crate::wire::split::{KEPT_CAPACITY, OBJECT_MAX, SplitError};
 use crate::wire::{Event, EventKind, INITIAL_EVENTS_END};
 
 /// The length before an event, in bytes.
 const PREFIX: usize = 4;
-/// What a buffer keeps of its capacity after a long event.
-const KEPT_CAPACITY: usize = 16 << 10;
 
 /// Splits a watch in protobuf.
 #[derive(Debug, Default)]

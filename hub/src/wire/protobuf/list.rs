@@ -1,19 +1,19 @@
 //! Lists in protobuf.
 
 use super::field::{Field, Fields, Value, Varint, WireType, malformed, tag, text};
-use super::object::{check_content, read, read_type_meta, resource_version};
+use super::object::{check_content, read, read_type_meta};
 use super::{MAGIC, list_fields, list_meta, unknown};
 use crate::wire::split::{HEAD_MAX, OBJECT_MAX, SplitError};
-use crate::wire::{ListHead, Object, TypeMeta};
+use crate::wire::{ListHead, Object, TypeMeta, resource_version};
 
 /// Splits a list in protobuf.
 #[derive(Debug, Default)]
 pub(crate) struct ListSplitter {
-    at: At,
+    position: Position,
     varint: Varint,
     /// What has arrived of a value that is collected.
     buffer: Vec<u8>,
-    list: List,
+    list: ListProgress,
     type_meta: TypeMeta,
     resource_version: u64,
     continue_token: String,
@@ -21,7 +21,7 @@ pub(crate) struct ListSplitter {
 
 /// What comes next.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum At {
+enum Position {
     #[default]
     Magic,
     Tag,
@@ -37,7 +37,7 @@ enum At {
 
 /// Where the list is that the envelope contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum List {
+enum ListProgress {
     #[default]
     NotBegun,
     /// So many bytes of it are still to come.
@@ -48,18 +48,18 @@ enum List {
 impl ListSplitter {
     pub(crate) fn next_item(&mut self, chunk: &mut &[u8]) -> Result<Option<Object>, SplitError> {
         loop {
-            if let (At::Tag, List::Inside(0)) = (self.at, self.list) {
-                self.list = List::Ended;
+            if let (Position::Tag, ListProgress::Inside(0)) = (self.position, self.list) {
+                self.list = ListProgress::Ended;
             }
-            if let At::Collect(number, length) = self.at
+            if let Position::Collect(number, length) = self.position
                 && self.buffer.len() == length
             {
                 let item = self.collected(number)?;
                 if item.is_some() {
                     return Ok(item);
                 }
-            } else if self.at == At::Skip(0) {
-                self.at = At::Tag;
+            } else if self.position == Position::Skip(0) {
+                self.position = Position::Tag;
             } else if chunk.is_empty() {
                 return Ok(None);
             } else {
@@ -69,7 +69,10 @@ impl ListSplitter {
     }
 
     pub(crate) fn finish(self) -> Result<ListHead, SplitError> {
-        if self.at != At::Tag || !self.varint.is_empty() || self.list != List::Ended {
+        if self.position != Position::Tag
+            || !self.varint.is_empty()
+            || self.list != ListProgress::Ended
+        {
             return Err(SplitError::EndsEarly);
         }
         self.check_kind()?;
@@ -82,8 +85,8 @@ impl ListSplitter {
 
     /// Reads at least one byte of `chunk`.
     fn read(&mut self, chunk: &mut &[u8]) -> Result<(), SplitError> {
-        match self.at {
-            At::Magic => {
+        match self.position {
+            Position::Magic => {
                 let missing = MAGIC.len() - self.buffer.len();
                 let part = self.take(chunk, missing as u64)?;
                 self.buffer.extend_from_slice(part);
@@ -92,22 +95,22 @@ impl ListSplitter {
                 }
                 if self.buffer == MAGIC {
                     self.buffer.clear();
-                    self.at = At::Tag;
+                    self.position = Position::Tag;
                 }
             }
-            At::Skip(left) => {
+            Position::Skip(left) => {
                 let part = self.take(chunk, left)?;
-                self.at = At::Skip(left - part.len() as u64);
+                self.position = Position::Skip(left - part.len() as u64);
             }
-            At::Collect(_, length) => {
+            Position::Collect(_, length) => {
                 let missing = length - self.buffer.len();
                 let part = self.take(chunk, missing as u64)?;
                 self.buffer.extend_from_slice(part);
             }
-            At::Tag | At::Length(_) | At::Varint => {
+            Position::Tag | Position::Length(_) | Position::Varint => {
                 let byte = self.take(chunk, 1)?[0];
                 if let Some(value) = self.varint.push(byte)? {
-                    self.at = self.after_varint(value)?;
+                    self.position = self.after_varint(value)?;
                 }
             }
         }
@@ -118,7 +121,7 @@ impl ListSplitter {
     fn take<'a>(&mut self, chunk: &mut &'a [u8], most: u64) -> Result<&'a [u8], SplitError> {
         let length = usize::try_from(most).map_or(chunk.len(), |most| most.min(chunk.len()));
         let (part, rest) = chunk.split_at(length);
-        if let List::Inside(left) = &mut self.list {
+        if let ListProgress::Inside(left) = &mut self.list {
             *left = left
                 .checked_sub(length as u64)
                 .ok_or(malformed("a field within the list"))?;
@@ -127,45 +130,49 @@ impl ListSplitter {
         Ok(part)
     }
 
-    fn after_varint(&mut self, value: u64) -> Result<At, SplitError> {
-        match self.at {
-            At::Tag => {
+    fn after_varint(&mut self, value: u64) -> Result<Position, SplitError> {
+        match self.position {
+            Position::Tag => {
                 let (number, wire_type) = tag(value)?;
                 Ok(match wire_type {
-                    WireType::Varint => At::Varint,
-                    WireType::Bytes => At::Length(number),
-                    WireType::Fixed64 => At::Skip(8),
-                    WireType::Fixed32 => At::Skip(4),
+                    WireType::Varint => Position::Varint,
+                    WireType::Bytes => Position::Length(number),
+                    WireType::Fixed64 => Position::Skip(8),
+                    WireType::Fixed32 => Position::Skip(4),
                 })
             }
-            At::Length(number) => self.after_length(number, value),
-            At::Varint | At::Magic | At::Skip(_) | At::Collect(..) => Ok(At::Tag),
+            Position::Length(number) => self.after_length(number, value),
+            Position::Varint | Position::Magic | Position::Skip(_) | Position::Collect(..) => {
+                Ok(Position::Tag)
+            }
         }
     }
 
-    fn after_length(&mut self, number: u64, length: u64) -> Result<At, SplitError> {
+    fn after_length(&mut self, number: u64, length: u64) -> Result<Position, SplitError> {
         let (limit, too_long) = match (self.list, number) {
-            (List::NotBegun, unknown::RAW) => {
-                self.list = List::Inside(length);
-                return Ok(At::Tag);
+            (ListProgress::NotBegun, unknown::RAW) => {
+                self.list = ListProgress::Inside(length);
+                return Ok(Position::Tag);
             }
-            (List::Ended, unknown::RAW) => return Err(malformed("one list")),
-            (List::Inside(left), _) if length > left => {
+            (ListProgress::Ended, unknown::RAW) => return Err(malformed("one list")),
+            (ListProgress::Inside(left), _) if length > left => {
                 return Err(malformed("a field within the list"));
             }
-            (List::Inside(_), list_fields::ITEMS) => {
+            (ListProgress::Inside(_), list_fields::ITEMS) => {
                 self.check_kind()?;
                 (OBJECT_MAX, SplitError::ObjectTooLong { limit: OBJECT_MAX })
             }
-            (List::Inside(_), list_fields::METADATA)
+            (ListProgress::Inside(_), list_fields::METADATA)
             | (
-                List::NotBegun | List::Ended,
+                ListProgress::NotBegun | ListProgress::Ended,
                 unknown::TYPE_META | unknown::CONTENT_TYPE | unknown::CONTENT_ENCODING,
             ) => (HEAD_MAX, SplitError::HeadTooLong { limit: HEAD_MAX }),
-            (List::Inside(_) | List::NotBegun | List::Ended, _) => return Ok(At::Skip(length)),
+            (ListProgress::Inside(_) | ListProgress::NotBegun | ListProgress::Ended, _) => {
+                return Ok(Position::Skip(length));
+            }
         };
         match usize::try_from(length) {
-            Ok(length) if length <= limit => Ok(At::Collect(number, length)),
+            Ok(length) if length <= limit => Ok(Position::Collect(number, length)),
             Ok(_) | Err(_) => Err(too_long),
         }
     }
@@ -173,20 +180,20 @@ impl ListSplitter {
     /// The value of the field with this number is complete.
     fn collected(&mut self, number: u64) -> Result<Option<Object>, SplitError> {
         let value = std::mem::take(&mut self.buffer);
-        self.at = At::Tag;
+        self.position = Position::Tag;
         match (self.list, number) {
-            (List::Inside(_), list_fields::ITEMS) => {
+            (ListProgress::Inside(_), list_fields::ITEMS) => {
                 let object = read(&value)?;
                 if object.metadata.name.is_empty() {
                     return Err(SplitError::Unnamed);
                 }
                 return Ok(Some(object));
             }
-            (List::Inside(_), _) => self.keep_metadata(&value)?,
-            (List::NotBegun | List::Ended, unknown::TYPE_META) => {
+            (ListProgress::Inside(_), _) => self.keep_metadata(&value)?,
+            (ListProgress::NotBegun | ListProgress::Ended, unknown::TYPE_META) => {
                 read_type_meta(&value, &mut self.type_meta)?;
             }
-            (List::NotBegun | List::Ended, _) => check_content(&Field {
+            (ListProgress::NotBegun | ListProgress::Ended, _) => check_content(&Field {
                 number,
                 value: Value::Bytes(&value),
                 whole: &value,
@@ -199,7 +206,7 @@ impl ListSplitter {
         for field in Fields::of(message) {
             let field = field?;
             if let Some(bytes) = field.bytes(list_meta::RESOURCE_VERSION) {
-                self.resource_version = resource_version(bytes)?;
+                self.resource_version = resource_version(&text(bytes)?)?;
             } else if let Some(bytes) = field.bytes(list_meta::CONTINUE) {
                 self.continue_token = text(bytes)?;
             }

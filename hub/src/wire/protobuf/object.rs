@@ -1,11 +1,9 @@
 //! One object in protobuf: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
-use bytes::Bytes;
-
 use super::field::{Field, Fields, malformed, put_bytes, text};
 use super::{MAGIC, METADATA, map_entry, object_meta, type_meta, unknown};
 use crate::wire::split::SplitError;
-use crate::wire::{Labels, Metadata, Object, TypeMeta};
+use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
 
 /// Reads the body of a GET.
 pub(in crate::wire) fn read_alone(body: &[u8]) -> Result<(TypeMeta, Object), SplitError> {
@@ -69,7 +67,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     }
     Ok(Object {
         metadata,
-        bytes: Bytes::from(bytes),
+        // Without the capacity that the managed fields had.
+        bytes: bytes.into_boxed_slice().into(),
     })
 }
 
@@ -94,7 +93,7 @@ fn put_metadata(
         } else if let Some(bytes) = inner.bytes(object_meta::UID) {
             metadata.uid = text(bytes)?;
         } else if let Some(bytes) = inner.bytes(object_meta::RESOURCE_VERSION) {
-            metadata.resource_version = resource_version(bytes)?;
+            metadata.resource_version = resource_version(&text(bytes)?)?;
         }
     }
     if kept.len() == message.len() {
@@ -103,14 +102,6 @@ fn put_metadata(
         put_bytes(out, METADATA, &kept);
     }
     Ok(())
-}
-
-/// The number in a string; zero if the string is empty, as aggregated API servers send it.
-pub(super) fn resource_version(bytes: &[u8]) -> Result<u64, SplitError> {
-    match &*text(bytes)? {
-        "" => Ok(0),
-        number => number.parse().map_err(|_| SplitError::ResourceVersion),
-    }
 }
 
 /// `metadata.labels`

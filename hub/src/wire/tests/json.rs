@@ -100,6 +100,22 @@ fn a_list_of_a_custom_resource_is_written_with_the_same_content() {
 }
 
 #[test]
+fn a_list_without_a_version_is_written_without_one() {
+    let body = r#"{"kind":"PodMetricsList","apiVersion":"metrics.k8s.io/v1beta1","metadata":{},"items":[]}
+"#;
+    assert_eq!(written(body), body);
+}
+
+#[test]
+fn a_list_with_indentation_has_the_same_content() {
+    let content: Value = serde_json::from_str(CRON_TAB_LIST).unwrap();
+    let indented = serde_json::to_string_pretty(&content).unwrap();
+    let found: Value = serde_json::from_str(&written(&indented)).unwrap();
+    let expected: Value = serde_json::from_str(&written(CRON_TAB_LIST)).unwrap();
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn items_that_are_null_are_no_items() {
     let (items, head) = split(r#"{"kind":"PodList","apiVersion":"v1","metadata":{},"items":null}"#);
     assert_eq!((items.len(), head.resource_version), (0, 0));
@@ -144,6 +160,14 @@ fn managed_fields_outside_of_the_metadata_stay() {
     let body =
         r#"{"metadata":{"name":"a","annotations":{"managedFields":"x"}},"managedFields":[1]}"#;
     assert_eq!(text(&alone(body).unwrap().1.bytes), body);
+}
+
+#[test]
+fn null_in_the_metadata_is_as_if_it_was_missing() {
+    let body = r#"{"metadata":{"resourceVersion":null,"continue":null},"items":[{"metadata":{"name":"a","namespace":null,"labels":null}}]}"#;
+    let (items, head) = split(body);
+    assert_eq!((head.resource_version, &*head.continue_token), (0, ""));
+    assert_eq!(items[0].metadata.namespace, "");
 }
 
 #[test]
