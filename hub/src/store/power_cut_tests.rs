@@ -77,7 +77,7 @@ pub(super) fn batch(number: u32) -> Batch {
     let mut batch = Batch::default();
     for row in 0..12 {
         let key = format!("key-{}", (number * 5 + row) % 30);
-        if (number + row) % 4 == 0 {
+        if (number + row).is_multiple_of(4) {
             batch.remove(Table::Objects, key.clone());
             batch.remove(Table::Members, key);
         } else {
@@ -184,7 +184,7 @@ fn writes_that_reach_the_disk_out_of_order_change_nothing_of_that() {
         // Of the writes since the last sync, some did not happen; the rest in another order.
         let mut loose: Vec<&DiskCall> = done[synced..]
             .iter()
-            .filter(|_| random.next_u32() % 3 > 0)
+            .filter(|_| !random.next_u32().is_multiple_of(3))
             .collect();
         for at in (1..loose.len()).rev() {
             loose.swap(at, random.next_u64() as usize % (at + 1));
