@@ -23,6 +23,7 @@ mod fill;
 mod grants;
 mod objects;
 mod overlay;
+pub(crate) mod patch;
 mod saved;
 mod scope;
 mod set;

@@ -157,14 +157,12 @@ impl Store {
     fn load(&mut self, uptime: Duration) -> Rows {
         let error = match open_database(&self.directory).and_then(with_rows) {
             Ok((database, rows)) => {
-                self.wants_everything = rows.damaged > 0;
                 self.database = Some(database);
-                let empty = rows == Rows::default();
-                self.health.loaded_from = if empty {
-                    LoadedFrom::Nothing
-                } else {
-                    LoadedFrom::Database
-                };
+                self.wants_everything = rows.damaged > 0;
+                if rows == Rows::default() {
+                    return self.load_rescue();
+                }
+                self.health.loaded_from = LoadedFrom::Database;
                 return rows;
             }
             Err(error) => error,
@@ -182,11 +180,16 @@ impl Store {
                 self.note_error(error, uptime);
             }
         }
-        let rescued = rescue::read(&self.directory);
-        if rescued.is_some() {
-            self.health.loaded_from = LoadedFrom::Rescue;
-        }
-        rescued.unwrap_or_default()
+        self.load_rescue()
+    }
+
+    fn load_rescue(&mut self) -> Rows {
+        let Some(rows) = rescue::read(&self.directory) else {
+            return Rows::default();
+        };
+        self.wants_everything = true;
+        self.health.loaded_from = LoadedFrom::Rescue;
+        rows
     }
 
     /// Whether the next batch must be everything.
@@ -338,3 +341,8 @@ fn move_aside(directory: &Path) -> Result<(), StoreError> {
         .and_then(|()| File::open(directory)?.sync_all())
         .map_err(|source| StoreError::MoveAside { path, source })
 }
+
+#[cfg(test)]
+mod power_cut_tests;
+#[cfg(test)]
+mod tests;

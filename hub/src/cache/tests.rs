@@ -374,7 +374,7 @@ fn an_object_that_is_too_large_spoils_its_list_and_puts_its_set_behind() {
     fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
     let large = pod("a-name-of-some-length", 11);
     assert_eq!(
-        fill(&mut cache, &all(), 11, &[large.clone()], at(0)),
+        fill(&mut cache, &all(), 11, std::slice::from_ref(&large), at(0)),
         Filled::Spoiled
     );
     let mut watch = cache.start_watch(&all(), WatchStart::At(10));
