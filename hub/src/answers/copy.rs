@@ -1,0 +1,248 @@
+//! The copy of an answer on its way to a client. The client goes first: a copy that does not keep
+//! up is given up, and its set is behind.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use hyper::body::{Frame, Incoming, SizeHint};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::cache::{Identity, ListCopy, Verb};
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::request::options::VersionMatch;
+use crate::server::Read;
+use crate::upstream::{Body, BodyError};
+use crate::wire::split::{ListSplitter, ObjectSplitter, SplitError};
+
+/// What one copy may hold while it waits.
+const MAX_QUEUED_BYTES: usize = 256 << 10;
+/// Chunks of small answers are small too.
+const MAX_QUEUED_CHUNKS: usize = 1024;
+
+/// The tasks that read copies.
+#[derive(Debug, Default)]
+pub(crate) struct Copies(Mutex<JoinSet<()>>);
+
+/// What is copied, and for whom.
+pub(crate) struct CopyOf {
+    pub(crate) memory: Memory,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) reader: Identity,
+    pub(crate) read: Read,
+}
+
+enum Chunk {
+    Bytes(Bytes),
+    /// The answer is complete.
+    End,
+}
+
+impl Copies {
+    /// Copies a body while it is read.
+    pub(crate) fn tee(&self, body: Incoming, copy: CopyOf) -> Body {
+        let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
+        let queued = Arc::new(AtomicUsize::new(0));
+        let copy = Arc::new(copy);
+        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(run(copy.clone(), chunk_rx, queued.clone()));
+        let queue = Some(Queue {
+            chunk_tx,
+            queued,
+            copy,
+        });
+        let body = CopiedBody {
+            body,
+            queue,
+            let_copy_run: false,
+        };
+        body.boxed_unsync()
+    }
+}
+
+/// The way from a body to the task that reads its copy.
+struct Queue {
+    chunk_tx: mpsc::Sender<Chunk>,
+    queued: Arc<AtomicUsize>,
+    copy: Arc<CopyOf>,
+}
+
+impl Queue {
+    /// `false`: the copy does not keep up.
+    fn push(&self, bytes: &Bytes) -> bool {
+        let queued = self.queued.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        queued <= MAX_QUEUED_BYTES && self.chunk_tx.try_send(Chunk::Bytes(bytes.clone())).is_ok()
+    }
+
+    /// A task that has ended wanted no copy, or has said already that it is behind.
+    fn give_up(&self) {
+        if !self.chunk_tx.is_closed() {
+            self.copy.is_behind("queue_full");
+        }
+    }
+
+    fn is_half_full(&self) -> bool {
+        self.queued.load(Ordering::Relaxed) > MAX_QUEUED_BYTES / 2
+    }
+}
+
+/// A body whose frames are copied.
+struct CopiedBody {
+    body: Incoming,
+    /// `None`: the copy was given up or is complete.
+    queue: Option<Queue>,
+    /// The thread is the copy's for one turn: it would not get one before the client has all that
+    /// it takes at once, which may be more than fits into the queue.
+    let_copy_run: bool,
+}
+
+impl hyper::body::Body for CopiedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if std::mem::take(&mut self.let_copy_run) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        match &frame {
+            Some(Ok(frame)) => self.copy(frame),
+            Some(Err(_)) => self.queue = None,
+            None => self.finish(),
+        }
+        if self.body.is_end_stream() {
+            self.finish();
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(BodyError::from)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl CopiedBody {
+    fn copy(&mut self, frame: &Frame<Bytes>) {
+        let (Some(queue), Some(bytes)) = (&self.queue, frame.data_ref()) else {
+            return;
+        };
+        if queue.push(bytes) {
+            self.let_copy_run = queue.is_half_full();
+            return;
+        }
+        queue.give_up();
+        self.queue = None;
+    }
+
+    fn finish(&mut self) {
+        if let Some(queue) = self.queue.take()
+            && queue.chunk_tx.try_send(Chunk::End).is_err()
+        {
+            queue.give_up();
+        }
+    }
+}
+
+impl CopyOf {
+    fn is_behind(&self, reason: &'static str) {
+        self.metrics.copy_is_behind(reason);
+        self.memory.lock().cache.mark_behind(&self.read.scope);
+    }
+}
+
+async fn run(copy: Arc<CopyOf>, chunks: mpsc::Receiver<Chunk>, queued: Arc<AtomicUsize>) {
+    let chunks = Chunks { chunks, queued };
+    let copied = match copy.read.verb {
+        Verb::Get => copy_object(&copy, chunks).await,
+        Verb::List | Verb::Watch => copy_list(&copy, chunks).await,
+    };
+    if let Err(error) = copied {
+        tracing::debug!(%error, scope = copy.read.scope.text(), "an answer was not understood");
+        copy.is_behind(error.reason());
+    }
+}
+
+struct Chunks {
+    chunks: mpsc::Receiver<Chunk>,
+    queued: Arc<AtomicUsize>,
+}
+
+impl Chunks {
+    /// `None`: the answer is not complete and nothing more comes.
+    async fn next(&mut self) -> Option<Chunk> {
+        let chunk = self.chunks.recv().await?;
+        if let Chunk::Bytes(bytes) = &chunk {
+            self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+        }
+        Some(chunk)
+    }
+}
+
+async fn copy_object(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> {
+    let mut splitter = ObjectSplitter::new(copy.read.encoding());
+    while let Some(chunk) = chunks.next().await {
+        match chunk {
+            Chunk::Bytes(bytes) => splitter.push(&bytes)?,
+            Chunk::End => {
+                let (item_type, object) = splitter.finish()?;
+                let now = copy.memory.now();
+                let cache = &mut copy.memory.lock().cache;
+                cache.record_object(&copy.read.scope, &item_type, &object, &copy.reader, now);
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn copy_list(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> {
+    let Some(mut list) = begin_list(copy) else {
+        return Ok(());
+    };
+    let mut splitter = ListSplitter::new(copy.read.encoding());
+    while let Some(chunk) = chunks.next().await {
+        match chunk {
+            Chunk::Bytes(bytes) => {
+                let mut rest = &bytes[..];
+                while let Some(item) = splitter.next_item(&mut rest)? {
+                    list.add(&item);
+                }
+            }
+            Chunk::End => {
+                let head = splitter.finish()?;
+                let now = copy.memory.now();
+                let cache = &mut copy.memory.lock().cache;
+                let filled = cache.finish_list(list, &head, &copy.reader, now);
+                tracing::debug!(?filled, scope = copy.read.scope.text(), "a list was copied");
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `None`: a list that fills nothing, or a page whose earlier ones are not known.
+fn begin_list(copy: &CopyOf) -> Option<ListCopy> {
+    let options = &copy.read.options;
+    if options.resource_version_match == Some(VersionMatch::Exact) {
+        return None;
+    }
+    let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
+    let now = copy.memory.now();
+    let cache = &mut copy.memory.lock().cache;
+    cache.start_list(&copy.read.scope, token, now)
+}

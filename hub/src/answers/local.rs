@@ -1,0 +1,108 @@
+//! Answers from memory, to those whom the API server has answered before.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::HeaderName;
+use http::{HeaderValue, Response, header};
+
+use super::refusal;
+use crate::cache::{GetAnswer, Identity, ListAnswer, Snapshot, Verb};
+use crate::memory::Memory;
+use crate::request::options::{AskedVersion, VersionMatch};
+use crate::server::Read;
+use crate::upstream::{Body, full};
+use crate::wire::{Encoding, write};
+
+/// Says that an answer is the hub's own: `local; age=341`, in seconds, or `refused`.
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("culvert-hub");
+
+/// Answers a get or list. `reason` is why the API server does not.
+pub(crate) fn answer(
+    memory: &Memory,
+    identity: &Identity,
+    read: &Read,
+    reason: &str,
+) -> Response<Body> {
+    let known = |read: &Read| match read.verb {
+        Verb::Get => get(memory, identity, read),
+        Verb::List | Verb::Watch => list(memory, identity, read),
+    };
+    known(read)
+        .or_else(|| known(&read.plain()?))
+        .unwrap_or_else(|| refusal::unavailable(reason))
+}
+
+/// `None`: it is not known.
+fn get(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
+    let now = memory.now();
+    let answer = memory.lock().cache.get(identity, &read.scope, now);
+    match answer {
+        GetAnswer::Found {
+            object,
+            item_type,
+            age,
+        } => {
+            let body = object.alone(read.encoding(), &item_type);
+            Some(ok(read.encoding(), body, age))
+        }
+        GetAnswer::Absent { .. } => {
+            let resource = &read.scope.representation.resource.resource;
+            let name = read.scope.selection.name.as_deref().unwrap_or_default();
+            Some(refusal::not_found(resource, name))
+        }
+        GetAnswer::Unknown | GetAnswer::Denied => None,
+    }
+}
+
+/// `None`: it is not known.
+fn list(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
+    if !read.options.continue_token.is_empty() {
+        return Some(refusal::expired());
+    }
+    if read.options.resource_version_match == Some(VersionMatch::Exact) {
+        return None;
+    }
+    let snapshot = snapshot(memory, identity, read)?;
+    if let AskedVersion::At(asked) = read.options.resource_version
+        && asked > snapshot.head.resource_version
+    {
+        return Some(refusal::too_large_version(snapshot.head.resource_version));
+    }
+    let items: Vec<Bytes> = snapshot.items().map(|item| item.bytes.clone()).collect();
+    let body = write::list(read.encoding(), &snapshot.head, &items);
+    Some(ok(read.encoding(), body, snapshot.age))
+}
+
+/// The whole set that this read asks for, if this identity may see it.
+pub(crate) fn snapshot(memory: &Memory, identity: &Identity, read: &Read) -> Option<Snapshot> {
+    let now = memory.now();
+    let mut kept = memory.lock();
+    match kept.cache.list(identity, read.verb, &read.scope, now) {
+        ListAnswer::Found(snapshot) => Some(snapshot),
+        ListAnswer::Unknown | ListAnswer::Denied => None,
+    }
+}
+
+/// 200, with the age of what it says.
+pub(crate) fn ok(encoding: Encoding, body: impl Into<Bytes>, age: Duration) -> Response<Body> {
+    let content_type = match encoding {
+        Encoding::Json => "application/json",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
+    };
+    with_age(Response::new(full(body)), content_type, age)
+}
+
+/// Adds the headers of a local answer.
+pub(crate) fn with_age(
+    mut answer: Response<Body>,
+    content_type: &'static str,
+    age: Duration,
+) -> Response<Body> {
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let Ok(local) = HeaderValue::from_str(&format!("local; age={}", age.as_secs())) {
+        headers.insert(HEADER, local);
+    }
+    answer
+}

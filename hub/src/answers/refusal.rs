@@ -1,0 +1,85 @@
+//! Answers that say no, as the API server writes them.
+
+use http::{HeaderValue, Response, StatusCode, header};
+
+use crate::upstream::{Body, full};
+use crate::wire::Encoding;
+use crate::wire::status::Status;
+
+/// Clients ask again after this time, in seconds.
+const RETRY_AFTER: u32 = 5;
+
+/// 503: the hub does not know.
+pub(crate) fn unavailable(reason: &str) -> Response<Body> {
+    answer(&Status {
+        code: 503,
+        reason: "ServiceUnavailable",
+        message: format!("the API server cannot be reached, and culvert-hub does not know: {reason}"),
+        retry_after_seconds: Some(RETRY_AFTER),
+    })
+}
+
+/// 401: no proof.
+pub(crate) fn unauthorized() -> Response<Body> {
+    answer(&Status {
+        code: 401,
+        reason: "Unauthorized",
+        message: "Unauthorized".to_owned(),
+        retry_after_seconds: None,
+    })
+}
+
+/// 404: it is known not to exist.
+pub(crate) fn not_found(resource: &str, name: &str) -> Response<Body> {
+    answer(&Status {
+        code: 404,
+        reason: "NotFound",
+        message: format!("{resource} {name:?} not found"),
+        retry_after_seconds: None,
+    })
+}
+
+/// 410: the rest of a list that the API server began.
+pub(crate) fn expired() -> Response<Body> {
+    answer(&Status {
+        code: 410,
+        reason: "Expired",
+        message: "The provided continue parameter is too old: list again from the start".to_owned(),
+        retry_after_seconds: None,
+    })
+}
+
+/// 504: a later state was asked for than the hub knows.
+pub(crate) fn too_large_version(known: u64) -> Response<Body> {
+    answer(&Status {
+        code: 504,
+        reason: "Timeout",
+        message: format!("Too large resource version; culvert-hub knows {known}"),
+        retry_after_seconds: Some(1),
+    })
+}
+
+/// 429: this identity has enough requests under way.
+pub(crate) fn too_many() -> Response<Body> {
+    answer(&Status {
+        code: 429,
+        reason: "TooManyRequests",
+        message: "too many requests of this client are under way".to_owned(),
+        retry_after_seconds: Some(1),
+    })
+}
+
+/// In JSON, which every client reads.
+fn answer(status: &Status) -> Response<Body> {
+    let mut answer = Response::new(full(status.body(Encoding::Json)));
+    *answer.status_mut() =
+        StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = answer.headers_mut();
+    let json = HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(super::local::HEADER, HeaderValue::from_static("refused"));
+    if let Some(seconds) = status.retry_after_seconds {
+        headers.insert(header::RETRY_AFTER, seconds.into());
+    }
+    answer
+}

@@ -1,0 +1,147 @@
+//! The command line, and the environment variables that stand in for it. [`crate::config`] checks
+//! what it means.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use culvert_daemon::{LogCommand, LogFormat, parse_duration};
+use http::Uri;
+
+/// The API endpoint of an edge node: passes requests to the API server, remembers its answers, and
+/// answers from them while the API server cannot be reached.
+#[derive(Parser, Debug)]
+#[command(name = "culvert-hub", version, next_line_help = true)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    /// Directory with the local authority and the remembered answers; made if missing, readable by
+    /// its owner only.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_STATE_DIR",
+        value_name = "DIR",
+        default_value = "/var/lib/culvert/hub",
+        global = true
+    )]
+    pub(crate) state_dir: PathBuf,
+
+    /// Unix socket, mode 0600, of the running hub's pages and of the `log` command.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_ADMIN_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/hub/admin.sock",
+        global = true
+    )]
+    pub(crate) admin_socket: PathBuf,
+
+    /// Address of the node port: what kubelet and the node's other programs ask. Loopback only.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7440",
+        global = true
+    )]
+    pub(crate) listen: SocketAddr,
+
+    /// Address of /livez, /readyz, /metrics and /debug.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_ADMIN_LISTEN",
+        value_name = "IP:PORT",
+        default_value = "127.0.0.1:7439",
+        global = true
+    )]
+    pub(crate) admin_listen: SocketAddr,
+
+    /// What to log: a level such as `info`, or filters such as `info,culvert_hub=debug`.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_LOG",
+        value_name = "FILTER",
+        default_value = "info",
+        global = true
+    )]
+    pub(crate) log: String,
+
+    /// How log lines look: `text` or `json`.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text",
+        global = true
+    )]
+    pub(crate) log_format: LogFormat,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Runs the hub.
+    Run(RunArgs),
+    /// Prints what the running hub knows: the link, and whether the node would survive a reboot.
+    Status,
+    /// Changes what the running hub logs, until the next change or restart.
+    Log(LogCommand),
+}
+
+/// What the running hub needs. All of it is in kubelet's kubeconfig.
+#[derive(clap::Args, Debug)]
+pub(crate) struct RunArgs {
+    /// The API server. Default: the one in --kubeconfig.
+    #[arg(long, env = "CULVERT_HUB_SERVER", value_name = "https://HOST:PORT")]
+    pub(crate) server: Option<Uri>,
+
+    /// Kubelet's kubeconfig as it was before `install`. Default: the copy that `install` has kept,
+    /// or /etc/kubernetes/kubelet.conf.
+    #[arg(long, env = "CULVERT_HUB_KUBECONFIG", value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The authority of the API server's certificate (PEM). Default: the one in --kubeconfig.
+    #[arg(long, env = "CULVERT_HUB_SERVER_CA", value_name = "FILE")]
+    pub(crate) server_ca: Option<PathBuf>,
+
+    /// The node's certificate for the API server (PEM, chain included), read again when it changes.
+    /// Default: the one in --kubeconfig.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_CLIENT_CERT",
+        value_name = "FILE",
+        requires = "client_key"
+    )]
+    pub(crate) client_cert: Option<PathBuf>,
+
+    /// The key of --client-cert (PEM). Both may be in one file.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_CLIENT_KEY",
+        value_name = "FILE",
+        requires = "client_cert"
+    )]
+    pub(crate) client_key: Option<PathBuf>,
+
+    /// How long requests may go on after SIGTERM. Watches end at once.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_GRACE",
+        value_name = "DURATION",
+        default_value = "5s",
+        value_parser = parse_duration,
+    )]
+    pub(crate) grace: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Args::command().debug_assert();
+    }
+}

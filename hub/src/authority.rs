@@ -1,0 +1,194 @@
+//! The hub's own certificate authority. Its certificates are good on any date: a node whose clock
+//! starts in 1970, or that was off for years, must still reach its hub.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use culvert_daemon::write_atomic;
+use rcgen::{
+    BasicConstraints, CertificateParams, CidrSubnet, DnType, ExtendedKeyUsagePurpose,
+    GeneralSubtree, IsCa, Issuer, KeyPair, KeyUsagePurpose, NameConstraints, SanType,
+    date_time_ymd,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+
+use crate::config::StateDir;
+use crate::crypto::provider;
+
+/// The name in the serving certificate, besides the loopback addresses.
+const SERVER_NAME: &str = "culvert-hub";
+
+/// Why the authority cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AuthorityError {
+    #[error("read {}", path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("write {}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("make a certificate")]
+    Make(#[from] rcgen::Error),
+    #[error("read the certificate of the local authority")]
+    Pem(#[from] rustls::pki_types::pem::Error),
+    #[error("use a new certificate")]
+    Use(#[from] rustls::Error),
+}
+
+/// The authority: what it has signed is kubelet's, or the hub's own.
+pub(crate) struct LocalAuthority {
+    issuer: Issuer<'static, KeyPair>,
+    certificate: CertificateDer<'static>,
+}
+
+/// A certificate and its key as PEM.
+pub(crate) struct IssuedPem {
+    pub(crate) certificate: String,
+    pub(crate) key: String,
+}
+
+impl LocalAuthority {
+    /// Reads the authority of this state directory; makes it if there is none.
+    pub(crate) fn open(state: &StateDir) -> Result<Self, AuthorityError> {
+        let (certificate, key) = (state.local("ca.crt"), state.local("ca.key"));
+        if !key.exists() {
+            let (made_certificate, made_key) = make()?;
+            // The key is last: with it the authority is complete.
+            for (path, pem, mode) in [
+                (&certificate, made_certificate, 0o644),
+                (&key, made_key, 0o600),
+            ] {
+                write_atomic(path, pem.as_bytes(), mode).map_err(|source| {
+                    AuthorityError::Write {
+                        path: path.clone(),
+                        source,
+                    }
+                })?;
+            }
+        }
+        let read = |path: PathBuf| {
+            std::fs::read_to_string(&path).map_err(|source| AuthorityError::Read { path, source })
+        };
+        let (certificate, key) = (read(certificate)?, read(key)?);
+        Ok(Self {
+            issuer: Issuer::from_ca_cert_pem(&certificate, KeyPair::from_pem(&key)?)?,
+            certificate: CertificateDer::from_pem_slice(certificate.as_bytes())?,
+        })
+    }
+
+    pub(crate) fn certificate(&self) -> &CertificateDer<'static> {
+        &self.certificate
+    }
+
+    /// A new key and certificate for the node port. They are never written to a disk.
+    pub(crate) fn serving(&self) -> Result<Arc<CertifiedKey>, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let mut params = leaf(SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth);
+        params.subject_alt_names = vec![
+            SanType::DnsName(SERVER_NAME.try_into()?),
+            SanType::IpAddress([127, 0, 0, 1].into()),
+            SanType::IpAddress(std::net::Ipv6Addr::LOCALHOST.into()),
+        ];
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let chain = vec![certificate.der().clone(), self.certificate.clone()];
+        let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
+        Ok(Arc::new(CertifiedKey::from_der(chain, key, &provider())?))
+    }
+
+    /// A certificate with which kubelet is the node.
+    pub(crate) fn issue_for_kubelet(&self) -> Result<IssuedPem, AuthorityError> {
+        let key = KeyPair::generate()?;
+        let params = leaf("kubelet", ExtendedKeyUsagePurpose::ClientAuth);
+        Ok(IssuedPem {
+            certificate: params.signed_by(&key, &self.issuer)?.pem(),
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+/// Valid whatever a clock says.
+fn always_valid(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.not_before = date_time_ymd(1970, 1, 1);
+    params.not_after = date_time_ymd(2099, 12, 31);
+    params
+}
+
+fn leaf(name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
+    let mut params = always_valid(name);
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![usage];
+    params
+}
+
+/// A new authority, as PEM of its certificate and key. Whoever steals the key can be this hub to
+/// programs of this node, and nobody else.
+fn make() -> Result<(String, String), AuthorityError> {
+    let key = KeyPair::generate()?;
+    let mut params = always_valid("culvert-hub local authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.name_constraints = Some(NameConstraints {
+        permitted_subtrees: vec![
+            GeneralSubtree::DnsName(SERVER_NAME.to_owned()),
+            GeneralSubtree::IpAddress(CidrSubnet::V4([127, 0, 0, 1], [255; 4])),
+            GeneralSubtree::IpAddress(CidrSubnet::V6(
+                std::net::Ipv6Addr::LOCALHOST.octets(),
+                [255; 16],
+            )),
+        ],
+        excluded_subtrees: Vec::new(),
+    });
+    let certificate = params.self_signed(&key)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustls::client::WebPkiServerVerifier;
+    use rustls::client::danger::ServerCertVerifier;
+    use rustls::pki_types::{ServerName, UnixTime};
+
+    use super::*;
+
+    fn open(directory: &tempfile::TempDir) -> LocalAuthority {
+        LocalAuthority::open(&StateDir::new(directory.path().join("hub"))).unwrap()
+    }
+
+    #[test]
+    fn the_authority_is_made_once_and_its_key_is_private() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = open(&directory).certificate;
+        assert_eq!(open(&directory).certificate, first);
+        let key = StateDir::new(directory.path().join("hub")).local("ca.key");
+        let mode = std::fs::metadata(key).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn a_serving_certificate_is_good_on_any_date_for_this_node_only() {
+        let authority = open(&tempfile::tempdir().unwrap());
+        let serving = authority.serving().unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(authority.certificate().clone()).unwrap();
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
+            .build()
+            .unwrap();
+        let check = |name: &'static str, seconds| {
+            let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+            let name = ServerName::try_from(name).unwrap();
+            verifier.verify_server_cert(&serving.cert[0], &[], &name, &[], now)
+        };
+        const YEAR: u64 = 365 * 24 * 3600;
+        for seconds in [1, 56 * YEAR, 128 * YEAR] {
+            check("127.0.0.1", seconds).unwrap();
+            check("culvert-hub", seconds).unwrap();
+        }
+        check("10.0.0.1", YEAR).unwrap_err();
+    }
+}

@@ -1,0 +1,167 @@
+//! What the hub remembers: the answers of the API server, who got them, and what it may say from
+//! them while the API server cannot be reached.
+//!
+//! A *set* is what one scope selected. It is filled by a list (all pages) or by a streaming list,
+//! aside, and replaces the earlier *generation* at once when it is whole. Watches advance it. What
+//! is served is always the last whole generation, with its own resource version and age: never a
+//! part, and never a shorter list. A set that is *behind* serves it too, and is known to be older
+//! than what the API server told, because a copy lost events. Fill it again when there is a link.
+//!
+//! The resource version of a set only rises. A list with a smaller one comes from a lagging API
+//! server, or from a cluster restored from a backup, and is ignored. If none but smaller ones came
+//! for [`RESTORED_AFTER`], the cluster was restored: the next list begins a new *epoch* of the set.
+//!
+//! Each object is held once for each version that a set has. Sets at different resource versions
+//! may hold different versions, so that each stays a state that existed.
+//!
+//! All is pure over data: no sockets, no files, no clock. The owner has it behind one lock.
+
+mod answers;
+mod bounds;
+mod copies;
+mod fill;
+mod grants;
+mod objects;
+mod overlay;
+pub(crate) mod patch;
+mod saved;
+mod scope;
+mod set;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use self::answers::ServedVersions;
+pub(crate) use self::answers::{GetAnswer, ListAnswer, Snapshot};
+pub(crate) use self::bounds::Bounds;
+pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
+pub(crate) use self::fill::Filled;
+use self::grants::Grants;
+pub(crate) use self::grants::Verdict;
+use self::objects::StoredObjects;
+pub(crate) use self::overlay::Overlay;
+use self::overlay::Overlays;
+pub(crate) use self::saved::{Extent, Restored};
+pub(crate) use self::scope::{
+    Identity, ObjectName, Representation, Resource, Scope, Selection, Verb,
+};
+pub(crate) use self::set::SetStatus;
+use self::set::{RemovedSet, Set};
+pub(crate) use self::watch::Applied;
+
+/// For how long only smaller resource versions must have come before they are believed.
+pub(crate) const RESTORED_AFTER: Duration = Duration::from_secs(60);
+
+/// The time, read by the caller from two clocks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Now {
+    /// For ages, which outlive a restart. It may jump.
+    pub(crate) wall: SystemTime,
+    /// Since some fixed moment. It never jumps, so decisions are made by it.
+    pub(crate) uptime: Duration,
+}
+
+/// All that the hub remembers. See the module.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    bounds: Bounds,
+    sets: BTreeMap<Representation, BTreeMap<Selection, Set>>,
+    objects: StoredObjects,
+    unfinished_lists: copies::UnfinishedLists,
+    grants: Grants,
+    overlays: Overlays,
+    served: ServedVersions,
+    /// Counts reads and fills; the larger number was used later.
+    uses: u64,
+    next_set_id: u64,
+    /// Sets that are still on disk.
+    removed: Vec<RemovedSet>,
+}
+
+impl Cache {
+    /// An empty cache.
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            sets: BTreeMap::new(),
+            objects: StoredObjects::default(),
+            unfinished_lists: copies::UnfinishedLists::default(),
+            grants: Grants::default(),
+            overlays: Overlays::default(),
+            served: ServedVersions::default(),
+            uses: 0,
+            next_set_id: 1,
+            removed: Vec::new(),
+        }
+    }
+
+    /// Notes what the API server said to this request of this identity. Allowed is every answer
+    /// that was authorised: 2xx, and also 404 and 410. Refused is 401 and 403.
+    pub(crate) fn record_verdict(
+        &mut self,
+        identity: &Identity,
+        verb: Verb,
+        scope: &Scope,
+        verdict: Verdict,
+        now: Now,
+    ) {
+        self.grants.record(identity, verb, scope, verdict, now);
+    }
+
+    /// Forgets all grants of an identity: its token was revoked, or its pod is gone.
+    pub(crate) fn forget_identity(&mut self, identity: &Identity) {
+        self.grants.forget(identity);
+    }
+
+    /// Lays a local write over the cached object, for all readers, until the API server says
+    /// something about the object.
+    pub(crate) fn overlay(&mut self, of: &Representation, name: ObjectName, overlay: Overlay) {
+        self.overlays.insert(of, name, overlay);
+    }
+
+    /// Marks a set behind: its copy lost something.
+    pub(crate) fn mark_behind(&mut self, scope: &Scope) {
+        if let Some(set) = self.set_mut(scope) {
+            set.mark_behind();
+        }
+    }
+
+    /// The state of one set, if it was ever filled.
+    pub(crate) fn status(&self, scope: &Scope, now: Now) -> Option<SetStatus> {
+        let set = self
+            .sets
+            .get(&scope.representation)?
+            .get(&scope.selection)?;
+        Some(set.status(scope.clone(), now))
+    }
+
+    /// The state of all sets.
+    pub(crate) fn statuses(&self, now: Now) -> Vec<SetStatus> {
+        let mut statuses = Vec::new();
+        for (representation, sets) in &self.sets {
+            for (selection, set) in sets {
+                let representation = representation.clone();
+                let scope = Scope {
+                    representation,
+                    selection: selection.clone(),
+                };
+                statuses.push(set.status(scope, now));
+            }
+        }
+        statuses
+    }
+
+    fn set_mut(&mut self, scope: &Scope) -> Option<&mut Set> {
+        self.sets
+            .get_mut(&scope.representation)?
+            .get_mut(&scope.selection)
+    }
+}
+
+#[cfg(test)]
+mod fixtures;
+#[cfg(test)]
+mod model_tests;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,274 @@
+//! What the hub may say by itself. It never says more than it knows.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::set::{Generation, Members, Set};
+use super::{
+    Cache, Identity, Now, ObjectName, Overlay, Representation, Scope, Selection, Verb, Verdict,
+};
+use crate::wire::{ListHead, Object, TypeMeta};
+
+/// The answer to a GET.
+#[derive(Clone, Debug)]
+pub(crate) enum GetAnswer {
+    Found {
+        object: Arc<Object>,
+        item_type: TypeMeta,
+        age: Duration,
+    },
+    /// It is known that the object does not exist: 404.
+    Absent { age: Duration },
+    /// It is not known: 503.
+    Unknown,
+    /// The API server refused this identity, or it never asked.
+    Denied,
+}
+
+/// The answer to a list, or to a streaming list.
+#[derive(Clone, Debug)]
+pub(crate) enum ListAnswer {
+    Found(Snapshot),
+    /// It is not known: 503.
+    Unknown,
+    /// The API server refused this identity, or it never asked.
+    Denied,
+}
+
+/// A whole state of a set. It holds no lock; later changes do not reach it.
+#[derive(Clone, Debug)]
+pub(crate) struct Snapshot {
+    /// With the set's own resource version, and no `continue` token.
+    pub(crate) head: ListHead,
+    pub(crate) item_type: TypeMeta,
+    /// Time since the API server last agreed with it.
+    pub(crate) age: Duration,
+    /// The API server has told something since that is not in it.
+    pub(crate) behind: bool,
+    /// See [`super::SetStatus::epoch`].
+    pub(crate) epoch: u64,
+    members: Members,
+    /// `None`: deleted by a local write.
+    overlaid: BTreeMap<ObjectName, Option<Arc<Object>>>,
+}
+
+impl Snapshot {
+    /// All objects. Those that a local write created come last.
+    pub(crate) fn items(&self) -> impl Iterator<Item = &Object> {
+        let members =
+            self.members
+                .iter()
+                .filter_map(|(name, object)| match self.overlaid.get(name) {
+                    Some(overlaid) => overlaid.as_deref(),
+                    None => Some(object.as_ref()),
+                });
+        let created = self
+            .overlaid
+            .iter()
+            .filter(|(name, _)| !self.members.contains_key(*name));
+        members.chain(created.filter_map(|(_, object)| object.as_deref()))
+    }
+}
+
+/// How new the local answers to GETs were. A set with selectors may stop knowing an object; an
+/// older set must not answer then, or the object would go backwards.
+#[derive(Debug, Default)]
+pub(super) struct ServedVersions {
+    /// Resource versions of the sets that answered.
+    by_name: BTreeMap<(Representation, ObjectName), u64>,
+}
+
+/// Objects whose answers are remembered. Far more than the node asks for by name.
+const SERVED_VERSIONS: usize = 10_000;
+
+impl ServedVersions {
+    fn find(&self, of: &Representation, name: &ObjectName) -> u64 {
+        let key = (of.clone(), name.clone());
+        self.by_name.get(&key).copied().unwrap_or_default()
+    }
+
+    fn note(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
+        if self.by_name.len() >= SERVED_VERSIONS {
+            self.by_name.clear();
+        }
+        self.by_name.insert((of.clone(), name), resource_version);
+    }
+
+    /// The API server itself answered this GET.
+    pub(super) fn forget(&mut self, of: &Representation, name: &ObjectName) {
+        self.by_name.remove(&(of.clone(), name.clone()));
+    }
+}
+
+impl Cache {
+    /// Answers a GET. `scope` has a name.
+    ///
+    /// Any set whose scope covers the object may answer, the one with the largest resource version
+    /// first. A grant for this GET is demanded; or, if the API server never answered this GET, one
+    /// to list or watch the set that answers: whoever has it was shown this very object.
+    pub(crate) fn get(&mut self, identity: &Identity, scope: &Scope, now: Now) -> GetAnswer {
+        let Some(name) = scope.selection.name.clone() else {
+            return GetAnswer::Unknown;
+        };
+        let namespace = scope.selection.namespace.clone().unwrap_or_default();
+        let name = ObjectName { namespace, name };
+        let own = self.grants.verdict(identity, Verb::Get, scope);
+        if own == Some(Verdict::Refused) {
+            return GetAnswer::Denied;
+        }
+        let readable: Vec<(&Selection, &Set)> = self
+            .sets
+            .get(&scope.representation)
+            .into_iter()
+            .flatten()
+            .filter(|(selection, _)| selection.may_contain(&name))
+            .filter(|(selection, _)| own.is_some() || self.shown(identity, scope, selection))
+            .collect();
+        if own.is_none() && readable.is_empty() {
+            return GetAnswer::Denied;
+        }
+        let overlay = self.overlays.find(&scope.representation, &name);
+        let served = self.served.find(&scope.representation, &name);
+        let newest =
+            newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= served);
+        let answer = answer_of(newest.map(|(_, set)| &set.generation), &name, overlay, now);
+        let used = newest.map(|(selection, set)| (selection.clone(), set.resource_version()));
+        if let Some((selection, resource_version)) = used {
+            let representation = scope.representation.clone();
+            self.served.note(&representation, name, resource_version);
+            self.touch(
+                &Scope {
+                    representation,
+                    selection,
+                },
+                identity,
+            );
+        }
+        answer
+    }
+
+    /// Answers a list, or a streaming list: `verb` says which of them was granted.
+    pub(crate) fn list(
+        &mut self,
+        identity: &Identity,
+        verb: Verb,
+        scope: &Scope,
+        now: Now,
+    ) -> ListAnswer {
+        if self.grants.verdict(identity, verb, scope) != Some(Verdict::Allowed) {
+            return ListAnswer::Denied;
+        }
+        self.touch(scope, identity);
+        let overlaid = self.overlaid(scope);
+        let Some(set) = self.set_mut(scope).filter(|set| set.generation.exact) else {
+            return ListAnswer::Unknown;
+        };
+        let Generation {
+            resource_version,
+            item_type,
+            list_type,
+            members,
+            ..
+        } = &set.generation;
+        let Some(type_meta) = list_type.clone() else {
+            return ListAnswer::Unknown;
+        };
+        ListAnswer::Found(Snapshot {
+            head: ListHead {
+                type_meta,
+                resource_version: *resource_version,
+                continue_token: String::new(),
+            },
+            item_type: item_type.clone(),
+            age: set.generation.age(now),
+            behind: set.behind,
+            epoch: set.epoch,
+            members: members.clone(),
+            overlaid,
+        })
+    }
+
+    /// Whether the identity was shown what this selection selects.
+    fn shown(&self, identity: &Identity, get: &Scope, selection: &Selection) -> bool {
+        let representation = get.representation.clone();
+        let scope = Scope {
+            representation,
+            selection: selection.clone(),
+        };
+        [Verb::List, Verb::Watch]
+            .into_iter()
+            .any(|verb| self.grants.verdict(identity, verb, &scope) == Some(Verdict::Allowed))
+    }
+
+    /// What local writes change in the list of a scope.
+    fn overlaid(&self, scope: &Scope) -> BTreeMap<ObjectName, Option<Arc<Object>>> {
+        let Scope {
+            representation,
+            selection,
+        } = scope;
+        let set = self
+            .sets
+            .get(representation)
+            .and_then(|sets| sets.get(selection));
+        let Some(members) = set.map(|set| &set.generation.members) else {
+            return BTreeMap::new();
+        };
+        self.overlays
+            .of(representation)
+            .filter(|(name, _)| {
+                let listed = selection.is_by_name_only() && selection.may_contain(name);
+                listed || members.contains_key(*name)
+            })
+            .map(|(name, overlay)| {
+                let object = match overlay {
+                    Overlay::Object { object, .. } => Some(Arc::new(object.clone())),
+                    Overlay::Deleted => None,
+                };
+                (name.clone(), object)
+            })
+            .collect()
+    }
+}
+
+/// The newest set that knows whether this object exists.
+fn newest_word<'a>(
+    readable: &[(&'a Selection, &'a Set)],
+    name: &ObjectName,
+) -> Option<(&'a Selection, &'a Set)> {
+    let knows = |selection: &Selection, set: &Set| {
+        selection.is_by_name_only() || set.generation.members.contains_key(name)
+    };
+    // Of two with the same resource version, the set of one: a 404 has none of its own.
+    readable
+        .iter()
+        .filter(|(selection, set)| knows(selection, set))
+        .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))
+        .copied()
+}
+
+fn answer_of(
+    known: Option<&Generation>,
+    name: &ObjectName,
+    overlay: Option<&Overlay>,
+    now: Now,
+) -> GetAnswer {
+    let age = known.map_or(Duration::ZERO, |it| it.age(now));
+    match (overlay, known) {
+        (Some(Overlay::Deleted), _) => GetAnswer::Absent { age },
+        (Some(Overlay::Object { object, item_type }), _) => GetAnswer::Found {
+            object: Arc::new(object.clone()),
+            item_type: item_type.clone(),
+            age,
+        },
+        (None, None) => GetAnswer::Unknown,
+        (None, Some(generation)) => match generation.members.get(name) {
+            None => GetAnswer::Absent { age },
+            Some(object) => GetAnswer::Found {
+                object: object.clone(),
+                item_type: generation.item_type.clone(),
+                age,
+            },
+        },
+    }
+}

@@ -1,0 +1,165 @@
+//! Copies of answers that are still arriving. A copy belongs to the request whose answer it
+//! copies: dropped with it, it leaves nothing behind.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::objects::{name_of, size};
+use super::{Bounds, Now, ObjectName, Scope};
+use crate::wire::{Object, TypeMeta};
+
+/// For how long a list waits for its next page. API servers keep a `continue` token 5 to 10 min.
+const NEXT_PAGE_WITHIN: Duration = Duration::from_secs(600);
+/// Lists that may wait for their next page at the same time; the oldest is dropped first.
+const UNFINISHED_LISTS: usize = 32;
+
+/// A list that is arriving, page by page.
+#[derive(Debug)]
+pub(crate) struct ListCopy {
+    pub(super) scope: Scope,
+    pub(super) members: BTreeMap<ObjectName, Object>,
+    /// Of the first page; later pages have the same, or the list is not one state.
+    pub(super) resource_version: Option<u64>,
+    /// Why it can no longer become whole.
+    pub(super) spoiled: bool,
+    bounds: Bounds,
+    bytes: usize,
+}
+
+impl ListCopy {
+    pub(super) fn new(scope: Scope, bounds: Bounds) -> Self {
+        Self {
+            scope,
+            members: BTreeMap::new(),
+            resource_version: None,
+            spoiled: false,
+            bounds,
+            bytes: 0,
+        }
+    }
+
+    /// Adds one item. Beyond the bounds the copy is spoiled: it then takes nothing more, and fills
+    /// nothing.
+    pub(crate) fn add(&mut self, object: &Object) {
+        self.bytes += size(object);
+        if object.bytes.len() > self.bounds.object || self.bytes > self.bounds.total {
+            self.spoil();
+        }
+        if self.spoiled {
+            return;
+        }
+        // The bytes given may be a slice of a large buffer, which they would keep in memory.
+        let bytes = Bytes::copy_from_slice(&object.bytes);
+        let object = Object {
+            metadata: object.metadata.clone(),
+            bytes,
+        };
+        self.members.insert(name_of(&object), object);
+    }
+
+    pub(super) fn remove(&mut self, name: &ObjectName) {
+        if let Some(object) = self.members.remove(name) {
+            self.bytes -= size(&object);
+        }
+    }
+
+    /// Something of the answer was lost or was not understood: this copy fills nothing.
+    pub(crate) fn spoil(&mut self) {
+        self.spoiled = true;
+        self.members.clear();
+    }
+}
+
+/// Where a watch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WatchStart {
+    /// `resourceVersion=` of the request, not 0.
+    At(u64),
+    /// `sendInitialEvents=true`: all that exists is told first, up to a bookmark.
+    Streaming,
+    /// No resource version, or 0: what exists is told first, and nothing tells where that ends.
+    /// Its events count from the first bookmark on.
+    Anywhere,
+}
+
+/// A watch that is arriving.
+#[derive(Debug)]
+pub(crate) struct WatchCopy {
+    pub(super) scope: Scope,
+    /// The epoch of the set when the watch began.
+    pub(super) epoch: u64,
+    pub(super) position: WatchPosition,
+}
+
+/// What a watch has told so far.
+#[derive(Debug)]
+pub(super) enum WatchPosition {
+    /// All that happened up to this resource version.
+    At(u64),
+    /// A part of what exists; the rest follows.
+    Initial {
+        shadow: Box<ListCopy>,
+        item_type: Option<TypeMeta>,
+    },
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Lists whose next page was not asked for yet, by the `continue` token that asks for it.
+#[derive(Debug, Default)]
+pub(super) struct UnfinishedLists {
+    by_token: BTreeMap<(Scope, String), Unfinished>,
+}
+
+#[derive(Debug)]
+struct Unfinished {
+    copy: ListCopy,
+    since: Duration,
+}
+
+impl UnfinishedLists {
+    /// Keeps a copy until its next page is asked for.
+    pub(super) fn keep(&mut self, copy: ListCopy, token: String, now: Now) {
+        self.drop_expired(now);
+        if self.by_token.len() >= UNFINISHED_LISTS {
+            let oldest = self.by_token.iter().min_by_key(|(_, it)| it.since);
+            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+                self.by_token.remove(&key);
+            }
+        }
+        // Two clients with the same token have the same pages so far: one copy is enough.
+        let key = (copy.scope.clone(), token);
+        self.by_token.insert(
+            key,
+            Unfinished {
+                copy,
+                since: now.uptime,
+            },
+        );
+    }
+
+    /// Takes the copy that waits for this token.
+    pub(super) fn take(&mut self, scope: &Scope, token: &str, now: Now) -> Option<ListCopy> {
+        self.drop_expired(now);
+        self.by_token
+            .remove(&(scope.clone(), token.to_owned()))
+            .map(|it| it.copy)
+    }
+
+    fn drop_expired(&mut self, now: Now) {
+        self.by_token
+            .retain(|_, it| now.uptime.saturating_sub(it.since) < NEXT_PAGE_WITHIN);
+    }
+
+    /// Memory of the copies that wait.
+    pub(super) fn bytes(&self) -> usize {
+        self.by_token.values().map(|it| it.copy.bytes).sum()
+    }
+
+    /// Drops all: memory is needed.
+    pub(super) fn clear(&mut self) {
+        self.by_token.clear();
+    }
+}

@@ -1,0 +1,286 @@
+//! Lists and GETs of the API server fill sets.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::answers::ServedVersions;
+use super::objects::name_of;
+use super::set::{Advance, Generation, Members, Set, Unsaved};
+use super::{Cache, Identity, ListCopy, Now, ObjectName, Scope};
+use crate::wire::{ListHead, Object, TypeMeta};
+
+/// What an answer did to its set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// The set is this answer now.
+    Whole,
+    /// More pages must follow.
+    Partly,
+    /// The answer was older than the set: ignored. If the set's resource version stays larger than
+    /// what the API server says, the cluster was restored from a backup: list again after
+    /// [`super::RESTORED_AFTER`].
+    Older,
+    /// Something of the answer was lost, too large, or not of one state: the set is behind.
+    Spoiled,
+}
+
+impl Cache {
+    /// Begins the copy of a list, or of its next page if the request has a `continue` token.
+    /// `None`: the earlier pages are not known, so this page fills nothing. Not for a list with
+    /// `resourceVersionMatch=Exact`.
+    pub(crate) fn start_list(
+        &mut self,
+        scope: &Scope,
+        continue_token: Option<&str>,
+        now: Now,
+    ) -> Option<ListCopy> {
+        match continue_token {
+            None => Some(ListCopy::new(scope.clone(), self.bounds)),
+            Some(token) => self.unfinished_lists.take(scope, token, now),
+        }
+    }
+
+    /// Ends a page: the last one makes the set whole, at once.
+    pub(crate) fn finish_list(
+        &mut self,
+        mut copy: ListCopy,
+        head: &ListHead,
+        reader: &Identity,
+        now: Now,
+    ) -> Filled {
+        let resource_version = *copy.resource_version.get_or_insert(head.resource_version);
+        if copy.spoiled || resource_version != head.resource_version {
+            self.mark_behind(&copy.scope);
+            return Filled::Spoiled;
+        }
+        if !head.continue_token.is_empty() {
+            self.unfinished_lists
+                .keep(copy, head.continue_token.clone(), now);
+            if self.unfinished_lists.bytes() > self.bounds.total {
+                self.unfinished_lists.clear();
+            }
+            return Filled::Partly;
+        }
+        let types = SetTypes {
+            item: item_type_of(&head.type_meta),
+            list: Some(head.type_meta.clone()),
+        };
+        self.fill(copy, resource_version, types, reader, now)
+    }
+
+    /// Replaces a set by a whole copy.
+    pub(super) fn fill(
+        &mut self,
+        copy: ListCopy,
+        resource_version: u64,
+        types: SetTypes,
+        reader: &Identity,
+        now: Now,
+    ) -> Filled {
+        let ListCopy { scope, members, .. } = copy;
+        if self.advance_set(&scope, resource_version, now) == Advance::Ignored {
+            return Filled::Older;
+        }
+        let representation = &scope.representation;
+        self.overlays
+            .end_listed(&representation.resource, &scope.selection, |name| {
+                members.contains_key(name)
+            });
+        let members = members
+            .into_iter()
+            .map(|(name, object)| (name, self.objects.hold(representation, &object)))
+            .collect();
+        self.replace(&scope, members, resource_version, types, now);
+        self.touch(&scope, reader);
+        self.keep_bounds();
+        Filled::Whole
+    }
+
+    /// Copies the answer to a GET: a set of one. `scope` has a name.
+    pub(crate) fn record_object(
+        &mut self,
+        scope: &Scope,
+        item_type: &TypeMeta,
+        object: &Object,
+        reader: &Identity,
+        now: Now,
+    ) -> Filled {
+        if object.bytes.len() > self.bounds.object {
+            self.mark_behind(scope);
+            return Filled::Spoiled;
+        }
+        let name = name_of(object);
+        let resource_version = object.metadata.resource_version;
+        if let Some(set) = self.set_mut(scope) {
+            let known = set.generation.members.get(&name);
+            if known.is_some_and(|it| it.metadata.resource_version == resource_version) {
+                set.confirm(resource_version, now);
+                self.overlays.end(&scope.representation.resource, &name);
+                self.served.forget(&scope.representation, &name);
+                self.touch(scope, reader);
+                return Filled::Whole;
+            }
+        }
+        if self.advance_set(scope, resource_version, now) == Advance::Ignored {
+            return Filled::Older;
+        }
+        self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
+        let object = self.objects.hold(&scope.representation, object);
+        let types = SetTypes {
+            item: item_type.clone(),
+            list: None,
+        };
+        self.replace(
+            scope,
+            BTreeMap::from([(name, object)]),
+            resource_version,
+            types,
+            now,
+        );
+        self.touch(scope, reader);
+        self.keep_bounds();
+        Filled::Whole
+    }
+
+    /// Copies a 404 to a GET. Such an answer has no resource version: it is newer than all that is
+    /// known about this name, so the set of one takes the largest that is known. Without any,
+    /// nothing is noted: there is nothing that would be served.
+    pub(crate) fn record_absence(&mut self, scope: &Scope, reader: &Identity, now: Now) {
+        let Some(name) = scope.selection.name.clone() else {
+            return;
+        };
+        let namespace = scope.selection.namespace.clone().unwrap_or_default();
+        let name = ObjectName { namespace, name };
+        self.overlays.end(&scope.representation.resource, &name);
+        self.served.forget(&scope.representation, &name);
+        let Some(sets) = self.sets.get(&scope.representation) else {
+            return;
+        };
+        let covering = sets.iter().filter(|(selection, set)| {
+            selection.may_contain(&name)
+                && (selection.is_by_name_only() || set.generation.members.contains_key(&name))
+        });
+        let Some((_, newest)) = covering.max_by_key(|(_, set)| set.generation.resource_version)
+        else {
+            return;
+        };
+        let resource_version = newest.generation.resource_version;
+        let types = SetTypes {
+            item: newest.generation.item_type.clone(),
+            list: None,
+        };
+        self.replace(scope, BTreeMap::new(), resource_version, types, now);
+        if let Some(set) = self.set_mut(scope) {
+            set.generation.exact = false;
+        }
+        self.touch(scope, reader);
+    }
+
+    fn advance_set(&mut self, scope: &Scope, resource_version: u64, now: Now) -> Advance {
+        let Some(set) = self.set_mut(scope) else {
+            return Advance::Forward;
+        };
+        let advance = set.advance_to(resource_version, now);
+        if advance == Advance::NewEpoch {
+            self.served = ServedVersions::default();
+        }
+        advance
+    }
+
+    /// Puts a generation in the place of the earlier one. `members` are held already.
+    fn replace(
+        &mut self,
+        scope: &Scope,
+        members: BTreeMap<ObjectName, Arc<Object>>,
+        resource_version: u64,
+        types: SetTypes,
+        now: Now,
+    ) {
+        let generation = Generation {
+            resource_version,
+            item_type: types.item,
+            list_type: types.list,
+            exact: true,
+            members: Members::new(members),
+            confirmed: now.wall,
+        };
+        if !self.sets.contains_key(&scope.representation) {
+            self.sets
+                .insert(scope.representation.clone(), BTreeMap::new());
+        }
+        let Some(set) = self.set_mut(scope) else {
+            self.insert_new(scope, generation);
+            return;
+        };
+        set.behind = false;
+        set.unsaved.head = true;
+        let list_type = generation
+            .list_type
+            .clone()
+            .or(set.generation.list_type.take());
+        let generation = Generation {
+            list_type,
+            ..generation
+        };
+        set.unsaved
+            .members
+            .extend(differing(&set.generation.members, &generation.members));
+        let earlier = std::mem::replace(&mut set.generation, generation);
+        for object in earlier.members.values() {
+            self.objects.release(&scope.representation, object);
+        }
+    }
+
+    fn insert_new(&mut self, scope: &Scope, generation: Generation) {
+        let set = Set {
+            id: self.next_set_id,
+            behind: false,
+            essential: false,
+            last_used: self.uses,
+            epoch: 0,
+            smaller_since: None,
+            unsaved: Unsaved {
+                head: true,
+                members: generation.members.keys().cloned().collect(),
+            },
+            generation,
+        };
+        self.next_set_id += 1;
+        let sets = self.sets.entry(scope.representation.clone()).or_default();
+        sets.insert(scope.selection.clone(), set);
+    }
+}
+
+/// Kinds of a set's items and of its list.
+#[derive(Debug)]
+pub(super) struct SetTypes {
+    pub(super) item: TypeMeta,
+    pub(super) list: Option<TypeMeta>,
+}
+
+/// Names whose object is not the same version in both.
+fn differing(earlier: &Members, later: &Members) -> Vec<ObjectName> {
+    let version = |members: &Members, name| {
+        members
+            .get(name)
+            .map(|object| object.metadata.resource_version)
+    };
+    let gone = earlier.keys().filter(|name| !later.contains_key(*name));
+    let changed = later
+        .keys()
+        .filter(|name| version(earlier, *name) != version(later, *name));
+    gone.chain(changed).cloned().collect()
+}
+
+/// `PodList` lists `Pod`s: every list of Kubernetes is named so.
+fn item_type_of(list: &TypeMeta) -> TypeMeta {
+    TypeMeta {
+        api_version: list.api_version.clone(),
+        kind: list
+            .kind
+            .strip_suffix("List")
+            .unwrap_or(&list.kind)
+            .to_owned(),
+    }
+}

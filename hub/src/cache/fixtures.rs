@@ -1,0 +1,132 @@
+//! Words of the tests of this room.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use bytes::Bytes;
+
+use super::{Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection};
+use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape, TypeMeta};
+
+pub(super) const NODE: Identity = Identity::Node;
+
+/// A time, in seconds after some fixed moment.
+pub(super) fn at(seconds: u64) -> Now {
+    let uptime = Duration::from_secs(seconds);
+    Now {
+        wall: UNIX_EPOCH + Duration::from_secs(1_700_000_000) + uptime,
+        uptime,
+    }
+}
+
+pub(super) fn cache() -> Cache {
+    Cache::new(Bounds::default())
+}
+
+pub(super) fn pods() -> Representation {
+    Representation {
+        resource: Resource {
+            group: String::new(),
+            version: "v1".to_owned(),
+            resource: "pods".to_owned(),
+        },
+        encoding: Encoding::Json,
+        shape: Shape::Object,
+    }
+}
+
+/// All pods.
+pub(super) fn all() -> Scope {
+    Scope {
+        representation: pods(),
+        selection: Selection::default(),
+    }
+}
+
+/// All pods of one namespace.
+pub(super) fn namespace(namespace: &str) -> Scope {
+    let namespace = Some(namespace.to_owned());
+    Scope {
+        selection: Selection {
+            namespace,
+            ..Selection::default()
+        },
+        ..all()
+    }
+}
+
+/// One pod of the namespace `default`.
+pub(super) fn one(name: &str) -> Scope {
+    let namespace = Some("default".to_owned());
+    let name = Some(name.to_owned());
+    Scope {
+        selection: Selection {
+            namespace,
+            name,
+            ..Selection::default()
+        },
+        ..all()
+    }
+}
+
+/// All pods with a label selector.
+pub(super) fn labelled(label_selector: &str) -> Scope {
+    let label_selector = label_selector.to_owned();
+    Scope {
+        selection: Selection {
+            label_selector,
+            ..Selection::default()
+        },
+        ..all()
+    }
+}
+
+pub(super) fn name(name: &str) -> ObjectName {
+    ObjectName {
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+/// A pod of the namespace `default`.
+pub(super) fn pod(name: &str, resource_version: u64) -> Object {
+    Object {
+        metadata: Metadata {
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+            uid: format!("uid-of-{name}"),
+            resource_version,
+        },
+        bytes: Bytes::from(format!("{name}@{resource_version}")),
+    }
+}
+
+pub(super) fn pod_type() -> TypeMeta {
+    TypeMeta {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+    }
+}
+
+pub(super) fn head(resource_version: u64, continue_token: &str) -> ListHead {
+    ListHead {
+        type_meta: TypeMeta {
+            api_version: "v1".to_owned(),
+            kind: "PodList".to_owned(),
+        },
+        resource_version,
+        continue_token: continue_token.to_owned(),
+    }
+}
+
+pub(super) fn event(kind: EventKind, object: Object) -> Event {
+    Event {
+        kind,
+        type_meta: pod_type(),
+        object,
+    }
+}
+
+pub(super) fn bookmark(resource_version: u64, initial_events_end: bool) -> Event {
+    let object = pod("", resource_version);
+    event(EventKind::Bookmark { initial_events_end }, object)
+}

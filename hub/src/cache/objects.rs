@@ -1,0 +1,166 @@
+//! Objects, each version held once however many sets have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::{ObjectName, Representation};
+use crate::wire::Object;
+
+/// What an object costs in memory besides its bytes: names, maps, counters; rounded up.
+const OVERHEAD: usize = 256;
+
+/// One version of one object.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ObjectVersion {
+    pub(super) representation: Representation,
+    pub(super) name: ObjectName,
+    pub(super) resource_version: u64,
+}
+
+/// All objects that sets refer to.
+#[derive(Debug, Default)]
+pub(super) struct StoredObjects {
+    by_name: BTreeMap<Representation, BTreeMap<ObjectName, Vec<Held>>>,
+    bytes: usize,
+    /// Came or went since the last batch was taken for the disk.
+    pub(super) unsaved: BTreeSet<ObjectVersion>,
+    unsaved_bytes: usize,
+}
+
+#[derive(Debug)]
+struct Held {
+    object: Arc<Object>,
+    /// How many sets refer to it.
+    references: usize,
+}
+
+impl StoredObjects {
+    /// Adds a reference. The returned object has bytes of its own: those given may be a slice of
+    /// a large buffer, which they would keep in memory.
+    pub(super) fn hold(&mut self, of: &Representation, object: &Object) -> Arc<Object> {
+        let name = name_of(object);
+        if !self.by_name.contains_key(of) {
+            self.by_name.insert(of.clone(), BTreeMap::new());
+        }
+        let versions = self
+            .by_name
+            .entry(of.clone())
+            .or_default()
+            .entry(name.clone())
+            .or_default();
+        let resource_version = object.metadata.resource_version;
+        if let Some(held) = versions
+            .iter_mut()
+            .find(|it| it.object.metadata.resource_version == resource_version)
+        {
+            held.references += 1;
+            return held.object.clone();
+        }
+        let object = Arc::new(Object {
+            metadata: object.metadata.clone(),
+            bytes: Bytes::copy_from_slice(&object.bytes),
+        });
+        versions.push(Held {
+            object: object.clone(),
+            references: 1,
+        });
+        self.bytes += size(&object);
+        self.unsaved_bytes += size(&object);
+        self.note_unsaved(of, name, resource_version);
+        object
+    }
+
+    /// Takes a reference away; without any, the object is dropped.
+    pub(super) fn release(&mut self, of: &Representation, object: &Arc<Object>) {
+        let Some(names) = self.by_name.get_mut(of) else {
+            return;
+        };
+        let name = name_of(object);
+        let Some(versions) = names.get_mut(&name) else {
+            return;
+        };
+        let resource_version = object.metadata.resource_version;
+        let Some(at) = versions
+            .iter()
+            .position(|it| it.object.metadata.resource_version == resource_version)
+        else {
+            return;
+        };
+        versions[at].references -= 1;
+        if versions[at].references > 0 {
+            return;
+        }
+        versions.swap_remove(at);
+        if versions.is_empty() {
+            names.remove(&name);
+        }
+        if names.is_empty() {
+            self.by_name.remove(of);
+        }
+        self.bytes -= size(object);
+        self.unsaved_bytes += OVERHEAD;
+        self.note_unsaved(of, name, resource_version);
+    }
+
+    fn note_unsaved(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
+        if of.resource.is_lease() {
+            return;
+        }
+        let representation = of.clone();
+        self.unsaved.insert(ObjectVersion {
+            representation,
+            name,
+            resource_version,
+        });
+    }
+
+    /// One version, if a set refers to it.
+    pub(super) fn find(&self, version: &ObjectVersion) -> Option<&Arc<Object>> {
+        let versions = self
+            .by_name
+            .get(&version.representation)?
+            .get(&version.name)?;
+        let held = versions
+            .iter()
+            .find(|it| it.object.metadata.resource_version == version.resource_version)?;
+        Some(&held.object)
+    }
+
+    /// All versions of all objects.
+    pub(super) fn versions(&self) -> impl Iterator<Item = (&Representation, &Arc<Object>)> {
+        self.by_name
+            .iter()
+            .flat_map(|(of, names)| names.values().flatten().map(move |held| (of, &held.object)))
+    }
+
+    /// Memory of all objects.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// How much the next batch will write, about.
+    pub(super) fn unsaved_bytes(&self) -> usize {
+        self.unsaved_bytes
+    }
+
+    /// Takes the list of what came and went.
+    pub(super) fn take_unsaved(&mut self) -> BTreeSet<ObjectVersion> {
+        self.unsaved_bytes = 0;
+        std::mem::take(&mut self.unsaved)
+    }
+}
+
+/// An object's name.
+pub(super) fn name_of(object: &Object) -> ObjectName {
+    ObjectName {
+        namespace: object.metadata.namespace.clone(),
+        name: object.metadata.name.clone(),
+    }
+}
+
+/// Memory of an object.
+pub(super) fn size(object: &Object) -> usize {
+    object.bytes.len() + OVERHEAD
+}

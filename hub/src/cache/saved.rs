@@ -1,0 +1,182 @@
+//! The cache as rows of the store, and back. A set comes back whole or not at all: its head has the
+//! number and a checksum of its members, and every member's object must be there.
+
+mod rows;
+mod sets;
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use self::rows::{
+    grant_key, object_key, overlay_key, parse_grant, parse_overlay, parse_type, put_grant,
+    put_object, put_overlay,
+};
+use self::sets::{
+    SavedSet, checksum, member_key, put_set_changes, put_whole_set, read_members, set_key,
+};
+use super::set::{Generation, Members, Set, Unsaved};
+use super::{Cache, Identity, Scope};
+use crate::store::{Batch, Rows, Table};
+
+/// The tables that the cache owns.
+const TABLES: [Table; 5] = [
+    Table::Objects,
+    Table::Sets,
+    Table::Members,
+    Table::Grants,
+    Table::Overlay,
+];
+
+/// Which sets a batch has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    All,
+    /// Those that the node itself reads, for the rescue file.
+    Essential,
+}
+
+/// What came back from the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Restored {
+    pub(crate) sets: usize,
+    /// Sets that were damaged. They are unknown, and must be filled again.
+    pub(crate) damaged_sets: usize,
+}
+
+impl Cache {
+    /// About how many bytes the next batch has. Zero: nothing that is worth a write. Resource
+    /// versions and ages alone are not: they go with the next batch.
+    pub(crate) fn unsaved_bytes(&self) -> usize {
+        let grants = usize::from(self.grants.has_unsaved() || self.overlays.has_unsaved());
+        self.objects.unsaved_bytes() + grants + self.removed.len()
+    }
+
+    /// Takes all that changed since the last batch: the rows lead from that state to this one.
+    pub(crate) fn take_changes(&mut self) -> Batch {
+        let mut batch = Batch::default();
+        for version in self.objects.take_unsaved() {
+            match self.objects.find(&version) {
+                Some(object) => put_object(&mut batch, &version.representation, object),
+                None => batch.remove(Table::Objects, object_key(&version)),
+            }
+        }
+        for removed in std::mem::take(&mut self.removed) {
+            if !is_saved(&removed.scope) {
+                continue;
+            }
+            batch.remove(Table::Sets, set_key(removed.id));
+            for name in &removed.members {
+                batch.remove(Table::Members, member_key(removed.id, name));
+            }
+        }
+        for (representation, sets) in &mut self.sets {
+            for (selection, set) in sets {
+                put_set_changes(&mut batch, representation, selection, set);
+            }
+        }
+        for key in self.grants.take_unsaved() {
+            match self.grants.find(&key) {
+                Some(grant) => put_grant(&mut batch, &key, grant),
+                None => batch.remove(Table::Grants, grant_key(&key)),
+            }
+        }
+        for (of, name) in self.overlays.take_unsaved() {
+            match self.overlays.find(&of, &name) {
+                Some(overlay) => put_overlay(&mut batch, &of, &name, overlay),
+                None => batch.remove(Table::Overlay, overlay_key(&of, &name)),
+            }
+        }
+        batch
+    }
+
+    /// Takes everything, for a disk that may have anything, and for the rescue file. After
+    /// [`Extent::All`] nothing is unsaved.
+    pub(crate) fn take_everything(&mut self, extent: Extent) -> Batch {
+        if extent == Extent::All {
+            drop(self.take_changes());
+        }
+        let mut batch = Batch::replacing(&TABLES);
+        for (representation, sets) in &self.sets {
+            for (selection, set) in sets {
+                if extent == Extent::All || set.essential {
+                    put_whole_set(&mut batch, representation, selection, set);
+                }
+            }
+        }
+        for (key, grant) in self.grants.all() {
+            if extent == Extent::All || key.identity == Identity::Node {
+                put_grant(&mut batch, key, *grant);
+            }
+        }
+        for (of, name, overlay) in self.overlays.all() {
+            put_overlay(&mut batch, of, name, overlay);
+        }
+        batch
+    }
+
+    /// Fills an empty cache with what was on disk.
+    pub(crate) fn restore(&mut self, rows: &Rows) -> Restored {
+        let mut restored = Restored::default();
+        for (key, head) in rows.all(Table::Sets) {
+            match self.restore_set(rows, key, head) {
+                Some(()) => restored.sets += 1,
+                None => restored.damaged_sets += 1,
+            }
+        }
+        for (key, grant) in rows.all(Table::Grants) {
+            if let Some((key, grant)) = parse_grant(key, grant) {
+                self.grants.restore(key, grant);
+            }
+        }
+        for (key, overlay) in rows.all(Table::Overlay) {
+            if let Some((of, name, overlay)) = parse_overlay(key, overlay) {
+                self.overlays.insert(&of, name, overlay);
+            }
+        }
+        // What came from the disk is there already.
+        drop(self.take_changes());
+        restored
+    }
+
+    fn restore_set(&mut self, rows: &Rows, key: &str, head: &[u8]) -> Option<()> {
+        let id = u64::from_str_radix(key, 16).ok()?;
+        // Also the number of a damaged set is not given to another: its members may be on disk.
+        self.next_set_id = self.next_set_id.max(id + 1);
+        let saved: SavedSet = serde_json::from_slice(head).ok()?;
+        let scope = Scope::parse(&saved.scope)?;
+        let members = read_members(rows, key, &scope.representation)?;
+        let intact = members.len() == saved.members && checksum(&members) == saved.members_checksum;
+        if !intact || self.set_mut(&scope).is_some() {
+            return None;
+        }
+        let members = members
+            .into_iter()
+            .map(|(name, object)| (name, self.objects.hold(&scope.representation, &object)))
+            .collect();
+        let set = Set {
+            id,
+            generation: Generation {
+                resource_version: saved.resource_version,
+                item_type: parse_type(saved.item_type),
+                list_type: saved.list_type.map(parse_type),
+                exact: saved.exact,
+                members: Members::new(members),
+                confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
+            },
+            behind: saved.behind,
+            essential: saved.essential,
+            last_used: 0,
+            epoch: saved.epoch,
+            smaller_since: None,
+            unsaved: Unsaved::default(),
+        };
+        self.sets
+            .entry(scope.representation)
+            .or_default()
+            .insert(scope.selection, set);
+        Some(())
+    }
+}
+
+fn is_saved(scope: &Scope) -> bool {
+    !scope.representation.resource.is_lease()
+}

@@ -1,0 +1,220 @@
+//! Objects, grants and overlays as rows.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+use crate::cache::grants::{Grant, GrantKey};
+use crate::cache::objects::{ObjectVersion, name_of};
+use crate::cache::scope::{join, split};
+use crate::cache::{Identity, ObjectName, Overlay, Representation, Scope, Verb, Verdict};
+use crate::store::{Batch, Table};
+use crate::wire::{Encoding, Metadata, Object, Shape, TypeMeta};
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedGrant {
+    allowed: bool,
+    /// Seconds since 1970.
+    at: u64,
+}
+
+/// The first line of an overlay; the bytes follow.
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedOverlay {
+    deleted: bool,
+    uid: String,
+    resource_version: u64,
+    item_type: (String, String),
+}
+
+pub(super) fn put_object(batch: &mut Batch, of: &Representation, object: &Object) {
+    let version = ObjectVersion {
+        representation: of.clone(),
+        name: name_of(object),
+        resource_version: object.metadata.resource_version,
+    };
+    batch.put(
+        Table::Objects,
+        object_key(&version),
+        with_line(&object.metadata.uid, &object.bytes),
+    );
+}
+
+pub(super) fn parse_object(version: &ObjectVersion, value: &[u8]) -> Option<Object> {
+    let (uid, bytes) = split_line(value)?;
+    Some(object(
+        &version.name,
+        uid.to_owned(),
+        version.resource_version,
+        bytes,
+    ))
+}
+
+pub(super) fn object(
+    name: &ObjectName,
+    uid: String,
+    resource_version: u64,
+    bytes: &[u8],
+) -> Object {
+    let ObjectName { namespace, name } = name.clone();
+    Object {
+        metadata: Metadata {
+            namespace,
+            name,
+            uid,
+            resource_version,
+        },
+        bytes: Bytes::copy_from_slice(bytes),
+    }
+}
+
+pub(super) fn put_grant(batch: &mut Batch, key: &GrantKey, grant: Grant) {
+    let saved = SavedGrant {
+        allowed: grant.verdict == Verdict::Allowed,
+        at: seconds(grant.at),
+    };
+    batch.put(Table::Grants, grant_key(key), json(&saved));
+}
+
+pub(super) fn parse_grant(key: &str, value: &[u8]) -> Option<(GrantKey, Grant)> {
+    let (at, _) = key.match_indices('\u{1f}').nth(1)?;
+    let [identity, verb] = split(&key[..at])?;
+    let scope = Scope::parse(&key[at + 1..])?;
+    let saved: SavedGrant = serde_json::from_slice(value).ok()?;
+    let key = GrantKey {
+        identity: Identity::parse(identity)?,
+        verb: Verb::parse(verb)?,
+        resource: scope.representation.resource,
+        selection: scope.selection,
+    };
+    let verdict = if saved.allowed {
+        Verdict::Allowed
+    } else {
+        Verdict::Refused
+    };
+    Some((
+        key,
+        Grant {
+            verdict,
+            at: UNIX_EPOCH + Duration::from_secs(saved.at),
+        },
+    ))
+}
+
+pub(super) fn put_overlay(
+    batch: &mut Batch,
+    of: &Representation,
+    name: &ObjectName,
+    overlay: &Overlay,
+) {
+    let (saved, bytes) = match overlay {
+        Overlay::Object { object, item_type } => (
+            SavedOverlay {
+                deleted: false,
+                uid: object.metadata.uid.clone(),
+                resource_version: object.metadata.resource_version,
+                item_type: type_pair(item_type),
+            },
+            object.bytes.clone(),
+        ),
+        Overlay::Deleted => (
+            SavedOverlay {
+                deleted: true,
+                uid: String::new(),
+                resource_version: 0,
+                item_type: (String::new(), String::new()),
+            },
+            Bytes::new(),
+        ),
+    };
+    let line = String::from_utf8_lossy(&json(&saved)).into_owned();
+    batch.put(
+        Table::Overlay,
+        overlay_key(of, name),
+        with_line(&line, &bytes),
+    );
+}
+
+pub(super) fn parse_overlay(
+    key: &str,
+    value: &[u8],
+) -> Option<(Representation, ObjectName, Overlay)> {
+    let (at, _) = key.match_indices('\u{1f}').nth(4)?;
+    let of = Representation::parse(&key[..at])?;
+    let [namespace, name] = split(&key[at + 1..])?;
+    let name = ObjectName {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    };
+    let (line, bytes) = split_line(value)?;
+    let saved: SavedOverlay = serde_json::from_str(line).ok()?;
+    if saved.deleted {
+        return Some((of, name, Overlay::Deleted));
+    }
+    let object = object(&name, saved.uid, saved.resource_version, bytes);
+    Some((
+        of,
+        name,
+        Overlay::Object {
+            object,
+            item_type: parse_type(saved.item_type),
+        },
+    ))
+}
+
+pub(super) fn object_key(version: &ObjectVersion) -> String {
+    let ObjectName { namespace, name } = &version.name;
+    let resource_version = format!("{:016x}", version.resource_version);
+    join(&[
+        &version.representation.text(),
+        namespace,
+        name,
+        &resource_version,
+    ])
+}
+
+pub(super) fn grant_key(key: &GrantKey) -> String {
+    // The text of a scope has an encoding and a shape, which grants do not have: any will do.
+    let representation = Representation {
+        resource: key.resource.clone(),
+        encoding: Encoding::Json,
+        shape: Shape::Object,
+    };
+    let scope = Scope {
+        representation,
+        selection: key.selection.clone(),
+    };
+    join(&[&key.identity.to_string(), key.verb.text(), &scope.text()])
+}
+
+pub(super) fn overlay_key(of: &Representation, name: &ObjectName) -> String {
+    join(&[&of.text(), &name.namespace, &name.name])
+}
+
+pub(super) fn with_line(line: &str, bytes: &[u8]) -> Vec<u8> {
+    [line.as_bytes(), b"\n", bytes].concat()
+}
+
+pub(super) fn split_line(value: &[u8]) -> Option<(&str, &[u8])> {
+    let end = value.iter().position(|byte| *byte == b'\n')?;
+    Some((str::from_utf8(&value[..end]).ok()?, &value[end + 1..]))
+}
+
+pub(super) fn type_pair(type_meta: &TypeMeta) -> (String, String) {
+    (type_meta.api_version.clone(), type_meta.kind.clone())
+}
+
+pub(super) fn parse_type((api_version, kind): (String, String)) -> TypeMeta {
+    TypeMeta { api_version, kind }
+}
+
+pub(super) fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_secs()
+}
+
+pub(super) fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("text, numbers and pairs are always JSON")
+}

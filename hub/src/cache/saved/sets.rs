@@ -1,0 +1,144 @@
+//! Sets as rows: a head, and a row for each member that says which version it is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::rows::{json, object_key, parse_object, put_object, seconds, type_pair};
+use crate::cache::objects::ObjectVersion;
+use crate::cache::scope::{join, split};
+use crate::cache::set::Set;
+use crate::cache::{ObjectName, Representation, Scope, Selection};
+use crate::store::{Batch, Rows, Table};
+use crate::wire::Object;
+
+/// The head of a set on disk.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct SavedSet {
+    pub(super) scope: String,
+    pub(super) resource_version: u64,
+    pub(super) epoch: u64,
+    pub(super) item_type: (String, String),
+    pub(super) list_type: Option<(String, String)>,
+    pub(super) exact: bool,
+    pub(super) behind: bool,
+    pub(super) essential: bool,
+    /// Seconds since 1970.
+    pub(super) confirmed: u64,
+    pub(super) members: usize,
+    pub(super) members_checksum: u32,
+}
+
+pub(super) fn put_set_changes(
+    batch: &mut Batch,
+    of: &Representation,
+    selection: &Selection,
+    set: &mut Set,
+) {
+    let unsaved = std::mem::take(&mut set.unsaved);
+    if of.resource.is_lease() || (!unsaved.head && unsaved.members.is_empty()) {
+        return;
+    }
+    for name in &unsaved.members {
+        let key = member_key(set.id, name);
+        match set.generation.members.get(name) {
+            Some(object) => batch.put(Table::Members, key, member_value(object)),
+            None => batch.remove(Table::Members, key),
+        }
+    }
+    put_head(batch, of, selection, set);
+}
+
+pub(super) fn put_whole_set(
+    batch: &mut Batch,
+    of: &Representation,
+    selection: &Selection,
+    set: &Set,
+) {
+    if of.resource.is_lease() {
+        return;
+    }
+    for (name, object) in set.generation.members.iter() {
+        batch.put(
+            Table::Members,
+            member_key(set.id, name),
+            member_value(object),
+        );
+        put_object(batch, of, object);
+    }
+    put_head(batch, of, selection, set);
+}
+
+pub(super) fn put_head(batch: &mut Batch, of: &Representation, selection: &Selection, set: &Set) {
+    let scope = Scope {
+        representation: of.clone(),
+        selection: selection.clone(),
+    };
+    let generation = &set.generation;
+    let saved = SavedSet {
+        scope: scope.text(),
+        resource_version: generation.resource_version,
+        epoch: set.epoch,
+        item_type: type_pair(&generation.item_type),
+        list_type: generation.list_type.as_ref().map(type_pair),
+        exact: generation.exact,
+        behind: set.behind,
+        essential: set.essential,
+        confirmed: seconds(generation.confirmed),
+        members: generation.members.len(),
+        members_checksum: checksum(&generation.members),
+    };
+    batch.put(Table::Sets, set_key(set.id), json(&saved));
+}
+
+/// `None`: an object is missing, or something is damaged.
+pub(super) fn read_members(
+    rows: &Rows,
+    set: &str,
+    of: &Representation,
+) -> Option<BTreeMap<ObjectName, Arc<Object>>> {
+    let prefix = join(&[set, ""]);
+    let mut members = BTreeMap::new();
+    for (key, value) in rows.starting_with(Table::Members, &prefix) {
+        let [_, namespace, name] = split(key)?;
+        let name = ObjectName {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let resource_version = u64::from_le_bytes(value.try_into().ok()?);
+        let version = ObjectVersion {
+            representation: of.clone(),
+            name,
+            resource_version,
+        };
+        let object = parse_object(&version, rows.find(Table::Objects, &object_key(&version))?)?;
+        members.insert(version.name, Arc::new(object));
+    }
+    Some(members)
+}
+
+/// Of names and versions, in order.
+pub(super) fn checksum(members: &BTreeMap<ObjectName, Arc<Object>>) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    for (name, object) in members {
+        for text in [&name.namespace, &name.name] {
+            hasher.update(text.as_bytes());
+            hasher.update(&[0]);
+        }
+        hasher.update(&object.metadata.resource_version.to_le_bytes());
+    }
+    hasher.finalize()
+}
+
+pub(super) fn set_key(id: u64) -> String {
+    format!("{id:016x}")
+}
+
+pub(super) fn member_key(set: u64, name: &ObjectName) -> String {
+    join(&[&set_key(set), &name.namespace, &name.name])
+}
+
+pub(super) fn member_value(object: &Object) -> Vec<u8> {
+    object.metadata.resource_version.to_le_bytes().to_vec()
+}

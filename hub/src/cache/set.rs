@@ -1,0 +1,145 @@
+//! One set: what a scope selected, at one resource version.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use super::{Now, ObjectName, RESTORED_AFTER, Scope};
+use crate::wire::{Object, TypeMeta};
+
+/// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
+/// the objects.
+pub(super) type Members = Arc<BTreeMap<ObjectName, Arc<Object>>>;
+
+/// What one scope selected.
+#[derive(Debug)]
+pub(super) struct Set {
+    /// Its number on disk.
+    pub(super) id: u64,
+    pub(super) generation: Generation,
+    /// The API server told something that is not in `generation`.
+    pub(super) behind: bool,
+    /// The node itself reads this set; it is never evicted.
+    pub(super) essential: bool,
+    pub(super) last_used: u64,
+    /// Counts the times that the cluster was restored from a backup.
+    pub(super) epoch: u64,
+    /// Since when none but smaller resource versions came.
+    pub(super) smaller_since: Option<Duration>,
+    pub(super) unsaved: Unsaved,
+}
+
+/// A whole state of a set.
+#[derive(Clone, Debug)]
+pub(super) struct Generation {
+    pub(super) resource_version: u64,
+    /// `Pod`, say.
+    pub(super) item_type: TypeMeta,
+    /// `PodList`, say. `None` of a set that only GETs filled: it cannot answer a list.
+    pub(super) list_type: Option<TypeMeta>,
+    /// Whether the members are those of `resource_version`. After a 404 to a GET they are those of
+    /// a later one, which nobody told: good enough for a GET, not for a list.
+    pub(super) exact: bool,
+    pub(super) members: Members,
+    /// When the API server last said something that agreed with it.
+    pub(super) confirmed: SystemTime,
+}
+
+/// What of a set is not on disk yet.
+#[derive(Debug, Default)]
+pub(super) struct Unsaved {
+    /// The head: resource version, types, time.
+    pub(super) head: bool,
+    pub(super) members: BTreeSet<ObjectName>,
+}
+
+/// A set that was evicted and may still be on disk.
+#[derive(Debug)]
+pub(super) struct RemovedSet {
+    pub(super) id: u64,
+    pub(super) scope: Scope,
+    pub(super) members: Vec<ObjectName>,
+}
+
+/// How a resource version relates to the one that a set has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Advance {
+    /// The same or a larger one.
+    Forward,
+    /// A smaller one, to be ignored.
+    Ignored,
+    /// A smaller one, to be believed.
+    NewEpoch,
+}
+
+impl Set {
+    pub(super) fn resource_version(&self) -> u64 {
+        self.generation.resource_version
+    }
+
+    /// Whether a whole state at this resource version may replace the generation. See the module
+    /// above for the rule.
+    pub(super) fn advance_to(&mut self, resource_version: u64, now: Now) -> Advance {
+        if resource_version >= self.generation.resource_version {
+            self.smaller_since = None;
+            return Advance::Forward;
+        }
+        let since = *self.smaller_since.get_or_insert(now.uptime);
+        if now.uptime.saturating_sub(since) < RESTORED_AFTER {
+            return Advance::Ignored;
+        }
+        self.smaller_since = None;
+        self.epoch += 1;
+        Advance::NewEpoch
+    }
+
+    /// Notes that the API server told something that is not in the generation.
+    pub(super) fn mark_behind(&mut self) {
+        self.behind = true;
+        self.unsaved.head = true;
+    }
+
+    /// Notes that the API server agrees with the generation as of this resource version.
+    pub(super) fn confirm(&mut self, resource_version: u64, now: Now) {
+        let generation = &mut self.generation;
+        generation.resource_version = generation.resource_version.max(resource_version);
+        generation.confirmed = now.wall;
+        self.smaller_since = None;
+        self.unsaved.head = true;
+    }
+
+    pub(super) fn status(&self, scope: Scope, now: Now) -> SetStatus {
+        SetStatus {
+            scope,
+            resource_version: self.generation.resource_version,
+            epoch: self.epoch,
+            members: self.generation.members.len(),
+            behind: self.behind,
+            essential: self.essential,
+            age: self.generation.age(now),
+        }
+    }
+}
+
+impl Generation {
+    /// Time since the API server last agreed; zero if the clock went back since.
+    pub(super) fn age(&self, now: Now) -> Duration {
+        now.wall.duration_since(self.confirmed).unwrap_or_default()
+    }
+}
+
+/// What an operator, or the task that fills sets, sees of a set.
+#[derive(Clone, Debug)]
+pub(crate) struct SetStatus {
+    pub(crate) scope: Scope,
+    pub(crate) resource_version: u64,
+    /// Rises when the cluster was restored from a backup; `resource_version` may then be smaller.
+    pub(crate) epoch: u64,
+    pub(crate) members: usize,
+    /// To be filled again: the API server told something that is not in it.
+    pub(crate) behind: bool,
+    /// The node itself reads it.
+    pub(crate) essential: bool,
+    /// Time since the API server last agreed with it.
+    pub(crate) age: Duration,
+}

@@ -1,0 +1,413 @@
+//! Claims about the set machine, one each.
+
+use super::fixtures::*;
+use super::*;
+use crate::wire::{EventKind, Object};
+
+/// Lists a scope whole, as the node, with the grant for it.
+fn fill(cache: &mut Cache, scope: &Scope, rv: u64, items: &[Object], now: Now) -> Filled {
+    let mut copy = cache.start_list(scope, None, now).unwrap();
+    items.iter().for_each(|object| copy.add(object));
+    cache.record_verdict(&NODE, Verb::List, scope, Verdict::Allowed, now);
+    cache.finish_list(copy, &head(rv, ""), &NODE, now)
+}
+
+/// What a list answers: resource version, and names with versions.
+fn listed(cache: &mut Cache, scope: &Scope) -> Option<(u64, Vec<String>)> {
+    match cache.list(&NODE, Verb::List, scope, at(0)) {
+        ListAnswer::Found(snapshot) => Some((snapshot.head.resource_version, texts(&snapshot))),
+        ListAnswer::Unknown | ListAnswer::Denied => None,
+    }
+}
+
+fn texts(snapshot: &Snapshot) -> Vec<String> {
+    snapshot
+        .items()
+        .map(|it| String::from_utf8(it.bytes.to_vec()).unwrap())
+        .collect()
+}
+
+/// What a GET answers, in a word.
+fn got(cache: &mut Cache, identity: &Identity, scope: &Scope) -> String {
+    match cache.get(identity, scope, at(0)) {
+        GetAnswer::Found { object, .. } => String::from_utf8(object.bytes.to_vec()).unwrap(),
+        GetAnswer::Absent { .. } => "absent".to_owned(),
+        GetAnswer::Unknown => "unknown".to_owned(),
+        GetAnswer::Denied => "denied".to_owned(),
+    }
+}
+
+fn whole(rv: u64, items: &[&str]) -> Option<(u64, Vec<String>)> {
+    Some((rv, items.iter().map(|it| (*it).to_owned()).collect()))
+}
+
+#[test]
+fn a_list_is_served_whole_after_its_last_page_and_not_before() {
+    let mut cache = cache();
+    cache.record_verdict(&NODE, Verb::List, &all(), Verdict::Allowed, at(0));
+    let mut page = cache.start_list(&all(), None, at(0)).unwrap();
+    page.add(&pod("a", 1));
+    assert_eq!(
+        cache.finish_list(page, &head(10, "next"), &NODE, at(0)),
+        Filled::Partly
+    );
+    assert_eq!(listed(&mut cache, &all()), None);
+    let mut page = cache.start_list(&all(), Some("next"), at(1)).unwrap();
+    page.add(&pod("b", 2));
+    assert_eq!(
+        cache.finish_list(page, &head(10, ""), &NODE, at(1)),
+        Filled::Whole
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1", "b@2"]));
+}
+
+#[test]
+fn pages_of_two_states_make_no_list() {
+    let mut cache = cache();
+    let page = cache.start_list(&all(), None, at(0)).unwrap();
+    cache.finish_list(page, &head(10, "next"), &NODE, at(0));
+    let page = cache.start_list(&all(), Some("next"), at(0)).unwrap();
+    assert_eq!(
+        cache.finish_list(page, &head(11, ""), &NODE, at(0)),
+        Filled::Spoiled
+    );
+    assert!(cache.start_list(&all(), Some("next"), at(0)).is_none());
+}
+
+#[test]
+fn an_empty_list_is_an_answer_and_an_unknown_one_is_not() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[], at(0));
+    cache.record_verdict(&NODE, Verb::List, &namespace("a"), Verdict::Allowed, at(0));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &[]));
+    assert_eq!(listed(&mut cache, &namespace("a")), None);
+}
+
+#[test]
+fn an_abandoned_list_leaves_the_earlier_one() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    drop(cache.start_list(&all(), None, at(1)));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+}
+
+#[test]
+fn a_watch_that_joins_advances_its_set() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1), pod("b", 2)], at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    for (kind, object) in [
+        (EventKind::Added, pod("c", 11)),
+        (EventKind::Modified, pod("a", 12)),
+        (EventKind::Deleted, pod("b", 13)),
+    ] {
+        let applied = cache.apply(&mut watch, &event(kind, object), &NODE, at(1));
+        assert_eq!(applied, Applied::Advanced);
+    }
+    cache.apply(&mut watch, &bookmark(20, false), &NODE, at(2));
+    assert_eq!(listed(&mut cache, &all()), whole(20, &["a@12", "c@11"]));
+}
+
+#[test]
+fn a_watch_that_starts_after_its_set_puts_it_behind_and_changes_nothing() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::At(15));
+    let added = event(EventKind::Added, pod("b", 16));
+    assert_eq!(
+        cache.apply(&mut watch, &added, &NODE, at(0)),
+        Applied::Behind
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+    assert!(cache.status(&all(), at(0)).unwrap().behind);
+    // The next list closes the gap, and the watch joins.
+    fill(&mut cache, &all(), 16, &[pod("a", 1), pod("b", 16)], at(1));
+    let added = event(EventKind::Added, pod("c", 17));
+    assert_eq!(
+        cache.apply(&mut watch, &added, &NODE, at(0)),
+        Applied::Advanced
+    );
+    assert!(!cache.status(&all(), at(0)).unwrap().behind);
+}
+
+#[test]
+fn two_watches_of_a_scope_tell_each_event_once() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[], at(0));
+    let mut first = cache.start_watch(&all(), WatchStart::At(10));
+    let mut second = cache.start_watch(&all(), WatchStart::At(8));
+    let added = event(EventKind::Added, pod("a", 11));
+    let deleted = event(EventKind::Deleted, pod("a", 12));
+    assert_eq!(
+        cache.apply(&mut first, &added, &NODE, at(0)),
+        Applied::Advanced
+    );
+    assert_eq!(
+        cache.apply(&mut first, &deleted, &NODE, at(0)),
+        Applied::Advanced
+    );
+    assert_eq!(
+        cache.apply(&mut second, &added, &NODE, at(0)),
+        Applied::AlreadyInSet
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(12, &[]));
+}
+
+#[test]
+fn a_streaming_list_is_served_from_its_last_initial_event() {
+    let mut cache = cache();
+    cache.record_verdict(&NODE, Verb::List, &all(), Verdict::Allowed, at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::Streaming);
+    let added = event(EventKind::Added, pod("a", 1));
+    assert_eq!(
+        cache.apply(&mut watch, &added, &NODE, at(0)),
+        Applied::Gathered
+    );
+    assert_eq!(listed(&mut cache, &all()), None);
+    let end = cache.apply(&mut watch, &bookmark(10, true), &NODE, at(0));
+    assert_eq!(end, Applied::Initial(Filled::Whole));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+    cache.apply(
+        &mut watch,
+        &event(EventKind::Added, pod("b", 11)),
+        &NODE,
+        at(0),
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(11, &["a@1", "b@11"]));
+}
+
+#[test]
+fn a_watch_from_anywhere_counts_from_its_first_bookmark() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[], at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::Anywhere);
+    let old = event(EventKind::Added, pod("a", 15));
+    assert_eq!(
+        cache.apply(&mut watch, &old, &NODE, at(0)),
+        Applied::NotJoined
+    );
+    cache.apply(&mut watch, &bookmark(9, false), &NODE, at(0));
+    let new = event(EventKind::Added, pod("b", 16));
+    assert_eq!(
+        cache.apply(&mut watch, &new, &NODE, at(0)),
+        Applied::Advanced
+    );
+}
+
+#[test]
+fn an_error_event_puts_the_set_behind_and_it_is_still_served() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    let gone = event(EventKind::Error { code: 410 }, pod("", 0));
+    assert_eq!(
+        cache.apply(&mut watch, &gone, &NODE, at(0)),
+        Applied::Behind
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+    assert!(cache.status(&all(), at(0)).unwrap().behind);
+}
+
+#[test]
+fn an_older_list_is_ignored_until_only_older_ones_come() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 100, &[pod("a", 90)], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@90");
+    assert_eq!(fill(&mut cache, &all(), 50, &[], at(10)), Filled::Older);
+    assert_eq!(fill(&mut cache, &all(), 51, &[], at(69)), Filled::Older);
+    assert_eq!(listed(&mut cache, &all()), whole(100, &["a@90"]));
+    assert_eq!(fill(&mut cache, &all(), 52, &[], at(70)), Filled::Whole);
+    assert_eq!(listed(&mut cache, &all()), whole(52, &[]));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "absent");
+    assert_eq!(cache.status(&all(), at(70)).unwrap().epoch, 1);
+}
+
+#[test]
+fn a_watch_of_before_the_restore_does_not_advance_the_set_of_after() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 100, &[], at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::At(40));
+    fill(&mut cache, &all(), 50, &[], at(10));
+    fill(&mut cache, &all(), 50, &[], at(80));
+    let added = event(EventKind::Added, pod("a", 60));
+    assert_eq!(
+        cache.apply(&mut watch, &added, &NODE, at(80)),
+        Applied::NotJoined
+    );
+}
+
+#[test]
+fn a_list_proves_presence_and_only_one_without_selectors_proves_absence() {
+    let mut cache = cache();
+    for scope in [one("a"), one("b")] {
+        cache.record_verdict(&NODE, Verb::Get, &scope, Verdict::Allowed, at(0));
+    }
+    fill(&mut cache, &labelled("app=x"), 10, &[pod("a", 1)], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@1");
+    assert_eq!(got(&mut cache, &NODE, &one("b")), "unknown");
+    fill(&mut cache, &namespace("default"), 11, &[pod("a", 1)], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("b")), "absent");
+}
+
+#[test]
+fn a_404_is_newer_than_all_that_was_known() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    cache.record_verdict(&NODE, Verb::Get, &one("a"), Verdict::Allowed, at(1));
+    cache.record_absence(&one("a"), &NODE, at(1));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "absent");
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    cache.apply(
+        &mut watch,
+        &event(EventKind::Modified, pod("a", 12)),
+        &NODE,
+        at(2),
+    );
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@12");
+}
+
+#[test]
+fn a_404_to_a_get_makes_the_list_of_that_name_unknown_not_shorter() {
+    let mut cache = cache();
+    fill(&mut cache, &one("a"), 10, &[pod("a", 1)], at(0));
+    cache.record_absence(&one("a"), &NODE, at(1));
+    assert_eq!(listed(&mut cache, &one("a")), None);
+    fill(&mut cache, &one("a"), 12, &[], at(2));
+    assert_eq!(listed(&mut cache, &one("a")), whole(12, &[]));
+}
+
+#[test]
+fn a_get_is_not_answered_from_an_older_set_once_a_newer_one_answered() {
+    let mut cache = cache();
+    cache.record_verdict(&NODE, Verb::Get, &one("a"), Verdict::Allowed, at(0));
+    fill(&mut cache, &all(), 80, &[pod("a", 70)], at(0));
+    fill(&mut cache, &labelled("app=x"), 100, &[pod("a", 90)], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@90");
+    fill(&mut cache, &labelled("app=x"), 110, &[], at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "unknown");
+}
+
+#[test]
+fn a_get_cannot_answer_a_list() {
+    let mut cache = cache();
+    cache.record_verdict(&NODE, Verb::List, &one("a"), Verdict::Allowed, at(0));
+    cache.record_object(&one("a"), &pod_type(), &pod("a", 5), &NODE, at(0));
+    assert!(matches!(
+        cache.list(&NODE, Verb::List, &one("a"), at(0)),
+        ListAnswer::Unknown
+    ));
+}
+
+#[test]
+fn nobody_reads_what_the_api_server_did_not_show_them() {
+    let mut cache = cache();
+    let pod_identity = Identity::ServiceAccount {
+        namespace: "default".to_owned(),
+        name: "p".to_owned(),
+    };
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    assert_eq!(got(&mut cache, &pod_identity, &one("a")), "denied");
+    let list = cache.list(&pod_identity, Verb::List, &all(), at(0));
+    assert!(matches!(list, ListAnswer::Denied));
+    // Who may list it was shown it.
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@1");
+    // But the word about the object itself counts more.
+    cache.record_verdict(&NODE, Verb::Get, &one("a"), Verdict::Refused, at(1));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "denied");
+    cache.forget_identity(&NODE);
+    assert_eq!(listed(&mut cache, &all()), None);
+}
+
+#[test]
+fn a_snapshot_does_not_change_while_it_is_read() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let ListAnswer::Found(snapshot) = cache.list(&NODE, Verb::List, &all(), at(0)) else {
+        panic!("the set is whole");
+    };
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    cache.apply(
+        &mut watch,
+        &event(EventKind::Deleted, pod("a", 11)),
+        &NODE,
+        at(0),
+    );
+    assert_eq!(texts(&snapshot), ["a@1"]);
+    assert_eq!(listed(&mut cache, &all()), whole(11, &[]));
+}
+
+#[test]
+fn an_overlay_is_seen_by_all_until_the_api_server_speaks_of_the_object() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1), pod("b", 2)], at(0));
+    let written = Object {
+        bytes: "a, patched".into(),
+        ..pod("a", 1)
+    };
+    let overlay = Overlay::Object {
+        object: written,
+        item_type: pod_type(),
+    };
+    cache.overlay(&pods(), name("a"), overlay);
+    cache.overlay(&pods(), name("b"), Overlay::Deleted);
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a, patched"]));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a, patched");
+    assert_eq!(got(&mut cache, &NODE, &one("b")), "absent");
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    cache.apply(
+        &mut watch,
+        &event(EventKind::Modified, pod("a", 11)),
+        &NODE,
+        at(1),
+    );
+    assert_eq!(listed(&mut cache, &all()), whole(11, &["a@11"]));
+    fill(&mut cache, &all(), 12, &[pod("a", 11), pod("b", 2)], at(1));
+    assert_eq!(listed(&mut cache, &all()), whole(12, &["a@11", "b@2"]));
+}
+
+#[test]
+fn an_object_that_is_too_large_spoils_its_list_and_puts_its_set_behind() {
+    let mut cache = Cache::new(Bounds {
+        object: 8,
+        ..Bounds::default()
+    });
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let large = pod("a-name-of-some-length", 11);
+    assert_eq!(
+        fill(&mut cache, &all(), 11, std::slice::from_ref(&large), at(0)),
+        Filled::Spoiled
+    );
+    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
+    let applied = cache.apply(&mut watch, &event(EventKind::Added, large), &NODE, at(0));
+    assert_eq!(applied, Applied::Behind);
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+}
+
+#[test]
+fn the_least_recently_used_set_goes_first_and_the_nodes_never() {
+    let mut cache = Cache::new(Bounds {
+        total: 700,
+        ..Bounds::default()
+    });
+    let user = Identity::User("u".to_owned());
+    cache.record_object(&one("n"), &pod_type(), &pod("n", 1), &NODE, at(0));
+    for name in ["a", "b", "c"] {
+        cache.record_object(&one(name), &pod_type(), &pod(name, 1), &user, at(0));
+    }
+    assert!(cache.status(&one("n"), at(0)).is_some());
+    assert!(cache.status(&one("a"), at(0)).is_none());
+    assert!(cache.status(&one("c"), at(0)).is_some());
+}
+
+#[test]
+fn an_object_is_held_once_and_dropped_with_its_last_set() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let bytes = cache.objects.bytes();
+    fill(&mut cache, &namespace("default"), 11, &[pod("a", 1)], at(0));
+    assert_eq!(cache.objects.bytes(), bytes);
+    fill(&mut cache, &all(), 12, &[], at(0));
+    assert_eq!(cache.objects.bytes(), bytes);
+    fill(&mut cache, &namespace("default"), 12, &[], at(0));
+    assert_eq!(cache.objects.bytes(), 0);
+}

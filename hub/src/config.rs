@@ -1,0 +1,162 @@
+//! The checked form of the command line.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use culvert_daemon::AdminListen;
+
+use crate::args::{Args, RunArgs};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+
+/// Where kubeadm puts kubelet's kubeconfig.
+const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
+
+/// Settings of the running hub.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) state: StateDir,
+    pub(crate) listen: SocketAddr,
+    pub(crate) admin: AdminListen,
+    /// The API server, and how the node proves to it who it is.
+    pub(crate) cloud: Kubeconfig,
+    pub(crate) grace: Duration,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ConfigError {
+    #[error(
+        "--listen {0} is not a loopback address: programs on this node only may use the node port"
+    )]
+    NotLoopback(SocketAddr),
+    #[error("--server {0} is not an https address")]
+    NotHttps(http::Uri),
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
+}
+
+/// The files of the hub.
+#[derive(Clone, Debug)]
+pub(crate) struct StateDir(PathBuf);
+
+impl StateDir {
+    pub(crate) const fn new(path: PathBuf) -> Self {
+        Self(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    /// Certificates and keys of the local authority.
+    pub(crate) fn local(&self, name: &str) -> PathBuf {
+        self.0.join("local").join(name)
+    }
+
+    /// Kubelet's kubeconfig as `install` found it.
+    pub(crate) fn cloud_kubeconfig(&self) -> PathBuf {
+        self.0.join("cloud.kubeconfig")
+    }
+}
+
+impl Args {
+    /// Checks the settings of the running hub, for which it reads a kubeconfig.
+    pub(crate) fn config(&self, run: &RunArgs) -> Result<Config, ConfigError> {
+        if !self.listen.ip().is_loopback() {
+            return Err(ConfigError::NotLoopback(self.listen));
+        }
+        let state = StateDir::new(self.state_dir.clone());
+        Ok(Config {
+            cloud: cloud(run, &state)?,
+            state,
+            listen: self.listen,
+            admin: AdminListen {
+                program: "culvert-hub",
+                address: self.admin_listen,
+                metrics: None,
+                socket: self.admin_socket.clone(),
+            },
+            grace: run.grace,
+        })
+    }
+}
+
+/// The flags go before the kubeconfig, which is not read if they say everything.
+fn cloud(run: &RunArgs, state: &StateDir) -> Result<Kubeconfig, ConfigError> {
+    if let Some(server) = &run.server
+        && (server.scheme_str() != Some("https") || server.host().is_none())
+    {
+        return Err(ConfigError::NotHttps(server.clone()));
+    }
+    let file = |path: &PathBuf| PemSource::File(path.clone());
+    if let RunArgs {
+        server: Some(server),
+        server_ca: Some(authority),
+        client_cert: Some(certificate),
+        client_key: Some(key),
+        ..
+    } = run
+    {
+        return Ok(Kubeconfig {
+            server: server.clone(),
+            authority: file(authority),
+            certificate: file(certificate),
+            key: file(key),
+        });
+    }
+    let kept = state.cloud_kubeconfig();
+    let path = match &run.kubeconfig {
+        Some(path) => path.clone(),
+        None if kept.exists() => kept,
+        None => KUBELET_KUBECONFIG.into(),
+    };
+    let read = Kubeconfig::read(&path)?;
+    Ok(Kubeconfig {
+        server: run.server.clone().unwrap_or(read.server),
+        authority: run.server_ca.as_ref().map_or(read.authority, file),
+        certificate: run.client_cert.as_ref().map_or(read.certificate, file),
+        key: run.client_key.as_ref().map_or(read.key, file),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::Command;
+
+    fn config(line: &[&str]) -> Result<Config, ConfigError> {
+        let args = Args::parse_from([&["culvert-hub", "run"], line].concat());
+        let Command::Run(run) = &args.command else {
+            unreachable!("the line is a run");
+        };
+        args.config(run)
+    }
+
+    const FLAGS: [&str; 8] = [
+        "--server",
+        "https://api:6443",
+        "--server-ca",
+        "/ca",
+        "--client-cert",
+        "/cert",
+        "--client-key",
+        "/key",
+    ];
+
+    #[test]
+    fn with_all_flags_no_kubeconfig_is_read() {
+        let config = config(&FLAGS).unwrap();
+        assert_eq!(config.cloud.server.host(), Some("api"));
+        assert_eq!(config.cloud.key, PemSource::File("/key".into()));
+    }
+
+    #[test]
+    fn the_node_port_is_for_this_node_only() {
+        let line = [&FLAGS[..], &["--listen", "0.0.0.0:7440"]].concat();
+        let error = config(&line).unwrap_err();
+        assert!(matches!(error, ConfigError::NotLoopback(_)), "{error}");
+    }
+}

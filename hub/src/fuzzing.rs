@@ -1,0 +1,162 @@
+//! The functions that the fuzz targets (`fuzz/`) and property tests call: the parsers of what API
+//! servers and clients write. The bytes arrive in pieces of a given length. Results are bytes and
+//! text, so that a target can compare them and parse them again.
+
+use bytes::Bytes;
+use culvert_daemon::chain;
+
+use crate::request::info::RequestInfo;
+use crate::request::selector::{FieldSelector, LabelSelector};
+use crate::wire::split::{EventSplitter, ListSplitter, ObjectSplitter};
+use crate::wire::{Encoding, write};
+
+/// What came out of a body before it ended or could not be split further.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Items or events, each written again.
+    pub parts: Vec<Bytes>,
+    /// The whole body, written again; or the reason why it cannot be split.
+    pub whole: Result<Bytes, String>,
+}
+
+/// The items of a list in JSON, and the list.
+#[must_use]
+pub fn list_json(body: &[u8], piece: usize) -> Split {
+    list(Encoding::Json, body, piece)
+}
+
+/// The items of a list in protobuf, and the list.
+#[must_use]
+pub fn list_protobuf(body: &[u8], piece: usize) -> Split {
+    list(Encoding::Protobuf, body, piece)
+}
+
+/// The events of a watch in JSON.
+#[must_use]
+pub fn events_json(body: &[u8], piece: usize) -> Split {
+    events(Encoding::Json, body, piece)
+}
+
+/// The events of a watch in protobuf.
+#[must_use]
+pub fn events_protobuf(body: &[u8], piece: usize) -> Split {
+    events(Encoding::Protobuf, body, piece)
+}
+
+/// An object in JSON.
+#[must_use]
+pub fn object_json(body: &[u8], piece: usize) -> Split {
+    object(Encoding::Json, body, piece)
+}
+
+/// An object in protobuf.
+#[must_use]
+pub fn object_protobuf(body: &[u8], piece: usize) -> Split {
+    object(Encoding::Protobuf, body, piece)
+}
+
+fn list(encoding: Encoding, body: &[u8], piece: usize) -> Split {
+    let mut splitter = ListSplitter::new(encoding);
+    let mut parts = Vec::new();
+    for mut chunk in body.chunks(piece.max(1)) {
+        loop {
+            match splitter.next_item(&mut chunk) {
+                Ok(Some(object)) => parts.push(object.bytes),
+                Ok(None) => break,
+                Err(error) => return Split::refused(parts, &error),
+            }
+        }
+    }
+    match splitter.finish() {
+        Ok(head) => Split {
+            whole: Ok(write::list(encoding, &head, &parts)),
+            parts,
+        },
+        Err(error) => Split::refused(parts, &error),
+    }
+}
+
+fn events(encoding: Encoding, body: &[u8], piece: usize) -> Split {
+    let mut splitter = EventSplitter::new(encoding);
+    let mut parts = Vec::new();
+    for mut chunk in body.chunks(piece.max(1)) {
+        loop {
+            match splitter.next_event(&mut chunk) {
+                Ok(Some(event)) => parts.push(event.frame(encoding)),
+                Ok(None) => break,
+                Err(error) => return Split::refused(parts, &error),
+            }
+        }
+    }
+    let whole = if splitter.is_between_events() {
+        Ok(parts.concat().into())
+    } else {
+        Err("ends within an event".to_owned())
+    };
+    Split { parts, whole }
+}
+
+fn object(encoding: Encoding, body: &[u8], piece: usize) -> Split {
+    let mut splitter = ObjectSplitter::new(encoding);
+    for chunk in body.chunks(piece.max(1)) {
+        if let Err(error) = splitter.push(chunk) {
+            return Split::refused(Vec::new(), &error);
+        }
+    }
+    match splitter.finish() {
+        Ok((type_meta, object)) => Split {
+            parts: vec![labels(encoding, &object)],
+            whole: Ok(object.alone(encoding, &type_meta)),
+        },
+        Err(error) => Split::refused(Vec::new(), &error),
+    }
+}
+
+fn labels(encoding: Encoding, object: &crate::wire::Object) -> Bytes {
+    format!("{:?}", object.labels(encoding)).into()
+}
+
+impl Split {
+    fn refused(parts: Vec<Bytes>, error: &crate::wire::split::SplitError) -> Self {
+        Self {
+            parts,
+            whole: Err(chain(error)),
+        }
+    }
+}
+
+/// What a request asks for, given its method and its path with query.
+///
+/// # Errors
+///
+/// The reason why it has no meaning.
+pub fn request_info(method: &str, url: &str) -> Result<String, String> {
+    let (path, query) = url.split_once('?').unwrap_or((url, ""));
+    RequestInfo::new(method, path, query)
+        .map(|info| format!("{info:?}"))
+        .map_err(|error| chain(&error))
+}
+
+/// A label selector in its written form.
+///
+/// # Errors
+///
+/// The reason why the API server refuses it.
+pub fn label_selector(text: &str) -> Result<String, String> {
+    let selector: Result<LabelSelector, _> = text.parse();
+    selector
+        .map(|selector| selector.to_string())
+        .map_err(|error| chain(&error))
+}
+
+/// A field selector in its written form.
+///
+/// # Errors
+///
+/// The reason why the API server refuses it.
+pub fn field_selector(text: &str) -> Result<String, String> {
+    let selector: Result<FieldSelector, _> = text.parse();
+    selector
+        .map(|selector| selector.to_string())
+        .map_err(|error| chain(&error))
+}

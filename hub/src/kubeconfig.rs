@@ -1,0 +1,273 @@
+//! The parts of a kubeconfig that lead to an API server: its address, its authority, and the
+//! certificate of the user.
+
+use std::path::{Path, PathBuf};
+
+use data_encoding::BASE64;
+use http::Uri;
+use serde::Deserialize;
+
+/// Longer than any kubeconfig of a node: a larger file is not one.
+const MAX_BYTES: usize = 1 << 20;
+
+/// Why a kubeconfig cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum KubeconfigError {
+    #[error("read {}", path.display())]
+    Read {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("{} is larger than a kubeconfig may be", path.display())]
+    TooLarge { path: PathBuf },
+    #[error("{} is not a kubeconfig", path.display())]
+    Parse {
+        path: PathBuf,
+        source: Box<serde_saphyr::Error>,
+    },
+    #[error("{} names no {what}", path.display())]
+    Missing { path: PathBuf, what: &'static str },
+    #[error("the {what} in {} is not base64", path.display())]
+    Base64 {
+        path: PathBuf,
+        what: &'static str,
+        source: data_encoding::DecodeError,
+    },
+    #[error("{server:?} in {} is not an https address", path.display())]
+    Server { path: PathBuf, server: String },
+}
+
+/// PEM text: in a file, or in the kubeconfig itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PemSource {
+    File(PathBuf),
+    Inline(Vec<u8>),
+}
+
+impl PemSource {
+    /// The PEM text as it is now.
+    pub(crate) fn read(&self) -> std::io::Result<Vec<u8>> {
+        match self {
+            Self::File(path) => std::fs::read(path),
+            Self::Inline(pem) => Ok(pem.clone()),
+        }
+    }
+}
+
+/// How a node reaches its API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kubeconfig {
+    pub(crate) server: Uri,
+    pub(crate) authority: PemSource,
+    pub(crate) certificate: PemSource,
+    pub(crate) key: PemSource,
+}
+
+impl Kubeconfig {
+    /// Reads the current context of a kubeconfig.
+    pub(crate) fn read(path: &Path) -> Result<Self, KubeconfigError> {
+        let bytes = std::fs::read(path).map_err(|source| KubeconfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(path, &bytes)
+    }
+
+    /// `path` is for messages, and for file names that are relative to it.
+    pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, KubeconfigError> {
+        let owned = || path.to_owned();
+        if bytes.len() > MAX_BYTES {
+            return Err(KubeconfigError::TooLarge { path: owned() });
+        }
+        let file: File =
+            serde_saphyr::from_slice(bytes).map_err(|source| KubeconfigError::Parse {
+                path: owned(),
+                source: Box::new(source),
+            })?;
+        let missing = |what| KubeconfigError::Missing {
+            path: owned(),
+            what,
+        };
+        let (cluster, user) = file.current().ok_or_else(|| missing("current context"))?;
+        let pem = |file: &Option<PathBuf>, data: &Option<String>, what| {
+            pem_source(path, file.as_deref(), data.as_deref(), what)
+        };
+        let server = cluster
+            .server
+            .parse::<Uri>()
+            .ok()
+            .filter(|uri| uri.scheme_str() == Some("https") && uri.host().is_some())
+            .ok_or_else(|| KubeconfigError::Server {
+                path: owned(),
+                server: cluster.server.clone(),
+            })?;
+        Ok(Self {
+            server,
+            authority: pem(
+                &cluster.certificate_authority,
+                &cluster.certificate_authority_data,
+                "certificate authority",
+            )?,
+            certificate: pem(
+                &user.client_certificate,
+                &user.client_certificate_data,
+                "client certificate",
+            )?,
+            key: pem(&user.client_key, &user.client_key_data, "client key")?,
+        })
+    }
+}
+
+fn pem_source(
+    path: &Path,
+    file: Option<&Path>,
+    data: Option<&str>,
+    what: &'static str,
+) -> Result<PemSource, KubeconfigError> {
+    // As client-go has it: data wins over a file.
+    if let Some(data) = data {
+        let pem = BASE64.decode(data.trim().as_bytes());
+        return pem
+            .map(PemSource::Inline)
+            .map_err(|source| KubeconfigError::Base64 {
+                path: path.to_owned(),
+                what,
+                source,
+            });
+    }
+    let file = file.ok_or_else(|| KubeconfigError::Missing {
+        path: path.to_owned(),
+        what,
+    })?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    Ok(PemSource::File(folder.join(file)))
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct File {
+    #[serde(default)]
+    current_context: String,
+    #[serde(default)]
+    contexts: Vec<NamedContext>,
+    #[serde(default)]
+    clusters: Vec<NamedCluster>,
+    #[serde(default)]
+    users: Vec<NamedUser>,
+}
+
+impl File {
+    fn current(&self) -> Option<(&Cluster, &User)> {
+        let context = self
+            .contexts
+            .iter()
+            .find(|one| one.name == self.current_context)?;
+        let cluster = self
+            .clusters
+            .iter()
+            .find(|one| one.name == context.context.cluster)?;
+        let user = self
+            .users
+            .iter()
+            .find(|one| one.name == context.context.user)?;
+        Some((&cluster.cluster, &user.user))
+    }
+}
+
+#[derive(Deserialize)]
+struct NamedContext {
+    name: String,
+    context: Context,
+}
+
+#[derive(Deserialize)]
+struct Context {
+    cluster: String,
+    user: String,
+}
+
+#[derive(Deserialize)]
+struct NamedCluster {
+    name: String,
+    cluster: Cluster,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct Cluster {
+    server: String,
+    certificate_authority: Option<PathBuf>,
+    certificate_authority_data: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct NamedUser {
+    name: String,
+    user: User,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct User {
+    client_certificate: Option<PathBuf>,
+    client_certificate_data: Option<String>,
+    client_key: Option<PathBuf>,
+    client_key_data: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As kubeadm writes it.
+    const KUBEADM: &str = "
+apiVersion: v1
+clusters:
+- cluster:
+    certificate-authority-data: Y2E=
+    server: https://10.0.0.1:6443
+  name: kubernetes
+contexts:
+- context:
+    cluster: kubernetes
+    user: system:node:edge-1
+  name: system:node:edge-1@kubernetes
+current-context: system:node:edge-1@kubernetes
+kind: Config
+preferences: {}
+users:
+- name: system:node:edge-1
+  user:
+    client-certificate: /var/lib/kubelet/pki/kubelet-client-current.pem
+    client-key: pki/kubelet.key
+";
+
+    #[test]
+    fn the_kubeconfig_of_kubeadm_is_understood() {
+        let path = Path::new("/etc/kubernetes/kubelet.conf");
+        let read = Kubeconfig::parse(path, KUBEADM.as_bytes()).unwrap();
+        let expected = Kubeconfig {
+            server: "https://10.0.0.1:6443".parse().unwrap(),
+            authority: PemSource::Inline(b"ca".to_vec()),
+            certificate: PemSource::File(
+                "/var/lib/kubelet/pki/kubelet-client-current.pem".into(),
+            ),
+            key: PemSource::File("/etc/kubernetes/pki/kubelet.key".into()),
+        };
+        assert_eq!(read, expected);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let without = KUBEADM.replace("client-key", "other-key");
+        let error = Kubeconfig::parse(Path::new("k.conf"), without.as_bytes()).unwrap_err();
+        assert_eq!(error.to_string(), "k.conf names no client key");
+    }
+
+    #[test]
+    fn plain_http_is_refused() {
+        let plain = KUBEADM.replace("https:", "http:");
+        let error = Kubeconfig::parse(Path::new("k.conf"), plain.as_bytes()).unwrap_err();
+        assert!(matches!(error, KubeconfigError::Server { .. }), "{error}");
+    }
+}

@@ -1,0 +1,55 @@
+//! The hub: the local API endpoint of one edge node. It passes requests on to the API server,
+//! remembers its answers, and answers from them while the API server cannot be reached.
+//!
+//! It is a library so that the fuzz targets reach its parsers. The program is `main.rs`, which only
+//! calls [`main`].
+#![forbid(unsafe_code)]
+
+mod answers;
+mod args;
+mod authority;
+#[allow(
+    dead_code,
+    unused_imports,
+    reason = "overlays and shared scopes come with later parts of the hub"
+)]
+mod cache;
+mod config;
+mod crypto;
+mod kubeconfig;
+mod memory;
+mod metrics;
+#[allow(dead_code, reason = "shared scopes, which match selectors, come later")]
+mod request;
+mod run;
+mod server;
+mod status;
+#[allow(dead_code, reason = "compaction comes later")]
+mod store;
+mod upstream;
+mod watches;
+#[allow(dead_code, reason = "shared scopes, which read labels, come later")]
+mod wire;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use culvert_daemon::{Logs, run_main};
+
+use args::{Args, Command};
+
+/// Runs the command line; prints the error if it fails.
+pub async fn main() -> ExitCode {
+    run_main("culvert-hub", start).await
+}
+
+async fn start(args: Args) -> Result<()> {
+    match &args.command {
+        Command::Run(run) => {
+            let logs = Logs::init(&args.log, args.log_format)?;
+            run::run(args.config(run)?, logs).await
+        }
+        Command::Status => status::print(args.admin_listen).await,
+        Command::Log(command) => command.run(&args.admin_socket).await,
+    }
+}

@@ -1,0 +1,122 @@
+//! The hub's metrics, `culvert_hub_*`.
+
+use culvert_daemon::VERSION;
+use http::Response;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use strum::{IntoStaticStr, VariantArray};
+
+use crate::answers::local;
+use crate::upstream::Body;
+
+/// One label, and two. Their values are small fixed sets.
+type Label = [(&'static str, &'static str); 1];
+type Labels = [(&'static str, &'static str); 2];
+
+/// Who answered a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Answer {
+    Upstream,
+    /// From memory.
+    Local,
+    Refused,
+}
+
+impl Answer {
+    pub(crate) fn of(answer: &Response<Body>) -> Self {
+        match answer.headers().get(local::HEADER) {
+            None => Self::Upstream,
+            Some(value) if value == "refused" => Self::Refused,
+            Some(_) => Self::Local,
+        }
+    }
+
+    pub(crate) fn label(self) -> &'static str {
+        self.into()
+    }
+}
+
+/// What came of opening a watch again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum Splice {
+    Resumed,
+    /// The API server no longer knows what happened since.
+    Gone,
+    Refused,
+}
+
+/// All of the hub's metrics.
+#[derive(Debug, Default)]
+pub(crate) struct Metrics {
+    link_up: Gauge,
+    link_changes: Counter,
+    requests: Family<Labels, Counter>,
+    copies_behind: Family<Label, Counter>,
+    splices: Family<Label, Counter>,
+}
+
+impl Metrics {
+    /// Creates the metrics and registers them with the admin server's registry.
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let metrics = Self::default();
+        for splice in Splice::VARIANTS {
+            drop(metrics.splices.get_or_create(&[("result", splice.into())]));
+        }
+        let prefixed = registry.sub_registry_with_prefix("culvert_hub");
+        let build = Info::new([("version", VERSION)]);
+        prefixed.register("build", "Version of the hub", build);
+        prefixed.register(
+            "link_up",
+            "Whether the API server can be reached",
+            metrics.link_up.clone(),
+        );
+        prefixed.register(
+            "link_changes",
+            "Changes of the link to the API server",
+            metrics.link_changes.clone(),
+        );
+        prefixed.register(
+            "requests",
+            "Requests on the node port, by who asked and who answered",
+            metrics.requests.clone(),
+        );
+        prefixed.register(
+            "copies_behind",
+            "Copies of answers that were given up, by why",
+            metrics.copies_behind.clone(),
+        );
+        prefixed.register(
+            "splices",
+            "Watches that were opened again after a cut, by what came of it",
+            metrics.splices.clone(),
+        );
+        metrics
+    }
+
+    pub(crate) fn answered(&self, identity_kind: &'static str, answer: Answer) {
+        let labels = [("identity_kind", identity_kind), ("answer", answer.label())];
+        self.requests.get_or_create(&labels).inc();
+    }
+
+    pub(crate) fn copy_is_behind(&self, reason: &'static str) {
+        self.copies_behind.get_or_create(&[("reason", reason)]).inc();
+    }
+
+    pub(crate) fn spliced(&self, splice: Splice) {
+        self.splices
+            .get_or_create(&[("result", splice.into())])
+            .inc();
+    }
+
+    pub(crate) fn link_is(&self, up: bool) {
+        if self.link_up.get() != i64::from(up) {
+            self.link_changes.inc();
+        }
+        self.link_up.set(i64::from(up));
+    }
+}

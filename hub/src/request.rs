@@ -1,0 +1,7 @@
+//! What a request asks for, out of its method, path, query and `Accept` header.
+
+pub(crate) mod accept;
+pub(crate) mod info;
+pub(crate) mod options;
+mod percent;
+pub(crate) mod selector;

@@ -1,0 +1,170 @@
+//! Which encoding and shape the API server will choose out of an `Accept` header.
+
+use crate::wire::{Encoding, Shape};
+
+/// What an answer will look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Representation {
+    pub(crate) encoding: Encoding,
+    pub(crate) shape: Shape,
+}
+
+impl Representation {
+    /// `None`: the API server will answer in a way that the hub does not read, such as YAML, or
+    /// with 406. A request without the header is one with an empty header.
+    ///
+    /// CBOR is passed over: the hub takes it out of the header before it asks the API server.
+    pub(crate) fn from_accept(header: &str) -> Option<Self> {
+        if header.trim().is_empty() {
+            return Clause::parse("*/*").representation();
+        }
+        let mut clauses: Vec<_> = header.split(',').map(Clause::parse).collect();
+        clauses.retain(|clause| clause.quality > 0.0 && !clause.is_cbor());
+        // The sort is stable: of equals the first counts.
+        clauses.sort_by(|one, other| {
+            let by_quality = other.quality.total_cmp(&one.quality);
+            by_quality.then(one.is_wildcard().cmp(&other.is_wildcard()))
+        });
+        clauses.first()?.representation()
+    }
+}
+
+/// `type/subtype;parameter=value`
+struct Clause<'a> {
+    media_type: &'a str,
+    quality: f32,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Clause<'a> {
+    fn parse(text: &'a str) -> Self {
+        let mut parts = text.split(';').map(str::trim);
+        let media_type = parts.next().unwrap_or_default();
+        let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
+        let quality = parameters
+            .iter()
+            .find(|(name, _)| *name == "q")
+            .and_then(|(_, value)| value.parse().ok())
+            .filter(|quality: &f32| quality.is_finite())
+            .unwrap_or(1.0);
+        Self {
+            media_type,
+            quality,
+            parameters,
+        }
+    }
+
+    fn is_cbor(&self) -> bool {
+        ["application/cbor", "application/cbor-seq"]
+            .iter()
+            .any(|cbor| self.media_type.eq_ignore_ascii_case(cbor))
+    }
+
+    fn is_wildcard(&self) -> bool {
+        self.media_type.ends_with('*')
+    }
+
+    fn representation(&self) -> Option<Representation> {
+        let encoding = match &*self.media_type.to_ascii_lowercase() {
+            // The API server prefers JSON where anything will do.
+            "application/json" | "application/*" | "*/*" => Encoding::Json,
+            "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
+            _ => return None,
+        };
+        let shape = self.shape()?;
+        if (encoding, shape) == (Encoding::Protobuf, Shape::Table) {
+            return None;
+        }
+        Some(Representation { encoding, shape })
+    }
+
+    /// `None`: a shape of another group or version, or an unknown one.
+    fn shape(&self) -> Option<Shape> {
+        let shape = match self.parameter("as") {
+            None => return Some(Shape::Object),
+            Some("Table") => Shape::Table,
+            Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Shape::Metadata,
+            Some(_) => return None,
+        };
+        let is_known =
+            self.parameter("g") == Some("meta.k8s.io") && self.parameter("v") == Some("v1");
+        is_known.then_some(shape)
+    }
+
+    fn parameter(&self, name: &str) -> Option<&'a str> {
+        let found = self.parameters.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| *value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chosen(header: &str) -> Option<(Encoding, Shape)> {
+        Representation::from_accept(header).map(|chosen| (chosen.encoding, chosen.shape))
+    }
+
+    #[test]
+    fn a_header_is_understood_as_the_api_server_does() {
+        use Encoding::{Json, Protobuf};
+        use Shape::{Metadata, Object, Table};
+        let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
+        let metadata = "as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+        for (header, expected) in [
+            ("", Some((Json, Object))),
+            ("*/*", Some((Json, Object))),
+            ("application/json, */*", Some((Json, Object))),
+            (
+                "*/*, application/vnd.kubernetes.protobuf",
+                Some((Protobuf, Object)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                Some((Protobuf, Object)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;stream=watch",
+                Some((Protobuf, Object)),
+            ),
+            (
+                &format!("{table},{table}beta1,application/json"),
+                Some((Json, Table)),
+            ),
+            (
+                &format!(
+                    "application/vnd.kubernetes.protobuf;{metadata},application/json;{metadata}"
+                ),
+                Some((Protobuf, Metadata)),
+            ),
+            (
+                "application/json;q=0.5, application/vnd.kubernetes.protobuf;q=0.9",
+                Some((Protobuf, Object)),
+            ),
+            (
+                "application/vnd.kubernetes.protobuf;q=0, application/json;q=0.1",
+                Some((Json, Object)),
+            ),
+            (
+                "application/cbor;q=1.0, application/json",
+                Some((Json, Object)),
+            ),
+        ] {
+            assert_eq!(chosen(header), expected, "{header}");
+        }
+    }
+
+    #[test]
+    fn what_the_hub_does_not_read_has_no_name() {
+        for header in [
+            "application/yaml, application/json",
+            "text/html,application/xhtml+xml,*/*;q=0.8",
+            "application/json;as=Table;v=v1beta1;g=meta.k8s.io",
+            "application/json;as=Pod;v=v1;g=",
+            "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
+            "application/json;q=0",
+        ] {
+            assert_eq!(chosen(header), None, "{header}");
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The query of a list or watch: `ListOptions` of the API.
+
+use super::percent::parameters;
+use super::selector::{FieldSelector, InvalidSelector, LabelSelector};
+
+/// Which state of a collection is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum AskedVersion {
+    /// No `resourceVersion`: the newest.
+    #[default]
+    Newest,
+    /// `0`: any.
+    Any,
+    /// A number.
+    At(u64),
+}
+
+/// `resourceVersionMatch`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum VersionMatch {
+    Exact,
+    NotOlderThan,
+}
+
+/// The query of a list or watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ListOptions {
+    pub(crate) resource_version: AskedVersion,
+    pub(crate) resource_version_match: Option<VersionMatch>,
+    /// Zero: all at once.
+    pub(crate) limit: u64,
+    /// Empty: the first page.
+    pub(crate) continue_token: String,
+    pub(crate) allow_watch_bookmarks: bool,
+    pub(crate) send_initial_events: bool,
+    pub(crate) timeout_seconds: Option<u64>,
+    pub(crate) label_selector: LabelSelector,
+    pub(crate) field_selector: FieldSelector,
+}
+
+/// A query that the API server answers with 400.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum InvalidOptions {
+    #[error("{parameter} is not a natural number")]
+    Number { parameter: &'static str },
+    #[error("resourceVersionMatch is neither Exact nor NotOlderThan")]
+    VersionMatch,
+    #[error("the label selector cannot be parsed")]
+    LabelSelector { source: InvalidSelector },
+    #[error("the field selector cannot be parsed")]
+    FieldSelector { source: InvalidSelector },
+}
+
+impl ListOptions {
+    /// Of a parameter that is repeated the first counts, as in apimachinery.
+    pub(super) fn from_query(query: &str) -> Result<Self, InvalidOptions> {
+        let value = |name| parameter(query, name).unwrap_or_default();
+        let label_selector = value("labelSelector").parse();
+        let field_selector = value("fieldSelector").parse();
+        Ok(Self {
+            resource_version: asked_version(&value("resourceVersion"))?,
+            resource_version_match: version_match(&value("resourceVersionMatch"))?,
+            limit: number("limit", &value("limit"))?.unwrap_or_default(),
+            continue_token: value("continue"),
+            allow_watch_bookmarks: flag(query, "allowWatchBookmarks"),
+            send_initial_events: flag(query, "sendInitialEvents"),
+            timeout_seconds: number("timeoutSeconds", &value("timeoutSeconds"))?,
+            label_selector: label_selector
+                .map_err(|source| InvalidOptions::LabelSelector { source })?,
+            field_selector: field_selector
+                .map_err(|source| InvalidOptions::FieldSelector { source })?,
+        })
+    }
+}
+
+/// Whether a query has the parameter with a value other than `false` and `0`.
+pub(super) fn flag(query: &str, name: &str) -> bool {
+    parameter(query, name).is_some_and(|value| !matches!(&*value.to_lowercase(), "false" | "0"))
+}
+
+fn parameter(query: &str, name: &str) -> Option<String> {
+    let mut found = parameters(query).filter(|(key, _)| key == name);
+    found.next().map(|(_, value)| value)
+}
+
+fn asked_version(value: &str) -> Result<AskedVersion, InvalidOptions> {
+    Ok(match number("resourceVersion", value)? {
+        None => AskedVersion::Newest,
+        Some(0) => AskedVersion::Any,
+        Some(number) => AskedVersion::At(number),
+    })
+}
+
+fn version_match(value: &str) -> Result<Option<VersionMatch>, InvalidOptions> {
+    match value {
+        "" => Ok(None),
+        "Exact" => Ok(Some(VersionMatch::Exact)),
+        "NotOlderThan" => Ok(Some(VersionMatch::NotOlderThan)),
+        _ => Err(InvalidOptions::VersionMatch),
+    }
+}
+
+fn number(parameter: &'static str, value: &str) -> Result<Option<u64>, InvalidOptions> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    let number = value.parse();
+    number
+        .map(Some)
+        .map_err(|_| InvalidOptions::Number { parameter })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_query_of_a_streaming_list_is_read() {
+        let query = "allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dedge-7\
+            &labelSelector=app+in+%28a%2Cb%29&resourceVersion=4711&resourceVersionMatch=NotOlderThan\
+            &sendInitialEvents=true&timeout=7m3s&timeoutSeconds=423&watch=true";
+        let options = ListOptions::from_query(query).unwrap();
+        assert_eq!(
+            options,
+            ListOptions {
+                resource_version: AskedVersion::At(4711),
+                resource_version_match: Some(VersionMatch::NotOlderThan),
+                limit: 0,
+                continue_token: String::new(),
+                allow_watch_bookmarks: true,
+                send_initial_events: true,
+                timeout_seconds: Some(423),
+                label_selector: "app in (b,a)".parse().unwrap(),
+                field_selector: "spec.nodeName=edge-7".parse().unwrap(),
+            }
+        );
+    }
+
+    #[test]
+    fn a_page_has_a_limit_and_a_token() {
+        let options = ListOptions::from_query("limit=500&continue=eyJ2IjoibWV0YSJ9").unwrap();
+        assert_eq!(options.limit, 500);
+        assert_eq!(options.continue_token, "eyJ2IjoibWV0YSJ9");
+        assert_eq!(options.resource_version, AskedVersion::Newest);
+    }
+
+    #[test]
+    fn version_zero_is_any_version() {
+        let options = ListOptions::from_query("resourceVersion=0").unwrap();
+        assert_eq!(options.resource_version, AskedVersion::Any);
+    }
+
+    #[test]
+    fn what_the_api_server_refuses_is_an_error() {
+        for (query, expected) in [
+            ("limit=many", InvalidOptions::Number { parameter: "limit" }),
+            (
+                "resourceVersion=x",
+                InvalidOptions::Number {
+                    parameter: "resourceVersion",
+                },
+            ),
+            ("resourceVersionMatch=Near", InvalidOptions::VersionMatch),
+        ] {
+            assert_eq!(ListOptions::from_query(query), Err(expected), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_flag_is_false_only_by_zero_and_false() {
+        for (query, expected) in [
+            ("", false),
+            ("watch=0", false),
+            ("watch=False", false),
+            ("watch=1", true),
+            ("watch=", true),
+            ("watch", true),
+            ("watch=%zz", false),
+            ("watch=false&watch=true", false),
+        ] {
+            assert_eq!(flag(query, "watch"), expected, "{query}");
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Percent encoding of paths and queries, as Go's `net/url` decodes it.
+
+/// The path decoded. `None`: it has a bad escape, or is not UTF-8.
+pub(super) fn decode_path(path: &str) -> Option<String> {
+    decode(path, |byte| byte)
+}
+
+/// The parameters of a query, decoded. As in Go, a pair with a bad escape or a semicolon is left
+/// out.
+pub(super) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
+    query
+        .split('&')
+        .filter(|pair| !pair.is_empty() && !pair.contains(';'))
+        .filter_map(|pair| {
+            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((decode_query(key)?, decode_query(value)?))
+        })
+}
+
+fn decode_query(text: &str) -> Option<String> {
+    decode(text, |byte| if byte == b'+' { b' ' } else { byte })
+}
+
+fn decode(text: &str, plain: impl Fn(u8) -> u8) -> Option<String> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => digit(bytes.next()?)? << 4 | digit(bytes.next()?)?,
+            byte => plain(byte),
+        });
+    }
+    String::from_utf8(decoded).ok()
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let digit = char::from(byte).to_digit(16)?;
+    u8::try_from(digit).ok()
+}

@@ -1,0 +1,275 @@
+//! The node port, and what a request meets there: who asks, the limits, and then the API server or
+//! the memory.
+
+mod asked;
+pub(crate) mod identity;
+pub(crate) mod limits;
+pub(crate) mod node_port;
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+
+pub(crate) use self::asked::Read;
+use self::asked::Plan;
+pub(crate) use self::asked::make_readable;
+use self::identity::Proof;
+use self::limits::{Duration, Limits};
+use crate::answers::copy::{Copies, CopyOf};
+use crate::answers::{local, refusal, writes};
+use crate::cache::{Identity, Verb, Verdict};
+use crate::memory::Memory;
+use crate::metrics::{Answer, Metrics};
+use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
+use crate::watches;
+use crate::wire::Encoding;
+
+/// What every request needs.
+pub(crate) struct Hub {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) memory: Memory,
+    pub(crate) limits: Limits,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) copies: Copies,
+}
+
+impl Hub {
+    /// Answers a request.
+    pub(crate) async fn answer(
+        self: Arc<Self>,
+        is_node: bool,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
+        let proof = Proof::of_request(is_node, request.headers());
+        if proof == Proof::Nothing {
+            return self.answer_stranger(request).await;
+        }
+        let identity = self.identity(&proof);
+        let plan = Plan::new(request.method(), request.uri(), request.headers());
+        let long = match &plan {
+            Plan::Upgrade => true,
+            Plan::Read(read) => read.verb == Verb::Watch,
+            Plan::Write(_) => false,
+            Plan::Pass => request.uri().path().ends_with("/log"),
+        };
+        let duration = if long { Duration::Long } else { Duration::Short };
+        let Some(permit) = self.limits.admit(&limit_key(&proof), duration) else {
+            return refusal::too_many();
+        };
+        let line = format!("{} {}", request.method(), request.uri().path());
+        let answer = match plan {
+            Plan::Upgrade => self.upgrade(&proof, request).await,
+            Plan::Read(read) if read.verb == Verb::Watch => {
+                watches::answer(self.clone(), proof.clone(), identity, read, request).await
+            }
+            Plan::Read(read) => self.read(&proof, identity, read, request).await,
+            Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
+            Plan::Pass => self.pass(&proof, request).await,
+        };
+        let answered = Answer::of(&answer);
+        self.metrics.answered(proof.kind(), answered);
+        tracing::debug!(
+            identity = proof.kind(),
+            request = line,
+            status = answer.status().as_u16(),
+            answered = answered.label(),
+            "request"
+        );
+        answer.map(|body| {
+            let body = body.map_frame(move |frame| {
+                let _under_way = &permit;
+                frame
+            });
+            body.boxed_unsync()
+        })
+    }
+
+    /// Without proof there is nothing but health and version.
+    async fn answer_stranger(&self, request: Request<Body>) -> Response<Body> {
+        match request.uri().path() {
+            "/livez" | "/readyz" => Response::new(full("ok")),
+            "/version" => self.pass(&Proof::Nothing, request).await,
+            _ => refusal::unauthorized(),
+        }
+    }
+
+    /// Whom the API server took this client for, as far as it has said so.
+    fn identity(&self, proof: &Proof) -> Option<Identity> {
+        match proof {
+            Proof::Node => Some(Identity::Node),
+            Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
+            Proof::Nothing => None,
+        }
+    }
+
+    /// Notes what the status of an answer says about a token; returns whose answer this is.
+    pub(crate) fn learn(&self, proof: &Proof, status: StatusCode) -> Option<Identity> {
+        match proof {
+            Proof::Node => Some(Identity::Node),
+            Proof::Token(token) if status == StatusCode::UNAUTHORIZED => {
+                self.memory.lock().forget_token(&token.digest);
+                None
+            }
+            Proof::Token(token) if status.is_success() => {
+                let mut kept = self.memory.lock();
+                kept.learn_identity(&token.digest, &token.claimed);
+                Some(token.claimed.clone())
+            }
+            Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
+            Proof::Nothing => None,
+        }
+    }
+
+    /// Passes a request on; nothing is remembered.
+    pub(crate) async fn pass(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
+        if !self.upstream.link.is_up() {
+            return refusal::unavailable(&self.upstream.link.status().reason);
+        }
+        match self.upstream.send(proof.credential(), request).await {
+            Ok(answer) => relayed(answer),
+            Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
+        }
+    }
+
+    async fn upgrade(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
+        if !self.upstream.link.is_up() {
+            return refusal::unavailable(&self.upstream.link.status().reason);
+        }
+        match self.upstream.upgrade(proof.credential(), request).await {
+            Ok(answer) => answer,
+            Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
+        }
+    }
+
+    async fn read(
+        &self,
+        proof: &Proof,
+        identity: Option<Identity>,
+        read: Read,
+        mut request: Request<Body>,
+    ) -> Response<Body> {
+        let from_memory = |reason: &str| match &identity {
+            Some(identity) => local::answer(&self.memory, identity, &read, reason),
+            None => refusal::unavailable(reason),
+        };
+        if !self.upstream.link.is_up() {
+            return from_memory(&self.upstream.link.status().reason);
+        }
+        make_readable(request.headers_mut());
+        match self.upstream.send(proof.credential(), request).await {
+            Ok(answer) if is_overloaded(answer.status()) => {
+                let from_memory = from_memory("the API server is overloaded");
+                if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
+                    return relayed(answer);
+                }
+                from_memory
+            }
+            Ok(answer) => self.relay_read(proof, read, answer),
+            Err(error) => from_memory(&culvert_daemon::chain(&error)),
+        }
+    }
+
+    /// Passes the answer on, and a copy of it to the memory.
+    fn relay_read(&self, proof: &Proof, read: Read, answer: Response<Incoming>) -> Response<Body> {
+        let status = answer.status();
+        let Some(reader) = self.learn(proof, status) else {
+            return relayed(answer);
+        };
+        self.record_verdict(&reader, &read, status);
+        let readable = status == StatusCode::OK
+            && is_encoded_as(answer.headers(), read.encoding())
+            && may_be_kept(&reader, &read);
+        if !readable {
+            return relayed(answer);
+        }
+        let copy = CopyOf {
+            memory: self.memory.clone(),
+            metrics: self.metrics.clone(),
+            reader,
+            read,
+        };
+        let (mut head, body) = answer.into_parts();
+        remove_hop_by_hop(&mut head.headers);
+        Response::from_parts(head, self.copies.tee(body, copy))
+    }
+
+    /// Remembers what the API server has decided about this read.
+    pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
+        let verdict = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
+            StatusCode::NOT_FOUND | StatusCode::GONE => Verdict::Allowed,
+            status if status.is_success() => Verdict::Allowed,
+            _ => return,
+        };
+        let now = self.memory.now();
+        let cache = &mut self.memory.lock().cache;
+        cache.record_verdict(reader, read.verb, &read.scope, verdict, now);
+        if status == StatusCode::NOT_FOUND && read.verb == Verb::Get {
+            cache.record_absence(&read.scope, reader, now);
+        }
+    }
+}
+
+/// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
+pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
+    let secrets = read.scope.representation.resource.resource == "secrets";
+    *reader == Identity::Node || !secrets || read.scope.selection.name.is_some()
+}
+
+/// The API server is alive and has no time: memory serves reads meanwhile.
+fn is_overloaded(status: StatusCode) -> bool {
+    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
+}
+
+/// Whether an answer is written as the request's `Accept` says.
+pub(crate) fn is_encoded_as(headers: &HeaderMap, encoding: Encoding) -> bool {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let expected = match encoding {
+        Encoding::Json => "application/json",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
+    };
+    let plain = text(header::CONTENT_ENCODING).is_none_or(|it| it == "identity");
+    plain && text(header::CONTENT_TYPE).is_some_and(|it| it.starts_with(expected))
+}
+
+/// The answer of the API server as it goes to the client.
+pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
+    let mut answer = answer.map(|body| body.map_err(BodyError::from).boxed_unsync());
+    remove_hop_by_hop(answer.headers_mut());
+    answer
+}
+
+/// A read as it can be sent again.
+#[derive(Clone)]
+pub(crate) struct Again {
+    pub(crate) uri: Uri,
+    headers: HeaderMap,
+}
+
+impl Again {
+    pub(crate) fn of(request: &Request<Body>) -> Self {
+        Self {
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+        }
+    }
+
+    /// The read, of another address.
+    pub(crate) fn request(&self, uri: Uri) -> Request<Body> {
+        let mut request = Request::new(empty());
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+}
+
+fn limit_key(proof: &Proof) -> String {
+    match proof {
+        Proof::Node => "node".to_owned(),
+        Proof::Token(token) => token.claimed.to_string(),
+        Proof::Nothing => String::new(),
+    }
+}

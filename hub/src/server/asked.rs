@@ -1,0 +1,216 @@
+//! What a request is to the hub: decisions over its head.
+
+use http::{HeaderMap, HeaderValue, Method, Uri, header};
+
+use crate::cache::{Representation, Resource, Scope, Selection, Verb};
+use crate::request::accept;
+use crate::request::info::{self, RequestInfo, ResourceRequest};
+use crate::request::options::ListOptions;
+use crate::upstream::upgrade::is_upgrade;
+use crate::wire::{Encoding, Shape};
+
+/// What is done with a request.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// A connection of its own.
+    Upgrade,
+    /// Its answer is remembered.
+    Read(Read),
+    /// Passed on, or answered by the rules of writes while the link is down.
+    Write(ResourceRequest),
+    /// Passed on only.
+    Pass,
+}
+
+/// A read that the hub understands.
+#[derive(Clone, Debug)]
+pub(crate) struct Read {
+    pub(crate) verb: Verb,
+    pub(crate) scope: Scope,
+    pub(crate) options: ListOptions,
+    /// The client reads plain objects too, if there is no table for people.
+    pub(crate) takes_plain_json: bool,
+}
+
+impl Read {
+    pub(crate) fn encoding(&self) -> Encoding {
+        self.scope.representation.encoding
+    }
+
+    /// The same read of plain objects, for a client that asked for a table and takes these too.
+    pub(crate) fn plain(&self) -> Option<Self> {
+        let table = self.scope.representation.shape == Shape::Table && self.takes_plain_json;
+        table.then(|| {
+            let mut plain = self.clone();
+            plain.scope.representation.shape = Shape::Object;
+            plain
+        })
+    }
+}
+
+impl Plan {
+    pub(crate) fn new(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
+        if is_upgrade(headers) {
+            return Self::Upgrade;
+        }
+        // The answer to somebody else's request is not this identity's.
+        if headers
+            .keys()
+            .any(|name| name.as_str().starts_with("impersonate-"))
+        {
+            return Self::Pass;
+        }
+        let query = uri.query().unwrap_or_default();
+        match RequestInfo::new(method.as_str(), uri.path(), query) {
+            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, headers),
+            Ok(RequestInfo::Path(_)) | Err(_) => Self::Pass,
+        }
+    }
+
+    #[allow(
+        clippy::wildcard_enum_match_arm,
+        reason = "every verb that does not read may write"
+    )]
+    fn of_resource(resource: ResourceRequest, headers: &HeaderMap) -> Self {
+        let verb = match resource.verb {
+            info::Verb::Get => Verb::Get,
+            info::Verb::List => Verb::List,
+            info::Verb::Watch => Verb::Watch,
+            _ => return Self::Write(resource),
+        };
+        let accepted = accept_text(headers);
+        let representation = accept::Representation::from_accept(&accepted);
+        let (Some(representation), Ok(options)) = (representation, &resource.options) else {
+            return Self::Pass;
+        };
+        if !resource.subresource.is_empty() {
+            return Self::Pass;
+        }
+        let options = options.clone();
+        Self::Read(Read {
+            verb,
+            scope: Scope {
+                selection: selection(&resource, &options),
+                representation: Representation {
+                    resource: Resource {
+                        group: resource.gvr.group,
+                        version: resource.gvr.version,
+                        resource: resource.gvr.resource,
+                    },
+                    encoding: representation.encoding,
+                    shape: representation.shape,
+                },
+            },
+            options,
+            takes_plain_json: takes_plain_json(&accepted),
+        })
+    }
+}
+
+fn selection(request: &ResourceRequest, options: &ListOptions) -> Selection {
+    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
+    // A namespace is in no namespace, though its path looks as if it were in itself.
+    let is_namespace = request.gvr.group.is_empty() && request.gvr.resource == "namespaces";
+    let namespace = given(&request.namespace).filter(|_| !is_namespace);
+    let name = given(&request.name);
+    let field_selector = options.field_selector.to_string();
+    let only_name = name
+        .as_ref()
+        .is_some_and(|name| field_selector == format!("metadata.name={name}"));
+    Selection {
+        namespace,
+        name,
+        label_selector: options.label_selector.to_string(),
+        field_selector: if only_name {
+            String::new()
+        } else {
+            field_selector
+        },
+    }
+}
+
+/// All `Accept` headers as one.
+fn accept_text(headers: &HeaderMap) -> String {
+    let all = headers.get_all(header::ACCEPT).iter();
+    let texts: Vec<_> = all.filter_map(|value| value.to_str().ok()).collect();
+    texts.join(",")
+}
+
+fn takes_plain_json(accepted: &str) -> bool {
+    accepted
+        .split(',')
+        .any(|clause| matches!(clause.trim(), "application/json" | "*/*"))
+}
+
+/// Makes the API server answer in a way that the hub can read: without CBOR, and not compressed.
+/// Clients of the same node get plain answers cheaper than compressed ones, and the copy needs no
+/// second way of reading them.
+pub(crate) fn make_readable(headers: &mut HeaderMap) {
+    headers.remove(header::ACCEPT_ENCODING);
+    let accepted = accept_text(headers);
+    if !accepted.contains("cbor") {
+        return;
+    }
+    let kept: Vec<_> = accepted
+        .split(',')
+        .filter(|clause| !clause.contains("cbor"))
+        .collect();
+    let kept = if kept.is_empty() {
+        "application/json".to_owned()
+    } else {
+        kept.join(",")
+    };
+    if let Ok(value) = HeaderValue::from_str(&kept) {
+        headers.insert(header::ACCEPT, value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(uri: &'static str) -> Read {
+        let plan = Plan::new(&Method::GET, &Uri::from_static(uri), &HeaderMap::new());
+        match plan {
+            Plan::Read(read) => read,
+            other => panic!("{uri}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_namespace_is_not_in_itself() {
+        let selection = read("/api/v1/namespaces/shop").scope.selection;
+        assert_eq!(
+            (selection.namespace, selection.name.as_deref()),
+            (None, Some("shop"))
+        );
+    }
+
+    #[test]
+    fn a_list_by_name_is_the_scope_of_the_object() {
+        let by_get = read("/api/v1/namespaces/shop/secrets/key");
+        let by_list = read("/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dkey");
+        assert_eq!(by_list.verb, Verb::List);
+        assert_eq!(by_get.scope, by_list.scope);
+    }
+
+    #[test]
+    fn what_an_impersonator_reads_is_not_remembered() {
+        let mut headers = HeaderMap::new();
+        headers.insert("impersonate-user", HeaderValue::from_static("somebody"));
+        let uri = Uri::from_static("/api/v1/pods");
+        assert!(matches!(
+            Plan::new(&Method::GET, &uri, &headers),
+            Plan::Pass
+        ));
+    }
+
+    #[test]
+    fn cbor_is_not_asked_for() {
+        let mut headers = HeaderMap::new();
+        let value = HeaderValue::from_static("application/cbor, application/json");
+        headers.insert(header::ACCEPT, value);
+        make_readable(&mut headers);
+        assert_eq!(headers[header::ACCEPT].to_str().unwrap().trim(), "application/json");
+    }
+}

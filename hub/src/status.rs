@@ -1,0 +1,208 @@
+//! What operators see: `/debug/{status,sets,clients}`, and the command `status` that prints the
+//! first.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use axum::Router;
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::get;
+use culvert_daemon::page;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use crate::cache::SetStatus;
+use crate::memory::DiskStatus;
+use crate::server::Hub;
+use crate::wire::Encoding;
+
+/// The hub answers from memory.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_ANSWER: usize = 1 << 20;
+/// What kubelet needs to start pods.
+const ESSENTIAL: [&str; 3] = ["nodes", "pods", "services"];
+
+/// What the pages are made from.
+#[derive(Clone)]
+pub(crate) struct Pages {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) disk: watch::Receiver<DiskStatus>,
+}
+
+/// The state of the hub in short.
+#[derive(Debug, Serialize, Deserialize)]
+struct Summary {
+    link: String,
+    link_seconds: u64,
+    link_reason: String,
+    sets: usize,
+    sets_behind: usize,
+    survives_reboot: bool,
+    because: String,
+    disk_commits: u64,
+    disk_error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct SetLine {
+    resource: String,
+    encoding: &'static str,
+    namespace: Option<String>,
+    name: Option<String>,
+    labels: String,
+    fields: String,
+    resource_version: u64,
+    members: usize,
+    behind: bool,
+    essential: bool,
+    age_seconds: u64,
+}
+
+/// Serves the pages as JSON.
+pub(crate) fn routes(pages: Pages) -> Router {
+    Router::new()
+        .route("/debug/status", get(debug_status))
+        .route("/debug/sets", get(debug_sets))
+        .route("/debug/clients", get(debug_clients))
+        .with_state(pages)
+}
+
+async fn debug_status(State(pages): State<Pages>) -> Response {
+    page(move || pages.summary()).await
+}
+
+async fn debug_sets(State(pages): State<Pages>) -> Response {
+    page(move || -> Vec<SetLine> { pages.sets().into_iter().map(SetLine::new).collect() }).await
+}
+
+async fn debug_clients(State(pages): State<Pages>) -> Response {
+    page(move || -> BTreeMap<String, [u32; 2]> { pages.hub.limits.counts() }).await
+}
+
+impl Pages {
+    fn sets(&self) -> Vec<SetStatus> {
+        let now = self.hub.memory.now();
+        self.hub.memory.lock().cache.statuses(now)
+    }
+
+    fn summary(&self) -> Summary {
+        let (sets, link) = (self.sets(), self.hub.upstream.link.status());
+        let disk = self.disk.borrow().clone();
+        let missing = missing_for_reboot(&sets, &disk);
+        let since = SystemTime::now().duration_since(link.since);
+        Summary {
+            link: if link.is_up() { "up" } else { "down" }.to_owned(),
+            link_seconds: since.unwrap_or_default().as_secs(),
+            link_reason: link.reason,
+            sets: sets.len(),
+            sets_behind: sets.iter().filter(|set| set.behind).count(),
+            survives_reboot: missing.is_empty(),
+            because: if missing.is_empty() {
+                "what the node reads is whole and on the disk".to_owned()
+            } else {
+                missing.join("; ")
+            },
+            disk_commits: disk.commits,
+            disk_error: disk.last_error,
+        }
+    }
+}
+
+/// What a node would miss after a reboot without a link.
+fn missing_for_reboot(sets: &[SetStatus], disk: &DiskStatus) -> Vec<String> {
+    let resource = |set: &SetStatus| set.scope.representation.resource.resource.clone();
+    let mut missing = Vec::new();
+    for needed in ESSENTIAL {
+        if !sets
+            .iter()
+            .any(|set| set.essential && resource(set) == needed)
+        {
+            missing.push(format!("kubelet has not read {needed} yet"));
+        }
+    }
+    for set in sets.iter().filter(|set| set.essential && set.behind) {
+        missing.push(format!("{} is behind", resource(set)));
+    }
+    if let Some(error) = &disk.last_error {
+        missing.push(format!("the disk cannot be written: {error}"));
+    }
+    missing
+}
+
+impl SetLine {
+    fn new(set: SetStatus) -> Self {
+        let selection = set.scope.selection;
+        let representation = set.scope.representation;
+        let resource = representation.resource;
+        Self {
+            resource: format!(
+                "{}/{}/{}",
+                resource.group, resource.version, resource.resource
+            ),
+            encoding: match representation.encoding {
+                Encoding::Json => "json",
+                Encoding::Protobuf => "protobuf",
+            },
+            namespace: selection.namespace,
+            name: selection.name,
+            labels: selection.label_selector,
+            fields: selection.field_selector,
+            resource_version: set.resource_version,
+            members: set.members,
+            behind: set.behind,
+            essential: set.essential,
+            age_seconds: set.age.as_secs(),
+        }
+    }
+}
+
+/// The command `status`: asks the running hub.
+///
+/// # Errors
+/// No hub answers at this address.
+pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
+    let summary = timeout(ANSWER_TIMEOUT, ask(admin))
+        .await
+        .with_context(|| format!("no answer of culvert-hub on {admin}"))?
+        .with_context(|| format!("ask culvert-hub on {admin}: is it running?"))?;
+    println!(
+        "link: {} for {} s ({})",
+        summary.link, summary.link_seconds, summary.link_reason
+    );
+    println!("sets: {}, of them behind: {}", summary.sets, summary.sets_behind);
+    println!(
+        "would survive a reboot now: {}, because {}",
+        if summary.survives_reboot { "yes" } else { "no" },
+        summary.because
+    );
+    Ok(())
+}
+
+async fn ask(admin: SocketAddr) -> Result<Summary> {
+    let stream = tokio::net::TcpStream::connect(admin).await?;
+    let io = hyper_util::rt::TokioIo::new(stream);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
+    let request = http::Request::get("/debug/status")
+        .header(http::header::HOST, admin.to_string())
+        .body(crate::upstream::empty())?;
+    let answered = async {
+        let answer = sender.send_request(request).await?;
+        if !answer.status().is_success() {
+            bail!("it answers {}", answer.status());
+        }
+        let body = crate::upstream::collect(answer.into_body(), MAX_ANSWER).await;
+        let body = body.context("its answer is too long or was cut")?;
+        serde_json::from_slice(&body).context("read its answer")
+    };
+    tokio::pin!(connection, answered);
+    tokio::select! {
+        answered = &mut answered => answered,
+        // The connection may end directly after the answer.
+        _ = &mut connection => answered.await,
+    }
+}

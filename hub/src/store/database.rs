@@ -1,0 +1,128 @@
+//! The rows in redb. All of redb that the hub knows is in this file.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use redb::{Builder, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+
+use super::frame::{frame, unframe};
+use super::{Batch, Rows, StoreError, Table};
+
+/// Of redb's own page cache. Its default is 1 GiB; the hub reads the file once, at its start.
+const PAGE_CACHE: usize = 2 << 20;
+
+/// An open database. redb may panic on pages that are damaged: that is an error here.
+#[derive(Debug)]
+pub(super) struct Database {
+    redb: redb::Database,
+}
+
+impl Database {
+    /// Opens or creates, recovers if need be, and checks every page.
+    pub(super) fn open(backend: impl StorageBackend) -> Result<Self, StoreError> {
+        guarded(
+            |source| StoreError::Open { source },
+            || {
+                let mut builder = Builder::new();
+                builder
+                    .set_cache_size(PAGE_CACHE)
+                    .set_check_integrity_on_open(true);
+                let redb = builder.create_with_backend(backend)?;
+                Ok(Self { redb })
+            },
+        )
+    }
+
+    /// Reads all rows. Those that are damaged are counted and left out.
+    pub(super) fn read_all(&self) -> Result<Rows, StoreError> {
+        guarded(
+            |source| StoreError::Read { source },
+            || {
+                let mut rows = Rows::default();
+                let transaction = self.redb.begin_read()?;
+                for table in Table::ALL {
+                    let rows_of_table = match transaction.open_table(definition(table)) {
+                        Ok(open) => open,
+                        Err(redb::TableError::TableDoesNotExist(_)) => continue,
+                        Err(source) => return Err(source.into()),
+                    };
+                    for row in rows_of_table.iter()? {
+                        let (key, value) = row?;
+                        let (key, value) = (key.value(), value.value());
+                        match unframe(table, key, value) {
+                            Some(value) => rows.insert(table, key.to_owned(), value.to_vec()),
+                            None => rows.damaged += 1,
+                        }
+                    }
+                }
+                Ok(rows)
+            },
+        )
+    }
+
+    /// Writes a batch in one transaction. After it returns, the batch survives a power cut.
+    pub(super) fn commit(&self, batch: &Batch) -> Result<(), StoreError> {
+        guarded(
+            |source| StoreError::Write { source },
+            || {
+                let transaction = self.redb.begin_write()?;
+                for table in Table::ALL {
+                    if batch.replaces(table) || batch.changes(table).next().is_some() {
+                        let mut open = transaction.open_table(definition(table))?;
+                        change(&mut open, table, batch)?;
+                    }
+                }
+                transaction.commit()?;
+                Ok(())
+            },
+        )
+    }
+
+    /// Gives unused pages back to the file system.
+    pub(super) fn compact(&mut self) -> Result<(), StoreError> {
+        guarded(
+            |source| StoreError::Compact { source },
+            || {
+                self.redb.compact()?;
+                Ok(())
+            },
+        )
+    }
+}
+
+type OpenTable<'a> = redb::Table<'a, &'static str, &'static [u8]>;
+
+/// Writes only what differs when it replaces the table: flash is worn by writing, not by reading.
+fn change(open: &mut OpenTable<'_>, table: Table, batch: &Batch) -> Result<(), redb::Error> {
+    let replaces = batch.replaces(table);
+    if replaces {
+        open.retain(|key, _| batch.names(table, key))?;
+    }
+    for (key, value) in batch.changes(table) {
+        let Some(value) = value else {
+            open.remove(key)?;
+            continue;
+        };
+        let framed = frame(table, key, value);
+        if replaces && open.get(key)?.is_some_and(|it| it.value() == framed) {
+            continue;
+        }
+        open.insert(key, framed.as_slice())?;
+    }
+    Ok(())
+}
+
+fn definition(table: Table) -> TableDefinition<'static, &'static str, &'static [u8]> {
+    TableDefinition::new(table.name())
+}
+
+/// Makes a panic of redb an error. Whoever gets an error drops the database, so nothing is used
+/// that a panic left half-done.
+fn guarded<T>(
+    error: impl FnOnce(redb::Error) -> StoreError,
+    step: impl FnOnce() -> Result<T, redb::Error>,
+) -> Result<T, StoreError> {
+    match catch_unwind(AssertUnwindSafe(step)) {
+        Ok(done) => done.map_err(error),
+        Err(_) => Err(StoreError::Panicked),
+    }
+}

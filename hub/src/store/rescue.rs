@@ -1,0 +1,117 @@
+//! The rescue file: what the node needs to start, should the database not open. Two slots are
+//! written in turn, so that one is always whole.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::{Batch, Rows, Table};
+
+const MAGIC: &[u8; 8] = b"cvhub\0r1";
+
+/// Writes the rows of a batch to the slot that holds the older rescue.
+pub(super) fn write(directory: &Path, batch: &Batch) -> io::Result<()> {
+    let newest = newest(directory);
+    let (slot, sequence) = newest.map_or((0, 1), |it| (1 - it.slot, it.sequence + 1));
+    culvert_daemon::write_atomic(&path(directory, slot), &encode(sequence, batch), 0o600)
+}
+
+/// Reads the newest whole slot.
+pub(super) fn read(directory: &Path) -> Option<Rows> {
+    newest(directory).map(|it| it.rows)
+}
+
+struct Rescue {
+    slot: usize,
+    sequence: u64,
+    rows: Rows,
+}
+
+fn newest(directory: &Path) -> Option<Rescue> {
+    let slots = (0..2).filter_map(|slot| {
+        let (sequence, rows) = decode(&std::fs::read(path(directory, slot)).ok()?)?;
+        Some(Rescue {
+            slot,
+            sequence,
+            rows,
+        })
+    });
+    slots.max_by_key(|it| it.sequence)
+}
+
+fn path(directory: &Path, slot: usize) -> PathBuf {
+    directory.join(format!("rescue.{slot}"))
+}
+
+/// Magic, sequence, rows (table, key, value, each with its length), and a CRC-32 of all that.
+fn encode(sequence: u64, batch: &Batch) -> Vec<u8> {
+    let mut bytes = MAGIC.to_vec();
+    bytes.extend_from_slice(&sequence.to_le_bytes());
+    for table in Table::ALL {
+        for (key, value) in batch.changes(table) {
+            let Some(value) = value else { continue };
+            for field in [table.name().as_bytes(), key.as_bytes(), value] {
+                let length = u32::try_from(field.len()).unwrap_or(u32::MAX);
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.extend_from_slice(field);
+            }
+        }
+    }
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+fn decode(bytes: &[u8]) -> Option<(u64, Rows)> {
+    let (content, sum) = bytes.split_last_chunk()?;
+    if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
+        return None;
+    }
+    let (sequence, mut rest) = content.strip_prefix(MAGIC)?.split_first_chunk()?;
+    let mut rows = Rows::default();
+    while !rest.is_empty() {
+        let table = Table::named(str::from_utf8(take_field(&mut rest)?).ok()?)?;
+        let key = str::from_utf8(take_field(&mut rest)?).ok()?.to_owned();
+        let value = take_field(&mut rest)?.to_vec();
+        rows.insert(table, key, value);
+    }
+    Some((u64::from_le_bytes(*sequence), rows))
+}
+
+fn take_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, after) = rest.split_first_chunk()?;
+    let (field, after) = after.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+    *rest = after;
+    Some(field)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(value: &str) -> Batch {
+        let mut batch = Batch::default();
+        batch.put(Table::Meta, "key".to_owned(), value.as_bytes().to_vec());
+        batch
+    }
+
+    fn value(directory: &Path) -> Option<Vec<u8>> {
+        read(directory)?
+            .find(Table::Meta, "key")
+            .map(<[u8]>::to_vec)
+    }
+
+    #[test]
+    fn the_newest_whole_slot_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(value(directory.path()), None);
+        for text in ["one", "two", "three"] {
+            write(directory.path(), &batch(text)).unwrap();
+            assert_eq!(value(directory.path()).unwrap(), text.as_bytes());
+        }
+        let newest = path(directory.path(), 0);
+        let mut bytes = std::fs::read(&newest).unwrap();
+        bytes[20] ^= 1;
+        std::fs::write(&newest, bytes).unwrap();
+        assert_eq!(value(directory.path()).unwrap(), b"two");
+    }
+}

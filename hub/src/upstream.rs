@@ -1,0 +1,305 @@
+//! The way to the API server: two pools of connections that never share one, and the state of the
+//! link. An API server prefers a client certificate to a token, so a pod's request on a connection
+//! of the node would be the node's.
+
+pub(crate) mod cloud_identity;
+mod connector;
+pub(crate) mod link;
+pub(crate) mod upgrade;
+pub(crate) mod watcher;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bytes::{Bytes, BytesMut};
+use culvert_daemon::Drain;
+use http::{Request, Response, Uri, header};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::Config;
+use cloud_identity::{CloudIdentity, CloudTls};
+use connector::{Connector, Protocols};
+use watcher::LinkWatch;
+
+/// Any error of a body.
+pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
+/// The body of a request or answer, as it streams through.
+pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
+
+/// Silence on a connection of HTTP/2 before it is asked whether it is alive.
+const PING_AFTER: Duration = Duration::from_secs(6);
+/// With [`PING_AFTER`], a dead connection ends after 18 s, as a tunnel does.
+const PING_TIMEOUT: Duration = Duration::from_secs(12);
+/// The API server's own limit of a request is 60 s.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// What one answer may have under way: 20 MB/s at 50 ms.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
+/// Larger heads are refused, as on the node port.
+const MAX_HEAD: u32 = 64 << 10;
+/// How often kubelet's certificate is looked at.
+const RELOAD: Duration = Duration::from_secs(30);
+
+/// As whom a request goes to the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Credential {
+    /// With the certificate of the node.
+    Node,
+    /// With the token in the request, on a connection without a certificate.
+    Bearer,
+}
+
+/// Why no answer came.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SendError {
+    #[error("send the request to the API server")]
+    Send(#[from] hyper_util::client::legacy::Error),
+    #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
+    Head,
+    #[error("the link to the API server is down")]
+    LinkDown,
+}
+
+/// The API server.
+pub(crate) struct Upstream {
+    server: Uri,
+    pub(crate) link: LinkWatch,
+    pub(crate) identity: Arc<CloudIdentity>,
+    tls: CloudTls,
+    pools: Mutex<Arc<Pools>>,
+    /// Connections that carry an upgrade.
+    pub(crate) upgrades: upgrade::Upgrades,
+}
+
+/// The connections in use. Those of a dropped generation end with their last request.
+struct Pools {
+    node: Client<Connector, Body>,
+    bearer: Client<Connector, Body>,
+    /// Ends all of them at once.
+    abandoned: CancellationToken,
+}
+
+impl Upstream {
+    /// Reads the credentials. A certificate that is not there yet, or has expired, is no error:
+    /// the link is then down.
+    pub(crate) fn new(config: &Config, identity: Arc<CloudIdentity>) -> Result<Self> {
+        let tls = CloudTls::new(&config.cloud, &identity)?;
+        let link = LinkWatch::new();
+        let server = config.cloud.server.clone();
+        let pools = Pools::new(&server, &tls, &link).context("use the address of the API server")?;
+        Ok(Self {
+            server,
+            link,
+            identity,
+            tls,
+            pools: Mutex::new(Arc::new(pools)),
+            upgrades: upgrade::Upgrades::default(),
+        })
+    }
+
+    /// Sends a request, and returns when the head of the answer is there.
+    pub(crate) async fn send(
+        &self,
+        credential: Credential,
+        request: Request<Body>,
+    ) -> Result<Response<Incoming>, SendError> {
+        let pools = self.pools();
+        let pool = match credential {
+            Credential::Node => &pools.node,
+            Credential::Bearer => &pools.bearer,
+        };
+        let mut link = self.link.subscribe();
+        let answer = tokio::select! {
+            answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(request))) => answer,
+            _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
+        };
+        Ok(answer.map_err(|_| SendError::Head)??)
+    }
+
+    /// Asks whether the API server is there. An error is for people.
+    pub(crate) async fn probe(&self) -> Result<(), String> {
+        let mut request = Request::new(empty());
+        *request.uri_mut() = Uri::from_static("/readyz");
+        let pools = self.pools();
+        let answer = pools.node.request(self.outgoing(request));
+        match timeout(PROBE_TIMEOUT, answer).await {
+            Err(_) => Err("a probe had no answer within 3 s".to_owned()),
+            Ok(Err(error)) => Err(format!("a probe failed: {}", culvert_daemon::chain(&error))),
+            Ok(Ok(answer)) if answer.status().is_server_error() => {
+                Err(format!("a probe was answered with {}", answer.status()))
+            }
+            Ok(Ok(_)) => Ok(()),
+        }
+    }
+
+    /// Ends all connections, and with them whatever waits on them.
+    pub(crate) fn abandon_connections(&self) {
+        self.renew_pools().abandoned.cancel();
+        self.upgrades.end_all();
+    }
+
+    /// Replaces the pools; returns the old ones, whose requests go on.
+    fn renew_pools(&self) -> Arc<Pools> {
+        let new = Pools::new(&self.server, &self.tls, &self.link)
+            .expect("the address has been used before");
+        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *pools, Arc::new(new))
+    }
+
+    fn pools(&self) -> Arc<Pools> {
+        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.clone()
+    }
+
+    /// The request as it goes to the API server: without what concerns one connection only.
+    fn outgoing(&self, mut request: Request<Body>) -> Request<Body> {
+        *request.uri_mut() = self.absolute(request.uri());
+        *request.version_mut() = http::Version::HTTP_11;
+        remove_hop_by_hop(request.headers_mut());
+        request.headers_mut().remove(header::HOST);
+        request
+    }
+
+    fn absolute(&self, uri: &Uri) -> Uri {
+        let mut parts = self.server.clone().into_parts();
+        parts.path_and_query = uri.path_and_query().cloned();
+        if parts.path_and_query.is_none() {
+            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
+        }
+        Uri::from_parts(parts).expect("scheme, authority and path are all there")
+    }
+
+    /// Follows the file with the node's certificate until the drain begins.
+    ///
+    /// # Errors
+    /// None; the type is that of a supervised task.
+    pub(crate) async fn follow_certificate(self: Arc<Self>, drain: Drain) -> Result<()> {
+        let mut problem = culvert_daemon::Problem::default();
+        loop {
+            let changed = self.identity.reload();
+            let error = changed.as_ref().err().map(|error| culvert_daemon::chain(error));
+            if let Some(error) = problem.news(error) {
+                tracing::warn!(error, "the node's certificate stays as it was");
+            }
+            if changed.unwrap_or(false) {
+                tracing::info!("the node's certificate for the API server was read");
+                drop(self.renew_pools());
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RELOAD) => {}
+                () = drain.begun() => return Ok(()),
+            }
+        }
+    }
+}
+
+impl Pools {
+    fn new(server: &Uri, tls: &CloudTls, link: &LinkWatch) -> std::io::Result<Self> {
+        let abandoned = CancellationToken::new();
+        let pool = |tls| {
+            let connector = Connector::new(server, tls, Protocols::Http2OrHttp1, link.clone())?;
+            Ok::<_, std::io::Error>(client(connector, abandoned.clone()))
+        };
+        Ok(Self {
+            node: pool(&tls.node)?,
+            bearer: pool(&tls.bearer)?,
+            abandoned,
+        })
+    }
+}
+
+fn client(connector: Connector, abandoned: CancellationToken) -> Client<Connector, Body> {
+    Client::builder(Connections { abandoned })
+        .timer(TokioTimer::new())
+        .pool_timer(TokioTimer::new())
+        .http2_keep_alive_interval(PING_AFTER)
+        .http2_keep_alive_timeout(PING_TIMEOUT)
+        .http2_keep_alive_while_idle(true)
+        .http2_initial_stream_window_size(STREAM_WINDOW)
+        .http2_initial_connection_window_size(CONNECTION_WINDOW)
+        .http2_max_header_list_size(MAX_HEAD)
+        .build(connector)
+}
+
+/// Runs the tasks of connections: each ends with its connection, or when the pool is abandoned.
+#[derive(Clone)]
+struct Connections {
+    abandoned: CancellationToken,
+}
+
+impl<F> hyper::rt::Executor<F> for Connections
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let abandoned = self.abandoned.clone();
+        TokioExecutor::new().execute(async move {
+            abandoned.run_until_cancelled(task).await;
+        });
+    }
+}
+
+/// Headers that concern one connection (RFC 9110, section 7.6.1).
+pub(crate) fn remove_hop_by_hop(headers: &mut http::HeaderMap) {
+    let named: Vec<_> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse::<header::HeaderName>().ok())
+        .collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [
+        header::CONNECTION,
+        header::HeaderName::from_static("keep-alive"),
+        header::HeaderName::from_static("proxy-connection"),
+        header::PROXY_AUTHENTICATE,
+        header::PROXY_AUTHORIZATION,
+        header::TE,
+        header::TRAILER,
+        header::TRANSFER_ENCODING,
+        header::UPGRADE,
+    ] {
+        headers.remove(name);
+    }
+}
+
+/// A body without bytes.
+pub(crate) fn empty() -> Body {
+    Empty::new().map_err(|never| match never {}).boxed_unsync()
+}
+
+/// A body of these bytes.
+pub(crate) fn full(bytes: impl Into<Bytes>) -> Body {
+    http_body_util::Full::new(bytes.into())
+        .map_err(|never| match never {})
+        .boxed_unsync()
+}
+
+/// All bytes of a body. `None`: it did not arrive whole, or is longer than `limit`.
+pub(crate) async fn collect<B>(mut body: B, limit: usize) -> Option<Bytes>
+where
+    B: hyper::body::Body<Data = Bytes> + Unpin,
+{
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        if let Ok(bytes) = frame.ok()?.into_data() {
+            if all.len() + bytes.len() > limit {
+                return None;
+            }
+            all.extend_from_slice(&bytes);
+        }
+    }
+    Some(all.freeze())
+}

@@ -1,0 +1,179 @@
+//! The node's certificate for the API server, and the authority of the API server's own. Kubelet
+//! renews the certificate in its file, so the file is followed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustls::client::ResolvesClientCert;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+use crate::crypto::provider;
+use crate::kubeconfig::{Kubeconfig, PemSource};
+
+/// Why the credentials cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CredentialError {
+    #[error("read the {what}")]
+    Read {
+        what: &'static str,
+        source: std::io::Error,
+    },
+    #[error("the {what} is not PEM")]
+    Pem {
+        what: &'static str,
+        source: rustls::pki_types::pem::Error,
+    },
+    #[error("the {what} names no certificate")]
+    Empty { what: &'static str },
+    #[error("use the {what}")]
+    Use {
+        what: &'static str,
+        source: rustls::Error,
+    },
+    #[error("the certificate of the node was made by the local authority, not by the cluster")]
+    Local,
+}
+
+/// The node's identity at the API server. It may change while the program runs.
+#[derive(Debug)]
+pub(crate) struct CloudIdentity {
+    certificate: PemSource,
+    key: PemSource,
+    /// Of the local authority: kubelet may put the certificate that it has from there into the
+    /// file, and no API server would take it.
+    local_authority: CertificateDer<'static>,
+    current: Mutex<Option<Arc<CertifiedKey>>>,
+}
+
+impl CloudIdentity {
+    pub(crate) fn new(cloud: &Kubeconfig, local_authority: CertificateDer<'static>) -> Self {
+        Self {
+            certificate: cloud.certificate.clone(),
+            key: cloud.key.clone(),
+            local_authority,
+            current: Mutex::new(None),
+        }
+    }
+
+    /// Reads the files again. `true`: there is another certificate now.
+    pub(crate) fn reload(&self) -> Result<bool, CredentialError> {
+        const WHAT: &str = "certificate of the node";
+        const KEY: &str = "key of the node";
+        let read = |source: &PemSource, what| {
+            source
+                .read()
+                .map_err(|source| CredentialError::Read { what, source })
+        };
+        let chain = certificates(&read(&self.certificate, WHAT)?, WHAT)?;
+        if self.is_local(&chain[0]) {
+            return Err(CredentialError::Local);
+        }
+        if self
+            .current()
+            .is_some_and(|current| current.cert.first() == chain.first())
+        {
+            return Ok(false);
+        }
+        let key = PrivateKeyDer::from_pem_slice(&read(&self.key, KEY)?)
+            .map_err(|source| CredentialError::Pem { what: KEY, source })?;
+        let made = CertifiedKey::from_der(chain, key, &provider())
+            .map_err(|source| CredentialError::Use { what: WHAT, source })?;
+        *self.lock() = Some(Arc::new(made));
+        Ok(true)
+    }
+
+    /// Whether a client has shown the node's own certificate, or another one for the same key.
+    pub(crate) fn has_key_of(&self, certificate: &CertificateDer<'_>) -> bool {
+        let Some(current) = self.current() else {
+            return false;
+        };
+        let own = current.cert.first().and_then(public_key);
+        own.is_some() && own == public_key(certificate)
+    }
+
+    fn is_local(&self, certificate: &CertificateDer<'_>) -> bool {
+        let issuer = X509Certificate::from_der(certificate);
+        let local = X509Certificate::from_der(&self.local_authority);
+        match (issuer, local) {
+            (Ok((_, leaf)), Ok((_, local))) => leaf.issuer() == local.subject(),
+            (Ok(_) | Err(_), Ok(_) | Err(_)) => false,
+        }
+    }
+
+    fn current(&self) -> Option<Arc<CertifiedKey>> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<CertifiedKey>>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResolvesClientCert for CloudIdentity {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.current()
+    }
+
+    fn has_certs(&self) -> bool {
+        self.current().is_some()
+    }
+}
+
+/// The key in a certificate, as bytes of its SubjectPublicKeyInfo.
+fn public_key(certificate: &CertificateDer<'_>) -> Option<Vec<u8>> {
+    let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
+    Some(parsed.public_key().raw.to_vec())
+}
+
+fn certificates(
+    pem: &[u8],
+    what: &'static str,
+) -> Result<Vec<CertificateDer<'static>>, CredentialError> {
+    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let all = all.map_err(|source| CredentialError::Pem { what, source })?;
+    if all.is_empty() {
+        return Err(CredentialError::Empty { what });
+    }
+    Ok(all)
+}
+
+/// TLS to the API server: as the node, and as nobody (a bearer token then says who asks).
+pub(crate) struct CloudTls {
+    pub(crate) node: Arc<ClientConfig>,
+    pub(crate) bearer: Arc<ClientConfig>,
+}
+
+impl CloudTls {
+    pub(crate) fn new(
+        cloud: &Kubeconfig,
+        identity: &Arc<CloudIdentity>,
+    ) -> Result<Self, CredentialError> {
+        const WHAT: &str = "authority of the API server";
+        let pem = cloud
+            .authority
+            .read()
+            .map_err(|source| CredentialError::Read { what: WHAT, source })?;
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates(&pem, WHAT)? {
+            roots
+                .add(certificate)
+                .map_err(|source| CredentialError::Use { what: WHAT, source })?;
+        }
+        let config = || {
+            ClientConfig::builder_with_provider(provider())
+                .with_safe_default_protocol_versions()
+                .map(|builder| builder.with_root_certificates(roots.clone()))
+                .map_err(|source| CredentialError::Use { what: WHAT, source })
+        };
+        let mut node = config()?.with_client_cert_resolver(identity.clone());
+        // A session of an earlier certificate would be resumed with that certificate's name.
+        node.resumption = rustls::client::Resumption::disabled();
+        Ok(Self {
+            node: node.into(),
+            bearer: config()?.with_no_client_auth().into(),
+        })
+    }
+}

@@ -1,0 +1,118 @@
+//! Upgraded connections: exec, attach and port-forward, as SPDY or WebSocket. Each has a connection
+//! of HTTP/1.1 of its own to the API server.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use http::{HeaderMap, Request, Response, StatusCode, header};
+use http_body_util::BodyExt;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::copy_bidirectional;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::connector::{Connector, Protocols};
+use super::{Body, BodyError, Credential, Upstream};
+
+/// The API server dials kubelet before it answers.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(35);
+
+/// Why an upgrade could not be passed on.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpgradeError {
+    #[error("connect to the API server")]
+    Connect(#[from] io::Error),
+    #[error("speak HTTP with the API server")]
+    Http(#[from] hyper::Error),
+    #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
+    Head,
+}
+
+/// The tasks that relay upgraded connections.
+#[derive(Default)]
+pub(crate) struct Upgrades(Mutex<JoinSet<()>>);
+
+impl Upgrades {
+    /// Ends all relays: the link is down, and a terminal that hangs is worse than one that ends.
+    pub(super) fn end_all(&self) {
+        self.tasks().abort_all();
+    }
+
+    fn tasks(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether a request asks for another protocol than HTTP.
+pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
+    let asks = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .any(|word| word.trim().eq_ignore_ascii_case("upgrade"));
+    asks && headers.contains_key(header::UPGRADE)
+}
+
+impl Upstream {
+    /// Passes an upgrade on. If the API server agrees, a task relays bytes until either end closes.
+    pub(crate) async fn upgrade(
+        &self,
+        credential: Credential,
+        mut request: Request<Body>,
+    ) -> Result<Response<Body>, UpgradeError> {
+        let tls = match credential {
+            Credential::Node => &self.tls.node,
+            Credential::Bearer => &self.tls.bearer,
+        };
+        let connector = Connector::new(&self.server, tls, Protocols::Http1, self.link.clone())?;
+        let stream = connector.connect().await?;
+        let (mut sender, connection) = http1::handshake(stream).await?;
+        let client = hyper::upgrade::on(&mut request);
+        self.prepare(&mut request);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            // Its end is an error or an end for the request too, which reports it.
+            connection.with_upgrades().await.ok();
+        });
+        let mut answer = timeout(HEAD_TIMEOUT, sender.send_request(request))
+            .await
+            .map_err(|_| UpgradeError::Head)??;
+        let server = hyper::upgrade::on(&mut answer);
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            let mut relays = self.upgrades.tasks();
+            while relays.try_join_next().is_some() {}
+            relays.spawn(async move {
+                let _connection = tasks;
+                if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
+                    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+                    // An end without notice is a usual end of a terminal.
+                    copy_bidirectional(&mut client, &mut server).await.ok();
+                }
+            });
+            return Ok(answer.map(|body| body.map_err(BodyError::from).boxed_unsync()));
+        }
+        // The connection lives as long as the body of the refusal.
+        Ok(answer.map(|body| {
+            let body = body.map_err(BodyError::from).map_frame(move |frame| {
+                let _connection = &tasks;
+                frame
+            });
+            body.boxed_unsync()
+        }))
+    }
+
+    /// Keeps the headers of the upgrade, and names the API server as host.
+    fn prepare(&self, request: &mut Request<Body>) {
+        let path = request.uri().path_and_query().cloned();
+        if let Some(path) = path {
+            *request.uri_mut() = path.into();
+        }
+        let host = self.server.authority().map(|it| it.as_str()).unwrap_or_default();
+        if let Ok(host) = host.parse() {
+            request.headers_mut().insert(header::HOST, host);
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! Watches the link: counts bytes as life, probes the API server where nothing else tells, and
+//! tells everybody when the state changes.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use anyhow::Result;
+use culvert_daemon::{Drain, jittered};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep};
+
+use super::Upstream;
+use super::link::{Link, LinkState, Observation};
+
+/// Silence after which an API server is asked whether it is there. Connections of HTTP/2 ask it
+/// themselves after 6 s.
+const ASK_AFTER: Duration = Duration::from_secs(8);
+/// Silence after which an open connection is dead: three times as long as that of the pings.
+const DEAD_AFTER: Duration = Duration::from_secs(18);
+/// How often silence is measured.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// The state of the link for the rest of the program.
+#[derive(Clone, Debug)]
+pub(crate) struct LinkStatus {
+    pub(crate) state: LinkState,
+    pub(crate) since: SystemTime,
+    pub(crate) reason: String,
+}
+
+impl LinkStatus {
+    pub(crate) fn is_up(&self) -> bool {
+        self.state == LinkState::Up
+    }
+}
+
+/// What is known of the link. Clones share it.
+#[derive(Clone)]
+pub(crate) struct LinkWatch(Arc<Shared>);
+
+struct Shared {
+    link: Mutex<Link>,
+    status: watch::Sender<LinkStatus>,
+    start: Instant,
+    /// Milliseconds from `start` to the last byte.
+    last_heard: AtomicU64,
+    connections: AtomicU64,
+    /// A try failed: the next probe is due now.
+    suspect: Notify,
+}
+
+impl LinkWatch {
+    pub(crate) fn new() -> Self {
+        let status = LinkStatus {
+            state: LinkState::Down,
+            since: SystemTime::now(),
+            reason: "not connected yet".to_owned(),
+        };
+        Self(Arc::new(Shared {
+            link: Mutex::new(Link::new()),
+            status: watch::Sender::new(status),
+            start: Instant::now(),
+            last_heard: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+            suspect: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn status(&self) -> LinkStatus {
+        self.0.status.borrow().clone()
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.0.status.borrow().is_up()
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<LinkStatus> {
+        self.0.status.subscribe()
+    }
+
+    /// Takes an observation. `reason` is for people.
+    pub(crate) fn observe(&self, observation: Observation, reason: &str) {
+        let changed = self.link().observe(observation);
+        if let Some(state) = changed {
+            tracing::info!(?state, reason, "the link to the API server changed");
+            self.0.status.send_replace(LinkStatus {
+                state,
+                since: SystemTime::now(),
+                reason: reason.to_owned(),
+            });
+        } else if observation == Observation::TryFailed && self.is_up() {
+            self.0.suspect.notify_one();
+        }
+    }
+
+    /// Counts the bytes that a connection receives.
+    pub(crate) fn listen_on<S>(&self, stream: S) -> HeardStream<S> {
+        self.0.connections.fetch_add(1, Ordering::Relaxed);
+        self.heard();
+        HeardStream {
+            stream,
+            link: self.clone(),
+        }
+    }
+
+    fn link(&self) -> std::sync::MutexGuard<'_, Link> {
+        self.0.link.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn heard(&self) {
+        let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.0.last_heard.store(now, Ordering::Relaxed);
+    }
+
+    fn silence(&self) -> Duration {
+        let heard = Duration::from_millis(self.0.last_heard.load(Ordering::Relaxed));
+        self.0.start.elapsed().saturating_sub(heard)
+    }
+
+    fn has_connections(&self) -> bool {
+        self.0.connections.load(Ordering::Relaxed) > 0
+    }
+}
+
+/// A connection whose received bytes count as life of the API server.
+pub(crate) struct HeardStream<S> {
+    stream: S,
+    link: LinkWatch,
+}
+
+impl<S> Drop for HeardStream<S> {
+    fn drop(&mut self) {
+        self.link.0.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for HeardStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.link.heard();
+        }
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for HeardStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[std::io::IoSlice<'_>],
+    ) -> Poll<std::io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// Probes until the drain begins.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub(crate) async fn watch_link(upstream: Arc<Upstream>, drain: Drain) -> Result<()> {
+    let watching = async {
+        probe(&upstream).await;
+        loop {
+            if upstream.link.is_up() {
+                watch_while_up(&upstream).await;
+            } else {
+                // Nothing that hangs on the dead link may keep anybody waiting.
+                upstream.abandon_connections();
+                probe_while_down(&upstream).await;
+            }
+        }
+    };
+    tokio::select! {
+        () = watching => {}
+        () = drain.begun() => {}
+    }
+    Ok(())
+}
+
+async fn watch_while_up(upstream: &Upstream) {
+    let link = &upstream.link;
+    while link.is_up() {
+        let suspect = tokio::select! {
+            () = sleep(LOOK) => false,
+            () = link.0.suspect.notified() => true,
+        };
+        let silence = link.silence();
+        if link.has_connections() && silence >= DEAD_AFTER {
+            link.observe(Observation::Silence, "the API server is silent");
+        } else if suspect || silence >= ASK_AFTER {
+            probe(upstream).await;
+        } else if silence <= 2 * LOOK {
+            link.observe(Observation::Heard, "bytes came");
+        }
+    }
+}
+
+async fn probe_while_down(upstream: &Upstream) {
+    while !upstream.link.is_up() {
+        let pause = upstream.link.link().pause();
+        sleep(jittered(pause)).await;
+        probe(upstream).await;
+    }
+}
+
+async fn probe(upstream: &Upstream) {
+    match upstream.probe().await {
+        Ok(()) => upstream
+            .link
+            .observe(Observation::ProbeAnswered, "the API server answers"),
+        Err(reason) => upstream.link.observe(Observation::TryFailed, &reason),
+    }
+}

@@ -1,0 +1,82 @@
+//! Watches. A cut does not end one: it stays open and silent, and is opened again at the API server
+//! from the last event that its client has.
+
+mod position;
+mod session;
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+
+use crate::answers::{local, refusal};
+use crate::cache::Identity;
+use crate::server::identity::Proof;
+use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed, };
+use crate::upstream::{Body, remove_hop_by_hop};
+use crate::wire::Encoding;
+use session::{Client, Session};
+
+/// Answers a request to watch.
+pub(crate) async fn answer(
+    hub: Arc<Hub>,
+    proof: Proof,
+    identity: Option<Identity>,
+    read: Read,
+    mut request: Request<Body>,
+) -> Response<Body> {
+    make_readable(request.headers_mut());
+    let again = Again::of(&request);
+    let silent = |hub: Arc<Hub>, reason: &str| {
+        let client = Client {
+            hub,
+            proof: proof.clone(),
+            reader: identity.clone()?,
+            read: read.clone(),
+            again: again.clone(),
+        };
+        Some(from_memory(client).unwrap_or_else(|| refusal::unavailable(reason)))
+    };
+    if !hub.upstream.link.is_up() {
+        let reason = hub.upstream.link.status().reason;
+        return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
+    }
+    let answer = match hub.upstream.send(proof.credential(), request).await {
+        Ok(answer) => answer,
+        Err(error) => {
+            let reason = culvert_daemon::chain(&error);
+            return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
+        }
+    };
+    let Some(reader) = hub.learn(&proof, answer.status()) else {
+        return relayed(answer);
+    };
+    hub.record_verdict(&reader, &read, answer.status());
+    let understood = answer.status() == StatusCode::OK
+        && is_encoded_as(answer.headers(), read.encoding())
+        && may_be_kept(&reader, &read);
+    if !understood {
+        return relayed(answer);
+    }
+    let client = Client {
+        hub,
+        proof,
+        reader,
+        read,
+        again,
+    };
+    let (mut head, body) = answer.into_parts();
+    remove_hop_by_hop(&mut head.headers);
+    Response::from_parts(head, Session::passed_on(client, body).into_body())
+}
+
+/// `None`: this identity never got an answer to it, or it is not known.
+fn from_memory(client: Client) -> Option<Response<Body>> {
+    let snapshot = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
+    let age = snapshot.age;
+    let content_type = match client.read.encoding() {
+        Encoding::Json => "application/json",
+        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
+    };
+    let body = Session::from_memory(client, &snapshot).into_body();
+    Some(local::with_age(Response::new(body), content_type, age))
+}

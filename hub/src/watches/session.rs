@@ -1,0 +1,422 @@
+//! One client's watch, from its first event to its end. It is the body of the answer: when the
+//! client goes, all of it goes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use culvert_daemon::{Backoff, jittered};
+use futures_util::stream;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::position::{Position, resumed};
+use crate::answers::local;
+use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
+use crate::metrics::Splice;
+use crate::request::options::AskedVersion;
+use crate::server::identity::Proof;
+use crate::server::{Again, Hub, Read, is_encoded_as};
+use crate::upstream::watcher::LinkStatus;
+use crate::upstream::{Body, BodyError};
+use crate::wire::split::EventSplitter;
+use crate::wire::status::Status;
+use crate::wire::{Encoding, Event, EventKind, TypeMeta};
+
+/// How often a silent watch says how far it has come, as the API server does.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// The shortest life that the API server gives to a watch without `timeoutSeconds`.
+const LEAST_LIFE: Duration = Duration::from_secs(1800);
+/// An end this early is still the one that the client asked for.
+const END_TOLERANCE: Duration = Duration::from_secs(2);
+/// After a cut, all watches of a node are opened again within this time, its pods first.
+const NODE_SPREAD: Duration = Duration::from_secs(2);
+/// Those of others, so that many nodes do not all ask at once.
+const OTHERS_SPREAD: Duration = Duration::from_secs(30);
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_LONGEST: Duration = Duration::from_secs(10);
+
+/// Who watches what.
+pub(crate) struct Client {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) proof: Proof,
+    pub(crate) reader: Identity,
+    pub(crate) read: Read,
+    /// To ask again.
+    pub(crate) again: Again,
+}
+
+impl Client {
+    fn encoding(&self) -> Encoding {
+        self.read.encoding()
+    }
+
+    /// How long to wait after a cut.
+    fn spread(&self) -> Duration {
+        let resource = &self.read.scope.representation.resource;
+        match self.reader {
+            Identity::Node if resource.group.is_empty() && resource.resource == "pods" => {
+                Duration::ZERO
+            }
+            Identity::Node => NODE_SPREAD,
+            Identity::ServiceAccount { .. } | Identity::User(_) => OTHERS_SPREAD,
+        }
+    }
+}
+
+/// A watch of the API server.
+struct Live {
+    body: Incoming,
+    splitter: EventSplitter,
+    /// The beginning of an event: its client gets whole events only, so that another connection
+    /// can go on after any of them.
+    begun: BytesMut,
+    copy: WatchCopy,
+}
+
+enum State {
+    Live(Live),
+    /// The events were not understood: they are passed on as they come, to the end.
+    Raw(Incoming),
+    /// Nothing comes until the link is back.
+    Silent,
+    Ended,
+}
+
+/// The watch.
+pub(crate) struct Session {
+    client: Client,
+    state: State,
+    position: Position,
+    item_type: Option<TypeMeta>,
+    /// What the client is to get next.
+    out: VecDeque<Bytes>,
+    link: watch::Receiver<LinkStatus>,
+    /// When a client that asked for an end expects it.
+    ends_at: Option<Instant>,
+    started: Instant,
+    retry: Backoff,
+    next_bookmark: Instant,
+}
+
+impl Session {
+    /// A watch that the API server has begun to answer.
+    pub(crate) fn passed_on(client: Client, body: Incoming) -> Self {
+        let options = &client.read.options;
+        let start = match options.resource_version {
+            _ if options.send_initial_events => WatchStart::Streaming,
+            AskedVersion::At(version) => WatchStart::At(version),
+            AskedVersion::Any | AskedVersion::Newest => WatchStart::Anywhere,
+        };
+        let position = Position::of_request(options);
+        let mut session = Self::new(client, position);
+        session.go_live(body, start);
+        session
+    }
+
+    /// A watch that begins while there is no link.
+    pub(crate) fn from_memory(client: Client, known: &Snapshot) -> Self {
+        let version = known.head.resource_version;
+        let position = Position::of_request(&client.read.options);
+        let told = position == Position::InitialEvents;
+        let mut session = Self::new(client, position);
+        session.item_type = Some(known.item_type.clone());
+        if told {
+            session.tell_members(known);
+            session.position = Position::At(version);
+        }
+        session
+    }
+
+    fn new(client: Client, position: Position) -> Self {
+        let now = Instant::now();
+        let asked = client.read.options.timeout_seconds;
+        let asked = asked.filter(|seconds| *seconds > 0);
+        Self {
+            state: State::Silent,
+            position,
+            item_type: None,
+            out: VecDeque::new(),
+            link: client.hub.upstream.link.subscribe(),
+            ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
+            started: now,
+            retry: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+            next_bookmark: now + BOOKMARK_EVERY,
+            client,
+        }
+    }
+
+    /// The body of the answer.
+    pub(crate) fn into_body(self) -> Body {
+        let events = stream::unfold(self, |mut session| async move {
+            let next = Box::pin(session.next()).await?;
+            Some((next.map(Frame::data), session))
+        });
+        StreamBody::new(events).boxed_unsync()
+    }
+
+    /// What the client gets next. `None`: the end.
+    async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
+        loop {
+            if let Some(bytes) = self.out.pop_front() {
+                return Some(Ok(bytes));
+            }
+            match &mut self.state {
+                State::Ended => return None,
+                State::Raw(body) => match body.frame().await? {
+                    Ok(frame) => {
+                        if let Ok(bytes) = frame.into_data() {
+                            return Some(Ok(bytes));
+                        }
+                    }
+                    Err(error) => return Some(Err(error.into())),
+                },
+                State::Live(live) => {
+                    let frame = tokio::select! {
+                        frame = live.body.frame() => frame,
+                        _ = self.link.wait_for(|link| !link.is_up()) => {
+                            self.state = State::Silent;
+                            continue;
+                        }
+                    };
+                    match frame {
+                        Some(Ok(frame)) => self.take(frame),
+                        Some(Err(_)) => self.lost(),
+                        None => self.upstream_ended(),
+                    }
+                }
+                State::Silent => self.wait_and_resume().await,
+            }
+        }
+    }
+
+    fn go_live(&mut self, body: Incoming, start: WatchStart) {
+        let memory = &self.client.hub.memory;
+        let copy = memory
+            .lock()
+            .cache
+            .start_watch(&self.client.read.scope, start);
+        self.state = State::Live(Live {
+            body,
+            splitter: EventSplitter::new(self.client.encoding()),
+            begun: BytesMut::new(),
+            copy,
+        });
+    }
+
+    /// Takes bytes of the API server: whole events go to the client and to the memory.
+    fn take(&mut self, frame: Frame<Bytes>) {
+        let Ok(bytes) = frame.into_data() else {
+            return;
+        };
+        let mut rest = &bytes[..];
+        while let State::Live(live) = &mut self.state {
+            let before = rest;
+            match live.splitter.next_event(&mut rest) {
+                Ok(Some(event)) => {
+                    // Readers by lines wait for the end of the line.
+                    rest = rest.strip_prefix(b"\n").unwrap_or(rest);
+                    live.begun.extend_from_slice(&before[..before.len() - rest.len()]);
+                    let whole = live.begun.split().freeze();
+                    self.take_event(event, whole);
+                }
+                Ok(None) => {
+                    live.begun.extend_from_slice(before);
+                    return;
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a watch was not understood, and is passed on as it is");
+                    self.pass_on_raw(before, error.reason());
+                    return;
+                }
+            }
+        }
+    }
+
+    fn take_event(&mut self, event: Event, bytes: Bytes) {
+        let client = &self.client;
+        if let State::Live(live) = &mut self.state {
+            let now = client.hub.memory.now();
+            let cache = &mut client.hub.memory.lock().cache;
+            let applied = cache.apply(&mut live.copy, &event, &client.reader, now);
+            if applied == Applied::Behind {
+                client.hub.metrics.copy_is_behind("gap");
+            }
+        }
+        self.position = self.position.after(&event);
+        if matches!(event.kind, EventKind::Error { .. }) {
+            self.state = State::Ended;
+        } else {
+            self.item_type = Some(event.type_meta);
+        }
+        self.out.push_back(bytes);
+    }
+
+    fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
+        let state = std::mem::replace(&mut self.state, State::Ended);
+        if let State::Live(mut live) = state {
+            live.begun.extend_from_slice(rest);
+            self.out.push_back(live.begun.freeze());
+            self.state = State::Raw(live.body);
+            let hub = &self.client.hub;
+            hub.metrics.copy_is_behind(reason);
+            hub.memory.lock().cache.mark_behind(&self.client.read.scope);
+        }
+    }
+
+    /// The API server ended the watch. At the time that the client knows it is the end; earlier
+    /// the API server stops or restarts, which the client does not need to know.
+    fn upstream_ended(&mut self) {
+        let now = Instant::now();
+        let expected = match self.ends_at {
+            Some(end) => now + END_TOLERANCE >= end,
+            None => now >= self.started + LEAST_LIFE,
+        };
+        if expected {
+            self.state = State::Ended;
+        } else {
+            self.lost();
+        }
+    }
+
+    fn lost(&mut self) {
+        self.state = State::Silent;
+    }
+
+    /// While nothing comes: bookmarks, until the watch is open again or its time is over.
+    async fn wait_and_resume(&mut self) {
+        let Position::At(version) = self.position else {
+            // The client has a part of what exists. It starts again.
+            self.state = State::Ended;
+            return;
+        };
+        let mut link = self.link.clone();
+        let (was_up, pause) = (link.borrow().is_up(), self.retry.wait());
+        let spread = jittered(self.client.spread());
+        let due = async move {
+            if was_up {
+                sleep(pause).await;
+            }
+            // Its sender lives as long as the client's hub.
+            link.wait_for(LinkStatus::is_up).await.ok();
+            if !was_up {
+                sleep(spread).await;
+            }
+        };
+        let end = self.ends_at;
+        let over = async move {
+            match end {
+                Some(end) => sleep_until(end).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::pin!(due, over);
+        loop {
+            tokio::select! {
+                () = &mut due => break,
+                () = &mut over => {
+                    self.state = State::Ended;
+                    return;
+                }
+                () = sleep_until(self.next_bookmark) => {
+                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
+                    self.tell_bookmark(version, false);
+                    if !self.out.is_empty() {
+                        return;
+                    }
+                }
+            }
+        }
+        self.resume(version).await;
+    }
+
+    async fn resume(&mut self, version: u64) {
+        let rest = self
+            .ends_at
+            .map(|end| end.saturating_duration_since(Instant::now()));
+        let client = &self.client;
+        let uri = resumed(&client.again.uri, version, rest);
+        let request = client.again.request(uri);
+        let hub = client.hub.clone();
+        match hub.upstream.send(client.proof.credential(), request).await {
+            Ok(answer) => self.resumed_with(answer, version),
+            Err(error) => {
+                tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
+            }
+        }
+    }
+
+    fn resumed_with(&mut self, answer: Response<Incoming>, version: u64) {
+        let status = answer.status();
+        let client = &self.client;
+        let metrics = client.hub.metrics.clone();
+        client.hub.learn(&client.proof, status);
+        client
+            .hub
+            .record_verdict(&client.reader, &client.read, status);
+        match status {
+            StatusCode::OK if is_encoded_as(answer.headers(), client.encoding()) => {
+                metrics.spliced(Splice::Resumed);
+                self.retry.reset();
+                self.go_live(answer.into_body(), WatchStart::At(version));
+            }
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
+                metrics.spliced(Splice::Refused);
+                self.end_with(status, "Unauthorized", "the API server refuses this watch now");
+            }
+            StatusCode::GONE => {
+                metrics.spliced(Splice::Gone);
+                self.end_with(status, "Expired", "too old resource version: list again");
+            }
+            // A later try may be answered otherwise; this one said nothing about the watch.
+            _ => {}
+        }
+    }
+
+    fn end_with(&mut self, code: StatusCode, reason: &'static str, message: &str) {
+        let status = Status {
+            code: code.as_u16(),
+            reason,
+            message: message.to_owned(),
+            retry_after_seconds: None,
+        };
+        let encoding = self.client.encoding();
+        self.out.push_back(status.event(encoding).frame(encoding));
+        self.state = State::Ended;
+    }
+
+    /// What exists, to a client that asked for it with the watch.
+    fn tell_members(&mut self, known: &Snapshot) {
+        let encoding = self.client.encoding();
+        for object in known.items() {
+            let event = Event {
+                kind: EventKind::Added,
+                type_meta: known.item_type.clone(),
+                object: object.clone(),
+            };
+            self.out.push_back(event.frame(encoding));
+        }
+        if self.client.read.options.send_initial_events {
+            self.tell_bookmark(known.head.resource_version, true);
+        }
+    }
+
+    fn tell_bookmark(&mut self, version: u64, initial_events_end: bool) {
+        let wanted = initial_events_end || self.client.read.options.allow_watch_bookmarks;
+        let encoding = self.client.encoding();
+        let known = || {
+            let Client {
+                hub, reader, read, ..
+            } = &self.client;
+            local::snapshot(&hub.memory, reader, read).map(|known| known.item_type)
+        };
+        if wanted && let Some(item_type) = self.item_type.clone().or_else(known) {
+            let event = Event::bookmark(encoding, &item_type, version, initial_events_end);
+            self.out.push_back(event.frame(encoding));
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! One object in JSON: its metadata is read, `managedFields` are cut out, all other bytes stay.
+
+use super::scan::{Member, Members, check, check_depth, text, trim_start};
+use crate::wire::split::SplitError;
+use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
+
+/// Reads the body of a GET.
+pub(in crate::wire) fn read_alone(body: &[u8]) -> Result<(TypeMeta, Object), SplitError> {
+    let object = trim_start(body).trim_ascii_end();
+    check_depth(object)?;
+    let object = read(object)?;
+    Ok((type_meta(&object.bytes)?, object))
+}
+
+/// Reads an object. The metadata are empty if it has none.
+pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
+    check(object)?;
+    let mut metadata = Metadata::default();
+    let mut bytes = Vec::with_capacity(object.len());
+    let mut copied = 0;
+    for member in Members::of(object)? {
+        if member.is(object, "metadata") {
+            let value = &object[member.value.clone()];
+            read_metadata(value, &mut metadata)?;
+            bytes.extend_from_slice(&object[copied..member.value.start]);
+            bytes.extend_from_slice(&without(value, &["managedFields"])?);
+            copied = member.value.end;
+        }
+    }
+    bytes.extend_from_slice(&object[copied..]);
+    Ok(Object {
+        metadata,
+        // Without the capacity that the managed fields had.
+        bytes: bytes.into_boxed_slice().into(),
+    })
+}
+
+fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError> {
+    for member in Members::of(json)? {
+        let value = &json[member.value.clone()];
+        // As if it was missing, as in Go.
+        if value == b"null" {
+            continue;
+        }
+        match &*member.key(json).unwrap_or_default() {
+            "namespace" => metadata.namespace = text(value)?.into_owned(),
+            "name" => metadata.name = text(value)?.into_owned(),
+            "uid" => metadata.uid = text(value)?.into_owned(),
+            "resourceVersion" => metadata.resource_version = resource_version(&text(value)?)?,
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// `kind` and `apiVersion` of an object; empty where it has none.
+pub(super) fn type_meta(object: &[u8]) -> Result<TypeMeta, SplitError> {
+    let word = |name| match member(object, name)? {
+        Some(value) => text(value).map(|text| text.into_owned()),
+        None => Ok(String::new()),
+    };
+    Ok(TypeMeta {
+        api_version: word("apiVersion")?,
+        kind: word("kind")?,
+    })
+}
+
+/// `metadata.labels`
+pub(in crate::wire) fn labels(object: &[u8]) -> Result<Labels, SplitError> {
+    let Some(labels) = metadata_member(object, "labels")? else {
+        return Ok(Labels::new());
+    };
+    Members::of(labels)?
+        .map(|member| {
+            let key = member.key(labels)?.into_owned();
+            let value = text(&labels[member.value.clone()])?.into_owned();
+            Ok((key, value))
+        })
+        .collect()
+}
+
+/// An annotation.
+pub(super) fn annotation(object: &[u8], name: &str) -> Result<Option<String>, SplitError> {
+    let Some(annotations) = metadata_member(object, "annotations")? else {
+        return Ok(None);
+    };
+    let value = member(annotations, name)?;
+    value.map(|value| Ok(text(value)?.into_owned())).transpose()
+}
+
+fn metadata_member<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, SplitError> {
+    match member(object, "metadata")? {
+        Some(metadata) => member(metadata, name),
+        None => Ok(None),
+    }
+}
+
+/// The value of a member. Of several with the same key the last one counts, as in Go.
+pub(super) fn member<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, SplitError> {
+    let found = Members::of(object)?
+        .filter(|member| member.is(object, name))
+        .last();
+    Ok(found.map(|member| &object[member.value]))
+}
+
+/// The object without the members of these names.
+fn without(object: &[u8], names: &[&str]) -> Result<Vec<u8>, SplitError> {
+    let mut members = Members::of(object)?;
+    let is_cut = |member: &Member| names.iter().any(|name| member.is(object, name));
+    if !members.any(|member| is_cut(&member)) {
+        return Ok(object.to_vec());
+    }
+    let mut kept = vec![b'{'];
+    for member in Members::of(object)?.filter(|member| !is_cut(member)) {
+        if kept.len() > 1 {
+            kept.push(b',');
+        }
+        kept.extend_from_slice(&object[member.range()]);
+    }
+    kept.push(b'}');
+    Ok(kept)
+}
+
+impl Object {
+    /// An object in JSON as the items of a built-in list are: without `kind` and `apiVersion`.
+    pub(crate) fn without_type_meta(&self) -> Result<Self, SplitError> {
+        Ok(Self {
+            metadata: self.metadata.clone(),
+            bytes: without(&self.bytes, &["kind", "apiVersion"])?
+                .into_boxed_slice()
+                .into(),
+        })
+    }
+}
+
+/// The object with `kind` and `apiVersion` at its start, where it has them not.
+pub(in crate::wire) fn alone(object: &[u8], type_meta: &TypeMeta) -> Vec<u8> {
+    let has = |name| matches!(member(object, name), Ok(Some(_)));
+    let mut whole = vec![b'{'];
+    for (name, value) in [
+        ("kind", &type_meta.kind),
+        ("apiVersion", &type_meta.api_version),
+    ] {
+        if !has(name) {
+            super::write::put_member(&mut whole, name, value);
+        }
+    }
+    let rest = trim_start(object.get(1..).unwrap_or_default());
+    if whole.len() > 1 && !rest.starts_with(b"}") {
+        whole.push(b',');
+    }
+    whole.extend_from_slice(rest);
+    whole
+}

@@ -1,0 +1,73 @@
+//! JSON that is written here and not cut out of an answer.
+
+use crate::wire::status::Status;
+use crate::wire::{INITIAL_EVENTS_END, ListHead};
+
+/// Appends `"name":"value"`, after a comma if it is not the first member.
+pub(super) fn put_member(out: &mut Vec<u8>, name: &str, value: &str) {
+    if !out.ends_with(b"{") {
+        out.push(b',');
+    }
+    let value = serde_json::Value::from(value);
+    out.extend_from_slice(format!("\"{name}\":{value}").as_bytes());
+}
+
+/// A list up to the bracket before its items.
+pub(in crate::wire) fn list_start(head: &ListHead) -> Vec<u8> {
+    let mut out = vec![b'{'];
+    put_member(&mut out, "kind", &head.type_meta.kind);
+    put_member(&mut out, "apiVersion", &head.type_meta.api_version);
+    out.extend_from_slice(b",\"metadata\":{");
+    for (name, value) in [
+        ("resourceVersion", &head.resource_version_text()),
+        ("continue", &head.continue_token),
+    ] {
+        if !value.is_empty() {
+            put_member(&mut out, name, value);
+        }
+    }
+    out.extend_from_slice(b"},\"items\":[");
+    out
+}
+
+/// What follows the items.
+pub(in crate::wire) const LIST_END: &[u8] = b"]}\n";
+
+/// The object of a BOOKMARK without `kind` and `apiVersion`.
+pub(in crate::wire) fn bookmark(resource_version: u64, initial_events_end: bool) -> Vec<u8> {
+    let mut out = b"{\"metadata\":{".to_vec();
+    put_member(&mut out, "resourceVersion", &resource_version.to_string());
+    out.extend_from_slice(b",\"creationTimestamp\":null");
+    if initial_events_end {
+        out.extend_from_slice(b",\"annotations\":{");
+        put_member(&mut out, INITIAL_EVENTS_END, "true");
+        out.push(b'}');
+    }
+    out.extend_from_slice(b"}}");
+    out
+}
+
+/// A watch event around a complete object.
+pub(in crate::wire) fn event(word: &str, object: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(object.len() + 40);
+    out.push(b'{');
+    put_member(&mut out, "type", word);
+    out.extend_from_slice(b",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+    out
+}
+
+/// A `Status` without `kind` and `apiVersion`.
+pub(in crate::wire) fn status(status: &Status) -> Vec<u8> {
+    let mut out = b"{\"metadata\":{}".to_vec();
+    put_member(&mut out, "status", "Failure");
+    put_member(&mut out, "message", &status.message);
+    put_member(&mut out, "reason", status.reason);
+    if let Some(seconds) = status.retry_after_seconds {
+        let details = format!(",\"details\":{{\"retryAfterSeconds\":{seconds}}}");
+        out.extend_from_slice(details.as_bytes());
+    }
+    out.extend_from_slice(format!(",\"code\":{}}}", status.code).as_bytes());
+    out
+}

@@ -1,0 +1,82 @@
+//! Protobuf on the wire. Of each message only the fields that the hub needs are known by number;
+//! all others are passed on as bytes.
+//!
+//! The numbers are those of `generated.proto` in apimachinery (`pkg/runtime`, `pkg/apis/meta/v1`).
+
+pub(super) mod events;
+mod field;
+pub(super) mod list;
+pub(super) mod object;
+pub(super) mod write;
+
+/// What every body but a watch begins with. In a watch, every object does.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// `runtime.Unknown`, the envelope of an object.
+mod unknown {
+    pub(super) const TYPE_META: u64 = 1;
+    pub(super) const RAW: u64 = 2;
+    pub(super) const CONTENT_ENCODING: u64 = 3;
+    pub(super) const CONTENT_TYPE: u64 = 4;
+}
+
+/// `runtime.TypeMeta`
+mod type_meta {
+    pub(super) const API_VERSION: u64 = 1;
+    pub(super) const KIND: u64 = 2;
+}
+
+/// A list of any kind.
+mod list_fields {
+    pub(super) const METADATA: u64 = 1;
+    pub(super) const ITEMS: u64 = 2;
+}
+
+/// `meta.v1.ListMeta`
+mod list_meta {
+    pub(super) const SELF_LINK: u64 = 1;
+    pub(super) const RESOURCE_VERSION: u64 = 2;
+    pub(super) const CONTINUE: u64 = 3;
+}
+
+/// `metadata` of an object of any kind.
+const METADATA: u64 = 1;
+
+/// `meta.v1.ObjectMeta`
+mod object_meta {
+    pub(super) const NAME: u64 = 1;
+    pub(super) const NAMESPACE: u64 = 3;
+    pub(super) const UID: u64 = 5;
+    pub(super) const RESOURCE_VERSION: u64 = 6;
+    pub(super) const LABELS: u64 = 11;
+    pub(super) const ANNOTATIONS: u64 = 12;
+    pub(super) const MANAGED_FIELDS: u64 = 17;
+}
+
+/// An entry of a map of strings.
+mod map_entry {
+    pub(super) const KEY: u64 = 1;
+    pub(super) const VALUE: u64 = 2;
+}
+
+/// `meta.v1.WatchEvent`, and the `RawExtension` in it.
+mod watch_event {
+    pub(super) const TYPE: u64 = 1;
+    pub(super) const OBJECT: u64 = 2;
+    pub(super) const OBJECT_RAW: u64 = 1;
+}
+
+/// `meta.v1.Status`, and the `StatusDetails` in it.
+mod status {
+    pub(super) const METADATA: u64 = 1;
+    pub(super) const STATUS: u64 = 2;
+    pub(super) const MESSAGE: u64 = 3;
+    pub(super) const REASON: u64 = 4;
+    pub(super) const DETAILS: u64 = 5;
+    pub(super) const CODE: u64 = 6;
+    pub(super) const DETAILS_NAME: u64 = 1;
+    pub(super) const DETAILS_GROUP: u64 = 2;
+    pub(super) const DETAILS_KIND: u64 = 3;
+    pub(super) const DETAILS_RETRY_AFTER: u64 = 5;
+    pub(super) const DETAILS_UID: u64 = 6;
+}

@@ -1,0 +1,158 @@
+//! Splitters: they take a response body in chunks and give out its objects, events and list head.
+//! They hold one object at most, so a list of 20 MB costs no 20 MB.
+
+use super::{Encoding, Event, ListHead, Object, TypeMeta, json, protobuf};
+
+/// The longest object that is read, in bytes. The API server refuses objects over 1.5 MiB in its
+/// own encoding; base64 in JSON makes them longer by a third.
+pub(crate) const OBJECT_MAX: usize = 2 << 20;
+/// The longest part of a list outside its items that is read, in bytes. The longest known is a
+/// `continue` token of a few hundred.
+pub(crate) const HEAD_MAX: usize = 64 << 10;
+/// How deep JSON may nest. The API server's own limit is 10,000; real objects stay below 50.
+pub(crate) const DEPTH_MAX: usize = 1_000;
+
+/// What the buffer of a splitter keeps of its capacity after a long object: a watch is open for
+/// long, and few objects are longer than this.
+pub(super) const KEPT_CAPACITY: usize = 16 << 10;
+
+/// Why a body cannot be split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum SplitError {
+    #[error("an object is longer than {limit} bytes")]
+    ObjectTooLong { limit: usize },
+    #[error("the head of a list is longer than {limit} bytes")]
+    HeadTooLong { limit: usize },
+    #[error("JSON nests deeper than {limit} levels")]
+    TooDeep { limit: usize },
+    #[error("the body is not the JSON that was expected: {expected}")]
+    Json { expected: &'static str },
+    #[error("the body is not the protobuf that was expected: {expected}")]
+    Protobuf { expected: &'static str },
+    #[error("the body is not a list")]
+    NotAList,
+    #[error("an object has no name")]
+    Unnamed,
+    #[error("a resource version is not a number")]
+    ResourceVersion,
+    #[error("a watch event has an unknown type")]
+    EventType,
+    #[error("the body ends too early")]
+    EndsEarly,
+}
+
+impl SplitError {
+    /// The label of a metric.
+    pub(crate) fn reason(&self) -> &'static str {
+        match self {
+            Self::ObjectTooLong { .. } => "object_too_long",
+            Self::HeadTooLong { .. } => "head_too_long",
+            Self::TooDeep { .. } => "too_deep",
+            Self::Json { .. } => "json",
+            Self::Protobuf { .. } => "protobuf",
+            Self::NotAList => "not_a_list",
+            Self::Unnamed => "unnamed",
+            Self::ResourceVersion => "resource_version",
+            Self::EventType => "event_type",
+            Self::EndsEarly => "ends_early",
+        }
+    }
+}
+
+/// Splits the body of a list. After an error it must not be used again.
+#[derive(Debug)]
+pub(crate) enum ListSplitter {
+    Json(json::list::ListSplitter),
+    Protobuf(protobuf::list::ListSplitter),
+}
+
+impl ListSplitter {
+    pub(crate) fn new(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Json => Self::Json(json::list::ListSplitter::default()),
+            Encoding::Protobuf => Self::Protobuf(protobuf::list::ListSplitter::default()),
+        }
+    }
+
+    /// The next item, and `chunk` without the bytes that were read. `None`: the chunk is used up.
+    pub(crate) fn next_item(&mut self, chunk: &mut &[u8]) -> Result<Option<Object>, SplitError> {
+        match self {
+            Self::Json(splitter) => splitter.next_item(chunk),
+            Self::Protobuf(splitter) => splitter.next_item(chunk),
+        }
+    }
+
+    /// The body has ended.
+    pub(crate) fn finish(self) -> Result<ListHead, SplitError> {
+        match self {
+            Self::Json(splitter) => splitter.finish(),
+            Self::Protobuf(splitter) => splitter.finish(),
+        }
+    }
+}
+
+/// Splits the body of a watch. After an error it must not be used again.
+#[derive(Debug)]
+pub(crate) enum EventSplitter {
+    Json(json::events::EventSplitter),
+    Protobuf(protobuf::events::EventSplitter),
+}
+
+impl EventSplitter {
+    pub(crate) fn new(encoding: Encoding) -> Self {
+        match encoding {
+            Encoding::Json => Self::Json(json::events::EventSplitter::default()),
+            Encoding::Protobuf => Self::Protobuf(protobuf::events::EventSplitter::default()),
+        }
+    }
+
+    /// The next event, and `chunk` without the bytes that were read. `None`: the chunk is used up.
+    pub(crate) fn next_event(&mut self, chunk: &mut &[u8]) -> Result<Option<Event>, SplitError> {
+        match self {
+            Self::Json(splitter) => splitter.next_event(chunk),
+            Self::Protobuf(splitter) => splitter.next_event(chunk),
+        }
+    }
+
+    /// Whether the bytes so far end where an event ends. A watch may be cut anywhere; the begun
+    /// event is then lost, and was given to nobody.
+    pub(crate) fn is_between_events(&self) -> bool {
+        match self {
+            Self::Json(splitter) => splitter.is_between_events(),
+            Self::Protobuf(splitter) => splitter.is_between_events(),
+        }
+    }
+}
+
+/// Collects the body of one object, as GET answers it.
+#[derive(Debug)]
+pub(crate) struct ObjectSplitter {
+    encoding: Encoding,
+    body: Vec<u8>,
+}
+
+impl ObjectSplitter {
+    pub(crate) fn new(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            body: Vec::new(),
+        }
+    }
+
+    pub(crate) fn push(&mut self, chunk: &[u8]) -> Result<(), SplitError> {
+        if self.body.len() + chunk.len() > OBJECT_MAX {
+            return Err(SplitError::ObjectTooLong { limit: OBJECT_MAX });
+        }
+        self.body.extend_from_slice(chunk);
+        Ok(())
+    }
+
+    /// The body has ended. The metadata may be empty: what is not an object of a collection, such
+    /// as a `Table` or a list of API resources, has none.
+    pub(crate) fn finish(self) -> Result<(TypeMeta, Object), SplitError> {
+        match self.encoding {
+            Encoding::Json => json::object::read_alone(&self.body),
+            Encoding::Protobuf => protobuf::object::read_alone(&self.body),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! `Status`: how the API server says that something did not work.
+
+use bytes::Bytes;
+
+use super::{Encoding, Event, EventKind, Metadata, Object, TypeMeta, json, protobuf};
+
+/// A `Status` of a failure.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Status {
+    /// The HTTP status.
+    pub(crate) code: u16,
+    /// What clients look at: `Expired`, `ServiceUnavailable`, `NotFound`.
+    pub(crate) reason: &'static str,
+    /// For people.
+    pub(crate) message: String,
+    pub(crate) retry_after_seconds: Option<u32>,
+}
+
+impl Status {
+    /// The body of an answer.
+    pub(crate) fn body(&self, encoding: Encoding) -> Bytes {
+        let (type_meta, object) = self.object(encoding);
+        object.alone(encoding, &type_meta)
+    }
+
+    /// The ERROR event that ends a watch.
+    pub(crate) fn event(&self, encoding: Encoding) -> Event {
+        let (type_meta, object) = self.object(encoding);
+        Event {
+            kind: EventKind::Error { code: self.code },
+            type_meta,
+            object,
+        }
+    }
+
+    fn object(&self, encoding: Encoding) -> (TypeMeta, Object) {
+        let bytes = match encoding {
+            Encoding::Json => json::write::status(self),
+            Encoding::Protobuf => protobuf::write::status(self),
+        };
+        let type_meta = TypeMeta {
+            api_version: "v1".to_owned(),
+            kind: "Status".to_owned(),
+        };
+        let object = Object {
+            metadata: Metadata::default(),
+            bytes: bytes.into(),
+        };
+        (type_meta, object)
+    }
+}

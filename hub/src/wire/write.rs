@@ -1,0 +1,152 @@
+//! Writers: what was split is put together again, as the API server would send it.
+
+use bytes::{Bytes, BytesMut};
+
+use super::split::SplitError;
+use super::{Encoding, Event, EventKind, Labels, ListHead, Metadata, Object, TypeMeta};
+use super::{json, protobuf};
+
+/// Writes a list piece by piece.
+#[derive(Debug)]
+pub(crate) struct ListWriter {
+    encoding: Encoding,
+    content_length: u64,
+    item_written: bool,
+}
+
+impl ListWriter {
+    /// Appends the part before the items to `out`. `lengths` are those of `Object::bytes` of all
+    /// items that will follow: protobuf says how long the list is before its first item.
+    pub(crate) fn begin(
+        encoding: Encoding,
+        head: &ListHead,
+        lengths: impl Iterator<Item = usize>,
+        out: &mut BytesMut,
+    ) -> Self {
+        let (start, items_length, end) = match encoding {
+            Encoding::Json => {
+                let (count, sum) = lengths.fold((0, 0), |(count, sum), length| {
+                    (count + 1, sum + length as u64)
+                });
+                let commas = u64::saturating_sub(count, 1);
+                (
+                    json::write::list_start(head),
+                    sum + commas,
+                    json::write::LIST_END,
+                )
+            }
+            Encoding::Protobuf => {
+                let sum = lengths.map(protobuf::write::item_length).sum();
+                let start = protobuf::write::list_start(head, sum);
+                (start, sum, protobuf::write::ENVELOPE_END)
+            }
+        };
+        out.extend_from_slice(&start);
+        Self {
+            encoding,
+            content_length: (start.len() + end.len()) as u64 + items_length,
+            item_written: false,
+        }
+    }
+
+    /// The length of the whole body.
+    pub(crate) fn content_length(&self) -> u64 {
+        self.content_length
+    }
+
+    /// Appends an item to `out`, given its `Object::bytes`.
+    pub(crate) fn item(&mut self, bytes: &[u8], out: &mut BytesMut) {
+        match self.encoding {
+            Encoding::Json if self.item_written => out.extend_from_slice(b","),
+            Encoding::Json => {}
+            Encoding::Protobuf => {
+                out.extend_from_slice(&protobuf::write::item_start(bytes.len()));
+            }
+        }
+        out.extend_from_slice(bytes);
+        self.item_written = true;
+    }
+
+    /// Appends the part after the items to `out`.
+    pub(crate) fn end(self, out: &mut BytesMut) {
+        out.extend_from_slice(match self.encoding {
+            Encoding::Json => json::write::LIST_END,
+            Encoding::Protobuf => protobuf::write::ENVELOPE_END,
+        });
+    }
+}
+
+/// A whole list, given the `Object::bytes` of its items.
+pub(crate) fn list(encoding: Encoding, head: &ListHead, items: &[Bytes]) -> Bytes {
+    let mut out = BytesMut::new();
+    let mut writer = ListWriter::begin(encoding, head, items.iter().map(Bytes::len), &mut out);
+    for item in items {
+        writer.item(item, &mut out);
+    }
+    writer.end(&mut out);
+    out.freeze()
+}
+
+impl Object {
+    /// The object as the body of an answer: with `kind` and `apiVersion`, in protobuf in its
+    /// envelope.
+    pub(crate) fn alone(&self, encoding: Encoding, type_meta: &TypeMeta) -> Bytes {
+        match encoding {
+            Encoding::Json => {
+                let mut body = json::object::alone(&self.bytes, type_meta);
+                body.push(b'\n');
+                body.into()
+            }
+            Encoding::Protobuf => protobuf::write::envelope(type_meta, &self.bytes).into(),
+        }
+    }
+
+    /// The labels, for selectors.
+    pub(crate) fn labels(&self, encoding: Encoding) -> Result<Labels, SplitError> {
+        match encoding {
+            Encoding::Json => json::object::labels(&self.bytes),
+            Encoding::Protobuf => protobuf::object::labels(&self.bytes),
+        }
+    }
+}
+
+impl Event {
+    /// A BOOKMARK: all before this resource version has been sent. `type_meta` is that of the
+    /// objects of the watch.
+    pub(crate) fn bookmark(
+        encoding: Encoding,
+        type_meta: &TypeMeta,
+        resource_version: u64,
+        initial_events_end: bool,
+    ) -> Self {
+        let bytes = match encoding {
+            Encoding::Json => json::write::bookmark(resource_version, initial_events_end),
+            Encoding::Protobuf => protobuf::write::bookmark(resource_version, initial_events_end),
+        };
+        Self {
+            kind: EventKind::Bookmark { initial_events_end },
+            type_meta: type_meta.clone(),
+            object: Object {
+                metadata: Metadata {
+                    resource_version,
+                    ..Metadata::default()
+                },
+                bytes: bytes.into(),
+            },
+        }
+    }
+
+    /// The bytes of the event in the body of a watch.
+    pub(crate) fn frame(&self, encoding: Encoding) -> Bytes {
+        let word = self.kind.word();
+        match encoding {
+            Encoding::Json => {
+                let object = json::object::alone(&self.object.bytes, &self.type_meta);
+                json::write::event(word, &object).into()
+            }
+            Encoding::Protobuf => {
+                protobuf::write::event(word, &self.type_meta, &self.object.bytes).into()
+            }
+        }
+    }
+}
