@@ -15,7 +15,7 @@ use culvert_lab::{interrupt, progress, workspace};
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 15] = [
+const TARGETS: [&str; 20] = [
     "behind_label",
     "certificate",
     "connect_request",
@@ -25,12 +25,17 @@ const TARGETS: [&str; 15] = [
     "forward",
     "frames",
     "join_token",
+    "list_json",
+    "list_protobuf",
     "name_head",
     "predecessor",
     "proxy_header",
+    "request_info",
     "saved_directory",
+    "selector",
     "signing_request",
     "token_file",
+    "watch_events",
 ];
 
 /// The version of cargo-fuzz that the flags here are for.
