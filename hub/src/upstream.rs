@@ -3,7 +3,7 @@
 //! of the node would be the node's.
 
 pub(crate) mod cloud_identity;
-mod connector;
+pub(crate) mod connector;
 pub(crate) mod link;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
