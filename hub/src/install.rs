@@ -65,7 +65,11 @@ pub(crate) fn install(installation: &Installation) -> Result<()> {
     let state = &installation.state;
     // The original is kept before anything else is written; kubelet's own file comes last.
     write(&state.cloud_kubeconfig(), &original, 0o600)?;
-    write(&state.local(CERTIFICATE), issued.certificate.as_bytes(), 0o644)?;
+    write(
+        &state.local(CERTIFICATE),
+        issued.certificate.as_bytes(),
+        0o644,
+    )?;
     write(&state.local(KEY), issued.key.as_bytes(), 0o600)?;
     write(&state.local(INSTALLED), new.as_bytes(), 0o600)?;
     let mode = mode_of(&installation.kubeconfig)?;
@@ -112,8 +116,14 @@ pub(crate) fn check(installation: &Installation) -> Result<()> {
         Present::NotInstalled => {
             let cloud = Kubeconfig::parse(&installation.kubeconfig, &installation.original()?)?;
             let state = installation.state.path().display();
-            println!("install would keep {path}, which leads to {}, in {state},", cloud.server);
-            println!("and write another one there:\n{}", installation.new_kubeconfig());
+            println!(
+                "install would keep {path}, which leads to {}, in {state},",
+                cloud.server
+            );
+            println!(
+                "and write another one there:\n{}",
+                installation.new_kubeconfig()
+            );
         }
     }
     Ok(())

@@ -116,6 +116,8 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
             gate.close(status.reason);
             hub.memory.write_soon();
         }
-        link.changed().await.context("the link is watched no more")?;
+        link.changed()
+            .await
+            .context("the link is watched no more")?;
     }
 }

@@ -146,8 +146,7 @@ impl TestCluster {
         };
         let server = self.address.parse().unwrap();
         let link = LinkWatch::new();
-        let connector =
-            Connector::new(&server, &tls, Protocols::Http2OrHttp1, link).unwrap();
+        let connector = Connector::new(&server, &tls, Protocols::Http2OrHttp1, link).unwrap();
         TestClient {
             http: Client::builder(TokioExecutor::new()).build(connector),
             address: self.address.clone(),
@@ -203,7 +202,9 @@ impl TestClient {
 
 async fn whole(answer: Response<Incoming>) -> (u16, String) {
     let status = answer.status().as_u16();
-    let body = timeout(DEADLINE, answer.into_body().collect()).await.unwrap();
+    let body = timeout(DEADLINE, answer.into_body().collect())
+        .await
+        .unwrap();
     let body: Bytes = body.unwrap().to_bytes();
     (status, String::from_utf8(body.to_vec()).unwrap())
 }

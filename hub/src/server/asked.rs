@@ -211,6 +211,9 @@ mod tests {
         let value = HeaderValue::from_static("application/cbor, application/json");
         headers.insert(header::ACCEPT, value);
         make_readable(&mut headers);
-        assert_eq!(headers[header::ACCEPT].to_str().unwrap().trim(), "application/json");
+        assert_eq!(
+            headers[header::ACCEPT].to_str().unwrap().trim(),
+            "application/json"
+        );
     }
 }

@@ -77,7 +77,9 @@ impl NodePort {
 
     /// The bound address; tests bind port 0.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
-        self.listener.local_addr().context("read the node port's address")
+        self.listener
+            .local_addr()
+            .context("read the node port's address")
     }
 
     /// Serves until the drain has begun and the last request has ended.
@@ -183,8 +185,7 @@ impl Connection {
             .keep_alive_timeout(2 * PING)
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
-        let mut served =
-            std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
+        let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = served.as_mut() => return ended,
             () = self.drain.begun() => served.as_mut().graceful_shutdown(),

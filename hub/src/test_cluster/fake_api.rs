@@ -70,7 +70,11 @@ impl FakeApi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}", listener.local_addr().unwrap());
         let mut server = JoinSet::new();
-        server.spawn(serve(listener, TlsAcceptor::from(Arc::new(tls)), shared.clone()));
+        server.spawn(serve(
+            listener,
+            TlsAcceptor::from(Arc::new(tls)),
+            shared.clone(),
+        ));
         Self {
             address,
             authority: certificate.pem().into_bytes(),
@@ -184,7 +188,9 @@ impl Shared {
 
     fn watch(self: Arc<Self>, query: &str) -> Response<Body> {
         self.watches.fetch_add(1, Ordering::Relaxed);
-        let from = query.split('&').find_map(|pair| pair.strip_prefix("resourceVersion="));
+        let from = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("resourceVersion="));
         let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or(0);
         if from < *self.oldest.lock().unwrap() {
             return json(410, r#"{"kind":"Status","code":410}"#.to_owned());
@@ -193,17 +199,20 @@ impl Shared {
         let next = usize::try_from(from.saturating_sub(99)).unwrap();
         let events = stream::unfold((history, next), |(mut history, next)| async move {
             let event = {
-                let history = history.wait_for(|history| history.len() > next).await.ok()?;
+                let history = history
+                    .wait_for(|history| history.len() > next)
+                    .await
+                    .ok()?;
                 let (word, name, version) = &history[next];
-                let object = pod(name, *version).replacen(
-                    '{',
-                    r#"{"kind":"Pod","apiVersion":"v1","#,
-                    1,
-                );
+                let object =
+                    pod(name, *version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
                 format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
             };
             let frame = Frame::data(Bytes::from(event));
-            Some((Ok::<_, crate::upstream::BodyError>(frame), (history, next + 1)))
+            Some((
+                Ok::<_, crate::upstream::BodyError>(frame),
+                (history, next + 1),
+            ))
         });
         let mut answer = Response::new(StreamBody::new(events).boxed_unsync());
         let json = http::HeaderValue::from_static("application/json");

@@ -220,7 +220,8 @@ impl Session {
                 Ok(Some(event)) => {
                     // Readers by lines wait for the end of the line.
                     rest = rest.strip_prefix(b"\n").unwrap_or(rest);
-                    live.begun.extend_from_slice(&before[..before.len() - rest.len()]);
+                    live.begun
+                        .extend_from_slice(&before[..before.len() - rest.len()]);
                     let whole = live.begun.split().freeze();
                     self.take_event(event, whole);
                 }
@@ -366,7 +367,11 @@ impl Session {
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 metrics.spliced(Splice::Refused);
-                self.end_with(status, "Unauthorized", "the API server refuses this watch now");
+                self.end_with(
+                    status,
+                    "Unauthorized",
+                    "the API server refuses this watch now",
+                );
             }
             StatusCode::GONE => {
                 metrics.spliced(Splice::Gone);
