@@ -87,14 +87,8 @@ impl TestCluster {
     /// Ends the hub as SIGTERM does, and starts another on the same disk.
     async fn restart(mut self) -> Self {
         self.drain.begin();
-        let writer_and_link = async {
-            // The node port waits for clients, whose watches stay open.
-            for _ in 0..2 {
-                self.tasks.join_next().await;
-            }
-        };
-        timeout(DEADLINE, writer_and_link).await.unwrap();
-        self.tasks.shutdown().await;
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        timeout(DEADLINE, ended).await.unwrap();
         let Self { api, state, .. } = self;
         Self::start_with(api, state).await
     }

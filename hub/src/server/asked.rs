@@ -171,10 +171,10 @@ mod tests {
 
     fn read(uri: &'static str) -> Read {
         let plan = Plan::new(&Method::GET, &Uri::from_static(uri), &HeaderMap::new());
-        match plan {
-            Plan::Read(read) => read,
-            other => panic!("{uri}: {other:?}"),
-        }
+        let Plan::Read(read) = plan else {
+            panic!("{uri}: {plan:?}");
+        };
+        read
     }
 
     #[test]

@@ -136,9 +136,10 @@ impl Connection {
             .and_then(|chain| chain.first())
             .is_some_and(|leaf| self.certificates.is_node(leaf));
         let http2 = session.alpn_protocol() == Some(b"h2");
-        let ended = match http2 {
-            true => self.serve_http2(stream, is_node).await,
-            false => self.serve_http1(stream, is_node).await,
+        let ended = if http2 {
+            self.serve_http2(stream, is_node).await
+        } else {
+            self.serve_http1(stream, is_node).await
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a client's connection ended");

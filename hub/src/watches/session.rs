@@ -79,7 +79,7 @@ struct Live {
 }
 
 enum State {
-    Live(Live),
+    Live(Box<Live>),
     /// The events were not understood: they are passed on as they come, to the end.
     Raw(Incoming),
     /// Nothing comes until the link is back.
@@ -200,12 +200,12 @@ impl Session {
             .lock()
             .cache
             .start_watch(&self.client.read.scope, start);
-        self.state = State::Live(Live {
+        self.state = State::Live(Box::new(Live {
             body,
             splitter: EventSplitter::new(self.client.encoding()),
             begun: BytesMut::new(),
             copy,
-        });
+        }));
     }
 
     /// Takes bytes of the API server: whole events go to the client and to the memory.
