@@ -83,6 +83,13 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Runs the hub.
     Run(RunArgs),
+    /// Points kubelet to the hub: makes a certificate for it and changes its kubeconfig, whose
+    /// original is kept.
+    Install(KubeletArgs),
+    /// Puts kubelet's kubeconfig back, byte for byte.
+    Uninstall(KubeletArgs),
+    /// Says what `install` would change, and changes nothing.
+    Check(KubeletArgs),
     /// Prints what the running hub knows: the link, and whether the node would survive a reboot.
     Status,
     /// Changes what the running hub logs, until the next change or restart.
@@ -133,6 +140,19 @@ pub(crate) struct RunArgs {
         value_parser = parse_duration,
     )]
     pub(crate) grace: Duration,
+}
+
+/// The kubelet of this node.
+#[derive(clap::Args, Debug)]
+pub(crate) struct KubeletArgs {
+    /// Kubelet's kubeconfig.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_KUBELET_KUBECONFIG",
+        value_name = "FILE",
+        default_value = "/etc/kubernetes/kubelet.conf"
+    )]
+    pub(crate) kubelet_kubeconfig: PathBuf,
 }
 
 #[cfg(test)]

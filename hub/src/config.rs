@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use culvert_daemon::AdminListen;
 
-use crate::args::{Args, RunArgs};
+use crate::args::{Args, KubeletArgs, RunArgs};
+use crate::install::Installation;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
 
 /// Where kubeadm puts kubelet's kubeconfig.
@@ -79,6 +80,17 @@ impl Args {
             },
             grace: run.grace,
         })
+    }
+}
+
+impl Args {
+    /// What `install` and its like work on.
+    pub(crate) fn installation(&self, kubelet: &KubeletArgs) -> Installation {
+        Installation {
+            state: StateDir::new(self.state_dir.clone()),
+            kubeconfig: kubelet.kubelet_kubeconfig.clone(),
+            listen: self.listen,
+        }
     }
 }
 

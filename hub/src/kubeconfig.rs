@@ -249,9 +249,7 @@ users:
         let expected = Kubeconfig {
             server: "https://10.0.0.1:6443".parse().unwrap(),
             authority: PemSource::Inline(b"ca".to_vec()),
-            certificate: PemSource::File(
-                "/var/lib/kubelet/pki/kubelet-client-current.pem".into(),
-            ),
+            certificate: PemSource::File("/var/lib/kubelet/pki/kubelet-client-current.pem".into()),
             key: PemSource::File("/etc/kubernetes/pki/kubelet.key".into()),
         };
         assert_eq!(read, expected);

@@ -16,6 +16,9 @@ mod authority;
 mod cache;
 mod config;
 mod crypto;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+mod install;
 mod kubeconfig;
 mod memory;
 mod metrics;
@@ -26,6 +29,8 @@ mod server;
 mod status;
 #[allow(dead_code, reason = "compaction comes later")]
 mod store;
+#[cfg(test)]
+mod test_cluster;
 mod upstream;
 mod watches;
 #[allow(dead_code, reason = "shared scopes, which read labels, come later")]
@@ -49,6 +54,9 @@ async fn start(args: Args) -> Result<()> {
             let logs = Logs::init(&args.log, args.log_format)?;
             run::run(args.config(run)?, logs).await
         }
+        Command::Install(kubelet) => install::install(&args.installation(kubelet)),
+        Command::Uninstall(kubelet) => install::uninstall(&args.installation(kubelet)),
+        Command::Check(kubelet) => install::check(&args.installation(kubelet)),
         Command::Status => status::print(args.admin_listen).await,
         Command::Log(command) => command.run(&args.admin_socket).await,
     }

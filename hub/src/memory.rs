@@ -187,7 +187,11 @@ impl Kept {
             batch.put(Table::Tokens, key, identity.clone().into_bytes());
         }
         for (request, answer) in &self.token_answers {
-            batch.put(Table::Tokens, format!("{ANSWER_ROW}{request}"), answer.to_vec());
+            batch.put(
+                Table::Tokens,
+                format!("{ANSWER_ROW}{request}"),
+                answer.to_vec(),
+            );
         }
     }
 
@@ -254,7 +258,10 @@ impl MemoryWriter {
             && let Err(error) = self.store.write(&batch, uptime)
         {
             let error = chain(error);
-            tracing::warn!(error, "the disk cannot be written: the memory goes on without it");
+            tracing::warn!(
+                error,
+                "the disk cannot be written: the memory goes on without it"
+            );
         }
         if rescue {
             let essential = self.memory.lock().cache.take_everything(Extent::Essential);

@@ -104,7 +104,9 @@ impl Metrics {
     }
 
     pub(crate) fn copy_is_behind(&self, reason: &'static str) {
-        self.copies_behind.get_or_create(&[("reason", reason)]).inc();
+        self.copies_behind
+            .get_or_create(&[("reason", reason)])
+            .inc();
     }
 
     pub(crate) fn spliced(&self, splice: Splice) {

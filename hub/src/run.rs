@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use culvert_daemon::{
-    Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, raise_open_file_limit,
-    report_to_systemd, use_small_pages,
+    Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, chain,
+    raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use prometheus_client::registry::Registry;
 
 use crate::answers::copy::Copies;
 use crate::authority::LocalAuthority;
 use crate::config::Config;
-use crate::memory::Memory;
+use crate::memory::{Memory, MemoryWriter};
 use crate::metrics::Metrics;
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
@@ -29,21 +29,8 @@ use crate::upstream::watcher::watch_link;
 /// A taken port, or a state directory that cannot be used. An unreachable API server is none, nor
 /// is a certificate that has expired or is missing.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let authority = LocalAuthority::open(&config.state)?;
-    let (memory, writer) = Memory::open(&config.state);
-    let cloud = CloudIdentity::new(&config.cloud, authority.certificate().clone());
-    let cloud = Arc::new(cloud);
-    let upstream = Arc::new(Upstream::new(&config, cloud.clone())?);
-    let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
-    let port = NodePort::bind(config.listen, authority.serving()?, certificates).await?;
     let mut registry = Registry::default();
-    let hub = Arc::new(Hub {
-        upstream: upstream.clone(),
-        memory: memory.clone(),
-        limits: Limits::default(),
-        metrics: Arc::new(Metrics::register(&mut registry)),
-        copies: Copies::default(),
-    });
+    let Parts { hub, port, writer } = Parts::open(&config, &mut registry).await?;
     let readiness = Readiness::default();
     let link = readiness.gate("link");
     let pages = Pages {
@@ -71,12 +58,46 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let systemd = report_to_systemd(readiness, &["link"], drain.clone());
     supervisor.spawn_observer("systemd", systemd);
     supervisor.spawn_observer("link status", tell_link(hub.clone(), link));
-    supervisor.spawn("link", watch_link(upstream.clone(), drain.clone()));
-    let certificate = upstream.follow_certificate(drain.clone());
+    supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
+    let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
     supervisor.spawn("disk", writer.run(drain.clone()));
     supervisor.spawn("node port", serve(port, hub, drain));
     supervisor.run().await
+}
+
+/// The hub before it serves.
+pub(crate) struct Parts {
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) port: NodePort,
+    pub(crate) writer: MemoryWriter,
+}
+
+impl Parts {
+    /// Reads the state directory and takes the node port.
+    pub(crate) async fn open(config: &Config, registry: &mut Registry) -> Result<Self> {
+        let authority = LocalAuthority::open(&config.state)?;
+        let (memory, writer) = Memory::open(&config.state);
+        let cloud = CloudIdentity::new(&config.cloud, authority.certificate().clone());
+        let cloud = Arc::new(cloud);
+        if let Err(error) = cloud.reload() {
+            tracing::warn!(
+                error = chain(&error),
+                "the node has no certificate for the API server"
+            );
+        }
+        let upstream = Arc::new(Upstream::new(config, cloud.clone())?);
+        let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
+        let port = NodePort::bind(config.listen, authority.serving()?, certificates).await?;
+        let hub = Arc::new(Hub {
+            upstream,
+            memory,
+            limits: Limits::default(),
+            metrics: Arc::new(Metrics::register(registry)),
+            copies: Copies::default(),
+        });
+        Ok(Self { hub, port, writer })
+    }
 }
 
 async fn serve(port: NodePort, hub: Arc<Hub>, drain: Drain) -> Result<()> {
@@ -95,6 +116,8 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
             gate.close(status.reason);
             hub.memory.write_soon();
         }
-        link.changed().await.context("the link is watched no more")?;
+        link.changed()
+            .await
+            .context("the link is watched no more")?;
     }
 }

@@ -12,8 +12,8 @@ use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
-pub(crate) use self::asked::Read;
 use self::asked::Plan;
+pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
 use self::identity::Proof;
 use self::limits::{Duration, Limits};
@@ -55,7 +55,11 @@ impl Hub {
             Plan::Write(_) => false,
             Plan::Pass => request.uri().path().ends_with("/log"),
         };
-        let duration = if long { Duration::Long } else { Duration::Short };
+        let duration = if long {
+            Duration::Long
+        } else {
+            Duration::Short
+        };
         let Some(permit) = self.limits.admit(&limit_key(&proof), duration) else {
             return refusal::too_many();
         };

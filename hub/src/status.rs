@@ -174,7 +174,10 @@ pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
         "link: {} for {} s ({})",
         summary.link, summary.link_seconds, summary.link_reason
     );
-    println!("sets: {}, of them behind: {}", summary.sets, summary.sets_behind);
+    println!(
+        "sets: {}, of them behind: {}",
+        summary.sets, summary.sets_behind
+    );
     println!(
         "would survive a reboot now: {}, because {}",
         if summary.survives_reboot { "yes" } else { "no" },

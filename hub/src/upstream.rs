@@ -3,7 +3,7 @@
 //! of the node would be the node's.
 
 pub(crate) mod cloud_identity;
-mod connector;
+pub(crate) mod connector;
 pub(crate) mod link;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
@@ -94,7 +94,8 @@ impl Upstream {
         let tls = CloudTls::new(&config.cloud, &identity)?;
         let link = LinkWatch::new();
         let server = config.cloud.server.clone();
-        let pools = Pools::new(&server, &tls, &link).context("use the address of the API server")?;
+        let pools =
+            Pools::new(&server, &tls, &link).context("use the address of the API server")?;
         Ok(Self {
             server,
             link,
@@ -185,7 +186,10 @@ impl Upstream {
         let mut problem = culvert_daemon::Problem::default();
         loop {
             let changed = self.identity.reload();
-            let error = changed.as_ref().err().map(|error| culvert_daemon::chain(error));
+            let error = changed
+                .as_ref()
+                .err()
+                .map(|error| culvert_daemon::chain(error));
             if let Some(error) = problem.news(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
             }

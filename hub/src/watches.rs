@@ -11,7 +11,7 @@ use http::{Request, Response, StatusCode};
 use crate::answers::{local, refusal};
 use crate::cache::Identity;
 use crate::server::identity::Proof;
-use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed, };
+use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed};
 use crate::upstream::{Body, remove_hop_by_hop};
 use crate::wire::Encoding;
 use session::{Client, Session};

@@ -14,7 +14,9 @@ pub(crate) fn unavailable(reason: &str) -> Response<Body> {
     answer(&Status {
         code: 503,
         reason: "ServiceUnavailable",
-        message: format!("the API server cannot be reached, and culvert-hub does not know: {reason}"),
+        message: format!(
+            "the API server cannot be reached, and culvert-hub does not know: {reason}"
+        ),
         retry_after_seconds: Some(RETRY_AFTER),
     })
 }

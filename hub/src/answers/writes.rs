@@ -186,7 +186,9 @@ fn replay_token(hub: &Hub, key: &str) -> Option<Response<Body>> {
     let content_type = http::HeaderValue::from_bytes(&kept[..line]).ok()?;
     let mut answer = Response::new(full(kept.slice(line + 1..)));
     *answer.status_mut() = StatusCode::CREATED;
-    answer.headers_mut().insert(header::CONTENT_TYPE, content_type);
+    answer
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, content_type);
     let local = http::HeaderValue::from_static("local");
     answer.headers_mut().insert(local::HEADER, local);
     Some(answer)
@@ -221,12 +223,20 @@ mod tests {
                 Kind::Token,
             ),
         ] {
-            assert_eq!(kind(&Proof::Node, method, path), expected, "{method} {path}");
+            assert_eq!(
+                kind(&Proof::Node, method, path),
+                expected,
+                "{method} {path}"
+            );
         }
         let token = Proof::Token(crate::server::identity::Token {
             digest: String::new(),
             claimed: Identity::User("x".to_owned()),
         });
-        assert_eq!(kind(&token, "PUT", lease), Kind::Other, "pods are not kubelet");
+        assert_eq!(
+            kind(&token, "PUT", lease),
+            Kind::Other,
+            "pods are not kubelet"
+        );
     }
 }

@@ -75,29 +75,55 @@ impl Snapshot {
 /// older set must not answer then, or the object would go backwards.
 #[derive(Debug, Default)]
 pub(super) struct ServedVersions {
-    /// Resource versions of the sets that answered.
-    by_name: BTreeMap<(Representation, ObjectName), u64>,
+    by_name: BTreeMap<(Representation, ObjectName), Served>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Served {
+    /// Resource version of the set that answered.
+    set: u64,
+    /// A later answer of the API server has an object of at least this resource version.
+    object: u64,
 }
 
 /// Objects whose answers are remembered. Far more than the node asks for by name.
 const SERVED_VERSIONS: usize = 10_000;
 
 impl ServedVersions {
-    fn find(&self, of: &Representation, name: &ObjectName) -> u64 {
+    /// The resource version that a set must have to answer.
+    fn least_set(&self, of: &Representation, name: &ObjectName) -> u64 {
         let key = (of.clone(), name.clone());
-        self.by_name.get(&key).copied().unwrap_or_default()
+        self.by_name.get(&key).map_or(0, |served| served.set)
     }
 
-    fn note(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
+    fn note(&mut self, of: &Representation, name: ObjectName, set: &Set) {
         if self.by_name.len() >= SERVED_VERSIONS {
             self.by_name.clear();
         }
-        self.by_name.insert((of.clone(), name), resource_version);
+        let object = set
+            .generation
+            .members
+            .get(&name)
+            .map(|it| it.metadata.resource_version);
+        let set = set.resource_version();
+        // An object that did not exist is younger than that when it exists.
+        self.by_name.insert(
+            (of.clone(), name),
+            Served {
+                set,
+                object: object.unwrap_or(set),
+            },
+        );
     }
 
-    /// The API server itself answered this GET.
-    pub(super) fn forget(&mut self, of: &Representation, name: &ObjectName) {
-        self.by_name.remove(&(of.clone(), name.clone()));
+    /// The API server itself answered this GET, with this version of the object or with a 404. A
+    /// lagging one may answer with an older version than was served: it does not count.
+    pub(super) fn forget(&mut self, of: &Representation, name: &ObjectName, version: Option<u64>) {
+        let key = (of.clone(), name.clone());
+        let is_newer = |served: &Served| version.is_none_or(|it| it >= served.object);
+        if self.by_name.get(&key).is_some_and(is_newer) {
+            self.by_name.remove(&key);
+        }
     }
 }
 
@@ -129,17 +155,16 @@ impl Cache {
             return GetAnswer::Denied;
         }
         let overlay = self.overlays.find(&scope.representation, &name);
-        let served = self.served.find(&scope.representation, &name);
+        let least = self.served.least_set(&scope.representation, &name);
         let newest =
-            newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= served);
+            newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= least);
         let answer = answer_of(newest.map(|(_, set)| &set.generation), &name, overlay, now);
-        let used = newest.map(|(selection, set)| (selection.clone(), set.resource_version()));
-        if let Some((selection, resource_version)) = used {
-            let representation = scope.representation.clone();
-            self.served.note(&representation, name, resource_version);
+        if let Some((selection, set)) = newest {
+            self.served.note(&scope.representation, name, set);
+            let selection = selection.clone();
             self.touch(
                 &Scope {
-                    representation,
+                    representation: scope.representation.clone(),
                     selection,
                 },
                 identity,

@@ -116,7 +116,8 @@ impl Cache {
             if known.is_some_and(|it| it.metadata.resource_version == resource_version) {
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
-                self.served.forget(&scope.representation, &name);
+                self.served
+                    .forget(&scope.representation, &name, Some(resource_version));
                 self.touch(scope, reader);
                 return Filled::Whole;
             }
@@ -125,7 +126,8 @@ impl Cache {
             return Filled::Older;
         }
         self.overlays.end(&scope.representation.resource, &name);
-        self.served.forget(&scope.representation, &name);
+        self.served
+            .forget(&scope.representation, &name, Some(resource_version));
         let object = self.objects.hold(&scope.representation, object);
         let types = SetTypes {
             item: item_type.clone(),
@@ -153,7 +155,7 @@ impl Cache {
         let namespace = scope.selection.namespace.clone().unwrap_or_default();
         let name = ObjectName { namespace, name };
         self.overlays.end(&scope.representation.resource, &name);
-        self.served.forget(&scope.representation, &name);
+        self.served.forget(&scope.representation, &name, None);
         let Some(sets) = self.sets.get(&scope.representation) else {
             return;
         };

@@ -285,6 +285,11 @@ fn a_get_is_not_answered_from_an_older_set_once_a_newer_one_answered() {
     assert_eq!(got(&mut cache, &NODE, &one("a")), "a@90");
     fill(&mut cache, &labelled("app=x"), 110, &[], at(0));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "unknown");
+    // Nor from the answer of a lagging API server.
+    cache.record_object(&one("a"), &pod_type(), &pod("a", 70), &NODE, at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "unknown");
+    cache.record_object(&one("a"), &pod_type(), &pod("a", 105), &NODE, at(0));
+    assert_eq!(got(&mut cache, &NODE, &one("a")), "a@105");
 }
 
 #[test]

@@ -171,10 +171,10 @@ mod tests {
 
     fn read(uri: &'static str) -> Read {
         let plan = Plan::new(&Method::GET, &Uri::from_static(uri), &HeaderMap::new());
-        match plan {
-            Plan::Read(read) => read,
-            other => panic!("{uri}: {other:?}"),
-        }
+        let Plan::Read(read) = plan else {
+            panic!("{uri}: {plan:?}");
+        };
+        read
     }
 
     #[test]
@@ -211,6 +211,9 @@ mod tests {
         let value = HeaderValue::from_static("application/cbor, application/json");
         headers.insert(header::ACCEPT, value);
         make_readable(&mut headers);
-        assert_eq!(headers[header::ACCEPT].to_str().unwrap().trim(), "application/json");
+        assert_eq!(
+            headers[header::ACCEPT].to_str().unwrap().trim(),
+            "application/json"
+        );
     }
 }

@@ -203,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_token_of_another_kind_is_nobody_else() {
-        let (Proof::Token(one), Proof::Token(other)) = (of_header("Bearer a"), of_header("Bearer b"))
+        let (Proof::Token(one), Proof::Token(other)) =
+            (of_header("Bearer a"), of_header("Bearer b"))
         else {
             panic!("these are tokens");
         };

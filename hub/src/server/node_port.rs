@@ -77,7 +77,9 @@ impl NodePort {
 
     /// The bound address; tests bind port 0.
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
-        self.listener.local_addr().context("read the node port's address")
+        self.listener
+            .local_addr()
+            .context("read the node port's address")
     }
 
     /// Serves until the drain has begun and the last request has ended.
@@ -134,9 +136,10 @@ impl Connection {
             .and_then(|chain| chain.first())
             .is_some_and(|leaf| self.certificates.is_node(leaf));
         let http2 = session.alpn_protocol() == Some(b"h2");
-        let ended = match http2 {
-            true => self.serve_http2(stream, is_node).await,
-            false => self.serve_http1(stream, is_node).await,
+        let ended = if http2 {
+            self.serve_http2(stream, is_node).await
+        } else {
+            self.serve_http1(stream, is_node).await
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a client's connection ended");
@@ -183,8 +186,7 @@ impl Connection {
             .keep_alive_timeout(2 * PING)
             .max_concurrent_streams(MAX_STREAMS)
             .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
-        let mut served =
-            std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
+        let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = served.as_mut() => return ended,
             () = self.drain.begun() => served.as_mut().graceful_shutdown(),

@@ -86,9 +86,9 @@ impl Connector {
 
     async fn dial(self) -> io::Result<CloudStream> {
         let tcp = TcpStream::connect((&*self.host, self.port));
-        let tcp = timeout(CONNECT_TIMEOUT, tcp)
-            .await
-            .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no TCP connection within 3 s"))??;
+        let tcp = timeout(CONNECT_TIMEOUT, tcp).await.map_err(|_| {
+            io::Error::new(io::ErrorKind::TimedOut, "no TCP connection within 3 s")
+        })??;
         tcp.set_nodelay(true)?;
         let socket = SockRef::from(&tcp);
         socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;

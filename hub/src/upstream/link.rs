@@ -53,10 +53,6 @@ impl Link {
         }
     }
 
-    pub(crate) const fn state(&self) -> LinkState {
-        self.state
-    }
-
     /// Takes an observation; returns the new state if it changes.
     pub(crate) const fn observe(&mut self, observation: Observation) -> Option<LinkState> {
         match (self.state, observation) {

@@ -110,7 +110,11 @@ impl Upstream {
         if let Some(path) = path {
             *request.uri_mut() = path.into();
         }
-        let host = self.server.authority().map(|it| it.as_str()).unwrap_or_default();
+        let host = self
+            .server
+            .authority()
+            .map(|it| it.as_str())
+            .unwrap_or_default();
         if let Ok(host) = host.parse() {
             request.headers_mut().insert(header::HOST, host);
         }

@@ -49,7 +49,7 @@ struct Shared {
     /// Milliseconds from `start` to the last byte.
     last_heard: AtomicU64,
     connections: AtomicU64,
-    /// A try failed: the next probe is due now.
+    /// A try failed, or a connection ended: the next probe is due now.
     suspect: Notify,
 }
 
@@ -135,6 +135,8 @@ pub(crate) struct HeardStream<S> {
 impl<S> Drop for HeardStream<S> {
     fn drop(&mut self) {
         self.link.0.connections.fetch_sub(1, Ordering::Relaxed);
+        // It may have ended because the API server is gone.
+        self.link.0.suspect.notify_one();
     }
 }
 
@@ -162,7 +164,10 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for HeardStream<S> {
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+    fn poll_flush(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<std::io::Result<()>> {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
@@ -221,7 +226,10 @@ async fn watch_while_up(upstream: &Upstream) {
         if link.has_connections() && silence >= DEAD_AFTER {
             link.observe(Observation::Silence, "the API server is silent");
         } else if suspect || silence >= ASK_AFTER {
-            probe(upstream).await;
+            if probe(upstream).await {
+                // Connections that end one after the other are no reason to ask all the time.
+                sleep(LOOK).await;
+            }
         } else if silence <= 2 * LOOK {
             link.observe(Observation::Heard, "bytes came");
         }
@@ -236,11 +244,14 @@ async fn probe_while_down(upstream: &Upstream) {
     }
 }
 
-async fn probe(upstream: &Upstream) {
-    match upstream.probe().await {
+/// Whether the API server answered.
+async fn probe(upstream: &Upstream) -> bool {
+    let answer = upstream.probe().await;
+    match &answer {
         Ok(()) => upstream
             .link
             .observe(Observation::ProbeAnswered, "the API server answers"),
-        Err(reason) => upstream.link.observe(Observation::TryFailed, &reason),
+        Err(reason) => upstream.link.observe(Observation::TryFailed, reason),
     }
+    answer.is_ok()
 }

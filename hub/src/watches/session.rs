@@ -79,7 +79,7 @@ struct Live {
 }
 
 enum State {
-    Live(Live),
+    Live(Box<Live>),
     /// The events were not understood: they are passed on as they come, to the end.
     Raw(Incoming),
     /// Nothing comes until the link is back.
@@ -200,12 +200,12 @@ impl Session {
             .lock()
             .cache
             .start_watch(&self.client.read.scope, start);
-        self.state = State::Live(Live {
+        self.state = State::Live(Box::new(Live {
             body,
             splitter: EventSplitter::new(self.client.encoding()),
             begun: BytesMut::new(),
             copy,
-        });
+        }));
     }
 
     /// Takes bytes of the API server: whole events go to the client and to the memory.
@@ -220,7 +220,8 @@ impl Session {
                 Ok(Some(event)) => {
                     // Readers by lines wait for the end of the line.
                     rest = rest.strip_prefix(b"\n").unwrap_or(rest);
-                    live.begun.extend_from_slice(&before[..before.len() - rest.len()]);
+                    live.begun
+                        .extend_from_slice(&before[..before.len() - rest.len()]);
                     let whole = live.begun.split().freeze();
                     self.take_event(event, whole);
                 }
@@ -366,7 +367,11 @@ impl Session {
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
                 metrics.spliced(Splice::Refused);
-                self.end_with(status, "Unauthorized", "the API server refuses this watch now");
+                self.end_with(
+                    status,
+                    "Unauthorized",
+                    "the API server refuses this watch now",
+                );
             }
             StatusCode::GONE => {
                 metrics.spliced(Splice::Gone);

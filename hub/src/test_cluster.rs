@@ -1,0 +1,228 @@
+//! A hub between a client and a fake API server, which can be cut off.
+
+mod fake_api;
+mod tests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use culvert_daemon::{AdminListen, Drain};
+use http::{Request, Response};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::TokioExecutor;
+use prometheus_client::registry::Registry;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::authority::LocalAuthority;
+use crate::config::{Config, StateDir};
+use crate::crypto::provider;
+use crate::kubeconfig::{Kubeconfig, PemSource};
+use crate::run::Parts;
+use crate::server::Hub;
+use crate::upstream::connector::{Connector, Protocols};
+use crate::upstream::watcher::{LinkWatch, watch_link};
+use crate::upstream::{Body, empty, full};
+use fake_api::FakeApi;
+
+/// Longer than the link needs to come back.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// The whole of it.
+struct TestCluster {
+    api: FakeApi,
+    hub: Arc<Hub>,
+    address: String,
+    state: Arc<tempfile::TempDir>,
+    tasks: JoinSet<anyhow::Result<()>>,
+    drain: Drain,
+}
+
+impl TestCluster {
+    async fn start() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        Self::start_with(FakeApi::start().await, Arc::new(state)).await
+    }
+
+    async fn start_with(api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+        let config = Config {
+            state: StateDir::new(state.path().to_owned()),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            admin: AdminListen {
+                program: "culvert-hub",
+                address: "127.0.0.1:0".parse().unwrap(),
+                metrics: None,
+                socket: state.path().join("admin.sock"),
+            },
+            cloud: Kubeconfig {
+                server: api.address.parse().unwrap(),
+                authority: PemSource::Inline(api.authority.clone()),
+                certificate: PemSource::Inline(api.node_certificate.clone()),
+                key: PemSource::Inline(api.node_key.clone()),
+            },
+            grace: Duration::from_secs(1),
+        };
+        let mut registry = Registry::default();
+        let Parts { hub, port, writer } = Parts::open(&config, &mut registry).await.unwrap();
+        let address = format!("https://{}", port.local_addr().unwrap());
+        let (drain, mut tasks) = (Drain::default(), JoinSet::new());
+        tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
+        tasks.spawn(writer.run(drain.clone()));
+        tasks.spawn(port.serve(hub.clone(), drain.clone()));
+        Self {
+            api,
+            hub,
+            address,
+            state,
+            tasks,
+            drain,
+        }
+    }
+
+    /// Ends the hub as SIGTERM does, and starts another on the same disk.
+    async fn restart(mut self) -> Self {
+        self.drain.begin();
+        let ended = async { while self.tasks.join_next().await.is_some() {} };
+        timeout(DEADLINE, ended).await.unwrap();
+        let Self { api, state, .. } = self;
+        Self::start_with(api, state).await
+    }
+
+    async fn link_is(&self, up: bool) {
+        let mut link = self.hub.upstream.link.subscribe();
+        let reached = link.wait_for(|link| link.is_up() == up);
+        timeout(DEADLINE, reached).await.unwrap().unwrap();
+    }
+
+    async fn cut(&self) {
+        self.api.cut();
+        self.link_is(false).await;
+    }
+
+    async fn mend(&self) {
+        self.api.mend();
+        self.link_is(true).await;
+    }
+
+    /// With the certificate that `install` makes for kubelet.
+    fn kubelet(&self) -> TestClient {
+        let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
+        let issued = authority.issue_for_kubelet().unwrap();
+        let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
+        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
+        self.client(Some((chain, key)))
+    }
+
+    /// Without a certificate.
+    fn stranger(&self) -> TestClient {
+        self.client(None)
+    }
+
+    fn client(
+        &self,
+        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    ) -> TestClient {
+        let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(authority.certificate().clone()).unwrap();
+        let tls = rustls::ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots);
+        let tls = match identity {
+            Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
+            None => tls.with_no_client_auth(),
+        };
+        let server = self.address.parse().unwrap();
+        let link = LinkWatch::new();
+        let connector = Connector::new(&server, &tls, Protocols::Http2OrHttp1, link).unwrap();
+        TestClient {
+            http: Client::builder(TokioExecutor::new()).build(connector),
+            address: self.address.clone(),
+            token: None,
+        }
+    }
+}
+
+/// A client of the hub.
+struct TestClient {
+    http: Client<Connector, Body>,
+    address: String,
+    token: Option<&'static str>,
+}
+
+impl TestClient {
+    fn with_token(mut self, token: &'static str) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    async fn send(&self, method: &str, path: &str, body: Body) -> Response<Incoming> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.address))
+            .header("accept", "application/json")
+            .header("content-type", "application/json");
+        if let Some(token) = self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = self.http.request(request.body(body).unwrap());
+        timeout(DEADLINE, answer).await.unwrap().unwrap()
+    }
+
+    /// Status and body.
+    async fn get(&self, path: &str) -> (u16, String) {
+        whole(self.send("GET", path, empty()).await).await
+    }
+
+    async fn write(&self, method: &str, path: &str, body: &'static str) -> (u16, String) {
+        whole(self.send(method, path, full(body)).await).await
+    }
+
+    async fn watch(&self, path: &str) -> TestWatch {
+        let answer = self.send("GET", path, empty()).await;
+        assert_eq!(answer.status(), 200);
+        TestWatch {
+            body: answer.into_body(),
+            read: Vec::new(),
+        }
+    }
+}
+
+async fn whole(answer: Response<Incoming>) -> (u16, String) {
+    let status = answer.status().as_u16();
+    let body = timeout(DEADLINE, answer.into_body().collect())
+        .await
+        .unwrap();
+    let body: Bytes = body.unwrap().to_bytes();
+    (status, String::from_utf8(body.to_vec()).unwrap())
+}
+
+/// A watch in JSON.
+struct TestWatch {
+    body: Incoming,
+    read: Vec<u8>,
+}
+
+impl TestWatch {
+    /// Word and name of the next event, such as `ADDED a`. `None`: the end.
+    async fn next(&mut self) -> Option<String> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = self.read.drain(..=end).collect();
+                let event: serde_json::Value = serde_json::from_slice(&line).unwrap();
+                let name = event["object"]["metadata"]["name"].as_str().unwrap_or("-");
+                return Some(format!("{} {name}", event["type"].as_str().unwrap()));
+            }
+            let frame = timeout(DEADLINE, self.body.frame()).await.unwrap()?;
+            if let Ok(bytes) = frame.unwrap().into_data() {
+                self.read.extend_from_slice(&bytes);
+            }
+        }
+    }
+}

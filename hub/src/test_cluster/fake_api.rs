@@ -1,0 +1,236 @@
+//! A fake API server: pods of one namespace with lists and watches in JSON, leases and tokens. It
+//! can be cut off, and can forget its history.
+
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Method, Request, Response};
+use http_body_util::{BodyExt, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::ServerConfig;
+use rustls::pki_types::PrivateKeyDer;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::crypto::provider;
+use crate::upstream::{Body, full};
+
+/// The server and its credentials.
+pub(super) struct FakeApi {
+    pub(super) address: String,
+    pub(super) authority: Vec<u8>,
+    pub(super) node_certificate: Vec<u8>,
+    pub(super) node_key: Vec<u8>,
+    pub(super) shared: Arc<Shared>,
+    _server: JoinSet<()>,
+}
+
+/// What the fake knows.
+pub(super) struct Shared {
+    cut: watch::Sender<bool>,
+    /// All events so far: word, name, version.
+    history: watch::Sender<Vec<(&'static str, String, u64)>>,
+    /// Watches from earlier versions are answered with 410.
+    oldest: Mutex<u64>,
+    pub(super) lists: AtomicUsize,
+    pub(super) watches: AtomicUsize,
+}
+
+impl FakeApi {
+    pub(super) async fn start() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let mut tls = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![certificate.der().clone()],
+                PrivateKeyDer::Pkcs8(key.serialize_der().into()),
+            )
+            .unwrap();
+        tls.alpn_protocols = vec![b"h2".to_vec()];
+        let shared = Arc::new(Shared {
+            cut: watch::Sender::new(false),
+            history: watch::Sender::new(Vec::new()),
+            oldest: Mutex::new(0),
+            lists: AtomicUsize::new(0),
+            watches: AtomicUsize::new(0),
+        });
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}", listener.local_addr().unwrap());
+        let mut server = JoinSet::new();
+        server.spawn(serve(
+            listener,
+            TlsAcceptor::from(Arc::new(tls)),
+            shared.clone(),
+        ));
+        Self {
+            address,
+            authority: certificate.pem().into_bytes(),
+            node_certificate: certificate.pem().into_bytes(),
+            node_key: key.serialize_pem().into_bytes(),
+            shared,
+            _server: server,
+        }
+    }
+
+    /// Ends all connections and takes no new ones.
+    pub(super) fn cut(&self) {
+        self.shared.cut.send_replace(true);
+    }
+
+    pub(super) fn mend(&self) {
+        self.shared.cut.send_replace(false);
+    }
+
+    /// `ADDED`, `MODIFIED` or `DELETED`.
+    pub(super) fn happens(&self, word: &'static str, name: &str) {
+        self.shared.history.send_modify(|history| {
+            let version = 100 + history.len() as u64;
+            history.push((word, name.to_owned(), version));
+        });
+    }
+
+    /// Forgets what happened: watches have to begin with a list.
+    pub(super) fn forget_history(&self) {
+        *self.shared.oldest.lock().unwrap() = self.shared.version();
+    }
+}
+
+async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        let (stream, _) = listener.accept().await.unwrap();
+        let (acceptor, shared) = (acceptor.clone(), shared.clone());
+        let mut cut = shared.cut.subscribe();
+        if *cut.borrow() {
+            continue;
+        }
+        connections.spawn(async move {
+            let served = async {
+                let Ok(stream) = acceptor.accept(stream).await else {
+                    return;
+                };
+                let service = service_fn(|request| {
+                    let shared = shared.clone();
+                    async move { Ok::<_, Infallible>(shared.answer(&request)) }
+                });
+                // The end of a connection is what the tests are about.
+                http2::Builder::new(TokioExecutor::new())
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await
+                    .ok();
+            };
+            tokio::select! {
+                () = served => {}
+                _ = cut.wait_for(|cut| *cut) => {}
+            }
+        });
+    }
+}
+
+impl Shared {
+    fn version(&self) -> u64 {
+        99 + self.history.borrow().len() as u64
+    }
+
+    fn answer(self: Arc<Self>, request: &Request<Incoming>) -> Response<Body> {
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
+        let bearer = request.headers().get("authorization");
+        if bearer.is_some_and(|value| value == "Bearer revoked") {
+            return json(401, "{}".to_owned());
+        }
+        match (request.method(), path) {
+            (&Method::GET, "/readyz") => json(200, "ok".to_owned()),
+            (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
+                self.watch(query)
+            }
+            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(),
+            (&Method::POST, "/api/v1/namespaces/default/serviceaccounts/app/token") => json(
+                201,
+                r#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"real"}}"#
+                    .to_owned(),
+            ),
+            _ => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+        }
+    }
+
+    fn list(&self) -> Response<Body> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let mut pods = std::collections::BTreeMap::new();
+        for (word, name, version) in &*self.history.borrow() {
+            match *word {
+                "DELETED" => drop(pods.remove(name)),
+                _ => drop(pods.insert(name.clone(), pod(name, *version))),
+            }
+        }
+        let items: Vec<_> = pods.into_values().collect();
+        json(
+            200,
+            format!(
+                r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
+                self.version(),
+                items.join(",")
+            ),
+        )
+    }
+
+    fn watch(self: Arc<Self>, query: &str) -> Response<Body> {
+        self.watches.fetch_add(1, Ordering::Relaxed);
+        let from = query
+            .split('&')
+            .find_map(|pair| pair.strip_prefix("resourceVersion="));
+        let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or(0);
+        if from < *self.oldest.lock().unwrap() {
+            return json(410, r#"{"kind":"Status","code":410}"#.to_owned());
+        }
+        let history = self.history.subscribe();
+        let next = usize::try_from(from.saturating_sub(99)).unwrap();
+        let events = stream::unfold((history, next), |(mut history, next)| async move {
+            let event = {
+                let history = history
+                    .wait_for(|history| history.len() > next)
+                    .await
+                    .ok()?;
+                let (word, name, version) = &history[next];
+                let object =
+                    pod(name, *version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
+                format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
+            };
+            let frame = Frame::data(Bytes::from(event));
+            Some((
+                Ok::<_, crate::upstream::BodyError>(frame),
+                (history, next + 1),
+            ))
+        });
+        let mut answer = Response::new(StreamBody::new(events).boxed_unsync());
+        let json = http::HeaderValue::from_static("application/json");
+        answer.headers_mut().insert("content-type", json);
+        answer
+    }
+}
+
+fn pod(name: &str, version: u64) -> String {
+    format!(
+        r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"u-{name}","resourceVersion":"{version}"}}}}"#
+    )
+}
+
+fn json(status: u16, body: String) -> Response<Body> {
+    let mut answer = Response::new(full(body));
+    *answer.status_mut() = http::StatusCode::from_u16(status).unwrap();
+    let json = http::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert("content-type", json);
+    answer
+}

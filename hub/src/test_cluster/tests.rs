@@ -1,0 +1,159 @@
+//! What clients see of a hub while its link is cut, and after it is back.
+
+use std::sync::atomic::Ordering;
+
+use tokio::time::{Duration, sleep, timeout};
+
+use super::{DEADLINE, TestCluster};
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+/// Of `system:serviceaccount:default:app`.
+const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
+
+fn watch_from(version: u64) -> String {
+    format!("{PODS}?watch=true&resourceVersion={version}")
+}
+
+/// Until the copy of an answer, which comes after it, is in the memory.
+async fn remembered(cluster: &TestCluster, sets: usize) {
+    let all = async {
+        let now = cluster.hub.memory.now();
+        while cluster.hub.memory.lock().cache.statuses(now).len() < sets {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, all).await.unwrap();
+}
+
+/// A cluster with pods `a` and `b` at version 101, and a kubelet that has listed them.
+async fn with_listed_pods() -> TestCluster {
+    let cluster = TestCluster::start().await;
+    cluster.api.happens("ADDED", "a");
+    cluster.api.happens("ADDED", "b");
+    cluster.link_is(true).await;
+    let (status, _) = cluster.kubelet().get(PODS).await;
+    assert_eq!(status, 200);
+    remembered(&cluster, 1).await;
+    cluster
+}
+
+#[tokio::test]
+async fn without_a_link_a_list_is_what_the_api_server_said_and_the_unknown_is_503() {
+    let cluster = with_listed_pods().await;
+    let live = cluster.kubelet().get(PODS).await;
+    cluster.cut().await;
+    let kubelet = cluster.kubelet();
+    let answer = kubelet.send("GET", PODS, crate::upstream::empty()).await;
+    let local = answer.headers()["culvert-hub"].to_str().unwrap().to_owned();
+    assert!(local.starts_with("local; age="), "{local}");
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let (_, offline) = super::whole(answer).await;
+    assert_eq!(parse(&offline), parse(&live.1));
+    let (status, pod) = kubelet.get(&format!("{PODS}/a")).await;
+    assert_eq!((status, parse(&pod)["kind"].as_str()), (200, Some("Pod")));
+    assert_eq!(kubelet.get(&format!("{PODS}/none")).await.0, 404, "proven");
+    assert_eq!(kubelet.get("/api/v1/nodes/n").await.0, 503, "not known");
+    assert_eq!(kubelet.get("/api/v1/namespaces/other/pods").await.0, 503);
+}
+
+#[tokio::test]
+async fn a_cut_does_not_end_a_watch_and_nothing_is_lost_or_told_twice() {
+    let cluster = with_listed_pods().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    cluster.api.happens("MODIFIED", "a");
+    assert_eq!(watch.next().await.as_deref(), Some("MODIFIED a"));
+    cluster.cut().await;
+    cluster.api.happens("DELETED", "b");
+    cluster.mend().await;
+    cluster.api.happens("ADDED", "c");
+    assert_eq!(watch.next().await.as_deref(), Some("DELETED b"));
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
+    let lists = cluster.api.shared.lists.load(Ordering::Relaxed);
+    assert_eq!(lists, 1, "watches are resumed without a list");
+}
+
+#[tokio::test]
+async fn a_watch_that_begins_without_a_link_goes_on_with_it() {
+    let cluster = with_listed_pods().await;
+    // The API server has let kubelet watch before.
+    drop(cluster.kubelet().watch(&watch_from(101)).await);
+    cluster.cut().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    cluster.api.happens("MODIFIED", "b");
+    cluster.mend().await;
+    assert_eq!(watch.next().await.as_deref(), Some("MODIFIED b"));
+}
+
+#[tokio::test]
+async fn a_streaming_list_without_a_link_is_served_whole() {
+    let cluster = with_listed_pods().await;
+    let path = format!(
+        "{PODS}?watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
+    );
+    let mut first = cluster.kubelet().watch(&watch_from(101)).await;
+    cluster.api.happens("MODIFIED", "a");
+    first.next().await;
+    cluster.cut().await;
+    let mut watch = cluster.kubelet().watch(&path).await;
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED a"));
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    assert_eq!(watch.next().await.as_deref(), Some("BOOKMARK -"));
+}
+
+#[tokio::test]
+async fn a_watch_whose_history_is_forgotten_ends_with_410() {
+    let cluster = with_listed_pods().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    cluster.cut().await;
+    cluster.api.happens("DELETED", "b");
+    cluster.api.forget_history();
+    cluster.mend().await;
+    assert_eq!(watch.next().await.as_deref(), Some("ERROR -"));
+    assert_eq!(watch.next().await, None);
+}
+
+#[tokio::test]
+async fn a_stranger_gets_nothing_and_a_pod_only_what_it_was_shown() {
+    let cluster = with_listed_pods().await;
+    assert_eq!(cluster.stranger().get(PODS).await.0, 401);
+    assert_eq!(cluster.stranger().get("/livez").await.0, 200);
+    let app = cluster.stranger().with_token(APP);
+    assert_eq!(app.get(PODS).await.0, 200);
+    cluster.cut().await;
+    assert_eq!(app.get(PODS).await.0, 200, "it was shown them");
+    let other = cluster.stranger().with_token("unknown");
+    assert_eq!(other.get(PODS).await.0, 503, "nobody knows this token");
+    assert_eq!(cluster.stranger().get(PODS).await.0, 401);
+}
+
+#[tokio::test]
+async fn after_a_restart_without_a_link_the_memory_is_the_same() {
+    let cluster = with_listed_pods().await;
+    let live = cluster.kubelet().get(PODS).await.1;
+    cluster.cut().await;
+    let cluster = cluster.restart().await;
+    let (status, offline) = cluster.kubelet().get(PODS).await;
+    assert_eq!(status, 200);
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(parse(&offline), parse(&live));
+}
+
+#[tokio::test]
+async fn without_a_link_kubelet_renews_its_lease_and_gets_the_last_real_token() {
+    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
+    const TOKEN: &str = "/api/v1/namespaces/default/serviceaccounts/app/token";
+    let cluster = with_listed_pods().await;
+    let kubelet = cluster.kubelet();
+    let live = kubelet.write("POST", TOKEN, r#"{"spec":{}}"#).await;
+    assert_eq!(live.0, 201);
+    cluster.cut().await;
+    assert_eq!(kubelet.write("POST", TOKEN, r#"{"spec":{}}"#).await, live);
+    let another = kubelet.write("POST", TOKEN, r#"{"spec":{"audiences":["x"]}}"#);
+    assert_eq!(another.await.0, 503, "no token is made here");
+    let lease = r#"{"kind":"Lease","metadata":{"name":"n"}}"#;
+    assert_eq!(
+        kubelet.write("PUT", LEASE, lease).await,
+        (200, lease.to_owned())
+    );
+    assert_eq!(kubelet.write("POST", PODS, "{}").await.0, 503);
+}
