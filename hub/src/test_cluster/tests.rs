@@ -2,9 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
 use super::{DEADLINE, TestCluster};
+use crate::upstream::connector::Protocols;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Of `system:serviceaccount:default:app`.
@@ -156,4 +161,33 @@ async fn without_a_link_kubelet_renews_its_lease_and_gets_the_last_real_token() 
         (200, lease.to_owned())
     );
     assert_eq!(kubelet.write("POST", PODS, "{}").await.0, 503);
+}
+
+#[tokio::test]
+async fn an_upgrade_passes_bytes_both_ways() {
+    let cluster = with_listed_pods().await;
+    let connector = cluster.connector(Some(cluster.kubelet_identity()), Protocols::Http1);
+    let stream = connector.connect().await.unwrap();
+    let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { connection.with_upgrades().await });
+    let request = http::Request::post(format!("{PODS}/a/exec?command=cat"))
+        .header("host", "hub")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .body(crate::upstream::empty())
+        .unwrap();
+    let answer = timeout(DEADLINE, sender.send_request(request)).await;
+    let answer = answer.unwrap().unwrap();
+    assert_eq!(answer.status(), 101);
+    assert_eq!(answer.headers()["upgrade"], "SPDY/3.1");
+    let echo = async {
+        let upgraded = hyper::upgrade::on(answer).await.unwrap();
+        let mut upgraded = TokioIo::new(upgraded);
+        upgraded.write_all(b"there and back").await.unwrap();
+        let mut back = [0; 14];
+        upgraded.read_exact(&mut back).await.unwrap();
+        assert_eq!(&back, b"there and back");
+    };
+    timeout(DEADLINE, echo).await.unwrap();
 }
