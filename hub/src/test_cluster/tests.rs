@@ -106,10 +106,29 @@ async fn a_streaming_list_without_a_link_is_served_whole() {
 }
 
 #[tokio::test]
-async fn a_watch_whose_history_is_forgotten_ends_with_410() {
+async fn a_watch_whose_history_is_forgotten_is_told_the_differences_and_goes_on() {
     let cluster = with_listed_pods().await;
     let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
     cluster.cut().await;
+    cluster.api.happens("DELETED", "b");
+    cluster.api.happens("ADDED", "c");
+    cluster.api.forget_history();
+    cluster.mend().await;
+    assert_eq!(watch.next().await.as_deref(), Some("DELETED b"));
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
+    cluster.api.happens("MODIFIED", "a");
+    assert_eq!(watch.next().await.as_deref(), Some("MODIFIED a"));
+}
+
+#[tokio::test]
+async fn a_client_of_whom_nothing_is_known_gets_410_if_the_history_is_forgotten() {
+    let cluster = with_listed_pods().await;
+    // It is behind the set, which other clients have brought further.
+    let mut watch = cluster.kubelet().watch(&watch_from(100)).await;
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    drop(watch);
+    cluster.cut().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(100)).await;
     cluster.api.happens("DELETED", "b");
     cluster.api.forget_history();
     cluster.mend().await;
