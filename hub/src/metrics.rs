@@ -45,7 +45,9 @@ impl Answer {
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Splice {
     Resumed,
-    /// The API server no longer knows what happened since.
+    /// The API server had forgotten what happened; the client was told the differences.
+    Relisted,
+    /// The same, and it was not known what the client has: it lists itself.
     Gone,
     Refused,
 }

@@ -111,11 +111,17 @@ impl TestCluster {
 
     /// With the certificate that `install` makes for kubelet.
     fn kubelet(&self) -> TestClient {
+        self.client(Some(self.kubelet_identity()))
+    }
+
+    fn kubelet_identity(&self) -> ClientIdentity {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let issued = authority.issue_for_kubelet().unwrap();
         let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
-        let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap();
-        self.client(Some((chain, key)))
+        (
+            chain,
+            PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
+        )
     }
 
     /// Without a certificate.
@@ -123,10 +129,7 @@ impl TestCluster {
         self.client(None)
     }
 
-    fn client(
-        &self,
-        identity: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
-    ) -> TestClient {
+    fn connector(&self, identity: Option<ClientIdentity>, protocols: Protocols) -> Connector {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
@@ -139,8 +142,11 @@ impl TestCluster {
             None => tls.with_no_client_auth(),
         };
         let server = self.address.parse().unwrap();
-        let link = LinkWatch::new();
-        let connector = Connector::new(&server, &tls, Protocols::Http2OrHttp1, link).unwrap();
+        Connector::new(&server, &tls, protocols, LinkWatch::new()).unwrap()
+    }
+
+    fn client(&self, identity: Option<ClientIdentity>) -> TestClient {
+        let connector = self.connector(identity, Protocols::Http2OrHttp1);
         TestClient {
             http: Client::builder(TokioExecutor::new()).build(connector),
             address: self.address.clone(),
@@ -148,6 +154,9 @@ impl TestCluster {
         }
     }
 }
+
+/// A certificate with its chain, and its key.
+type ClientIdentity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// A client of the hub.
 struct TestClient {

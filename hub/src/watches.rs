@@ -1,6 +1,7 @@
 //! Watches. A cut does not end one: it stays open and silent, and is opened again at the API server
 //! from the last event that its client has.
 
+mod difference;
 mod position;
 mod session;
 

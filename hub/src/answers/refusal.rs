@@ -15,7 +15,7 @@ pub(crate) fn unavailable(reason: &str) -> Response<Body> {
         code: 503,
         reason: "ServiceUnavailable",
         message: format!(
-            "the API server cannot be reached, and culvert-hub does not know: {reason}"
+            "culvert-hub cannot reach the API server, and has no answer of its own: {reason}"
         ),
         retry_after_seconds: Some(RETRY_AFTER),
     })
@@ -79,7 +79,13 @@ fn answer(status: &Status) -> Response<Body> {
     let headers = answer.headers_mut();
     let json = HeaderValue::from_static("application/json");
     headers.insert(header::CONTENT_TYPE, json);
-    headers.insert(super::local::HEADER, HeaderValue::from_static("refused"));
+    // What is known not to exist, or to be too old or too new, is an answer from memory.
+    let answered = match status.code {
+        404 | 410 | 504 => "local",
+        _ => "refused",
+    };
+    let answered = HeaderValue::from_static(answered);
+    headers.insert(super::local::HEADER, answered);
     if let Some(seconds) = status.retry_after_seconds {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }

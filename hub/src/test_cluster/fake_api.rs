@@ -10,12 +10,13 @@ use futures_util::stream;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
-use hyper::server::conn::http2;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -42,7 +43,7 @@ pub(super) struct Shared {
     /// Watches from earlier versions are answered with 410.
     oldest: Mutex<u64>,
     pub(super) lists: AtomicUsize,
-    pub(super) watches: AtomicUsize,
+    echoes: Mutex<JoinSet<()>>,
 }
 
 impl FakeApi {
@@ -59,13 +60,13 @@ impl FakeApi {
                 PrivateKeyDer::Pkcs8(key.serialize_der().into()),
             )
             .unwrap();
-        tls.alpn_protocols = vec![b"h2".to_vec()];
+        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
-            watches: AtomicUsize::new(0),
+            echoes: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}", listener.local_addr().unwrap());
@@ -122,15 +123,21 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = service_fn(|request| {
                     let shared = shared.clone();
-                    async move { Ok::<_, Infallible>(shared.answer(&request)) }
+                    async move { Ok::<_, Infallible>(shared.answer(request)) }
                 });
+                let stream = TokioIo::new(stream);
                 // The end of a connection is what the tests are about.
-                http2::Builder::new(TokioExecutor::new())
-                    .serve_connection(TokioIo::new(stream), service)
-                    .await
-                    .ok();
+                if http2 {
+                    let server = http2::Builder::new(TokioExecutor::new());
+                    server.serve_connection(stream, service).await.ok();
+                } else {
+                    let server = http1::Builder::new();
+                    let served = server.serve_connection(stream, service);
+                    served.with_upgrades().await.ok();
+                }
             };
             tokio::select! {
                 () = served => {}
@@ -145,7 +152,10 @@ impl Shared {
         99 + self.history.borrow().len() as u64
     }
 
-    fn answer(self: Arc<Self>, request: &Request<Incoming>) -> Response<Body> {
+    fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+        if request.headers().contains_key("upgrade") {
+            return self.echo(request);
+        }
         let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
         let bearer = request.headers().get("authorization");
         if bearer.is_some_and(|value| value == "Bearer revoked") {
@@ -164,6 +174,21 @@ impl Shared {
             ),
             _ => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
         }
+    }
+
+    /// Switches protocols, and sends back whatever comes.
+    fn echo(&self, request: Request<Incoming>) -> Response<Body> {
+        self.echoes.lock().unwrap().spawn(async move {
+            let upgraded = hyper::upgrade::on(request).await.unwrap();
+            let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
+            tokio::io::copy(&mut read, &mut write).await.ok();
+            write.shutdown().await.ok();
+        });
+        let mut answer = json(101, String::new());
+        let headers = answer.headers_mut();
+        headers.insert("connection", http::HeaderValue::from_static("upgrade"));
+        headers.insert("upgrade", http::HeaderValue::from_static("SPDY/3.1"));
+        answer
     }
 
     fn list(&self) -> Response<Body> {
@@ -187,7 +212,6 @@ impl Shared {
     }
 
     fn watch(self: Arc<Self>, query: &str) -> Response<Body> {
-        self.watches.fetch_add(1, Ordering::Relaxed);
         let from = query
             .split('&')
             .find_map(|pair| pair.strip_prefix("resourceVersion="));

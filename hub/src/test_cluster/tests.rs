@@ -2,9 +2,14 @@
 
 use std::sync::atomic::Ordering;
 
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
 use super::{DEADLINE, TestCluster};
+use crate::upstream::connector::Protocols;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Of `system:serviceaccount:default:app`.
@@ -101,10 +106,29 @@ async fn a_streaming_list_without_a_link_is_served_whole() {
 }
 
 #[tokio::test]
-async fn a_watch_whose_history_is_forgotten_ends_with_410() {
+async fn a_watch_whose_history_is_forgotten_is_told_the_differences_and_goes_on() {
     let cluster = with_listed_pods().await;
     let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
     cluster.cut().await;
+    cluster.api.happens("DELETED", "b");
+    cluster.api.happens("ADDED", "c");
+    cluster.api.forget_history();
+    cluster.mend().await;
+    assert_eq!(watch.next().await.as_deref(), Some("DELETED b"));
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
+    cluster.api.happens("MODIFIED", "a");
+    assert_eq!(watch.next().await.as_deref(), Some("MODIFIED a"));
+}
+
+#[tokio::test]
+async fn a_client_of_whom_nothing_is_known_gets_410_if_the_history_is_forgotten() {
+    let cluster = with_listed_pods().await;
+    // It is behind the set, which other clients have brought further.
+    let mut watch = cluster.kubelet().watch(&watch_from(100)).await;
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    drop(watch);
+    cluster.cut().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(100)).await;
     cluster.api.happens("DELETED", "b");
     cluster.api.forget_history();
     cluster.mend().await;
@@ -156,4 +180,33 @@ async fn without_a_link_kubelet_renews_its_lease_and_gets_the_last_real_token() 
         (200, lease.to_owned())
     );
     assert_eq!(kubelet.write("POST", PODS, "{}").await.0, 503);
+}
+
+#[tokio::test]
+async fn an_upgrade_passes_bytes_both_ways() {
+    let cluster = with_listed_pods().await;
+    let connector = cluster.connector(Some(cluster.kubelet_identity()), Protocols::Http1);
+    let stream = connector.connect().await.unwrap();
+    let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { connection.with_upgrades().await });
+    let request = http::Request::post(format!("{PODS}/a/exec?command=cat"))
+        .header("host", "hub")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .body(crate::upstream::empty())
+        .unwrap();
+    let answer = timeout(DEADLINE, sender.send_request(request)).await;
+    let answer = answer.unwrap().unwrap();
+    assert_eq!(answer.status(), 101);
+    assert_eq!(answer.headers()["upgrade"], "SPDY/3.1");
+    let echo = async {
+        let upgraded = hyper::upgrade::on(answer).await.unwrap();
+        let mut upgraded = TokioIo::new(upgraded);
+        upgraded.write_all(b"there and back").await.unwrap();
+        let mut back = [0; 14];
+        upgraded.read_exact(&mut back).await.unwrap();
+        assert_eq!(&back, b"there and back");
+    };
+    timeout(DEADLINE, echo).await.unwrap();
 }

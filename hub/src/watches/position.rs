@@ -51,20 +51,37 @@ pub(crate) fn resumed(uri: &Uri, version: u64, rest: Option<Duration>) -> Uri {
         "sendInitialEvents",
         "timeoutSeconds",
     ];
+    let mut added = vec![format!("resourceVersion={version}")];
+    if let Some(rest) = rest {
+        added.push(format!("timeoutSeconds={}", rest.as_secs().max(1)));
+    }
+    with_query(uri, &REPLACED, added)
+}
+
+/// The address of the list of what a watch watches, in its newest state.
+pub(crate) fn list_of(uri: &Uri) -> Uri {
+    const REMOVED: [&str; 6] = [
+        "watch",
+        "allowWatchBookmarks",
+        "resourceVersion",
+        "resourceVersionMatch",
+        "sendInitialEvents",
+        "timeoutSeconds",
+    ];
+    with_query(uri, &REMOVED, Vec::new())
+}
+
+fn with_query(uri: &Uri, removed: &[&str], added: Vec<String>) -> Uri {
     let query = uri.query().unwrap_or_default();
-    let mut query: Vec<String> = query
+    let kept = query
         .split('&')
         .filter(|pair| !pair.is_empty())
-        .filter(|pair| !REPLACED.contains(&pair.split('=').next().unwrap_or_default()))
-        .map(str::to_owned)
-        .collect();
-    query.push(format!("resourceVersion={version}"));
-    if let Some(rest) = rest {
-        query.push(format!("timeoutSeconds={}", rest.as_secs().max(1)));
-    }
+        .filter(|pair| !removed.contains(&pair.split('=').next().unwrap_or_default()))
+        .map(str::to_owned);
+    let query: Vec<String> = kept.chain(added).collect();
     let text = format!("{}?{}", uri.path(), query.join("&"));
     text.parse()
-        .expect("it was an address, and numbers are added")
+        .expect("it was an address, and only parameters changed")
 }
 
 #[cfg(test)]
@@ -111,5 +128,11 @@ mod tests {
             resumed(&uri, 9, Some(Duration::from_secs(60))).to_string(),
             "/api/v1/pods?fieldSelector=a%3Db&watch=true&resourceVersion=9&timeoutSeconds=60"
         );
+    }
+
+    #[test]
+    fn the_list_of_a_watch_has_its_selectors() {
+        let uri = Uri::from_static("/api/v1/pods?labelSelector=a%3Db&resourceVersion=5&watch=true");
+        assert_eq!(list_of(&uri), "/api/v1/pods?labelSelector=a%3Db");
     }
 }

@@ -1,6 +1,8 @@
 //! One client's watch, from its first event to its end. It is the body of the answer: when the
 //! client goes, all of it goes.
 
+mod relist;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
@@ -84,6 +86,8 @@ enum State {
     Raw(Incoming),
     /// Nothing comes until the link is back.
     Silent,
+    /// The API server has forgotten what happened since the client's last event.
+    Forgotten,
     Ended,
 }
 
@@ -93,6 +97,8 @@ pub(crate) struct Session {
     state: State,
     position: Position,
     item_type: Option<TypeMeta>,
+    /// All that the client has, if that is known: from a cut to the first event after it.
+    had: Option<Snapshot>,
     /// What the client is to get next.
     out: VecDeque<Bytes>,
     link: watch::Receiver<LinkStatus>,
@@ -129,6 +135,7 @@ impl Session {
             session.tell_members(known);
             session.position = Position::At(version);
         }
+        session.note_what_client_has();
         session
     }
 
@@ -140,6 +147,7 @@ impl Session {
             state: State::Silent,
             position,
             item_type: None,
+            had: None,
             out: VecDeque::new(),
             link: client.hub.upstream.link.subscribe(),
             ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
@@ -177,19 +185,17 @@ impl Session {
                 },
                 State::Live(live) => {
                     let frame = tokio::select! {
-                        frame = live.body.frame() => frame,
-                        _ = self.link.wait_for(|link| !link.is_up()) => {
-                            self.state = State::Silent;
-                            continue;
-                        }
+                        frame = live.body.frame() => Some(frame),
+                        _ = self.link.wait_for(|link| !link.is_up()) => None,
                     };
                     match frame {
-                        Some(Ok(frame)) => self.take(frame),
-                        Some(Err(_)) => self.lost(),
-                        None => self.upstream_ended(),
+                        Some(Some(Ok(frame))) => self.take(frame),
+                        Some(None) => self.upstream_ended(),
+                        Some(Some(Err(_))) | None => self.lost(),
                     }
                 }
                 State::Silent => self.wait_and_resume().await,
+                State::Forgotten => self.tell_differences().await,
             }
         }
     }
@@ -239,6 +245,12 @@ impl Session {
     }
 
     fn take_event(&mut self, event: Event, bytes: Bytes) {
+        const GONE: EventKind = EventKind::Error { code: 410 };
+        if event.kind == GONE && self.had.is_some() {
+            self.state = State::Forgotten;
+            return;
+        }
+        self.had = None;
         let client = &self.client;
         if let State::Live(live) = &mut self.state {
             let now = client.hub.memory.now();
@@ -286,6 +298,19 @@ impl Session {
 
     fn lost(&mut self) {
         self.state = State::Silent;
+        self.note_what_client_has();
+    }
+
+    /// The set is what the client has if both have come to the same resource version.
+    fn note_what_client_has(&mut self) {
+        let Client {
+            hub, reader, read, ..
+        } = &self.client;
+        if self.had.is_none() {
+            let known = local::snapshot(&hub.memory, reader, read);
+            self.had =
+                known.filter(|known| self.position == Position::At(known.head.resource_version));
+        }
     }
 
     /// While nothing comes: bookmarks, until the watch is open again or its time is over.
@@ -373,10 +398,7 @@ impl Session {
                     "the API server refuses this watch now",
                 );
             }
-            StatusCode::GONE => {
-                metrics.spliced(Splice::Gone);
-                self.end_with(status, "Expired", "too old resource version: list again");
-            }
+            StatusCode::GONE => self.state = State::Forgotten,
             // A later try may be answered otherwise; this one said nothing about the watch.
             _ => {}
         }

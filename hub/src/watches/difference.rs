@@ -1,0 +1,94 @@
+//! What a client has to be told so that it has another state of a collection: decisions only.
+
+use std::collections::BTreeMap;
+
+use crate::wire::{EventKind, Object};
+
+/// What happened to objects between two states: deletions first, then the rest by resource version.
+/// An object that was deleted and made again is told as both.
+pub(crate) fn between<'a>(
+    before: impl Iterator<Item = &'a Object>,
+    after: impl Iterator<Item = &'a Object>,
+) -> Vec<(EventKind, &'a Object)> {
+    let mut before: BTreeMap<_, _> = before.map(|object| (name_of(object), object)).collect();
+    let (mut deleted, mut changed) = (Vec::new(), Vec::new());
+    for object in after {
+        let (old, new) = (before.remove(&name_of(object)), &object.metadata);
+        match old.map(|old| (old, &old.metadata)) {
+            Some((_, old)) if old.uid == new.uid => {
+                if old.resource_version != new.resource_version {
+                    changed.push((EventKind::Modified, object));
+                }
+            }
+            Some((old, _)) => {
+                deleted.push((EventKind::Deleted, old));
+                changed.push((EventKind::Added, object));
+            }
+            None => changed.push((EventKind::Added, object)),
+        }
+    }
+    deleted.extend(before.into_values().map(|old| (EventKind::Deleted, old)));
+    changed.sort_by_key(|(_, object)| object.metadata.resource_version);
+    deleted.extend(changed);
+    deleted
+}
+
+fn name_of(object: &Object) -> (&str, &str) {
+    (&object.metadata.namespace, &object.metadata.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Metadata;
+
+    fn object(name: &str, uid: &str, resource_version: u64) -> Object {
+        Object {
+            metadata: Metadata {
+                name: name.to_owned(),
+                uid: uid.to_owned(),
+                resource_version,
+                ..Metadata::default()
+            },
+            bytes: "{}".into(),
+        }
+    }
+
+    #[test]
+    fn deletions_come_first_and_a_remade_object_is_deleted_and_added() {
+        let before = [
+            object("gone", "1", 1),
+            object("kept", "2", 2),
+            object("remade", "3", 3),
+            object("changed", "4", 4),
+        ];
+        let after = [
+            object("kept", "2", 2),
+            object("remade", "9", 8),
+            object("changed", "4", 9),
+            object("new", "5", 7),
+        ];
+        let events = between(before.iter(), after.iter());
+        let mut told: Vec<_> = events
+            .iter()
+            .map(|(kind, object)| (*kind, object.metadata.name.as_str()))
+            .collect();
+        told[..2].sort_by_key(|(_, name)| *name);
+        assert_eq!(
+            told,
+            [
+                (EventKind::Deleted, "gone"),
+                (EventKind::Deleted, "remade"),
+                (EventKind::Added, "new"),
+                (EventKind::Added, "remade"),
+                (EventKind::Modified, "changed"),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_same_state_is_no_event() {
+        let state = [object("a", "1", 1)];
+        assert!(between(state.iter(), state.iter()).is_empty());
+    }
+}

@@ -1,0 +1,117 @@
+//! A watch whose history the API server has forgotten, as after its restart: the hub lists for its
+//! client, and tells it the differences.
+
+use http::StatusCode;
+use hyper::body::Incoming;
+
+use super::{Session, State};
+use crate::answers::local;
+use crate::cache::Snapshot;
+use crate::metrics::Splice;
+use crate::upstream::SendError;
+use crate::watches::difference;
+use crate::watches::position::{Position, list_of};
+use crate::wire::Event;
+use crate::wire::split::{ListSplitter, SplitError};
+use http_body_util::BodyExt;
+
+/// Why there was no list.
+#[derive(Debug, thiserror::Error)]
+enum RelistError {
+    #[error("send the list")]
+    Send(#[from] SendError),
+    #[error("the API server answers the list with {0}")]
+    Refused(StatusCode),
+    #[error("read the list")]
+    Read(#[from] hyper::Error),
+    #[error("understand the list")]
+    Split(#[from] SplitError),
+    #[error("the list is not what the memory needs")]
+    NotKept,
+}
+
+impl Session {
+    /// Brings the client to the present state, or ends the watch with 410 if it is not known
+    /// exactly what the client has: it then lists itself.
+    pub(super) async fn tell_differences(&mut self) {
+        let metrics = self.client.hub.metrics.clone();
+        let Some(had) = self.had.take() else {
+            metrics.spliced(Splice::Gone);
+            self.end_with(
+                StatusCode::GONE,
+                "Expired",
+                "too old resource version: list again",
+            );
+            return;
+        };
+        match Box::pin(self.list()).await {
+            Ok(present) => {
+                metrics.spliced(Splice::Relisted);
+                self.tell_between(&had, &present);
+                self.position = Position::At(present.head.resource_version);
+                self.had = Some(present);
+            }
+            Err(error) => {
+                tracing::debug!(error = culvert_daemon::chain(&error), "list for a watch");
+                // The link may have gone again; the next try begins as this one did. A list that
+                // is refused or not understood ends in a 410 then.
+                let worth_a_try = matches!(error, RelistError::Send(_) | RelistError::Read(_));
+                self.had = worth_a_try.then_some(had);
+            }
+        }
+        self.state = State::Silent;
+    }
+
+    /// Fills the set by a list with the client's own credential.
+    async fn list(&self) -> Result<Snapshot, RelistError> {
+        let client = &self.client;
+        let request = client.again.request(list_of(&client.again.uri));
+        let credential = client.proof.credential();
+        let answer = client.hub.upstream.send(credential, request).await?;
+        if answer.status() != StatusCode::OK {
+            return Err(RelistError::Refused(answer.status()));
+        }
+        self.fill(answer.into_body()).await?;
+        local::snapshot(&client.hub.memory, &client.reader, &client.read)
+            .ok_or(RelistError::NotKept)
+    }
+
+    async fn fill(&self, mut body: Incoming) -> Result<(), RelistError> {
+        let client = &self.client;
+        let (memory, scope) = (&client.hub.memory, &client.read.scope);
+        let now = memory.now();
+        let copy = memory.lock().cache.start_list(scope, None, now);
+        let mut copy = copy.ok_or(RelistError::NotKept)?;
+        let mut splitter = ListSplitter::new(client.encoding());
+        while let Some(frame) = body.frame().await {
+            let Ok(bytes) = frame?.into_data() else {
+                continue;
+            };
+            let mut rest = &bytes[..];
+            while let Some(item) = splitter.next_item(&mut rest)? {
+                copy.add(&item);
+            }
+        }
+        let head = splitter.finish()?;
+        let now = memory.now();
+        let filled = memory
+            .lock()
+            .cache
+            .finish_list(copy, &head, &client.reader, now);
+        tracing::debug!(?filled, scope = scope.text(), "listed for a watch");
+        Ok(())
+    }
+
+    fn tell_between(&mut self, had: &Snapshot, present: &Snapshot) {
+        let encoding = self.client.encoding();
+        for (kind, object) in difference::between(had.items(), present.items()) {
+            let event = Event {
+                kind,
+                type_meta: present.item_type.clone(),
+                object: object.clone(),
+            };
+            self.out.push_back(event.frame(encoding));
+        }
+        self.tell_bookmark(present.head.resource_version, false);
+    }
+}
