@@ -31,7 +31,7 @@ fn one_tunnel() -> Options {
 fn steered_and_connect_clients_that_stall_for_long_leave_bulk_messages_and_the_tunnel_alone() {
     world::with(EDGE, one_tunnel(), |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
-        let before = world.numbers_of_all_tunnels()?;
+        let before = world.tunnel_numbers()?;
         let mut steered = world.stall(format!("10.0.3.7:{SMALL_SOURCE}"), 5)?;
         let mut connected = (0..5)
             .map(|_| stalled_connect(world))
@@ -85,7 +85,7 @@ fn stalled_connect(world: &World<'_>) -> Result<UnixStream> {
 fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
     world::with(EDGE, one_tunnel(), |world| {
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
-        let before = world.numbers_of_all_tunnels()?;
+        let before = world.tunnel_numbers()?;
         for _ in 0..5 {
             // Each has bytes in flight, and closes without reading them.
             let answered = world.give_up(
