@@ -42,7 +42,7 @@ pub(crate) use self::grants::Verdict;
 use self::objects::StoredObjects;
 pub(crate) use self::overlay::Overlay;
 use self::overlay::Overlays;
-pub(crate) use self::saved::{Extent, Restored};
+pub(crate) use self::saved::Extent;
 pub(crate) use self::scope::{
     Identity, ObjectName, Representation, Resource, Scope, Selection, Verb,
 };

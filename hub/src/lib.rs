@@ -10,7 +10,6 @@ mod args;
 mod authority;
 #[allow(
     dead_code,
-    unused_imports,
     reason = "overlays and shared scopes come with later parts of the hub"
 )]
 mod cache;

@@ -231,12 +231,8 @@ fn is_overloaded(status: StatusCode) -> bool {
 /// Whether an answer is written as the request's `Accept` says.
 pub(crate) fn is_encoded_as(headers: &HeaderMap, encoding: Encoding) -> bool {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let expected = match encoding {
-        Encoding::Json => "application/json",
-        Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
-    };
     let plain = text(header::CONTENT_ENCODING).is_none_or(|it| it == "identity");
-    plain && text(header::CONTENT_TYPE).is_some_and(|it| it.starts_with(expected))
+    plain && text(header::CONTENT_TYPE).and_then(Encoding::from_content_type) == Some(encoding)
 }
 
 /// The answer of the API server as it goes to the client.

@@ -104,8 +104,8 @@ impl TestCluster {
         self.link_is(false).await;
     }
 
-    async fn mend(&self) {
-        self.api.mend();
+    async fn reconnect(&self) {
+        self.api.reconnect();
         self.link_is(true).await;
     }
 

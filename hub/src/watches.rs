@@ -14,7 +14,6 @@ use crate::cache::Identity;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed};
 use crate::upstream::{Body, remove_hop_by_hop};
-use crate::wire::Encoding;
 use session::{Client, Session};
 
 /// Answers a request to watch.
@@ -74,10 +73,7 @@ pub(crate) async fn answer(
 fn from_memory(client: Client) -> Option<Response<Body>> {
     let snapshot = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
     let age = snapshot.age;
-    let content_type = match client.read.encoding() {
-        Encoding::Json => "application/json",
-        Encoding::Protobuf => "application/vnd.kubernetes.protobuf;stream=watch",
-    };
+    let content_type = client.read.encoding().content_type_of_watch();
     let body = Session::from_memory(client, &snapshot).into_body();
     Some(local::with_age(Response::new(body), content_type, age))
 }

@@ -86,11 +86,7 @@ pub(crate) fn snapshot(memory: &Memory, identity: &Identity, read: &Read) -> Opt
 
 /// 200, with the age of what it says.
 pub(crate) fn ok(encoding: Encoding, body: impl Into<Bytes>, age: Duration) -> Response<Body> {
-    let content_type = match encoding {
-        Encoding::Json => "application/json",
-        Encoding::Protobuf => "application/vnd.kubernetes.protobuf",
-    };
-    with_age(Response::new(full(body)), content_type, age)
+    with_age(Response::new(full(body)), encoding.content_type(), age)
 }
 
 /// Adds the headers of a local answer.

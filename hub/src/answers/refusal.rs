@@ -77,7 +77,7 @@ fn answer(status: &Status) -> Response<Body> {
     *answer.status_mut() =
         StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = answer.headers_mut();
-    let json = HeaderValue::from_static("application/json");
+    let json = HeaderValue::from_static(Encoding::Json.content_type());
     headers.insert(header::CONTENT_TYPE, json);
     // What is known not to exist, or to be too old or too new, is an answer from memory.
     let answered = match status.code {

@@ -128,13 +128,6 @@ impl StoredObjects {
         Some(&held.object)
     }
 
-    /// All versions of all objects.
-    pub(super) fn versions(&self) -> impl Iterator<Item = (&Representation, &Arc<Object>)> {
-        self.by_name
-            .iter()
-            .flat_map(|(of, names)| names.values().flatten().map(move |held| (of, &held.object)))
-    }
-
     /// Memory of all objects.
     pub(super) fn bytes(&self) -> usize {
         self.bytes

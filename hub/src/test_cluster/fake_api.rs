@@ -91,7 +91,7 @@ impl FakeApi {
         self.shared.cut.send_replace(true);
     }
 
-    pub(super) fn mend(&self) {
+    pub(super) fn reconnect(&self) {
         self.shared.cut.send_replace(false);
     }
 

@@ -69,7 +69,7 @@ async fn a_cut_does_not_end_a_watch_and_nothing_is_lost_or_told_twice() {
     assert_eq!(watch.next().await.as_deref(), Some("MODIFIED a"));
     cluster.cut().await;
     cluster.api.happens("DELETED", "b");
-    cluster.mend().await;
+    cluster.reconnect().await;
     cluster.api.happens("ADDED", "c");
     assert_eq!(watch.next().await.as_deref(), Some("DELETED b"));
     assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
@@ -85,7 +85,7 @@ async fn a_watch_that_begins_without_a_link_goes_on_with_it() {
     cluster.cut().await;
     let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
     cluster.api.happens("MODIFIED", "b");
-    cluster.mend().await;
+    cluster.reconnect().await;
     assert_eq!(watch.next().await.as_deref(), Some("MODIFIED b"));
 }
 
@@ -113,7 +113,7 @@ async fn a_watch_whose_history_is_forgotten_is_told_the_differences_and_goes_on(
     cluster.api.happens("DELETED", "b");
     cluster.api.happens("ADDED", "c");
     cluster.api.forget_history();
-    cluster.mend().await;
+    cluster.reconnect().await;
     assert_eq!(watch.next().await.as_deref(), Some("DELETED b"));
     assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
     cluster.api.happens("MODIFIED", "a");
@@ -131,7 +131,7 @@ async fn a_client_of_whom_nothing_is_known_gets_410_if_the_history_is_forgotten(
     let mut watch = cluster.kubelet().watch(&watch_from(100)).await;
     cluster.api.happens("DELETED", "b");
     cluster.api.forget_history();
-    cluster.mend().await;
+    cluster.reconnect().await;
     assert_eq!(watch.next().await.as_deref(), Some("ERROR -"));
     assert_eq!(watch.next().await, None);
 }
