@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 use serde_json::json;
 
-use crate::cluster::{CLOUDS, EDGES, MASTER};
+use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::world::{CULVERT, EDGE_1_ADDRESS, World};
 use crate::{install, logs, names};
@@ -94,9 +94,13 @@ fn before(world: &World) -> Result<()> {
         &EDGES,
         "node-restriction.kubernetes.io/culvert-edge-",
     )?;
-    install::label(world, &CLOUDS, "node-role.kubernetes.io/control-plane=")?;
+    install::label(
+        world,
+        &world.clouds,
+        "node-role.kubernetes.io/control-plane=",
+    )?;
     install::label(world, &EDGES, "openyurt.io/is-edge-worker=true")?;
-    install::label(world, &CLOUDS, "openyurt.io/is-edge-worker=false")?;
+    install::label(world, &world.clouds, "openyurt.io/is-edge-worker=false")?;
     let example = workspace::root().join(OBJECTS);
     let example =
         std::fs::read_to_string(&example).with_context(|| format!("read {}", example.display()))?;
@@ -214,7 +218,7 @@ fn commands<'printed>(printed: &'printed str, title: &str) -> Vec<&'printed str>
 /// Applies the printed kustomization with what this cluster needs besides: images that are loaded,
 /// and cgroups of hosts that share one kernel. Its own address for agents is the only one.
 fn apply(world: &World, printed: &str) -> Result<()> {
-    for node in CLOUDS {
+    for node in &world.clouds {
         install::name_cgroup(world, node)?;
     }
     std::fs::write(folder(world).join("kustomization.yaml"), printed)?;

@@ -1,4 +1,4 @@
-//! Free ports on this machine's loopback, for programs of tests that run side by side.
+//! Free ports of this machine, for programs of tests that run side by side.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,14 +15,24 @@ const COUNT: u32 = 15_000;
 /// # Errors
 /// There is no such port.
 pub fn free() -> Result<u16> {
+    free_in_row(1)
+}
+
+/// The first of this many ports in a row without a listener that this process has not returned
+/// before.
+///
+/// # Errors
+/// There is no such row.
+pub fn free_in_row(length: u16) -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Test runs side by side start at different offsets.
     let offset = std::process::id().wrapping_mul(101);
+    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
     (0..COUNT)
-        .map(|_| offset.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % COUNT)
+        .map(|_| offset.wrapping_add(NEXT.fetch_add(length.into(), Ordering::Relaxed)) % COUNT)
         .filter_map(|number| u16::try_from(FIRST + number).ok())
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .context("no port of loopback is free")
+        .find(|first| (*first..first + length).all(is_free))
+        .context("no port of this machine is free")
 }
 
 /// Such a port, with the loopback address.

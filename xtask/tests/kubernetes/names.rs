@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::ports::free_address;
+use culvert_lab::ports::free_in_row;
 use culvert_lab::wait;
 use serde_json::{Value, json};
 
@@ -23,7 +23,7 @@ fn the_service_follows_the_cluster_s_ports_and_the_proxy_follows_the_service() {
 }
 
 fn follows(server: &mut ApiServer) -> Result<()> {
-    let first = first_own_port()?;
+    let first = free_in_row(OWN_PORTS)?;
     edge(server, "edge-1", "10.0.3.7")?;
     // Another one's entry has the proxy's first own port already.
     service(
@@ -67,19 +67,6 @@ fn service(server: &ApiServer, ports: &Value) -> Result<()> {
             "metadata": {"namespace": "culvert-system", "name": "culvert-edge"},
             "spec": {"selector": {"app.kubernetes.io/name": "culvert-proxy"}, "ports": ports}}),
     )
-}
-
-/// The first of some ports in a row that nothing uses.
-fn first_own_port() -> Result<u16> {
-    let is_free = |port: u16| std::net::TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
-    wait::until("free ports in a row", DEADLINE, || {
-        let first = free_address()?.port().saturating_sub(OWN_PORTS);
-        ensure!(
-            (first..first + OWN_PORTS).all(is_free),
-            "{first} and so on are taken"
-        );
-        Ok(first)
-    })
 }
 
 fn the_service(server: &ApiServer) -> Result<Value> {
