@@ -1,7 +1,7 @@
 //! The egress selector instead of the redirector: kube-apiserver uses the proxy's CONNECT socket
 //! for every connection to the cluster, and no hook is needed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -12,12 +12,14 @@ use serde_json::json;
 use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::names::{self, BY_NAME};
-use crate::world::{SHOP, World};
-use crate::{install, logs, ports, uninstall};
+use crate::world::{CULVERT, SHOP, World};
+use crate::{exec, forward, install, logs, ports, uninstall};
 
 /// A webhook that refuses labelled ConfigMaps with its own message.
 const WEBHOOK: &str = include_str!("webhook.py");
 const WEBHOOK_PORT: u16 = 9443;
+/// `--connect-listen` of the overlay.
+const CONNECT_PORT: u16 = 7402;
 /// Time for the programs of an update to start.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -77,7 +79,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     logs::prove(world, MASTER)?;
     webhook(world)?;
     dialled(world, "uds")?;
-    two_proxies(world)
+    two_proxies(world)?;
+    by_tcp(world)
 }
 
 /// As konnectivity's own end-to-end test counts connections of agents to servers.
@@ -126,6 +129,66 @@ fn dialled(world: &mut World, transport: &str) -> Result<()> {
         ensure!(failed.is_empty(), "{failed:?}");
         Ok(())
     })
+}
+
+/// The same by TCP: kube-apiserver shows a certificate at the proxies' CONNECT port.
+fn by_tcp(world: &mut World) -> Result<()> {
+    world.claim(
+        "kube-apiserver starts with an egress selector of the CONNECT port and a client certificate",
+        |world| {
+            let file = connect_port(world)?;
+            let file = format!("--egress-selector-config-file={}", file.display());
+            world.restart_apiserver(&[
+                file,
+                BY_NAME.to_owned(),
+                "--enable-aggregator-routing=true".to_owned(),
+            ])
+        },
+    )?;
+    install::wait_for_tunnels(world)?;
+    EDGES
+        .into_iter()
+        .try_for_each(|node| logs::prove(world, node))?;
+    exec::prove(world, "edge-2")?;
+    forward::prove(world, "edge-2")?;
+    logs::prove(world, MASTER)?;
+    webhook(world)?;
+    dialled(world, "tcp")
+}
+
+/// Opens the CONNECT port of the proxies, and writes the file of an egress selector for it.
+fn connect_port(world: &World) -> Result<PathBuf> {
+    let SelfSigned { certificate, key } = SelfSigned::make(
+        world.folder(),
+        "egress-client",
+        "/CN=kube-apiserver",
+        // It is its own authority, but rustls takes no certificate of an authority from a client.
+        "basicConstraints=critical,CA:FALSE",
+    )?;
+    let authority = std::fs::read_to_string(&certificate)?;
+    world.apply("connect-clients", &[json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "connect-clients", "namespace": CULVERT},
+        "data": {"ca.crt": authority}
+    })])?;
+    world.apply_overlay("e2e/egress-port")?;
+    world.wait_for_rollout("culvert-proxy")?;
+    let ask = ["get", "configmap", "culvert-agent", "--output"];
+    let own = world.culvert(&[&ask[..], &["go-template={{index .data \"ca.crt\"}}"]].concat())?;
+    let ca = world.file("egress-ca.crt");
+    std::fs::write(&ca, own)?;
+    let address = world.cluster.variable_of(MASTER, "ADDRESS")?;
+    let file = world.file("egress-port.json");
+    let tls = json!({"caBundle": ca, "clientCert": certificate, "clientKey": key});
+    let connection = json!({
+        "proxyProtocol": "HTTPConnect",
+        "transport": {"tcp": {"url": format!("https://{address}:{CONNECT_PORT}"), "tlsConfig": tls}}
+    });
+    let configuration = json!({
+        "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
+        "egressSelections": [{"name": "cluster", "connection": connection}]
+    });
+    std::fs::write(&file, configuration.to_string())?;
+    Ok(file)
 }
 
 /// Proves that a webhook on a cloud node still works.
