@@ -1,4 +1,4 @@
-//! `cargo xtask image`: makes container images of the three programs as OCI archives, without a
+//! `cargo xtask image`: makes container images of the programs as OCI archives, without a
 //! container engine. The archives depend only on the programs. These contain no times or paths of
 //! the machine, but another source folder changes them.
 //!
@@ -16,6 +16,7 @@ use culvert_lab::workspace;
 
 use crate::{build_ebpf, setup};
 use archive::Image;
+use programs::Contents;
 use tar::Tar;
 
 /// Names are looked up in files and by DNS, which static programs support by themselves.
@@ -29,7 +30,8 @@ pub struct Args {
     pub profile: String,
 }
 
-/// Builds the programs and writes `target/images/<name>-<arch>.tar`.
+/// Builds the programs and writes `target/images/<name>`, and `target/images/<name>-<arch>.tar` of
+/// those that have an image.
 ///
 /// # Errors
 /// A program cannot be compiled or is not static, or `nft` is not installed.
@@ -40,15 +42,18 @@ pub fn run(args: &Args) -> Result<()> {
     build_ebpf::run()?;
     let programs = programs::build(&args.profile)?;
     let step = Step::start("write the images");
+    let folder = workspace::images_dir();
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     for program in programs {
-        let image = image(&program)?;
-        let path = workspace::image_archive(program.name);
-        let folder = path.parent().context("the archive's path has no folder")?;
-        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-        let bytes = image.archive();
-        std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
         let bare = workspace::image_program(program.name);
         std::fs::copy(&program.path, &bare).with_context(|| format!("write {}", bare.display()))?;
+        let Some(contents) = program.image else {
+            continue;
+        };
+        let image = image(&program, contents)?;
+        let path = workspace::image_archive(program.name);
+        let bytes = image.archive();
+        std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
         progress::say(&format!(
             "    {} {} ({} MiB)",
             image.reference(),
@@ -64,12 +69,12 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn image(program: &programs::Program) -> Result<Image> {
+fn image(program: &programs::Program, contents: Contents) -> Result<Image> {
     let mut layer = Tar::default();
     let inside = format!("usr/bin/{}", program.name);
     layer.file(&inside, 0o755, std::fs::read(&program.path)?);
     layer.file("etc/nsswitch.conf", 0o644, NAME_SERVICES.into());
-    if program.needs_nft {
+    if matches!(contents, Contents::WithNft) {
         for (path, bytes) in nft::with_libraries()? {
             layer.file(&path, 0o755, bytes);
         }

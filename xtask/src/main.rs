@@ -38,7 +38,7 @@ enum Task {
     Deps,
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
-    /// Make container images of the three programs, without a container engine
+    /// Make container images of the programs, without a container engine
     Image(image::Args),
     /// Render the manifests of deploy/overlays into deploy/rendered
     Manifests,

@@ -39,16 +39,19 @@ pub fn bpf_object() -> PathBuf {
     target_dir().join("ebpf/culvert-redirector.bpf.o")
 }
 
-/// The container image of one of the programs, as `cargo xtask image` leaves it.
-pub fn image_archive(program: &str) -> PathBuf {
-    target_dir()
-        .join("images")
-        .join(format!("{program}-{}.tar", image_architecture()))
+/// The folder of what `cargo xtask image` leaves.
+pub fn images_dir() -> PathBuf {
+    target_dir().join("images")
 }
 
-/// The program of that image, for runs outside of containers.
+/// The container image of one of the programs.
+pub fn image_archive(program: &str) -> PathBuf {
+    images_dir().join(format!("{program}-{}.tar", image_architecture()))
+}
+
+/// One of the programs, static, for runs outside of containers.
 pub fn image_program(program: &str) -> PathBuf {
-    target_dir().join("images").join(program)
+    images_dir().join(program)
 }
 
 /// This machine's processor, as container images name it.

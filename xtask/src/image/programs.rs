@@ -1,4 +1,4 @@
-//! The three programs, compiled as static executables.
+//! The programs, compiled as static executables.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,14 +12,24 @@ use super::nft;
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) path: PathBuf,
-    pub(super) needs_nft: bool,
+    pub(super) image: Option<Contents>,
 }
 
-/// The name of each program, and whether it runs `nft`.
-const PROGRAMS: [(&str, bool); 3] = [
-    ("culvert-proxy", false),
-    ("culvert-redirector", true),
-    ("culvert-agent", false),
+/// What its image has.
+#[derive(Clone, Copy)]
+pub(super) enum Contents {
+    /// The program alone.
+    Program,
+    /// Also `nft`, which the program runs.
+    WithNft,
+}
+
+/// The name of each program. The hub has no image: it runs before kubelet.
+const PROGRAMS: [(&str, Option<Contents>); 4] = [
+    ("culvert-proxy", Some(Contents::Program)),
+    ("culvert-redirector", Some(Contents::WithNft)),
+    ("culvert-agent", Some(Contents::Program)),
+    ("culvert-hub", None),
 ];
 
 /// Compiles them in a separate target folder, because their flags differ from the workspace's.
@@ -67,18 +77,14 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
         .join(if profile == "dev" { "debug" } else { profile });
     PROGRAMS
         .into_iter()
-        .map(|(name, needs_nft)| checked(&built, name, needs_nft))
+        .map(|(name, image)| checked(&built, name, image))
         .collect()
 }
 
-fn checked(built: &Path, name: &'static str, needs_nft: bool) -> Result<Program> {
+fn checked(built: &Path, name: &'static str, image: Option<Contents>) -> Result<Program> {
     let path = built.join(name);
     ensure!(nft::is_static(&path)?, "{} is not static", path.display());
-    Ok(Program {
-        name,
-        path,
-        needs_nft,
-    })
+    Ok(Program { name, path, image })
 }
 
 /// musl, if compiler and linker support it. Otherwise glibc, whose `getaddrinfo` has had files and
