@@ -5,11 +5,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use culvert_lab::wait;
 
-use crate::cluster::{Cluster, KUBECTL_TIME, MASTER};
-use crate::command::finish;
+use crate::cluster::{Cluster, MASTER};
+use crate::processes;
 
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
 /// The lease of a controller that ended expires after 15 s.
@@ -49,43 +49,18 @@ impl Controllers {
 
     fn start_missing(&self, cluster: &Cluster) -> Result<()> {
         let there = running(cluster)?;
-        for line in self.0.iter().filter(|line| !there.contains(line)) {
-            let mut shell = cluster.enter(MASTER, "sh");
-            // In the background and without output, so that nothing waits for its end.
-            shell
-                .args(["-c", "exec > /dev/null 2>&1; setsid \"$0\" \"$@\" &"])
-                .args(line);
-            finish(&mut shell, KUBECTL_TIME)?
-                .success()
-                .with_context(|| format!("start {} again", line[0]))?;
-        }
-        Ok(())
+        let missing = self.0.iter().filter(|line| !there.contains(line));
+        missing
+            .into_iter()
+            .try_for_each(|line| processes::start(cluster, MASTER, line, Path::new("/dev/null")))
     }
 }
 
 /// The controllers' command lines among the master's processes.
 fn running(cluster: &Cluster) -> Result<Vec<Vec<String>>> {
-    let file = Path::new(cluster.variable("CK_MASTER_CGROUP")?).join("cgroup.procs");
-    let pids =
-        std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    // A process that has just ended has no command line.
-    let lines = pids
-        .lines()
-        .filter_map(|pid| std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok());
-    let lines = lines.map(|line| {
-        line.split_terminator('\0')
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    });
-    Ok(lines
-        .filter(|line| line.first().is_some_and(|program| is_controller(program)))
-        .collect())
-}
-
-fn is_controller(program: &str) -> bool {
-    Path::new(program)
-        .file_name()
-        .is_some_and(|name| PROGRAMS.iter().any(|one| name == *one))
+    let all = processes::of_node(cluster, MASTER)?.into_iter();
+    let controllers = all.filter(|process| PROGRAMS.contains(&process.program()));
+    Ok(controllers.map(|process| process.line).collect())
 }
 
 fn renewed(cluster: &Cluster, name: &str) -> Result<String> {

@@ -17,6 +17,7 @@ mod exec;
 mod follower;
 mod forward;
 mod healing;
+mod hub;
 mod images;
 mod install;
 mod logs;
@@ -26,6 +27,7 @@ mod migrate;
 mod names;
 mod pods;
 mod ports;
+mod processes;
 mod prometheus;
 mod proxies;
 mod rbac;
@@ -56,13 +58,16 @@ pub struct Args {
     /// Run this step only, besides the installation; repeat it for more
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
+    /// Cut the hub's link for 10 minutes, and let it come and go for 5: else seconds
+    #[arg(long)]
+    long: bool,
 }
 
 /// The name and the function of a step.
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
 /// The order matters: later steps restart and remove what earlier ones use.
-const STEPS: [Step; 22] = [
+const STEPS: [Step; 23] = [
     ("before", before::run),
     (INSTALL, install::run),
     ("top", top::run),
@@ -76,6 +81,7 @@ const STEPS: [Step; 22] = [
     ("follow", logs::finish),
     ("healing", healing::run),
     ("names", names::run),
+    ("hub", hub::run),
     ("proxies", proxies::run),
     ("rolling", rolling::run),
     ("service", service::run),
@@ -122,7 +128,7 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         AtEnd::TakeDown
     };
     let cluster = Cluster::up(program, &flags, at_end)?;
-    let mut world = World::new(cluster, folder, flags);
+    let mut world = World::new(cluster, folder, flags, args.long);
     let shown = show(&mut world, &steps);
     if shown.is_err() && interrupt::check().is_ok() {
         world.show_state();

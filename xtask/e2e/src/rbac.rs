@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use crate::hub;
 use crate::install::PROGRAMS;
 use crate::world::{CULVERT, World};
 
@@ -31,19 +32,29 @@ pub(super) fn audit_flags(folder: &Path) -> Result<Vec<String>> {
     ])
 }
 
-/// The audit policy: each answered request of Culvert's service accounts, without bodies.
+/// What kube-apiserver has logged so far: an event a line.
+pub(super) fn audit_log(world: &World) -> Result<String> {
+    let log = world.file(LOG);
+    std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))
+}
+
+/// The audit policy: each answered request of Culvert's service accounts, and of the node behind
+/// the hub, without bodies.
 fn policy() -> Value {
     let group = format!("system:serviceaccounts:{CULVERT}");
+    let node = format!("system:node:{}", hub::NODE);
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata", "userGroups": [group]}, {"level": "None"}]
+        "rules": [
+            {"level": "Metadata", "userGroups": [group]}, {"level": "Metadata", "users": [node]},
+            {"level": "None"}
+        ]
     })
 }
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    let log = world.file(LOG);
-    let log = std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    let log = audit_log(world)?;
     let objects = world.cluster.json(&[
         "get",
         "roles,clusterroles,rolebindings,clusterrolebindings",

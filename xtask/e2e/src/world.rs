@@ -36,6 +36,8 @@ pub(super) struct World {
     pub(super) has_images: bool,
     /// The cloud nodes that are not lost.
     pub(super) clouds: Vec<&'static str>,
+    /// Whether cuts last as long as on real links.
+    pub(super) long: bool,
     folder: PathBuf,
     /// Flags that kube-apiserver always has.
     apiserver_flags: Vec<String>,
@@ -45,13 +47,19 @@ pub(super) struct World {
 
 impl World {
     /// Stores files in `folder`.
-    pub(super) fn new(cluster: Cluster, folder: PathBuf, apiserver_flags: Vec<String>) -> Self {
+    pub(super) fn new(
+        cluster: Cluster,
+        folder: PathBuf,
+        apiserver_flags: Vec<String>,
+        long: bool,
+    ) -> Self {
         Self {
             cluster,
             claims: 0,
             follower: None,
             has_images: false,
             clouds: CLOUDS.to_vec(),
+            long,
             folder,
             apiserver_flags,
             further_flags: Mutex::default(),

@@ -1,0 +1,437 @@
+//! The hub in front of a kubelet: the node lives on through a cut, kill -9 and a reboot. This
+//! follows docs/hub.md.
+
+mod containers;
+mod node;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::{progress, wait};
+use serde_json::{Value, json};
+
+use self::containers::{Container, running};
+use self::node::{CONTAINERD, HUB, KUBELET, Node};
+use crate::cluster::MASTER;
+use crate::command::Running;
+use crate::world::{SHOP, World};
+use crate::{exec, logs, rbac};
+
+/// The node whose kubelet asks the hub.
+pub(super) const NODE: &str = "edge-3";
+/// A pod that lives through all of this.
+const APP: &str = "hub-app";
+/// A pod that is deleted while the link is cut, and one that is created meanwhile.
+const DELETED: &str = "hub-deleted";
+const CREATED: &str = "hub-created";
+/// A container of these pods.
+const MAIN: &str = "main";
+/// The files of [`APP`]'s volumes.
+const SECRET: &str = "/etc/app/secret/word";
+const CONFIG: &str = "/etc/app/config/color";
+const TOKEN: &str = "/etc/app/token/token";
+
+/// A cut is noticed after 18 s at worst.
+const NOTICED: Duration = Duration::from_secs(40);
+/// Kubelet starts in 15 s here, and starts a container again after up to 40 s.
+const STARTED: Duration = Duration::from_secs(120);
+/// How long a link that comes and goes is there, and is not.
+const PHASE: Duration = Duration::from_secs(3);
+/// Kubelet looks for changes of a ConfigMap each minute.
+const FOLLOWED: Duration = Duration::from_secs(150);
+
+/// The step.
+pub(super) fn run(world: &mut World) -> Result<()> {
+    let mut node = Node::find(world)?;
+    start_pods(world)?;
+    let original = std::fs::read(node.kubeconfig()?)?;
+    install(world, &mut node)?;
+    logs::prove(world, NODE)?;
+    exec::prove(world, NODE)?;
+    let online = reboot(world, &node, "with a link")?;
+    let pods = by_hub(world, &node)?;
+    cut(world, &node, &pods)?;
+    kill_each(world, &node)?;
+    change_meanwhile(world)?;
+    let offline = reboot(world, &node, "while the link is cut")?;
+    progress::say(&format!(
+        "    the start without a link took {:.2} times as long as with one",
+        offline.as_secs_f32() / online.as_secs_f32()
+    ));
+    come_back(world)?;
+    flap(world, &node)?;
+    uninstall(world, &node, &original)
+}
+
+/// The pods on the node, with what they need of the API server.
+fn start_pods(world: &World) -> Result<()> {
+    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}});
+    let mut secret = named("Secret", APP);
+    secret["stringData"] = json!({"word": "sesame"});
+    let mut config = named("ConfigMap", APP);
+    config["data"] = json!({"color": "blue"});
+    world.apply("hub-pods", &[secret, config, pod(APP), pod(DELETED)])?;
+    [APP, DELETED]
+        .into_iter()
+        .try_for_each(|name| world.wait_for_phase(name, "Running"))
+}
+
+fn pod(name: &str) -> Value {
+    let mount = |volume: &str| json!({"name": volume, "mountPath": format!("/etc/app/{volume}")});
+    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
+        "spec": {
+            "nodeName": NODE, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": MAIN, "image": "local/busybox:1", "imagePullPolicy": "Never",
+                "command": ["sleep", "1000000"],
+                "envFrom": [{"configMapRef": {"name": APP}}],
+                "volumeMounts": [mount("secret"), mount("config"), mount("token")]
+            }],
+            "volumes": [
+                {"name": "secret", "secret": {"secretName": APP}},
+                {"name": "config", "configMap": {"name": APP}},
+                {"name": "token", "projected": {"sources": [token]}}
+            ]
+        }
+    })
+}
+
+fn install(world: &mut World, node: &mut Node) -> Result<()> {
+    let kubeconfig = node.kubeconfig()?.display().to_string();
+    let flag = ["--kubelet-kubeconfig", &kubeconfig];
+    node.add_hub(world);
+    let node = &*node;
+    world.claim(
+        "culvert-hub check says what install would change; after install, kubelet asks nobody but \
+         the hub, the node would survive a reboot, and no container was restarted",
+        |world| {
+            let before = running(world, APP, MAIN)?;
+            let said = hub(world, &[&["check"], &flag[..]].concat())?;
+            ensure!(said.contains("install would"), "{said}");
+            hub(world, &[&["install"], &flag[..]].concat())?;
+            node.start(world, HUB)?;
+            node.kill(world, KUBELET)?;
+            node.start(world, KUBELET)?;
+            wait::until("the node would survive a reboot", STARTED, || {
+                survives(world)
+            })?;
+            asks_only_the_hub(world)?;
+            ensure!(running(world, APP, MAIN)? == before, "it was restarted");
+            Ok(())
+        },
+    )
+}
+
+/// Starts the node from nothing; returns how long it takes until the pod runs with its volumes.
+fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
+    let started = world.claim(
+        &format!("reboot {when}: the pod runs again, with its Secret, ConfigMap and token"),
+        |world| {
+            node.power_off(world)?;
+            let started = Instant::now();
+            node.power_on(world)?;
+            wait::until("the pod", STARTED, || {
+                has_volumes(&running(world, APP, MAIN)?)
+            })?;
+            Ok(started.elapsed())
+        },
+    )?;
+    Ok(started)
+}
+
+fn has_volumes(app: &Container) -> Result<()> {
+    ensure!(app.read(SECRET)? == "sesame", "the Secret is another one");
+    ensure!(app.read(CONFIG)? == "blue", "the ConfigMap is another one");
+    ensure!(
+        app.read(TOKEN)?.split('.').count() == 3,
+        "the token is no JWT"
+    );
+    Ok(())
+}
+
+fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
+    let lasts = Duration::from_secs(if world.long { 600 } else { 30 });
+    world.claim("the link is cut: the hub notices", |world| {
+        node::cut(world)?;
+        wait::until("the link is down", NOTICED, || says(world, "link: down"))
+    })?;
+    world.claim(
+        &format!(
+            "the cut lasts for {} s: the pod runs on, and a container that is killed is restarted \
+             with its volumes; the Node is honestly not ready",
+            lasts.as_secs()
+        ),
+        |world| {
+            let before = running(world, APP, MAIN)?;
+            wait::throughout("the container", lasts, || before.check())?;
+            kill_container(&before)?;
+            wait::until("a new container", STARTED, || {
+                let now = running(world, APP, MAIN)?;
+                ensure!(now != before, "it is still the old one");
+                has_volumes(&now)
+            })?;
+            wait::until("not ready", NOTICED, || ready(world, "Unknown"))
+        },
+    )?;
+    world.claim(
+        "kubectl as root, by the hub, lists the node's pods as it did with a link",
+        |world| {
+            let now = by_hub(world, node)?;
+            ensure!(now == pods, "now:\n{now}\nbefore:\n{pods}");
+            Ok(())
+        },
+    )
+}
+
+fn kill_each(world: &mut World, node: &Node) -> Result<()> {
+    const ORDERS: [[&str; 3]; 6] = [
+        [KUBELET, HUB, CONTAINERD],
+        [KUBELET, CONTAINERD, HUB],
+        [HUB, KUBELET, CONTAINERD],
+        [HUB, CONTAINERD, KUBELET],
+        [CONTAINERD, KUBELET, HUB],
+        [CONTAINERD, HUB, KUBELET],
+    ];
+    world.claim(
+        "kill -9 of kubelet, hub and containerd in every order, while the link is cut: each is \
+         healthy again, and the same container runs",
+        |world| {
+            let before = running(world, APP, MAIN)?;
+            for order in ORDERS {
+                for program in order {
+                    node.kill(world, program)?;
+                    node.start(world, program)?;
+                }
+                wait::until(&format!("after {order:?}"), STARTED, || {
+                    kubelet_is_healthy(world)?;
+                    says(world, "link: down")?;
+                    let now = running(world, APP, MAIN)?;
+                    ensure!(now == before, "{now:?} instead of {before:?}");
+                    has_volumes(&now)
+                })?;
+            }
+            Ok(())
+        },
+    )
+}
+
+/// What administrators do meanwhile.
+fn change_meanwhile(world: &World) -> Result<()> {
+    let color = json!({"data": {"color": "red"}}).to_string();
+    world.shop(&["patch", "configmap", APP, "--patch", &color])?;
+    world.shop(&["delete", "pod", DELETED, "--wait=false"])?;
+    world.apply("hub-created", &[pod(CREATED)])
+}
+
+fn come_back(world: &mut World) -> Result<()> {
+    let (app, log) = (running(world, APP, MAIN)?, rbac::audit_log(world)?.len());
+    world.claim(
+        "the link is back: the Node is ready; the deleted pod ends, the created one runs, and the \
+         changed ConfigMap reaches the other one, whose container is the same",
+        |world| {
+            node::mend(world)?;
+            wait::until("ready", STARTED, || ready(world, "True"))?;
+            wait::until("the changes", FOLLOWED, || {
+                let left = world.shop(&["get", "pod", DELETED, "--ignore-not-found"])?;
+                ensure!(left.is_empty(), "{left}");
+                running(world, CREATED, MAIN)?;
+                ensure!(app.read(CONFIG)? == "red", "the ConfigMap is the old one");
+                Ok(())
+            })?;
+            ensure!(running(world, APP, MAIN)? == app, "it was restarted");
+            Ok(())
+        },
+    )?;
+    world.claim(
+        "the API server's audit log shows that watches of nodes, pods and services went on, and no \
+         list of them",
+        |world| {
+            let log = rbac::audit_log(world)?.split_off(log);
+            let of_node =
+                |event: &Value| event["user"]["username"] == format!("system:node:{NODE}");
+            let events = log
+                .lines()
+                .filter_map(|line| serde_json::from_str(line).ok());
+            let asked: Vec<Value> = events.filter(of_node).collect();
+            for resource in ["nodes", "pods", "services"] {
+                let verbs = |verb: &str| {
+                    let is_it = |event: &&Value| {
+                        event["verb"] == verb && event["objectRef"]["resource"] == resource
+                    };
+                    asked.iter().filter(is_it).count()
+                };
+                ensure!(verbs("watch") > 0, "no watch of {resource}");
+                ensure!(verbs("list") == 0, "{} lists of {resource}", verbs("list"));
+            }
+            Ok(())
+        },
+    )?;
+    logs::prove(world, NODE)
+}
+
+fn flap(world: &mut World, node: &Node) -> Result<()> {
+    let lasts = Duration::from_secs(if world.long { 300 } else { 45 });
+    let kubectl = kubectl(world, node)?;
+    world.claim(
+        &format!(
+            "the link comes and goes every 3 s for {} s: a watch by the hub does not end, it tells \
+             a change after that, and the hub has no more open files than before",
+            lasts.as_secs()
+        ),
+        |world| {
+            let mut watch = world.cluster.enter(NODE, &kubectl[0]);
+            let selected = format!("spec.nodeName={NODE}");
+            watch.args(&kubectl[1..]);
+            watch.args([
+                "get",
+                "pods",
+                "--all-namespaces",
+                "--watch",
+                "--output",
+                "name",
+            ]);
+            watch.args(["--field-selector", &selected]);
+            let mut watch = Running::start(world.folder(), "hub-watch", &mut watch)?;
+            watch.wait_for(APP, NOTICED)?;
+            let before = open_files(world)?;
+            let begun = Instant::now();
+            while begun.elapsed() < lasts {
+                node::cut(world)?;
+                wait::throughout("the watch", PHASE, || watch.check())?;
+                node::mend(world)?;
+                wait::throughout("the watch", PHASE, || watch.check())?;
+            }
+            wait::until("the link is up", NOTICED, || says(world, "link: up"))?;
+            let told = watch.said().matches(CREATED).count();
+            world.shop(&["label", "pod", CREATED, "flapped=yes"])?;
+            watch.wait_until("the label", NOTICED, |said| {
+                ensure!(said.matches(CREATED).count() > told, "not yet");
+                Ok(())
+            })?;
+            wait::until("files are closed", NOTICED, || {
+                let now = open_files(world)?;
+                ensure!(now <= before, "{now} files, {before} before");
+                Ok(())
+            })
+        },
+    )
+}
+
+fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
+    let kubeconfig = node.kubeconfig()?;
+    world.claim(
+        "uninstall puts kubelet's kubeconfig back byte for byte; kubelet goes on without the hub, \
+         and the container is the same",
+        |world| {
+            let before = running(world, APP, MAIN)?;
+            let path = kubeconfig.display().to_string();
+            hub(world, &["uninstall", "--kubelet-kubeconfig", &path])?;
+            ensure!(
+                std::fs::read(&kubeconfig)? == original,
+                "{path} is another one"
+            );
+            node.kill(world, HUB)?;
+            node.kill(world, KUBELET)?;
+            node.start(world, KUBELET)?;
+            wait::until("kubelet is healthy", STARTED, || kubelet_is_healthy(world))?;
+            wait::until("ready", STARTED, || ready(world, "True"))?;
+            ensure!(running(world, APP, MAIN)? == before, "it was restarted");
+            Ok(())
+        },
+    )?;
+    world
+        .shop(&["delete", "pod", APP, CREATED, "--wait=false"])
+        .map(drop)
+}
+
+/// The hub's command line on the node.
+fn hub(world: &World, args: &[&str]) -> Result<String> {
+    let line = node::hub_line(world);
+    let line: Vec<&str> = line
+        .iter()
+        .map(String::as_str)
+        .chain(args.iter().copied())
+        .collect();
+    world.cluster.on(NODE, &line)
+}
+
+fn says(world: &World, expected: &str) -> Result<()> {
+    let said = hub(world, &["status"])?;
+    ensure!(said.contains(expected), "{said}");
+    Ok(())
+}
+
+fn survives(world: &World) -> Result<()> {
+    says(world, "would survive a reboot now: yes")
+}
+
+/// The status of the Node's condition `Ready`.
+fn ready(world: &World, expected: &str) -> Result<()> {
+    let path = "jsonpath={.status.conditions[?(@.type==\"Ready\")].status}";
+    let status = world
+        .cluster
+        .ask(&["get", "node", NODE, "--output", path])?;
+    ensure!(status == expected, "ready: {status}");
+    Ok(())
+}
+
+fn kubelet_is_healthy(world: &World) -> Result<()> {
+    let line = [
+        "curl",
+        "-sS",
+        "--fail",
+        "-m",
+        "5",
+        "http://127.0.0.1:10248/healthz",
+    ];
+    world.cluster.on(NODE, &line).map(drop)
+}
+
+/// Kubelet has no connection to the API server's machine.
+fn asks_only_the_hub(world: &World) -> Result<()> {
+    let sockets = world.cluster.on(NODE, &["ss", "-Htnp"])?;
+    let address = world.cluster.variable_of(MASTER, "ADDRESS")?;
+    let of_kubelet = |line: &&str| line.contains("\"kubelet\"");
+    let kubelets: Vec<_> = sockets.lines().filter(of_kubelet).collect();
+    ensure!(!kubelets.is_empty(), "kubelet has no connection: {sockets}");
+    let past = kubelets
+        .iter()
+        .find(|line| line.contains(&format!("{address}:")));
+    ensure!(past.is_none(), "{past:?}");
+    Ok(())
+}
+
+/// kubectl as the node's root, by the hub, with what it has kept of earlier runs.
+fn kubectl(world: &World, node: &Node) -> Result<Vec<String>> {
+    let kubectl = format!("{}/kubectl", world.cluster.variable("CK_BIN")?);
+    let kubeconfig = node.kubeconfig()?.display().to_string();
+    let cache = world.file("hub-kubectl").display().to_string();
+    let flags = ["--kubeconfig", &kubeconfig, "--cache-dir", &cache].map(str::to_owned);
+    Ok([&[kubectl][..], &flags].concat())
+}
+
+/// The node's pods by the hub.
+fn by_hub(world: &World, node: &Node) -> Result<String> {
+    let selected = format!("spec.nodeName={NODE}");
+    let kubectl = kubectl(world, node)?;
+    let mut line: Vec<&str> = kubectl.iter().map(String::as_str).collect();
+    line.extend(["get", "pods", "--all-namespaces", "--output", "name"]);
+    line.extend(["--field-selector", &selected]);
+    let said = world.cluster.on(NODE, &line)?;
+    ensure!(said.contains(APP), "{said}");
+    Ok(said)
+}
+
+fn kill_container(container: &Container) -> Result<()> {
+    let pid = nix::unistd::Pid::from_raw(container.pid);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).context("kill the container")
+}
+
+fn open_files(world: &World) -> Result<usize> {
+    let folder = format!("/proc/{}/fd", node::pid(world, HUB)?);
+    Ok(std::fs::read_dir(&folder)
+        .with_context(|| format!("read {folder}"))?
+        .count())
+}

@@ -1,0 +1,81 @@
+//! The containers of the node, as its container runtime knows them: while the link is cut, nobody
+//! else can tell.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use super::NODE;
+use crate::cluster::KUBECTL_TIME;
+use crate::command::{Finished, finish};
+use crate::world::World;
+
+/// A running container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Container {
+    pub(super) id: String,
+    pub(super) pid: i32,
+}
+
+impl Container {
+    /// Fails if it has ended.
+    pub(super) fn check(&self) -> Result<()> {
+        let process = format!("/proc/{}", self.pid);
+        ensure!(Path::new(&process).exists(), "container {} ended", self.id);
+        Ok(())
+    }
+
+    /// A file as the container sees it.
+    pub(super) fn read(&self, path: &str) -> Result<String> {
+        let path = format!("/proc/{}/root{path}", self.pid);
+        std::fs::read_to_string(&path).with_context(|| format!("read {path}"))
+    }
+}
+
+/// The running container of this name in a pod.
+pub(super) fn running(world: &World, pod: &str, name: &str) -> Result<Container> {
+    let filter = format!(
+        "labels.\"io.kubernetes.pod.name\"=={pod},labels.\"io.kubernetes.container.name\"=={name}"
+    );
+    let ids = ctr(world, &["containers", "list", "--quiet", &filter])?;
+    let tasks = ctr(world, &["tasks", "list"])?;
+    let running = tasks.lines().filter_map(task);
+    let mut of_pod = running.filter(|container| ids.lines().any(|id| id == container.id));
+    of_pod
+        .next()
+        .with_context(|| format!("container {name} of pod {pod} does not run"))
+}
+
+/// A running container in a line of `ctr tasks list`: `ID PID STATUS`.
+fn task(line: &str) -> Option<Container> {
+    let mut words = line.split_whitespace();
+    let (id, pid) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+    (words.next() == Some("RUNNING")).then_some(Container { id, pid })
+}
+
+fn ctr(world: &World, args: &[&str]) -> Result<String> {
+    let socket = world.cluster.variable_of(NODE, "CONTAINERD")?;
+    let mut command = Command::new("ctr");
+    command
+        .args(["--address", socket, "--namespace", "k8s.io"])
+        .args(args);
+    let said = finish(&mut command, KUBECTL_TIME).and_then(Finished::success);
+    said.with_context(|| format!("ctr {}", args.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stopped_tasks_are_no_running_containers() {
+        assert_eq!(task("TASK    PID    STATUS"), None);
+        assert_eq!(task("abc    0    STOPPED"), None);
+        let running = Container {
+            id: "abc".to_owned(),
+            pid: 7,
+        };
+        assert_eq!(task("abc    7    RUNNING"), Some(running));
+    }
+}

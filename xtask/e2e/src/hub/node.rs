@@ -1,0 +1,207 @@
+//! The node behind the hub as a machine: its programs, its power and its link.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::{wait, workspace};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::NODE;
+use crate::processes::{self, Process};
+use crate::world::World;
+
+pub(super) const HUB: &str = "culvert-hub";
+pub(super) const KUBELET: &str = "kubelet";
+pub(super) const CONTAINERD: &str = "containerd";
+/// What an init system starts, in its order. The last one may not be there.
+const PROGRAMS: [&str; 4] = [CONTAINERD, HUB, KUBELET, "kube-proxy"];
+/// Time for a killed process to be gone.
+const GONE: Duration = Duration::from_secs(20);
+
+/// The node's programs by their command lines.
+pub(super) struct Node {
+    programs: Vec<Vec<String>>,
+}
+
+impl Node {
+    /// The node as it runs now.
+    pub(super) fn find(world: &World) -> Result<Self> {
+        let found = processes::of_node(&world.cluster, NODE)?;
+        let of_system = found
+            .into_iter()
+            .filter(|it| PROGRAMS.contains(&it.program()));
+        let programs = of_system.map(|process| process.line).collect();
+        let node = Self { programs };
+        node.line(KUBELET)?;
+        node.line(CONTAINERD)?;
+        Ok(node)
+    }
+
+    /// Has the hub as one of its programs from now on.
+    pub(super) fn add_hub(&mut self, world: &World) {
+        let run = [&hub_line(world)[..], &["run".to_owned()]].concat();
+        self.programs.push(run);
+    }
+
+    /// Kubelet's kubeconfig.
+    pub(super) fn kubeconfig(&self) -> Result<PathBuf> {
+        let path = argument(self.line(KUBELET)?, &["--kubeconfig"]);
+        Ok(path.context("kubelet has no --kubeconfig")?.into())
+    }
+
+    /// Starts one of its programs.
+    pub(super) fn start(&self, world: &World, program: &str) -> Result<()> {
+        let log = world.file(&format!("hub-{program}.log"));
+        processes::start(&world.cluster, NODE, self.line(program)?, &log)
+    }
+
+    /// Kills one of its programs with SIGKILL, and waits until it is gone.
+    pub(super) fn kill(&self, world: &World, program: &str) -> Result<()> {
+        let pid = pid(world, program)?;
+        kill_and_wait(program, || {
+            let left = processes::of_node(&world.cluster, NODE)?.into_iter();
+            Ok(left.map(|it| it.pid).filter(|it| *it == pid).collect())
+        })
+    }
+
+    /// Ends every process of the node at once, and all that is only in memory.
+    pub(super) fn power_off(&self, world: &World) -> Result<()> {
+        let host: i32 = world.cluster.variable_of(NODE, "PID")?.parse()?;
+        let cgroup = PathBuf::from(world.cluster.variable_of(NODE, "CGROUP")?);
+        kill_and_wait("every process", || {
+            let mut pids = Vec::new();
+            collect(&cgroup, &mut pids)?;
+            pids.retain(|pid| *pid != host);
+            Ok(pids)
+        })?;
+        let containerd = self.line(CONTAINERD)?;
+        let kubelet = argument(self.line(KUBELET)?, &["--root-dir"]).unwrap_or("/var/lib/kubelet");
+        let state = containerd_state(containerd)?;
+        let script = "for d in \"$@\"; do awk -v d=\"$d/\" 'index($2, d) == 1 {print $2}' \
+            /proc/mounts | sort -r | xargs -r -n 1 umount --lazy || exit 1; done; rm -rf \"$1\"; \
+            find /run/culvert -mindepth 1 -delete";
+        let line = ["sh", "-c", script, "power-off", &state, kubelet];
+        world.cluster.on(NODE, &line).map(drop)
+    }
+
+    /// Starts all of its programs as after a boot.
+    pub(super) fn power_on(&self, world: &World) -> Result<()> {
+        let there = |program: &&&str| self.line(program).is_ok();
+        PROGRAMS
+            .iter()
+            .filter(there)
+            .try_for_each(|program| self.start(world, program))
+    }
+
+    fn line(&self, program: &str) -> Result<&[String]> {
+        let mut lines = self.programs.iter().map(Vec::as_slice);
+        let found = lines.find(|line| Path::new(&line[0]).ends_with(program));
+        found.with_context(|| format!("{NODE} has no process {program}"))
+    }
+}
+
+/// The hub and the flags of this run. Its other defaults would do on a machine of its own.
+pub(super) fn hub_line(world: &World) -> Vec<String> {
+    let path = |name: &str| world.file(name).display().to_string();
+    let program = workspace::image_program(HUB).display().to_string();
+    let socket = "/run/culvert/hub.sock".to_owned();
+    let state = ("--state-dir".to_owned(), path("hub-state"));
+    vec![
+        program,
+        state.0,
+        state.1,
+        "--admin-socket".to_owned(),
+        socket,
+    ]
+}
+
+/// The process of a program of the node.
+pub(super) fn pid(world: &World, program: &str) -> Result<i32> {
+    let is_it = |it: &Process| it.program() == program;
+    let found = processes::of_node(&world.cluster, NODE)?
+        .into_iter()
+        .find(is_it);
+    Ok(found
+        .with_context(|| format!("{program} does not run"))?
+        .pid)
+}
+
+/// Nothing goes over the node's link from now on, without an answer.
+pub(super) fn cut(world: &World) -> Result<()> {
+    let file = world.file("hub-cut.nft");
+    let rules = "table inet culvert_e2e_cut {
+        chain inward { type filter hook input priority -300; iifname \"wan\" drop; }
+        chain outward { type filter hook output priority -300; oifname \"wan\" drop; }
+        chain through { type filter hook forward priority -300; oifname \"wan\" drop; }\n}\n";
+    std::fs::write(&file, rules).with_context(|| format!("write {}", file.display()))?;
+    let file = file.display().to_string();
+    world.cluster.on(NODE, &["nft", "--file", &file]).map(drop)
+}
+
+/// The link is there again.
+pub(super) fn mend(world: &World) -> Result<()> {
+    let delete = ["nft", "delete", "table", "inet", "culvert_e2e_cut"];
+    world.cluster.on(NODE, &delete).map(drop)
+}
+
+fn kill_and_wait(what: &str, left: impl Fn() -> Result<Vec<i32>>) -> Result<()> {
+    wait::until(&format!("{what} is gone"), GONE, || {
+        let pids = left()?;
+        for pid in &pids {
+            // It may end by itself at this moment.
+            kill(Pid::from_raw(*pid), Signal::SIGKILL).ok();
+        }
+        ensure!(pids.is_empty(), "there are {pids:?}");
+        Ok(())
+    })
+}
+
+/// The processes of a cgroup and of those below it.
+fn collect(cgroup: &Path, pids: &mut Vec<i32>) -> Result<()> {
+    let file = cgroup.join("cgroup.procs");
+    let text =
+        std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
+    pids.extend(text.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+    for entry in std::fs::read_dir(cgroup)?.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            collect(&entry.path(), pids)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where containerd has what a reboot ends.
+fn containerd_state(line: &[String]) -> Result<String> {
+    let Some(file) = argument(line, &["-c", "--config"]) else {
+        return Ok("/run/containerd".to_owned());
+    };
+    let text = std::fs::read_to_string(file).with_context(|| format!("read {file}"))?;
+    let state = text.lines().find_map(|line| line.strip_prefix("state = "));
+    let state = state.map_or("/run/containerd", |quoted| quoted.trim_matches('"'));
+    Ok(state.to_owned())
+}
+
+/// The value of a flag, as `FLAG VALUE` or `FLAG=VALUE`.
+fn argument<'line>(line: &'line [String], flags: &[&str]) -> Option<&'line str> {
+    line.iter()
+        .zip(line.iter().skip(1).map(Some).chain([None]))
+        .find_map(|(flag, next)| match flag.split_once('=') {
+            Some((flag, value)) => flags.contains(&flag).then_some(value),
+            None => flags.contains(&&**flag).then_some(next?.as_str()),
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_have_their_value_in_one_word_or_two() {
+        let line = ["kubelet", "--a", "1", "--kubeconfig=/k", "--b"].map(str::to_owned);
+        assert_eq!(argument(&line, &["--a"]), Some("1"));
+        assert_eq!(argument(&line, &["-k", "--kubeconfig"]), Some("/k"));
+        assert_eq!(argument(&line, &["--b"]), None);
+    }
+}
