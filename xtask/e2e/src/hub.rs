@@ -18,7 +18,7 @@ use crate::world::{SHOP, World};
 use crate::{exec, logs, rbac};
 
 /// The node whose kubelet asks the hub.
-pub(super) const NODE: &str = "edge-3";
+pub(super) const NODE: &str = "edge-1";
 /// A pod that lives through all of this.
 const APP: &str = "hub-app";
 /// A pod that is deleted while the link is cut, and one that is created meanwhile.
@@ -117,6 +117,7 @@ fn install(world: &mut World, node: &mut Node) -> Result<()> {
             wait::until("the node would survive a reboot", STARTED, || {
                 survives(world)
             })?;
+            wait::until("kubelet serves", STARTED, || serves(world))?;
             asks_only_the_hub(world)?;
             ensure!(running(world, APP, MAIN)? == before, "it was restarted");
             Ok(())
@@ -233,6 +234,7 @@ fn come_back(world: &mut World) -> Result<()> {
         |world| {
             node::mend(world)?;
             wait::until("ready", STARTED, || ready(world, "True"))?;
+            wait::until("kubelet serves", STARTED, || serves(world))?;
             wait::until("the changes", FOLLOWED, || {
                 let left = world.shop(&["get", "pod", DELETED, "--ignore-not-found"])?;
                 ensure!(left.is_empty(), "{left}");
@@ -387,6 +389,11 @@ fn kubelet_is_healthy(world: &World) -> Result<()> {
         "http://127.0.0.1:10248/healthz",
     ];
     world.cluster.on(NODE, &line).map(drop)
+}
+
+/// Kubelet answers what comes through the tunnel.
+fn serves(world: &World) -> Result<()> {
+    world.shop(&["logs", APP]).map(drop)
 }
 
 /// Kubelet has no connection to the API server's machine.
