@@ -58,8 +58,9 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "    the start without a link took {:.2} times as long as with one",
         offline.as_secs_f32() / online.as_secs_f32()
     ));
-    come_back(world)?;
+    let logged = come_back(world)?;
     flap(world, &node)?;
+    stop(world, &node, logged)?;
     uninstall(world, &node, &original)
 }
 
@@ -226,8 +227,9 @@ fn change_meanwhile(world: &World) -> Result<()> {
     world.apply("hub-created", &[pod(CREATED)])
 }
 
-fn come_back(world: &mut World) -> Result<()> {
-    let (app, log) = (running(world, APP, MAIN)?, rbac::audit_log(world)?.len());
+/// Returns how long the API server's audit log was before.
+fn come_back(world: &mut World) -> Result<usize> {
+    let (app, logged) = (running(world, APP, MAIN)?, rbac::audit_log(world)?.len());
     world.claim(
         "the link is back: the Node is ready; the deleted pod ends, the created one runs, and the \
          changed ConfigMap reaches the other one, whose container is the same",
@@ -246,31 +248,8 @@ fn come_back(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    world.claim(
-        "the API server's audit log shows that watches of nodes, pods and services went on, and no \
-         list of them",
-        |world| {
-            let log = rbac::audit_log(world)?.split_off(log);
-            let of_node =
-                |event: &Value| event["user"]["username"] == format!("system:node:{NODE}");
-            let events = log
-                .lines()
-                .filter_map(|line| serde_json::from_str(line).ok());
-            let asked: Vec<Value> = events.filter(of_node).collect();
-            for resource in ["nodes", "pods", "services"] {
-                let verbs = |verb: &str| {
-                    let is_it = |event: &&Value| {
-                        event["verb"] == verb && event["objectRef"]["resource"] == resource
-                    };
-                    asked.iter().filter(is_it).count()
-                };
-                ensure!(verbs("watch") > 0, "no watch of {resource}");
-                ensure!(verbs("list") == 0, "{} lists of {resource}", verbs("list"));
-            }
-            Ok(())
-        },
-    )?;
-    logs::prove(world, NODE)
+    logs::prove(world, NODE)?;
+    Ok(logged)
 }
 
 fn flap(world: &mut World, node: &Node) -> Result<()> {
@@ -321,6 +300,49 @@ fn flap(world: &mut World, node: &Node) -> Result<()> {
     )
 }
 
+/// Stops kubelet and the hub: kube-apiserver logs a watch when it ends.
+fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
+    world.claim(
+        "since the link was back, the API server's audit log has watches of kubelet's for nodes, \
+         pods and services, and no list of them",
+        |world| {
+            node.kill(world, KUBELET)?;
+            node.kill(world, HUB)?;
+            wait::until("the watches", NOTICED, || {
+                let log = rbac::audit_log(world)?.split_off(logged);
+                ["nodes", "pods", "services"]
+                    .iter()
+                    .try_for_each(|resource| {
+                        let (watches, lists) = (
+                            asked(&log, "watch", resource),
+                            asked(&log, "list", resource),
+                        );
+                        ensure!(
+                            watches > 0 && lists == 0,
+                            "{resource}: {watches} watches, {lists} lists"
+                        );
+                        Ok(())
+                    })
+            })
+        },
+    )
+}
+
+/// How often kubelet asked the API server for this, in lines of its audit log.
+fn asked(log: &str, verb: &str, resource: &str) -> usize {
+    let events = log
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let is_it = |event: &Value| {
+        let agent = event["userAgent"].as_str().unwrap_or_default();
+        event["user"]["username"] == format!("system:node:{NODE}")
+            && agent.starts_with("kubelet/")
+            && event["verb"] == verb
+            && event["objectRef"]["resource"] == resource
+    };
+    events.filter(is_it).count()
+}
+
 fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
     let kubeconfig = node.kubeconfig()?;
     world.claim(
@@ -334,8 +356,6 @@ fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
                 std::fs::read(&kubeconfig)? == original,
                 "{path} is another one"
             );
-            node.kill(world, HUB)?;
-            node.kill(world, KUBELET)?;
             node.start(world, KUBELET)?;
             wait::until("kubelet is healthy", STARTED, || kubelet_is_healthy(world))?;
             wait::until("ready", STARTED, || ready(world, "True"))?;
