@@ -9,6 +9,7 @@ pub(crate) mod intercept;
 pub(crate) mod names;
 pub(crate) mod original_dst;
 pub(crate) mod raw;
+pub(crate) mod refusals;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -35,6 +35,14 @@ pub(crate) enum CertificateRequest {
     Renew,
 }
 
+/// A port that asks its clients for no credential.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum OpenPort {
+    Name,
+    Forward,
+}
+
 /// Shared by all parts of the proxy.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
@@ -45,6 +53,7 @@ pub(crate) struct Metrics {
     streams: Family<Stream, Counter>,
     dials: Family<Outcome, Counter>,
     dial_duration: Histogram,
+    refused_clients: Family<Port, Counter>,
     agents: Family<Outcome, Counter>,
     node_events: Family<Outcome, Counter>,
     enrolments: Family<Enrolment, Counter>,
@@ -67,6 +76,11 @@ struct Capped {
 struct Stream {
     frontend: &'static str,
     outcome: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Port {
+    port: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -140,6 +154,7 @@ impl Default for Metrics {
             streams: Family::default(),
             dials: Family::default(),
             dial_duration: Histogram::new(DIAL_BUCKETS),
+            refused_clients: Family::default(),
             agents: Family::default(),
             node_events: Family::default(),
             enrolments: Family::default(),
@@ -185,6 +200,11 @@ impl Metrics {
             "From a client's wish to its backend's answer, or to none",
             self.dial_duration.clone(),
         );
+        registry.register(
+            "refused_clients",
+            "Connections to name-routed and forwarded ports that were refused before they named a node",
+            self.refused_clients.clone(),
+        );
         let total = self.transferred.clone();
         registry.register_collector(Box::new(PayloadBytes(move || {
             [total.into_tunnel(), total.out_of_tunnel()]
@@ -227,6 +247,9 @@ impl Metrics {
         for outcome in dial_codes().map(dial_reason).chain(unanswered) {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
+        for port in OpenPort::VARIANTS {
+            self.refused_clients(*port);
+        }
         for change in NodeChange::VARIANTS {
             let outcome = change.into();
             drop(self.node_events.get_or_create(&Outcome { outcome }));
@@ -260,6 +283,12 @@ impl Metrics {
         self.streams
             .get_or_create(&Stream { frontend, outcome })
             .inc();
+    }
+
+    /// Counts clients that such a port refuses.
+    pub(crate) fn refused_clients(&self, port: OpenPort) -> Counter {
+        let port = port.into();
+        self.refused_clients.get_or_create(&Port { port }).clone()
     }
 
     /// Begins a dial. If it is dropped before its end, it counts as one whose client left.

@@ -6,16 +6,15 @@ pub(crate) mod entry;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use culvert_api::NodeName;
-use culvert_daemon::LogBudget;
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::admitted::Admitted;
 use crate::clients::raw::{RawClient, RawClients};
+use crate::clients::refusals::Refusals;
 use crate::clients::resetting;
 use crate::directory::Destination;
 use crate::streams::limits::ClientKind;
@@ -27,8 +26,7 @@ use entry::{Forward, ForwardTo};
 pub(crate) struct Forwarder {
     pub(crate) raw: RawClients,
     pub(crate) admitted: Admitted,
-    /// Limits the log lines that clients can cause.
-    pub(crate) refusals: Arc<LogBudget>,
+    pub(crate) refusals: Refusals,
 }
 
 /// A forwarded port, and the nodes that its selector selects now.
@@ -53,7 +51,7 @@ impl Forwarder {
             .admitted
             .has(client.ip(), local.map(|local| local.ip()))
         {
-            if let Some(suppressed) = self.refusals.spend() {
+            if let Some(suppressed) = self.refusals.count() {
                 tracing::warn!(
                     client.addr = %client,
                     forward = %port.forward,

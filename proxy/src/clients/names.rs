@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut, BytesMut};
-use culvert_daemon::{Drain, LogBudget, Workers, chain};
+use culvert_daemon::{Drain, Workers, chain};
 use culvert_tunnel::{Close, Detached, Socket};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::admitted::Admitted;
+use crate::clients::refusals::Refusals;
 use crate::clients::{has_drained, resetting};
 use crate::directory::Destination;
 use crate::sockets::strangers::{HandshakePermit, Phase, Strangers};
@@ -50,8 +51,7 @@ pub(crate) struct Names {
     /// Limits the connections that have not named a node yet.
     pub(crate) strangers: Strangers,
     pub(crate) drain: Drain,
-    /// Limits the log lines that clients can cause.
-    pub(crate) refusals: Arc<LogBudget>,
+    pub(crate) refusals: Refusals,
 }
 
 /// Why a connection was not served before its head was read.
@@ -184,9 +184,9 @@ impl Names {
         }
     }
 
-    /// Logs one line, unless there were many recently.
+    /// Counts it, and logs one line, unless there were many recently.
     fn refused(&self, client: SocketAddr, refused: &Refused) {
-        if let Some(suppressed) = self.refusals.spend() {
+        if let Some(suppressed) = self.refusals.count() {
             tracing::warn!(
                 client.addr = %client,
                 reason = chain(refused),

@@ -3,7 +3,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +17,9 @@ use crate::clients::admitted::Admitted;
 use crate::clients::forward::entry::{Forward, ForwardTo};
 use crate::clients::forward::{ForwardedPort, Forwarder};
 use crate::clients::raw::RawClients;
+use crate::clients::refusals::Refusals;
 use crate::cluster::Cluster;
+use crate::metrics::OpenPort;
 use crate::sockets::listen;
 
 /// The time after which a port that is in use is tried again.
@@ -133,7 +134,7 @@ impl Proxy {
                 &args.kubernetes.pod_range,
                 self.directory.clone(),
             ),
-            refusals: Arc::default(),
+            refusals: Refusals::new(self.metrics.refused_clients(OpenPort::Forward)),
         };
         let serving = Serving {
             forwarder,

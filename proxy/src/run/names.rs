@@ -1,8 +1,6 @@
 //! The listeners of clients that name their node: those of `--name-listen`, and in a cluster those
 //! that the Service of `--name-service` leads to.
 
-use std::sync::Arc;
-
 use anyhow::{Context, Result, bail, ensure};
 use culvert_daemon::{SocketUse, Supervisor};
 use tokio::net::TcpListener;
@@ -13,7 +11,9 @@ use super::Proxy;
 use crate::args::{RunArgs, listen as any_address};
 use crate::clients::admitted::Admitted;
 use crate::clients::names::Names;
+use crate::clients::refusals::Refusals;
 use crate::cluster::{HostsAddress, NameService};
+use crate::metrics::OpenPort;
 use crate::sockets::listen;
 use crate::sockets::strangers::Strangers;
 
@@ -104,7 +104,7 @@ impl Proxy {
             ),
             strangers: Strangers::new(args.listen.max_handshakes),
             drain: supervisor.drain(),
-            refusals: Arc::default(),
+            refusals: Refusals::new(self.metrics.refused_clients(OpenPort::Name)),
         };
         for NameListener { listener, leads_to } in listeners {
             let names = names.clone();

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::culvert::Options;
+use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
@@ -63,7 +63,11 @@ fn a_client_of_another_range_is_reset() {
         world.wait_proxy_log(
             "connection to a forwarded port refused",
             &[("reason", "in no range of --forward-client")],
-        )
+        )?;
+        let name = "culvert_proxy_refused_clients_total{port=\"forward\"}";
+        let refused = world.lab.site(Host::Cloud).metric(PROXY_ADMIN, name)?;
+        ensure!(refused > 0.0, "{name} is {refused}");
+        Ok(())
     });
 }
 
