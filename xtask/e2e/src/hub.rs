@@ -3,6 +3,7 @@
 
 mod containers;
 mod node;
+mod pods;
 
 use std::time::{Duration, Instant};
 
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use self::containers::{Container, running};
 use self::node::{CONTAINERD, HUB, KUBELET, Node};
+use self::pods::{APP, CONFIG, CREATED, DELETED, MAIN, has_volumes, pod};
 use crate::cluster::MASTER;
 use crate::command::Running;
 use crate::world::{SHOP, World};
@@ -19,18 +21,6 @@ use crate::{exec, logs, rbac};
 
 /// The node whose kubelet asks the hub.
 pub(super) const NODE: &str = "edge-1";
-/// A pod that lives through all of this.
-const APP: &str = "hub-app";
-/// A pod that is deleted while the link is cut, and one that is created meanwhile.
-const DELETED: &str = "hub-deleted";
-const CREATED: &str = "hub-created";
-/// A container of these pods.
-const MAIN: &str = "main";
-/// The files of [`APP`]'s volumes.
-const SECRET: &str = "/etc/app/secret/word";
-const CONFIG: &str = "/etc/app/config/color";
-const TOKEN: &str = "/etc/app/token/token";
-
 /// A cut is noticed after 18 s at worst.
 const NOTICED: Duration = Duration::from_secs(40);
 /// Kubelet starts in 15 s here, and starts a container again after up to 40 s.
@@ -43,7 +33,7 @@ const FOLLOWED: Duration = Duration::from_secs(150);
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     let mut node = Node::find(world)?;
-    start_pods(world)?;
+    pods::start(world)?;
     let original = std::fs::read(node.kubeconfig()?)?;
     install(world, &mut node)?;
     logs::prove(world, NODE)?;
@@ -62,41 +52,6 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     flap(world, &node)?;
     stop(world, &node, logged)?;
     uninstall(world, &node, &original)
-}
-
-/// The pods on the node, with what they need of the API server.
-fn start_pods(world: &World) -> Result<()> {
-    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}});
-    let mut secret = named("Secret", APP);
-    secret["stringData"] = json!({"word": "sesame"});
-    let mut config = named("ConfigMap", APP);
-    config["data"] = json!({"color": "blue"});
-    world.apply("hub-pods", &[secret, config, pod(APP), pod(DELETED)])?;
-    [APP, DELETED]
-        .into_iter()
-        .try_for_each(|name| world.wait_for_phase(name, "Running"))
-}
-
-fn pod(name: &str) -> Value {
-    let mount = |volume: &str| json!({"name": volume, "mountPath": format!("/etc/app/{volume}")});
-    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
-        "spec": {
-            "nodeName": NODE, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
-            "containers": [{
-                "name": MAIN, "image": "local/busybox:1", "imagePullPolicy": "Never",
-                "command": ["sleep", "1000000"],
-                "envFrom": [{"configMapRef": {"name": APP}}],
-                "volumeMounts": [mount("secret"), mount("config"), mount("token")]
-            }],
-            "volumes": [
-                {"name": "secret", "secret": {"secretName": APP}},
-                {"name": "config", "configMap": {"name": APP}},
-                {"name": "token", "projected": {"sources": [token]}}
-            ]
-        }
-    })
 }
 
 fn install(world: &mut World, node: &mut Node) -> Result<()> {
@@ -141,16 +96,6 @@ fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
         },
     )?;
     Ok(started)
-}
-
-fn has_volumes(app: &Container) -> Result<()> {
-    ensure!(app.read(SECRET)? == "sesame", "the Secret is another one");
-    ensure!(app.read(CONFIG)? == "blue", "the ConfigMap is another one");
-    ensure!(
-        app.read(TOKEN)?.split('.').count() == 3,
-        "the token is no JWT"
-    );
-    Ok(())
 }
 
 fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {

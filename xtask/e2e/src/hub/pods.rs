@@ -1,0 +1,66 @@
+//! The pods on the node, with all that they need of the API server.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+use super::NODE;
+use super::containers::Container;
+use crate::world::{SHOP, World};
+
+/// A pod that lives through all of this.
+pub(super) const APP: &str = "hub-app";
+/// A pod that is deleted while the link is cut, and one that is created meanwhile.
+pub(super) const DELETED: &str = "hub-deleted";
+pub(super) const CREATED: &str = "hub-created";
+/// A container of these pods.
+pub(super) const MAIN: &str = "main";
+/// The files of [`APP`]'s volumes.
+const SECRET: &str = "/etc/app/secret/word";
+pub(super) const CONFIG: &str = "/etc/app/config/color";
+const TOKEN: &str = "/etc/app/token/token";
+
+/// Starts the first two.
+pub(super) fn start(world: &World) -> Result<()> {
+    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}});
+    let mut secret = named("Secret", APP);
+    secret["stringData"] = json!({"word": "sesame"});
+    let mut config = named("ConfigMap", APP);
+    config["data"] = json!({"color": "blue"});
+    world.apply("hub-pods", &[secret, config, pod(APP), pod(DELETED)])?;
+    [APP, DELETED]
+        .into_iter()
+        .try_for_each(|name| world.wait_for_phase(name, "Running"))
+}
+
+pub(super) fn pod(name: &str) -> Value {
+    let mount = |volume: &str| json!({"name": volume, "mountPath": format!("/etc/app/{volume}")});
+    let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
+        "spec": {
+            "nodeName": NODE, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+            "containers": [{
+                "name": MAIN, "image": "local/busybox:1", "imagePullPolicy": "Never",
+                "command": ["sleep", "1000000"],
+                "envFrom": [{"configMapRef": {"name": APP}}],
+                "volumeMounts": [mount("secret"), mount("config"), mount("token")]
+            }],
+            "volumes": [
+                {"name": "secret", "secret": {"secretName": APP}},
+                {"name": "config", "configMap": {"name": APP}},
+                {"name": "token", "projected": {"sources": [token]}}
+            ]
+        }
+    })
+}
+
+/// Whether the volumes of [`APP`] are there, as they were at first.
+pub(super) fn has_volumes(app: &Container) -> Result<()> {
+    ensure!(app.read(SECRET)? == "sesame", "the Secret is another one");
+    ensure!(app.read(CONFIG)? == "blue", "the ConfigMap is another one");
+    ensure!(
+        app.read(TOKEN)?.split('.').count() == 3,
+        "the token is no JWT"
+    );
+    Ok(())
+}
