@@ -16,7 +16,7 @@ use self::node::{CONTAINERD, HUB, KUBELET, Node};
 use self::pods::{APP, CONFIG, CREATED, DELETED, MAIN, has_volumes, pod};
 use crate::cluster::MASTER;
 use crate::command::Running;
-use crate::world::{SHOP, World};
+use crate::world::World;
 use crate::{exec, logs, rbac};
 
 /// The node whose kubelet asks the hub.
