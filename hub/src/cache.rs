@@ -19,6 +19,7 @@
 mod answers;
 mod bounds;
 mod copies;
+pub(crate) mod documents;
 mod fill;
 mod grants;
 mod objects;
@@ -36,6 +37,7 @@ use self::answers::ServedVersions;
 pub(crate) use self::answers::{GetAnswer, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
+use self::documents::Documents;
 pub(crate) use self::fill::Filled;
 use self::grants::Grants;
 pub(crate) use self::grants::Verdict;
@@ -71,6 +73,8 @@ pub(crate) struct Cache {
     unfinished_lists: copies::UnfinishedLists,
     grants: Grants,
     overlays: Overlays,
+    /// What the API server says of itself.
+    pub(crate) documents: Documents,
     served: ServedVersions,
     /// Counts reads and fills; the larger number was used later.
     uses: u64,
@@ -89,6 +93,7 @@ impl Cache {
             unfinished_lists: copies::UnfinishedLists::default(),
             grants: Grants::default(),
             overlays: Overlays::default(),
+            documents: Documents::default(),
             served: ServedVersions::default(),
             uses: 0,
             next_set_id: 1,

@@ -17,8 +17,8 @@ pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
 use self::identity::Proof;
 use self::limits::{Duration, Limits};
-use crate::answers::copy::{Copies, CopyOf};
-use crate::answers::{local, refusal, writes};
+use crate::answers::copy::{Copied, Copies, CopyOf};
+use crate::answers::{documents, local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
@@ -52,7 +52,7 @@ impl Hub {
         let long = match &plan {
             Plan::Upgrade => true,
             Plan::Read(read) => read.verb == Verb::Watch,
-            Plan::Write(_) => false,
+            Plan::Document(_) | Plan::Write(_) => false,
             Plan::Pass => request.uri().path().ends_with("/log"),
         };
         let duration = if long {
@@ -70,6 +70,7 @@ impl Hub {
                 watches::answer(self.clone(), proof.clone(), identity, read, request).await
             }
             Plan::Read(read) => self.read(&proof, identity, read, request).await,
+            Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
             Plan::Pass => self.pass(&proof, request).await,
         };
@@ -93,15 +94,21 @@ impl Hub {
 
     /// Without proof there is nothing but health and version.
     async fn answer_stranger(&self, request: Request<Body>) -> Response<Body> {
-        match request.uri().path() {
-            "/livez" | "/readyz" => Response::new(full("ok")),
-            "/version" => self.pass(&Proof::Nothing, request).await,
-            _ => refusal::unauthorized(),
+        if let "/livez" | "/readyz" = request.uri().path() {
+            return Response::new(full("ok"));
+        }
+        match Plan::new(request.method(), request.uri(), request.headers()) {
+            Plan::Document(read) if read.path == "/version" => {
+                documents::answer(self, &Proof::Nothing, read, request).await
+            }
+            Plan::Document(_) | Plan::Upgrade | Plan::Read(_) | Plan::Write(_) | Plan::Pass => {
+                refusal::unauthorized()
+            }
         }
     }
 
     /// Whom the API server took this client for, as far as it has said so.
-    fn identity(&self, proof: &Proof) -> Option<Identity> {
+    pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
         match proof {
             Proof::Node => Some(Identity::Node),
             Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
@@ -193,7 +200,7 @@ impl Hub {
             memory: self.memory.clone(),
             metrics: self.metrics.clone(),
             reader,
-            read,
+            copied: Copied::Objects(Box::new(read)),
         };
         let (mut head, body) = answer.into_parts();
         remove_hop_by_hop(&mut head.headers);
@@ -224,15 +231,21 @@ pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
 }
 
 /// The API server is alive and has no time: memory serves reads meanwhile.
-fn is_overloaded(status: StatusCode) -> bool {
+pub(crate) fn is_overloaded(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 
 /// Whether an answer is written as the request's `Accept` says.
 pub(crate) fn is_encoded_as(headers: &HeaderMap, encoding: Encoding) -> bool {
-    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    let plain = text(header::CONTENT_ENCODING).is_none_or(|it| it == "identity");
-    plain && text(header::CONTENT_TYPE).and_then(Encoding::from_content_type) == Some(encoding)
+    let content_type = headers.get(header::CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    is_plain(headers) && content_type.and_then(Encoding::from_content_type) == Some(encoding)
+}
+
+/// Whether an answer is not compressed.
+pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
+    let content_encoding = headers.get(header::CONTENT_ENCODING);
+    content_encoding.is_none_or(|it| it == "identity")
 }
 
 /// The answer of the API server as it goes to the client.

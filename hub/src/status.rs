@@ -42,6 +42,7 @@ struct Summary {
     link_reason: String,
     sets: usize,
     sets_behind: usize,
+    documents: usize,
     survives_reboot: bool,
     because: String,
     disk_commits: u64,
@@ -101,6 +102,7 @@ impl Pages {
             link_reason: link.reason,
             sets: sets.len(),
             sets_behind: sets.iter().filter(|set| set.behind).count(),
+            documents: self.hub.memory.lock().cache.documents.len(),
             survives_reboot: missing.is_empty(),
             because: if missing.is_empty() {
                 "what the node reads is whole and on the disk".to_owned()
@@ -175,8 +177,8 @@ pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
         summary.link, summary.link_seconds, summary.link_reason
     );
     println!(
-        "sets: {}, of them behind: {}",
-        summary.sets, summary.sets_behind
+        "sets: {}, of them behind: {}; documents: {}",
+        summary.sets, summary.sets_behind, summary.documents
     );
     println!(
         "would survive a reboot now: {}, because {}",

@@ -1,5 +1,6 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
+mod discovery_tests;
 mod fake_api;
 mod tests;
 
@@ -151,6 +152,8 @@ impl TestCluster {
             http: Client::builder(TokioExecutor::new()).build(connector),
             address: self.address.clone(),
             token: None,
+            accept: "application/json",
+            etag: None,
         }
     }
 }
@@ -163,6 +166,9 @@ struct TestClient {
     http: Client<Connector, Body>,
     address: String,
     token: Option<&'static str>,
+    accept: &'static str,
+    /// Of what the client has already.
+    etag: Option<&'static str>,
 }
 
 impl TestClient {
@@ -171,14 +177,27 @@ impl TestClient {
         self
     }
 
+    fn accepting(mut self, accept: &'static str) -> Self {
+        self.accept = accept;
+        self
+    }
+
+    fn with_etag(mut self, etag: &'static str) -> Self {
+        self.etag = Some(etag);
+        self
+    }
+
     async fn send(&self, method: &str, path: &str, body: Body) -> Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.address))
-            .header("accept", "application/json")
+            .header("accept", self.accept)
             .header("content-type", "application/json");
         if let Some(token) = self.token {
             request = request.header("authorization", format!("Bearer {token}"));
+        }
+        if let Some(etag) = self.etag {
+            request = request.header("if-none-match", etag);
         }
         let answer = self.http.request(request.body(body).unwrap());
         timeout(DEADLINE, answer).await.unwrap().unwrap()

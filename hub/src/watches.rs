@@ -7,7 +7,7 @@ mod session;
 
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderValue, Request, Response, StatusCode};
 
 use crate::answers::{local, refusal};
 use crate::cache::Identity;
@@ -73,7 +73,7 @@ pub(crate) async fn answer(
 fn from_memory(client: Client) -> Option<Response<Body>> {
     let snapshot = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
     let age = snapshot.age;
-    let content_type = client.read.encoding().content_type_of_watch();
+    let content_type = HeaderValue::from_static(client.read.encoding().content_type_of_watch());
     let body = Session::from_memory(client, &snapshot).into_body();
     Some(local::with_age(Response::new(body), content_type, age))
 }

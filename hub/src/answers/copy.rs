@@ -6,15 +6,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Identity, ListCopy, Verb};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::request::discovery::DocumentRead;
 use crate::request::options::VersionMatch;
 use crate::server::Read;
 use crate::upstream::{Body, BodyError};
@@ -34,7 +36,21 @@ pub(crate) struct CopyOf {
     pub(crate) memory: Memory,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) reader: Identity,
-    pub(crate) read: Read,
+    pub(crate) copied: Copied,
+}
+
+/// What the answer is.
+pub(crate) enum Copied {
+    /// An object or a list.
+    Objects(Box<Read>),
+    Document(DocumentCopy),
+}
+
+/// A document without its bytes.
+pub(crate) struct DocumentCopy {
+    pub(crate) read: DocumentRead,
+    pub(crate) content_type: String,
+    pub(crate) etag: Option<String>,
 }
 
 enum Chunk {
@@ -160,18 +176,26 @@ impl CopiedBody {
 impl CopyOf {
     fn is_behind(&self, reason: &'static str) {
         self.metrics.copy_is_behind(reason);
-        self.memory.lock().cache.mark_behind(&self.read.scope);
+        match &self.copied {
+            Copied::Objects(read) => self.memory.lock().cache.mark_behind(&read.scope),
+            // The earlier one stays: it was whole.
+            Copied::Document(_) => {}
+        }
     }
 }
 
 async fn run(copy: Arc<CopyOf>, chunks: mpsc::Receiver<Chunk>, queued: Arc<AtomicUsize>) {
     let chunks = Chunks { chunks, queued };
-    let copied = match copy.read.verb {
-        Verb::Get => copy_object(&copy, chunks).await,
-        Verb::List | Verb::Watch => copy_list(&copy, chunks).await,
+    let copied = match &copy.copied {
+        Copied::Objects(read) if read.verb == Verb::Get => copy_object(&copy, read, chunks).await,
+        Copied::Objects(read) => copy_list(&copy, read, chunks).await,
+        Copied::Document(document) => {
+            copy_document(&copy, document, chunks).await;
+            return;
+        }
     };
     if let Err(error) = copied {
-        tracing::debug!(%error, scope = copy.read.scope.text(), "an answer was not understood");
+        tracing::debug!(%error, "an answer was not understood");
         copy.is_behind(error.reason());
     }
 }
@@ -192,8 +216,39 @@ impl Chunks {
     }
 }
 
-async fn copy_object(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> {
-    let mut splitter = ObjectSplitter::new(copy.read.encoding());
+async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunks) {
+    let mut body = BytesMut::new();
+    while let Some(chunk) = chunks.next().await {
+        match chunk {
+            Chunk::Bytes(bytes) if body.len() + bytes.len() > DOCUMENT_MAX => {
+                copy.is_behind("document_too_long");
+                return;
+            }
+            Chunk::Bytes(bytes) => body.extend_from_slice(&bytes),
+            Chunk::End => {
+                let DocumentCopy {
+                    read,
+                    content_type,
+                    etag,
+                } = document;
+                let document = Document {
+                    content_type: content_type.clone(),
+                    etag: etag.clone(),
+                    // Without the capacity that it grew by.
+                    body: body.to_vec().into_boxed_slice().into(),
+                    confirmed: copy.memory.now().wall,
+                };
+                let documents = &mut copy.memory.lock().cache.documents;
+                documents.record(read, document);
+                documents.allow(&copy.reader, &read.path);
+                return;
+            }
+        }
+    }
+}
+
+async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
+    let mut splitter = ObjectSplitter::new(read.encoding());
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Chunk::Bytes(bytes) => splitter.push(&bytes)?,
@@ -201,7 +256,7 @@ async fn copy_object(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError
                 let (item_type, object) = splitter.finish()?;
                 let now = copy.memory.now();
                 let cache = &mut copy.memory.lock().cache;
-                cache.record_object(&copy.read.scope, &item_type, &object, &copy.reader, now);
+                cache.record_object(&read.scope, &item_type, &object, &copy.reader, now);
                 return Ok(());
             }
         }
@@ -209,11 +264,11 @@ async fn copy_object(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError
     Ok(())
 }
 
-async fn copy_list(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> {
-    let Some(mut list) = begin_list(copy) else {
+async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
+    let Some(mut list) = begin_list(&copy.memory, read) else {
         return Ok(());
     };
-    let mut splitter = ListSplitter::new(copy.read.encoding());
+    let mut splitter = ListSplitter::new(read.encoding());
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Chunk::Bytes(bytes) => {
@@ -227,7 +282,7 @@ async fn copy_list(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> 
                 let now = copy.memory.now();
                 let cache = &mut copy.memory.lock().cache;
                 let filled = cache.finish_list(list, &head, &copy.reader, now);
-                tracing::debug!(?filled, scope = copy.read.scope.text(), "a list was copied");
+                tracing::debug!(?filled, scope = read.scope.text(), "a list was copied");
                 return Ok(());
             }
         }
@@ -236,13 +291,13 @@ async fn copy_list(copy: &CopyOf, mut chunks: Chunks) -> Result<(), SplitError> 
 }
 
 /// `None`: a list that fills nothing, or a page whose earlier ones are not known.
-fn begin_list(copy: &CopyOf) -> Option<ListCopy> {
-    let options = &copy.read.options;
+fn begin_list(memory: &Memory, read: &Read) -> Option<ListCopy> {
+    let options = &read.options;
     if options.resource_version_match == Some(VersionMatch::Exact) {
         return None;
     }
     let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
-    let now = copy.memory.now();
-    let cache = &mut copy.memory.lock().cache;
-    cache.start_list(&copy.read.scope, token, now)
+    let now = memory.now();
+    let cache = &mut memory.lock().cache;
+    cache.start_list(&read.scope, token, now)
 }

@@ -86,17 +86,18 @@ pub(crate) fn snapshot(memory: &Memory, identity: &Identity, read: &Read) -> Opt
 
 /// 200, with the age of what it says.
 pub(crate) fn ok(encoding: Encoding, body: impl Into<Bytes>, age: Duration) -> Response<Body> {
-    with_age(Response::new(full(body)), encoding.content_type(), age)
+    let content_type = HeaderValue::from_static(encoding.content_type());
+    with_age(Response::new(full(body)), content_type, age)
 }
 
 /// Adds the headers of a local answer.
 pub(crate) fn with_age(
     mut answer: Response<Body>,
-    content_type: &'static str,
+    content_type: HeaderValue,
     age: Duration,
 ) -> Response<Body> {
     let headers = answer.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(header::CONTENT_TYPE, content_type);
     if let Ok(local) = HeaderValue::from_str(&format!("local; age={}", age.as_secs())) {
         headers.insert(HEADER, local);
     }

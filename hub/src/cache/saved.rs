@@ -1,11 +1,13 @@
 //! The cache as rows of the store, and back. A set comes back whole or not at all: its head has the
 //! number and a checksum of its members, and every member's object must be there.
 
+mod documents;
 mod rows;
 mod sets;
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use self::documents::{put_document_changes, put_documents, restore_documents};
 use self::rows::{
     grant_key, object_key, overlay_key, parse_grant, parse_overlay, parse_type, put_grant,
     put_object, put_overlay,
@@ -18,12 +20,14 @@ use super::{Cache, Identity, Scope};
 use crate::store::{Batch, Rows, Table};
 
 /// The tables that the cache owns.
-const TABLES: [Table; 5] = [
+const TABLES: [Table; 7] = [
     Table::Objects,
     Table::Sets,
     Table::Members,
     Table::Grants,
     Table::Overlay,
+    Table::Documents,
+    Table::DocumentReaders,
 ];
 
 /// Which sets a batch has.
@@ -47,7 +51,8 @@ impl Cache {
     /// versions and ages alone are not: they go with the next batch.
     pub(crate) fn unsaved_bytes(&self) -> usize {
         let grants = usize::from(self.grants.has_unsaved() || self.overlays.has_unsaved());
-        self.objects.unsaved_bytes() + grants + self.removed.len()
+        let documents = self.documents.unsaved_bytes();
+        self.objects.unsaved_bytes() + documents + grants + self.removed.len()
     }
 
     /// Takes all that changed since the last batch: the rows lead from that state to this one.
@@ -85,6 +90,7 @@ impl Cache {
                 None => batch.remove(Table::Overlay, overlay_key(&of, &name)),
             }
         }
+        put_document_changes(&mut batch, &mut self.documents);
         batch
     }
 
@@ -110,6 +116,7 @@ impl Cache {
         for (of, name, overlay) in self.overlays.all() {
             put_overlay(&mut batch, of, name, overlay);
         }
+        put_documents(&mut batch, &self.documents, extent);
         batch
     }
 
@@ -132,6 +139,7 @@ impl Cache {
                 self.overlays.insert(&of, name, overlay);
             }
         }
+        restore_documents(rows, &mut self.documents);
         // What came from the disk is there already.
         drop(self.take_changes());
         restored

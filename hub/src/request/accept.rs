@@ -1,4 +1,5 @@
-//! Which encoding and shape the API server will choose out of an `Accept` header.
+//! Which encoding and shape the API server will choose out of an `Accept` header, and which of
+//! several documents.
 
 use crate::wire::{Encoding, Shape};
 
@@ -18,15 +19,37 @@ impl Representation {
         if header.trim().is_empty() {
             return Clause::parse("*/*").representation();
         }
-        let mut clauses: Vec<_> = header.split(',').map(Clause::parse).collect();
-        clauses.retain(|clause| clause.quality > 0.0 && !clause.is_cbor());
-        // The sort is stable: of equals the first counts.
-        clauses.sort_by(|one, other| {
-            let by_quality = other.quality.total_cmp(&one.quality);
-            by_quality.then(one.is_wildcard().cmp(&other.is_wildcard()))
-        });
-        clauses.first()?.representation()
+        preferred(header).first()?.representation()
     }
+}
+
+/// The number of the `Content-Type` that a client with this `Accept` wants most. `None`: it takes
+/// none of them.
+pub(crate) fn choose<'a>(
+    header: &str,
+    content_types: impl Iterator<Item = &'a str>,
+) -> Option<usize> {
+    let header = if header.trim().is_empty() {
+        "*/*"
+    } else {
+        header
+    };
+    let content_types: Vec<_> = content_types.map(Clause::parse).collect();
+    preferred(header)
+        .iter()
+        .find_map(|clause| content_types.iter().position(|it| clause.takes(it)))
+}
+
+/// The clauses of a header, the best first, without CBOR.
+fn preferred(header: &str) -> Vec<Clause<'_>> {
+    let mut clauses: Vec<_> = header.split(',').map(Clause::parse).collect();
+    clauses.retain(|clause| clause.quality > 0.0 && !clause.is_cbor());
+    // The sort is stable: of equals the first counts.
+    clauses.sort_by(|one, other| {
+        let by_quality = other.quality.total_cmp(&one.quality);
+        by_quality.then(one.is_wildcard().cmp(&other.is_wildcard()))
+    });
+    clauses
 }
 
 /// `type/subtype;parameter=value`
@@ -52,6 +75,18 @@ impl<'a> Clause<'a> {
             quality,
             parameters,
         }
+    }
+
+    /// Whether this clause allows an answer of this type. Where anything will do, it is JSON.
+    fn takes(&self, content_type: &Self) -> bool {
+        let media_type = match self.media_type {
+            "*/*" | "application/*" => "application/json",
+            media_type => media_type,
+        };
+        let shape =
+            |clause: &Self| ["as", "g", "v"].map(|name| clause.parameter(name).map(str::to_owned));
+        media_type.eq_ignore_ascii_case(content_type.media_type)
+            && shape(self) == shape(content_type)
     }
 
     fn is_cbor(&self) -> bool {
@@ -152,6 +187,22 @@ mod tests {
         ] {
             assert_eq!(chosen(header), expected, "{header}");
         }
+    }
+
+    #[test]
+    fn a_client_gets_the_document_that_it_wants_most() {
+        const AGGREGATED: &str =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+        let kubectl = format!(
+            "{AGGREGATED},application/json;as=APIGroupDiscoveryList;v=v2beta1;g=apidiscovery.k8s.io,application/json"
+        );
+        let choose = |header: &str, there: &[&str]| choose(header, there.iter().copied());
+        assert_eq!(choose(&kubectl, &["application/json", AGGREGATED]), Some(1));
+        assert_eq!(choose(&kubectl, &["application/json"]), Some(0));
+        assert_eq!(choose("*/*", &[AGGREGATED, "application/json"]), Some(1));
+        assert_eq!(choose("", &["application/json"]), Some(0));
+        assert_eq!(choose("application/json", &[AGGREGATED]), None);
+        assert_eq!(choose("text/plain", &["application/json"]), None);
     }
 
     #[test]

@@ -4,6 +4,7 @@ use http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 use crate::cache::{Representation, Resource, Scope, Selection, Verb};
 use crate::request::accept;
+use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
 use crate::request::options::ListOptions;
 use crate::upstream::upgrade::is_upgrade;
@@ -16,6 +17,8 @@ pub(crate) enum Plan {
     Upgrade,
     /// Its answer is remembered.
     Read(Read),
+    /// The same, of what the API server says of itself.
+    Document(DocumentRead),
     /// Passed on, or answered by the rules of writes while the link is down.
     Write(ResourceRequest),
     /// Passed on only.
@@ -63,6 +66,10 @@ impl Plan {
         let query = uri.query().unwrap_or_default();
         match RequestInfo::new(method.as_str(), uri.path(), query) {
             Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, headers),
+            Ok(RequestInfo::Path(_)) if method == Method::GET => {
+                DocumentRead::new(uri.path(), query, accept_text(headers))
+                    .map_or(Self::Pass, Self::Document)
+            }
             Ok(RequestInfo::Path(_)) | Err(_) => Self::Pass,
         }
     }

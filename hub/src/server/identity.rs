@@ -1,8 +1,8 @@
 //! Who asks. A client certificate makes a program the node; a bearer token makes it whoever the API
 //! server takes it for.
 //!
-//! The owner of a token is read from the token itself, once the API server has accepted it for a
-//! resource: it has checked the signature, which covers the owner's name, and it answers 401 to a
+//! The owner of a token is read from the token itself, once the API server has accepted it: it has
+//! checked the signature, which covers the owner's name, and it answers 401 to a
 //! token that it does not accept, whatever it allows to strangers. A `TokenReview` would say the
 //! same, but nodes may not be allowed to ask for one.
 

@@ -12,12 +12,14 @@ pub(crate) enum Table {
     Tokens,
     Overlay,
     Events,
+    Documents,
+    DocumentReaders,
     Meta,
 }
 
 impl Table {
     /// All of them.
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Objects,
         Self::Sets,
         Self::Members,
@@ -25,6 +27,8 @@ impl Table {
         Self::Tokens,
         Self::Overlay,
         Self::Events,
+        Self::Documents,
+        Self::DocumentReaders,
         Self::Meta,
     ];
 
@@ -38,6 +42,8 @@ impl Table {
             Self::Tokens => "tokens",
             Self::Overlay => "overlay",
             Self::Events => "events",
+            Self::Documents => "documents",
+            Self::DocumentReaders => "document_readers",
             Self::Meta => "meta",
         }
     }

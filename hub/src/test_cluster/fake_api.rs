@@ -25,6 +25,11 @@ use tokio_rustls::TlsAcceptor;
 use crate::crypto::provider;
 use crate::upstream::{Body, full};
 
+/// What client-go asks for first.
+pub(super) const AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+const ETAG: http::HeaderValue = http::HeaderValue::from_static("\"1\"");
+
 /// The server and its credentials.
 pub(super) struct FakeApi {
     pub(super) address: String,
@@ -163,6 +168,26 @@ impl Shared {
         }
         match (request.method(), path) {
             (&Method::GET, "/readyz") => json(200, "ok".to_owned()),
+            (&Method::GET, "/version") => {
+                let mut answer = json(200, r#"{"gitVersion":"v1.20.2"}"#.to_owned());
+                answer.headers_mut().insert("etag", ETAG);
+                if request.headers().get("if-none-match") == Some(&ETAG) {
+                    *answer.status_mut() = http::StatusCode::NOT_MODIFIED;
+                    *answer.body_mut() = full("");
+                }
+                answer
+            }
+            (&Method::GET, "/apis") => {
+                let accepted = &request.headers()["accept"];
+                let aggregated = accepted.to_str().unwrap().starts_with(AGGREGATED);
+                let kind = if aggregated { "APIGroupDiscoveryList" } else { "APIGroupList" };
+                let mut answer = json(200, format!(r#"{{"kind":"{kind}"}}"#));
+                if aggregated {
+                    let content_type = http::HeaderValue::from_static(AGGREGATED);
+                    answer.headers_mut().insert("content-type", content_type);
+                }
+                answer
+            }
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
                 self.watch(query)
             }

@@ -13,7 +13,7 @@ use crate::upstream::connector::Protocols;
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Of `system:serviceaccount:default:app`.
-const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
+pub(super) const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
 
 fn watch_from(version: u64) -> String {
     format!("{PODS}?watch=true&resourceVersion={version}")

@@ -1,0 +1,127 @@
+//! Discovery, version and schema: passed on and remembered, and answered from memory without a
+//! link.
+
+use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+
+use super::copy::{Copied, CopyOf, DocumentCopy};
+use super::{local, refusal};
+use crate::cache::Identity;
+use crate::request::discovery::DocumentRead;
+use crate::server::identity::Proof;
+use crate::server::{Hub, is_overloaded, is_plain, make_readable, relayed};
+use crate::upstream::{Body, full, remove_hop_by_hop};
+
+/// The API server's name for those who show nothing.
+const ANONYMOUS: &str = "system:anonymous";
+
+/// Answers a GET of a document.
+pub(crate) async fn answer(
+    hub: &Hub,
+    proof: &Proof,
+    read: DocumentRead,
+    mut request: Request<Body>,
+) -> Response<Body> {
+    let reader = match proof {
+        Proof::Nothing => Some(anonymous()),
+        Proof::Node | Proof::Token(_) => hub.identity(proof),
+    };
+    let from_memory = |reason: &str| {
+        let known = reader.as_ref().and_then(|reader| known(hub, reader, &read));
+        known.unwrap_or_else(|| refusal::unavailable(reason))
+    };
+    if !hub.upstream.link.is_up() {
+        return from_memory(&hub.upstream.link.status().reason);
+    }
+    make_readable(request.headers_mut());
+    ask_for_unknown(hub, &read, request.headers_mut());
+    match hub.upstream.send(proof.credential(), request).await {
+        Ok(answer) if is_overloaded(answer.status()) => {
+            let from_memory = from_memory("the API server is overloaded");
+            if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
+                return relayed(answer);
+            }
+            from_memory
+        }
+        Ok(answer) => relay(hub, proof, read, answer),
+        Err(error) => from_memory(&culvert_daemon::chain(&error)),
+    }
+}
+
+fn anonymous() -> Identity {
+    Identity::User(ANONYMOUS.to_owned())
+}
+
+fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option<Response<Body>> {
+    let now = hub.memory.now();
+    let known = hub.memory.lock().cache.documents.answer(reader, read, now);
+    let (document, age) = known?;
+    let content_type = HeaderValue::from_str(&document.content_type).ok()?;
+    let mut answer = local::with_age(Response::new(full(document.body)), content_type, age);
+    if let Some(etag) = document.etag.and_then(|etag| etag.parse().ok()) {
+        answer.headers_mut().insert(ETAG, etag);
+    }
+    Some(answer)
+}
+
+/// A client that has a document which the hub has not must get it once more.
+fn ask_for_unknown(hub: &Hub, read: &DocumentRead, headers: &mut HeaderMap) {
+    let kept = hub.memory.lock();
+    let etag = kept.cache.documents.etag(read);
+    if text(headers, IF_NONE_MATCH).is_none_or(|asked| Some(asked) != etag) {
+        headers.remove(IF_NONE_MATCH);
+    }
+}
+
+/// Passes the answer on, and a copy of it to the memory.
+fn relay(
+    hub: &Hub,
+    proof: &Proof,
+    read: DocumentRead,
+    answer: Response<Incoming>,
+) -> Response<Body> {
+    let status = answer.status();
+    let reader = match proof {
+        Proof::Nothing => Some(anonymous()),
+        Proof::Node | Proof::Token(_) => hub.learn(proof, status),
+    };
+    let Some(reader) = reader else {
+        return relayed(answer);
+    };
+    let now = hub.memory.now();
+    let content_type = text(answer.headers(), CONTENT_TYPE).map(str::to_owned);
+    match (status, content_type) {
+        (StatusCode::OK, Some(content_type)) if is_plain(answer.headers()) => {
+            let copied = Copied::Document(DocumentCopy {
+                read,
+                content_type,
+                etag: text(answer.headers(), ETAG).map(str::to_owned),
+            });
+            let copy = CopyOf {
+                memory: hub.memory.clone(),
+                metrics: hub.metrics.clone(),
+                reader,
+                copied,
+            };
+            let (mut head, body) = answer.into_parts();
+            remove_hop_by_hop(&mut head.headers);
+            return Response::from_parts(head, hub.copies.tee(body, copy));
+        }
+        (StatusCode::NOT_MODIFIED, _) => {
+            let documents = &mut hub.memory.lock().cache.documents;
+            documents.confirm(&read, now);
+            documents.allow(&reader, &read.path);
+        }
+        (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
+            let documents = &mut hub.memory.lock().cache.documents;
+            documents.refuse(&reader, &read.path);
+        }
+        _ => {}
+    }
+    relayed(answer)
+}
+
+fn text(headers: &HeaderMap, name: http::HeaderName) -> Option<&str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
