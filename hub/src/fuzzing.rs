@@ -8,7 +8,7 @@ use culvert_daemon::chain;
 use crate::request::info::RequestInfo;
 use crate::request::selector::{FieldSelector, LabelSelector};
 use crate::wire::split::{EventSplitter, ListSplitter, ObjectSplitter};
-use crate::wire::{Encoding, write};
+use crate::wire::{Encoding, Shape, write};
 
 /// What came out of a body before it ended or could not be split further.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,41 +22,59 @@ pub struct Split {
 /// The items of a list in JSON, and the list.
 #[must_use]
 pub fn list_json(body: &[u8], piece: usize) -> Split {
-    list(Encoding::Json, body, piece)
+    list(Encoding::Json, Shape::Object, body, piece)
+}
+
+/// The rows of a table in JSON, and the table.
+#[must_use]
+pub fn table_json(body: &[u8], piece: usize) -> Split {
+    list(Encoding::Json, Shape::Table, body, piece)
 }
 
 /// The items of a list in protobuf, and the list.
 #[must_use]
 pub fn list_protobuf(body: &[u8], piece: usize) -> Split {
-    list(Encoding::Protobuf, body, piece)
+    list(Encoding::Protobuf, Shape::Object, body, piece)
 }
 
 /// The events of a watch in JSON.
 #[must_use]
 pub fn events_json(body: &[u8], piece: usize) -> Split {
-    events(Encoding::Json, body, piece)
+    events(Encoding::Json, Shape::Object, body, piece)
+}
+
+/// The events of a watch of tables in JSON.
+#[must_use]
+pub fn table_events_json(body: &[u8], piece: usize) -> Split {
+    events(Encoding::Json, Shape::Table, body, piece)
 }
 
 /// The events of a watch in protobuf.
 #[must_use]
 pub fn events_protobuf(body: &[u8], piece: usize) -> Split {
-    events(Encoding::Protobuf, body, piece)
+    events(Encoding::Protobuf, Shape::Object, body, piece)
 }
 
 /// An object in JSON.
 #[must_use]
 pub fn object_json(body: &[u8], piece: usize) -> Split {
-    object(Encoding::Json, body, piece)
+    object(Encoding::Json, Shape::Object, body, piece)
+}
+
+/// A table with one row in JSON.
+#[must_use]
+pub fn row_json(body: &[u8], piece: usize) -> Split {
+    object(Encoding::Json, Shape::Table, body, piece)
 }
 
 /// An object in protobuf.
 #[must_use]
 pub fn object_protobuf(body: &[u8], piece: usize) -> Split {
-    object(Encoding::Protobuf, body, piece)
+    object(Encoding::Protobuf, Shape::Object, body, piece)
 }
 
-fn list(encoding: Encoding, body: &[u8], piece: usize) -> Split {
-    let mut splitter = ListSplitter::new(encoding);
+fn list(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {
+    let mut splitter = ListSplitter::new(encoding, shape);
     let mut parts = Vec::new();
     for mut chunk in body.chunks(piece.max(1)) {
         loop {
@@ -76,8 +94,8 @@ fn list(encoding: Encoding, body: &[u8], piece: usize) -> Split {
     }
 }
 
-fn events(encoding: Encoding, body: &[u8], piece: usize) -> Split {
-    let mut splitter = EventSplitter::new(encoding);
+fn events(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {
+    let mut splitter = EventSplitter::new(encoding, shape);
     let mut parts = Vec::new();
     for mut chunk in body.chunks(piece.max(1)) {
         loop {
@@ -96,8 +114,8 @@ fn events(encoding: Encoding, body: &[u8], piece: usize) -> Split {
     Split { parts, whole }
 }
 
-fn object(encoding: Encoding, body: &[u8], piece: usize) -> Split {
-    let mut splitter = ObjectSplitter::new(encoding);
+fn object(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {
+    let mut splitter = ObjectSplitter::new(encoding, shape);
     for chunk in body.chunks(piece.max(1)) {
         if let Err(error) = splitter.push(chunk) {
             return Split::refused(Vec::new(), &error);

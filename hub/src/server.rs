@@ -8,7 +8,7 @@ pub(crate) mod node_port;
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 
@@ -268,6 +268,14 @@ impl Again {
             uri: request.uri().clone(),
             headers: request.headers().clone(),
         }
+    }
+
+    /// The same, of plain objects in JSON.
+    pub(crate) fn accepting_plain_json(&self) -> Self {
+        let mut plain = self.clone();
+        let json = HeaderValue::from_static(Encoding::Json.content_type());
+        plain.headers.insert(header::ACCEPT, json);
+        plain
     }
 
     /// The read, of another address.

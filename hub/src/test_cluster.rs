@@ -2,6 +2,7 @@
 
 mod discovery_tests;
 mod fake_api;
+mod table_tests;
 mod tests;
 
 use std::sync::Arc;
@@ -244,7 +245,9 @@ impl TestWatch {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
                 let event: serde_json::Value = serde_json::from_slice(&line).unwrap();
-                let name = event["object"]["metadata"]["name"].as_str().unwrap_or("-");
+                let object = &event["object"];
+                let object = object["rows"].get(0).map_or(object, |row| &row["object"]);
+                let name = object["metadata"]["name"].as_str().unwrap_or("-");
                 return Some(format!("{} {name}", event["type"].as_str().unwrap()));
             }
             let frame = timeout(DEADLINE, self.body.frame()).await.unwrap()?;

@@ -26,25 +26,33 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     make_readable(request.headers_mut());
     let again = Again::of(&request);
-    let silent = |hub: Arc<Hub>, reason: &str| {
-        let client = Client {
-            hub,
+    let client = |hub: &Arc<Hub>, read: Read, again: Again| {
+        Some(Client {
+            hub: hub.clone(),
             proof: proof.clone(),
             reader: identity.clone()?,
-            read: read.clone(),
-            again: again.clone(),
-        };
-        Some(from_memory(client).unwrap_or_else(|| refusal::unavailable(reason)))
+            read,
+            again,
+        })
+    };
+    let silent = |hub: Arc<Hub>, reason: &str| {
+        let asked = client(&hub, read.clone(), again.clone());
+        // As with its list, a client that asked for tables may get plain objects, to the end.
+        let plain = || client(&hub, read.plain()?, again.accepting_plain_json());
+        let known = asked.and_then(from_memory);
+        known
+            .or_else(|| plain().and_then(from_memory))
+            .unwrap_or_else(|| refusal::unavailable(reason))
     };
     if !hub.upstream.link.is_up() {
         let reason = hub.upstream.link.status().reason;
-        return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
+        return silent(hub, &reason);
     }
     let answer = match hub.upstream.send(proof.credential(), request).await {
         Ok(answer) => answer,
         Err(error) => {
             let reason = culvert_daemon::chain(&error);
-            return silent(hub, &reason).unwrap_or_else(|| refusal::unavailable(&reason));
+            return silent(hub, &reason);
         }
     };
     let Some(reader) = hub.learn(&proof, answer.status()) else {

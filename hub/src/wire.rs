@@ -2,10 +2,9 @@
 //! protobuf. They are cut out as bytes: no type of Kubernetes is known here, so no field is lost.
 //!
 //! [`split`] takes bodies apart, [`write`] puts them together again. A list of
-//! `PartialObjectMetadata` is a list like any other. A `Table` is one document: nobody but people
-//! reads it, and its rows belong to columns that only the API server knows. It is read by
-//! [`split::ObjectSplitter`] as an object without a name; as a list it is refused, and a watch that
-//! sends tables is refused at its first event.
+//! `PartialObjectMetadata` is a list like any other. So is a `Table`, if a splitter is told to
+//! expect one: its items are rows, each with the metadata of its object, and its columns belong to
+//! the type of the rows.
 
 mod json;
 mod protobuf;
@@ -72,8 +71,17 @@ pub(crate) enum Shape {
     Object,
     /// `PartialObjectMetadata`, or a list of it.
     Metadata,
-    /// `Table`: rows for people.
+    /// `Table`: rows for people, each with the metadata of its object.
     Table,
+    /// The same, each with its object (`includeObject=Object`).
+    TableOfObjects,
+}
+
+impl Shape {
+    /// Whether it has rows.
+    pub(crate) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::TableOfObjects)
+    }
 }
 
 /// `apiVersion` and `kind`.
@@ -81,16 +89,41 @@ pub(crate) enum Shape {
 pub(crate) struct TypeMeta {
     pub(crate) api_version: String,
     pub(crate) kind: String,
+    /// `columnDefinitions` of a `Table` in JSON, which say what the cells of its rows are. Empty:
+    /// there are none. A watch has them in its first event only.
+    pub(crate) columns: Bytes,
 }
 
 impl TypeMeta {
-    /// The type of the items of a list: `Pod` for `PodList`. `None`: this is no list.
+    pub(crate) fn new(api_version: impl Into<String>, kind: impl Into<String>) -> Self {
+        Self {
+            api_version: api_version.into(),
+            kind: kind.into(),
+            columns: Bytes::new(),
+        }
+    }
+
+    /// The type of the items of a list: `Pod` for `PodList`, and for a table the table itself.
+    /// `None`: this is no list.
     pub(crate) fn item(&self) -> Option<Self> {
+        if self.is_table() {
+            return Some(self.clone());
+        }
         let kind = self.kind.strip_suffix("List")?;
-        (!kind.is_empty()).then(|| Self {
-            api_version: self.api_version.clone(),
-            kind: kind.to_owned(),
-        })
+        (!kind.is_empty()).then(|| Self::new(&*self.api_version, kind))
+    }
+
+    /// The type of a list of these: every list of Kubernetes is named so.
+    pub(crate) fn list(&self) -> Self {
+        if self.is_table() {
+            return self.clone();
+        }
+        Self::new(&*self.api_version, format!("{}List", self.kind))
+    }
+
+    /// Whether objects of this type are rows.
+    pub(crate) fn is_table(&self) -> bool {
+        self.kind == "Table" && self.api_version.starts_with("meta.k8s.io/")
     }
 }
 

@@ -248,7 +248,7 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
 }
 
 async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
-    let mut splitter = ObjectSplitter::new(read.encoding());
+    let mut splitter = ObjectSplitter::new(read.encoding(), read.shape());
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Chunk::Bytes(bytes) => splitter.push(&bytes)?,
@@ -268,7 +268,7 @@ async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(),
     let Some(mut list) = begin_list(&copy.memory, read) else {
         return Ok(());
     };
-    let mut splitter = ListSplitter::new(read.encoding());
+    let mut splitter = ListSplitter::new(read.encoding(), read.shape());
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Chunk::Bytes(bytes) => {

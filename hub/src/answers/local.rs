@@ -79,7 +79,7 @@ pub(crate) fn snapshot(memory: &Memory, identity: &Identity, read: &Read) -> Opt
     let now = memory.now();
     let mut kept = memory.lock();
     match kept.cache.list(identity, read.verb, &read.scope, now) {
-        ListAnswer::Found(snapshot) => Some(snapshot),
+        ListAnswer::Found(snapshot) => Some(*snapshot),
         ListAnswer::Unknown | ListAnswer::Denied => None,
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum GetAnswer {
 /// The answer to a list, or to a streaming list.
 #[derive(Clone, Debug)]
 pub(crate) enum ListAnswer {
-    Found(Snapshot),
+    Found(Box<Snapshot>),
     /// It is not known: 503.
     Unknown,
     /// The API server refused this identity, or it never asked.
@@ -199,7 +199,7 @@ impl Cache {
         let Some(type_meta) = list_type.clone() else {
             return ListAnswer::Unknown;
         };
-        ListAnswer::Found(Snapshot {
+        ListAnswer::Found(Box::new(Snapshot {
             head: ListHead {
                 type_meta,
                 resource_version: *resource_version,
@@ -211,7 +211,7 @@ impl Cache {
             epoch: set.epoch,
             members: members.clone(),
             overlaid,
-        })
+        }))
     }
 
     /// Whether the identity was shown what this selection selects.

@@ -62,7 +62,10 @@ impl Cache {
             return Filled::Partly;
         }
         let types = SetTypes {
-            item: item_type_of(&head.type_meta),
+            item: head
+                .type_meta
+                .item()
+                .unwrap_or_else(|| head.type_meta.clone()),
             list: Some(head.type_meta.clone()),
         };
         self.fill(copy, resource_version, types, reader, now)
@@ -105,11 +108,12 @@ impl Cache {
         reader: &Identity,
         now: Now,
     ) -> Filled {
-        if object.bytes.len() > self.bounds.object {
+        let name = name_of(object);
+        let is_other = scope.selection.name.as_ref() != Some(&name.name);
+        if is_other || object.bytes.len() > self.bounds.object {
             self.mark_behind(scope);
             return Filled::Spoiled;
         }
-        let name = name_of(object);
         let resource_version = object.metadata.resource_version;
         if let Some(set) = self.set_mut(scope) {
             let known = set.generation.members.get(&name);
@@ -273,16 +277,4 @@ fn differing(earlier: &Members, later: &Members) -> Vec<ObjectName> {
         .keys()
         .filter(|name| version(earlier, *name) != version(later, *name));
     gone.chain(changed).cloned().collect()
-}
-
-/// `PodList` lists `Pod`s: every list of Kubernetes is named so.
-fn item_type_of(list: &TypeMeta) -> TypeMeta {
-    TypeMeta {
-        api_version: list.api_version.clone(),
-        kind: list
-            .kind
-            .strip_suffix("List")
-            .unwrap_or(&list.kind)
-            .to_owned(),
-    }
 }

@@ -101,18 +101,12 @@ pub(super) fn pod(name: &str, resource_version: u64) -> Object {
 }
 
 pub(super) fn pod_type() -> TypeMeta {
-    TypeMeta {
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-    }
+    TypeMeta::new("v1", "Pod")
 }
 
 pub(super) fn head(resource_version: u64, continue_token: &str) -> ListHead {
     ListHead {
-        type_meta: TypeMeta {
-            api_version: "v1".to_owned(),
-            kind: "PodList".to_owned(),
-        },
+        type_meta: TypeMeta::new("v1", "PodList"),
         resource_version,
         continue_token: continue_token.to_owned(),
     }

@@ -136,10 +136,7 @@ mod tests {
     }
 
     fn patch(encoding: Encoding, patch: &Value) -> Result<Value, PatchError> {
-        let pod = TypeMeta {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-        };
+        let pod = TypeMeta::new("v1", "Pod");
         let patch = patch.to_string();
         let patched = patched(
             &object(),

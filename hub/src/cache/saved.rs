@@ -7,6 +7,8 @@ mod sets;
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use bytes::Bytes;
+
 use self::documents::{put_document_changes, put_documents, restore_documents};
 use self::rows::{
     grant_key, object_key, overlay_key, parse_grant, parse_overlay, parse_type, put_grant,
@@ -18,6 +20,7 @@ use self::sets::{
 use super::set::{Generation, Members, Set, Unsaved};
 use super::{Cache, Identity, Scope};
 use crate::store::{Batch, Rows, Table};
+use crate::wire::TypeMeta;
 
 /// The tables that the cache owns.
 const TABLES: [Table; 7] = [
@@ -160,12 +163,17 @@ impl Cache {
             .into_iter()
             .map(|(name, object)| (name, self.objects.hold(&scope.representation, &object)))
             .collect();
+        let columns = Bytes::from(saved.columns);
+        let with_columns = |type_meta| TypeMeta {
+            columns: columns.clone(),
+            ..type_meta
+        };
         let set = Set {
             id,
             generation: Generation {
                 resource_version: saved.resource_version,
-                item_type: parse_type(saved.item_type),
-                list_type: saved.list_type.map(parse_type),
+                item_type: with_columns(parse_type(saved.item_type)),
+                list_type: saved.list_type.map(parse_type).map(with_columns),
                 exact: saved.exact,
                 members: Members::new(members),
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),

@@ -234,13 +234,19 @@ fn shape_text(shape: Shape) -> &'static str {
         Shape::Object => "object",
         Shape::Metadata => "metadata",
         Shape::Table => "table",
+        Shape::TableOfObjects => "table-of-objects",
     }
 }
 
 fn parse_shape(text: &str) -> Option<Shape> {
-    [Shape::Object, Shape::Metadata, Shape::Table]
-        .into_iter()
-        .find(|it| shape_text(*it) == text)
+    [
+        Shape::Object,
+        Shape::Metadata,
+        Shape::Table,
+        Shape::TableOfObjects,
+    ]
+    .into_iter()
+    .find(|it| shape_text(*it) == text)
 }
 
 #[cfg(test)]

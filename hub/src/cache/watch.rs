@@ -134,13 +134,9 @@ impl Cache {
             self.mark_behind(&copy.scope);
             return Applied::Initial(Filled::Spoiled);
         }
-        let list = TypeMeta {
-            api_version: item.api_version.clone(),
-            kind: format!("{}List", item.kind),
-        };
         let types = SetTypes {
+            list: Some(item.list()),
             item,
-            list: Some(list),
         };
         let filled = self.fill(shadow, resource_version, types, reader, now);
         copy.epoch = self.set_mut(&copy.scope).map_or(0, |set| set.epoch);

@@ -22,6 +22,15 @@ pub(crate) enum VersionMatch {
     NotOlderThan,
 }
 
+/// `includeObject`: what each row of a table has besides its cells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum IncludedObject {
+    #[default]
+    Metadata,
+    Object,
+    Nothing,
+}
+
 /// The query of a list or watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListOptions {
@@ -34,6 +43,8 @@ pub(crate) struct ListOptions {
     pub(crate) allow_watch_bookmarks: bool,
     pub(crate) send_initial_events: bool,
     pub(crate) timeout_seconds: Option<u64>,
+    /// Of tables only.
+    pub(crate) included_object: IncludedObject,
     pub(crate) label_selector: LabelSelector,
     pub(crate) field_selector: FieldSelector,
 }
@@ -45,6 +56,8 @@ pub(crate) enum InvalidOptions {
     Number { parameter: &'static str },
     #[error("resourceVersionMatch is neither Exact nor NotOlderThan")]
     VersionMatch,
+    #[error("includeObject is not None, Metadata or Object")]
+    IncludedObject,
     #[error("the label selector cannot be parsed")]
     LabelSelector { source: InvalidSelector },
     #[error("the field selector cannot be parsed")]
@@ -65,6 +78,7 @@ impl ListOptions {
             allow_watch_bookmarks: flag(query, "allowWatchBookmarks"),
             send_initial_events: flag(query, "sendInitialEvents"),
             timeout_seconds: number("timeoutSeconds", &value("timeoutSeconds"))?,
+            included_object: included_object(&value("includeObject"))?,
             label_selector: label_selector
                 .map_err(|source| InvalidOptions::LabelSelector { source })?,
             field_selector: field_selector
@@ -100,6 +114,15 @@ fn version_match(value: &str) -> Result<Option<VersionMatch>, InvalidOptions> {
     }
 }
 
+fn included_object(value: &str) -> Result<IncludedObject, InvalidOptions> {
+    match value {
+        "" | "Metadata" => Ok(IncludedObject::Metadata),
+        "Object" => Ok(IncludedObject::Object),
+        "None" => Ok(IncludedObject::Nothing),
+        _ => Err(InvalidOptions::IncludedObject),
+    }
+}
+
 fn number(parameter: &'static str, value: &str) -> Result<Option<u64>, InvalidOptions> {
     if value.is_empty() {
         return Ok(None);
@@ -130,6 +153,7 @@ mod tests {
                 allow_watch_bookmarks: true,
                 send_initial_events: true,
                 timeout_seconds: Some(423),
+                included_object: IncludedObject::Metadata,
                 label_selector: "app in (b,a)".parse().unwrap(),
                 field_selector: "spec.nodeName=edge-7".parse().unwrap(),
             }
@@ -161,6 +185,7 @@ mod tests {
                 },
             ),
             ("resourceVersionMatch=Near", InvalidOptions::VersionMatch),
+            ("includeObject=Some", InvalidOptions::IncludedObject),
         ] {
             assert_eq!(ListOptions::from_query(query), Err(expected), "{query}");
         }

@@ -6,7 +6,7 @@ use crate::cache::{Representation, Resource, Scope, Selection, Verb};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
-use crate::request::options::ListOptions;
+use crate::request::options::{IncludedObject, ListOptions};
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
 
@@ -40,9 +40,13 @@ impl Read {
         self.scope.representation.encoding
     }
 
+    pub(crate) fn shape(&self) -> Shape {
+        self.scope.representation.shape
+    }
+
     /// The same read of plain objects, for a client that asked for a table and takes these too.
     pub(crate) fn plain(&self) -> Option<Self> {
-        let table = self.scope.representation.shape == Shape::Table && self.takes_plain_json;
+        let table = self.shape().is_table() && self.takes_plain_json;
         table.then(|| {
             let mut plain = self.clone();
             plain.scope.representation.shape = Shape::Object;
@@ -90,6 +94,12 @@ impl Plan {
         let (Some(representation), Ok(options)) = (representation, &resource.options) else {
             return Self::Pass;
         };
+        let shape = match (representation.shape, options.included_object) {
+            (Shape::Table, IncludedObject::Object) => Shape::TableOfObjects,
+            // Nobody could say what its rows are about.
+            (Shape::Table, IncludedObject::Nothing) => return Self::Pass,
+            (shape, _) => shape,
+        };
         if !resource.subresource.is_empty() {
             return Self::Pass;
         }
@@ -105,7 +115,7 @@ impl Plan {
                         resource: resource.gvr.resource,
                     },
                     encoding: representation.encoding,
-                    shape: representation.shape,
+                    shape,
                 },
             },
             options,
@@ -199,6 +209,33 @@ mod tests {
         let by_list = read("/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dkey");
         assert_eq!(by_list.verb, Verb::List);
         assert_eq!(by_get.scope, by_list.scope);
+    }
+
+    fn table(query: &str) -> Plan {
+        let mut headers = HeaderMap::new();
+        let value = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+        headers.insert(header::ACCEPT, HeaderValue::from_static(value));
+        let uri = format!("/api/v1/pods{query}").parse().unwrap();
+        Plan::new(&Method::GET, &uri, &headers)
+    }
+
+    #[test]
+    fn tables_with_and_without_objects_are_not_one_set() {
+        let shape = |query| match table(query) {
+            Plan::Read(read) => Some((read.shape(), read.plain().map(|read| read.shape()))),
+            Plan::Upgrade | Plan::Document(_) | Plan::Write(_) | Plan::Pass => None,
+        };
+        let plain = Some(Shape::Object);
+        assert_eq!(shape(""), Some((Shape::Table, plain)));
+        assert_eq!(
+            shape("?includeObject=Metadata"),
+            Some((Shape::Table, plain))
+        );
+        assert_eq!(
+            shape("?includeObject=Object"),
+            Some((Shape::TableOfObjects, plain))
+        );
+        assert_eq!(shape("?includeObject=None"), None);
     }
 
     #[test]

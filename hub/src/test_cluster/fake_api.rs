@@ -1,6 +1,7 @@
 //! A fake API server: pods of one namespace with lists and watches in JSON, leases and tokens. It
 //! can be cut off, and can forget its history.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -189,9 +190,16 @@ impl Shared {
                 answer
             }
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
-                self.watch(query)
+                self.watch(query, Form::asked(&request))
             }
-            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(),
+            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(Form::asked(&request)),
+            (&Method::GET, path) if path.starts_with("/api/v1/namespaces/default/pods/") => {
+                let name = path.rsplit('/').next().unwrap_or_default();
+                match self.pods().remove(name) {
+                    Some(version) => json(200, Form::asked(&request).alone(name, version)),
+                    None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+                }
+            }
             (&Method::POST, "/api/v1/namespaces/default/serviceaccounts/app/token") => json(
                 201,
                 r#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"real"}}"#
@@ -216,27 +224,24 @@ impl Shared {
         answer
     }
 
-    fn list(&self) -> Response<Body> {
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        let mut pods = std::collections::BTreeMap::new();
+    /// Names and versions.
+    fn pods(&self) -> BTreeMap<String, u64> {
+        let mut pods = BTreeMap::new();
         for (word, name, version) in &*self.history.borrow() {
             match *word {
-                "DELETED" => drop(pods.remove(name)),
-                _ => drop(pods.insert(name.clone(), pod(name, *version))),
-            }
+                "DELETED" => pods.remove(name),
+                _ => pods.insert(name.clone(), *version),
+            };
         }
-        let items: Vec<_> = pods.into_values().collect();
-        json(
-            200,
-            format!(
-                r#"{{"kind":"PodList","apiVersion":"v1","metadata":{{"resourceVersion":"{}"}},"items":[{}]}}"#,
-                self.version(),
-                items.join(",")
-            ),
-        )
+        pods
     }
 
-    fn watch(self: Arc<Self>, query: &str) -> Response<Body> {
+    fn list(&self, form: Form) -> Response<Body> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        json(200, form.list(self.version(), &self.pods()))
+    }
+
+    fn watch(self: Arc<Self>, query: &str, form: Form) -> Response<Body> {
         let from = query
             .split('&')
             .find_map(|pair| pair.strip_prefix("resourceVersion="));
@@ -246,15 +251,14 @@ impl Shared {
         }
         let history = self.history.subscribe();
         let next = usize::try_from(from.saturating_sub(99)).unwrap();
-        let events = stream::unfold((history, next), |(mut history, next)| async move {
+        let events = stream::unfold((history, next), move |(mut history, next)| async move {
             let event = {
                 let history = history
                     .wait_for(|history| history.len() > next)
                     .await
                     .ok()?;
                 let (word, name, version) = &history[next];
-                let object =
-                    pod(name, *version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
+                let object = form.alone(name, *version);
                 format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
             };
             let frame = Frame::data(Bytes::from(event));
@@ -267,6 +271,52 @@ impl Shared {
         let json = http::HeaderValue::from_static("application/json");
         answer.headers_mut().insert("content-type", json);
         answer
+    }
+}
+
+/// How objects are written.
+#[derive(Clone, Copy)]
+enum Form {
+    Object,
+    Table,
+}
+
+impl Form {
+    fn asked(request: &Request<Incoming>) -> Self {
+        let accepted = request.headers()["accept"].to_str().unwrap();
+        if accepted.starts_with("application/json;as=Table;") {
+            Self::Table
+        } else {
+            Self::Object
+        }
+    }
+
+    fn alone(self, name: &str, version: u64) -> String {
+        match self {
+            Self::Object => {
+                pod(name, version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1)
+            }
+            Self::Table => self.list(version, &BTreeMap::from([(name.to_owned(), version)])),
+        }
+    }
+
+    fn list(self, version: u64, pods: &BTreeMap<String, u64>) -> String {
+        let pods = pods.iter().map(|(name, version)| match self {
+            Self::Object => pod(name, *version),
+            Self::Table => format!(r#"{{"cells":["{name}"],"object":{}}}"#, pod(name, *version)),
+        });
+        let pods = pods.collect::<Vec<_>>().join(",");
+        let (head, pods) = match self {
+            Self::Object => (
+                r#""kind":"PodList","apiVersion":"v1""#,
+                format!(r#""items":[{pods}]"#),
+            ),
+            Self::Table => (
+                r#""kind":"Table","apiVersion":"meta.k8s.io/v1""#,
+                format!(r#""columnDefinitions":[{{"name":"Name"}}],"rows":[{pods}]"#),
+            ),
+        };
+        format!(r#"{{{head},"metadata":{{"resourceVersion":"{version}"}},{pods}}}"#)
     }
 }
 

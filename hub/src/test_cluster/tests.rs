@@ -11,16 +11,16 @@ use tokio::time::{Duration, sleep, timeout};
 use super::{DEADLINE, TestCluster};
 use crate::upstream::connector::Protocols;
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Of `system:serviceaccount:default:app`.
 pub(super) const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
 
-fn watch_from(version: u64) -> String {
+pub(super) fn watch_from(version: u64) -> String {
     format!("{PODS}?watch=true&resourceVersion={version}")
 }
 
 /// Until the copy of an answer, which comes after it, is in the memory.
-async fn remembered(cluster: &TestCluster, sets: usize) {
+pub(super) async fn remembered(cluster: &TestCluster, sets: usize) {
     let all = async {
         let now = cluster.hub.memory.now();
         while cluster.hub.memory.lock().cache.statuses(now).len() < sets {
@@ -31,7 +31,7 @@ async fn remembered(cluster: &TestCluster, sets: usize) {
 }
 
 /// A cluster with pods `a` and `b` at version 101, and a kubelet that has listed them.
-async fn with_listed_pods() -> TestCluster {
+pub(super) async fn with_listed_pods() -> TestCluster {
     let cluster = TestCluster::start().await;
     cluster.api.happens("ADDED", "a");
     cluster.api.happens("ADDED", "b");

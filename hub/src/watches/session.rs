@@ -208,7 +208,7 @@ impl Session {
             .start_watch(&self.client.read.scope, start);
         self.state = State::Live(Box::new(Live {
             body,
-            splitter: EventSplitter::new(self.client.encoding()),
+            splitter: EventSplitter::new(self.client.encoding(), self.client.read.shape()),
             begun: BytesMut::new(),
             copy,
         }));

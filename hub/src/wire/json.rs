@@ -5,4 +5,5 @@ pub(super) mod events;
 pub(super) mod list;
 pub(super) mod object;
 mod scan;
+pub(super) mod table;
 pub(super) mod write;

@@ -1,7 +1,7 @@
 //! Splitters: they take a response body in chunks and give out its objects, events and list head.
 //! They hold one object at most, so a list of 20 MB costs no 20 MB.
 
-use super::{Encoding, Event, ListHead, Object, TypeMeta, json, protobuf};
+use super::{Encoding, Event, ListHead, Object, Shape, TypeMeta, json, protobuf};
 
 /// The longest object that is read, in bytes. The API server refuses objects over 1.5 MiB in its
 /// own encoding; base64 in JSON makes them longer by a third.
@@ -67,8 +67,10 @@ pub(crate) enum ListSplitter {
 }
 
 impl ListSplitter {
-    pub(crate) fn new(encoding: Encoding) -> Self {
+    /// There are no tables in protobuf.
+    pub(crate) fn new(encoding: Encoding, shape: Shape) -> Self {
         match encoding {
+            Encoding::Json if shape.is_table() => Self::Json(json::list::ListSplitter::of_rows()),
             Encoding::Json => Self::Json(json::list::ListSplitter::default()),
             Encoding::Protobuf => Self::Protobuf(protobuf::list::ListSplitter::default()),
         }
@@ -99,8 +101,12 @@ pub(crate) enum EventSplitter {
 }
 
 impl EventSplitter {
-    pub(crate) fn new(encoding: Encoding) -> Self {
+    /// There are no tables in protobuf.
+    pub(crate) fn new(encoding: Encoding, shape: Shape) -> Self {
         match encoding {
+            Encoding::Json if shape.is_table() => {
+                Self::Json(json::events::EventSplitter::of_rows())
+            }
             Encoding::Json => Self::Json(json::events::EventSplitter::default()),
             Encoding::Protobuf => Self::Protobuf(protobuf::events::EventSplitter::default()),
         }
@@ -128,13 +134,15 @@ impl EventSplitter {
 #[derive(Debug)]
 pub(crate) struct ObjectSplitter {
     encoding: Encoding,
+    shape: Shape,
     body: Vec<u8>,
 }
 
 impl ObjectSplitter {
-    pub(crate) fn new(encoding: Encoding) -> Self {
+    pub(crate) fn new(encoding: Encoding, shape: Shape) -> Self {
         Self {
             encoding,
+            shape,
             body: Vec::new(),
         }
     }
@@ -148,9 +156,10 @@ impl ObjectSplitter {
     }
 
     /// The body has ended. The metadata may be empty: what is not an object of a collection, such
-    /// as a `Table` or a list of API resources, has none.
+    /// as a list of API resources, has none.
     pub(crate) fn finish(self) -> Result<(TypeMeta, Object), SplitError> {
         match self.encoding {
+            Encoding::Json if self.shape.is_table() => json::table::read_one_row(&self.body),
             Encoding::Json => json::object::read_alone(&self.body),
             Encoding::Protobuf => protobuf::object::read_alone(&self.body),
         }

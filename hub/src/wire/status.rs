@@ -38,10 +38,7 @@ impl Status {
             Encoding::Json => json::write::status(self),
             Encoding::Protobuf => protobuf::write::status(self),
         };
-        let type_meta = TypeMeta {
-            api_version: "v1".to_owned(),
-            kind: "Status".to_owned(),
-        };
+        let type_meta = TypeMeta::new("v1", "Status");
         let object = Object {
             metadata: Metadata::default(),
             bytes: bytes.into(),

@@ -93,11 +93,19 @@ impl Object {
     pub(crate) fn alone(&self, encoding: Encoding, type_meta: &TypeMeta) -> Bytes {
         match encoding {
             Encoding::Json => {
-                let mut body = json::object::alone(&self.bytes, type_meta);
+                let mut body = self.alone_in_json(type_meta);
                 body.push(b'\n');
                 body.into()
             }
             Encoding::Protobuf => protobuf::write::envelope(type_meta, &self.bytes).into(),
+        }
+    }
+
+    fn alone_in_json(&self, type_meta: &TypeMeta) -> Vec<u8> {
+        if type_meta.is_table() {
+            json::table::alone(self, type_meta)
+        } else {
+            json::object::alone(&self.bytes, type_meta)
         }
     }
 
@@ -120,6 +128,9 @@ impl Event {
         initial_events_end: bool,
     ) -> Self {
         let bytes = match encoding {
+            Encoding::Json if type_meta.is_table() => {
+                json::write::bookmark_row(resource_version, initial_events_end)
+            }
             Encoding::Json => json::write::bookmark(resource_version, initial_events_end),
             Encoding::Protobuf => protobuf::write::bookmark(resource_version, initial_events_end),
         };
@@ -141,7 +152,7 @@ impl Event {
         let word = self.kind.word();
         match encoding {
             Encoding::Json => {
-                let object = json::object::alone(&self.object.bytes, &self.type_meta);
+                let object = self.object.alone_in_json(&self.type_meta);
                 json::write::event(word, &object).into()
             }
             Encoding::Protobuf => {

@@ -358,10 +358,7 @@ mod tests {
     const VECTORS: &str = include_str!("vectors.jsonl");
 
     fn merged(kind: &str, original: &Value, patch: &Value) -> Result<Value, PatchError> {
-        let item_type = TypeMeta {
-            api_version: "v1".to_owned(),
-            kind: kind.to_owned(),
-        };
+        let item_type = TypeMeta::new("v1", kind);
         let (Value::Object(original), Value::Object(patch)) = (original.clone(), patch.clone())
         else {
             panic!("both are maps");

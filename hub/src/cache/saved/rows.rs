@@ -206,7 +206,7 @@ pub(super) fn type_pair(type_meta: &TypeMeta) -> (String, String) {
 }
 
 pub(super) fn parse_type((api_version, kind): (String, String)) -> TypeMeta {
-    TypeMeta { api_version, kind }
+    TypeMeta::new(api_version, kind)
 }
 
 pub(super) fn seconds(time: SystemTime) -> u64 {

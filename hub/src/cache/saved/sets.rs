@@ -21,6 +21,9 @@ pub(super) struct SavedSet {
     pub(super) epoch: u64,
     pub(super) item_type: (String, String),
     pub(super) list_type: Option<(String, String)>,
+    /// Of a table.
+    #[serde(default)]
+    pub(super) columns: String,
     pub(super) exact: bool,
     pub(super) behind: bool,
     pub(super) essential: bool,
@@ -82,6 +85,7 @@ pub(super) fn put_head(batch: &mut Batch, of: &Representation, selection: &Selec
         epoch: set.epoch,
         item_type: type_pair(&generation.item_type),
         list_type: generation.list_type.as_ref().map(type_pair),
+        columns: String::from_utf8_lossy(&generation.item_type.columns).into_owned(),
         exact: generation.exact,
         behind: set.behind,
         essential: set.essential,

@@ -82,7 +82,7 @@ impl Session {
         let now = memory.now();
         let copy = memory.lock().cache.start_list(scope, None, now);
         let mut copy = copy.ok_or(RelistError::NotKept)?;
-        let mut splitter = ListSplitter::new(client.encoding());
+        let mut splitter = ListSplitter::new(client.encoding(), client.read.shape());
         while let Some(frame) = body.frame().await {
             let Ok(bytes) = frame?.into_data() else {
                 continue;

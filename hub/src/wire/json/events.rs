@@ -2,6 +2,7 @@
 
 use super::object::{annotation, member, read, type_meta};
 use super::scan::{ValueBuffer, check, text, trim_start};
+use super::table::read_one_row;
 use crate::wire::split::{OBJECT_MAX, SplitError};
 use crate::wire::{Event, EventKind, INITIAL_EVENTS_END};
 
@@ -9,9 +10,19 @@ use crate::wire::{Event, EventKind, INITIAL_EVENTS_END};
 #[derive(Debug, Default)]
 pub(crate) struct EventSplitter {
     buffer: ValueBuffer,
+    /// The objects are tables with one row.
+    of_rows: bool,
 }
 
 impl EventSplitter {
+    /// Splits a watch of tables.
+    pub(crate) fn of_rows() -> Self {
+        Self {
+            of_rows: true,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn next_event(&mut self, chunk: &mut &[u8]) -> Result<Option<Event>, SplitError> {
         if !self.buffer.is_inside_value() {
             *chunk = trim_start(chunk);
@@ -23,7 +34,7 @@ impl EventSplitter {
         if !self.buffer.collect(chunk, OBJECT_MAX, too_long)? {
             return Ok(None);
         }
-        let event = event(self.buffer.value())?;
+        let event = event(self.buffer.value(), self.of_rows)?;
         self.buffer.clear();
         Ok(Some(event))
     }
@@ -33,23 +44,48 @@ impl EventSplitter {
     }
 }
 
-fn event(document: &[u8]) -> Result<Event, SplitError> {
+fn event(document: &[u8], of_rows: bool) -> Result<Event, SplitError> {
     check(document)?;
     let word = member(document, "type")?.ok_or(SplitError::EventType)?;
     let bytes = member(document, "object")?.ok_or(SplitError::Json {
         expected: "the object of an event",
     })?;
     let kind = match EventKind::from_word(&text(word)?).ok_or(SplitError::EventType)? {
-        EventKind::Bookmark { .. } => EventKind::Bookmark {
-            initial_events_end: annotation(bytes, INITIAL_EVENTS_END)?.as_deref() == Some("true"),
-        },
         EventKind::Error { .. } => {
             return Ok(Event::error(code(bytes)?, type_meta(bytes)?, bytes));
         }
-        kind @ (EventKind::Added | EventKind::Modified | EventKind::Deleted) => kind,
+        kind @ (EventKind::Added
+        | EventKind::Modified
+        | EventKind::Deleted
+        | EventKind::Bookmark { .. }) => kind,
     };
-    let object = read(bytes)?;
-    Event::checked(kind, type_meta(bytes)?, object)
+    let (type_meta, object) = if of_rows {
+        read_one_row(bytes)?
+    } else {
+        (type_meta(bytes)?, read(bytes)?)
+    };
+    let kind = match kind {
+        EventKind::Bookmark { .. } => EventKind::Bookmark {
+            initial_events_end: is_initial_events_end(&object.bytes, of_rows)?,
+        },
+        EventKind::Added | EventKind::Modified | EventKind::Deleted | EventKind::Error { .. } => {
+            kind
+        }
+    };
+    Event::checked(kind, type_meta, object)
+}
+
+fn is_initial_events_end(bytes: &[u8], of_rows: bool) -> Result<bool, SplitError> {
+    let object = if of_rows {
+        member(bytes, "object")?
+    } else {
+        Some(bytes)
+    };
+    let annotation = match object {
+        Some(object) => annotation(object, INITIAL_EVENTS_END)?,
+        None => None,
+    };
+    Ok(annotation.as_deref() == Some("true"))
 }
 
 /// `Status.code`; zero if it is missing.

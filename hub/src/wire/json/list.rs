@@ -1,7 +1,10 @@
-//! Lists in JSON.
+//! Lists in JSON; tables are lists of rows.
+
+use bytes::Bytes;
 
 use super::object::read;
 use super::scan::{Members, ValueBuffer, check, text, trim_start};
+use super::table::read_row;
 use crate::wire::split::{HEAD_MAX, OBJECT_MAX, SplitError};
 use crate::wire::{ListHead, Object, TypeMeta, resource_version};
 
@@ -14,7 +17,19 @@ pub(crate) struct ListSplitter {
     api_version: String,
     resource_version: u64,
     continue_token: String,
+    columns: Bytes,
     items_seen: bool,
+    expected: Expected,
+}
+
+/// What kind of list it is to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Expected {
+    #[default]
+    Items,
+    Rows,
+    /// A row may be without a name, as that of a bookmark.
+    OneRow,
 }
 
 /// What comes next.
@@ -41,12 +56,30 @@ enum Part {
     Kind,
     ApiVersion,
     Metadata,
+    /// The items, or the rows of a table.
     Items,
+    Columns,
     /// Is dropped: no list of the API server has more members.
     Unknown,
 }
 
 impl ListSplitter {
+    /// Splits a table.
+    pub(crate) fn of_rows() -> Self {
+        Self {
+            expected: Expected::Rows,
+            ..Self::default()
+        }
+    }
+
+    /// Splits a table about one object.
+    pub(super) fn of_one_row() -> Self {
+        Self {
+            expected: Expected::OneRow,
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn next_item(&mut self, chunk: &mut &[u8]) -> Result<Option<Object>, SplitError> {
         loop {
             if !self.buffer.is_inside_value() {
@@ -73,11 +106,15 @@ impl ListSplitter {
         if !self.items_seen {
             return Err(SplitError::NotAList);
         }
+        let type_meta = TypeMeta {
+            columns: self.columns,
+            ..TypeMeta::new(self.api_version, self.kind)
+        };
+        if type_meta.is_table() != (self.expected != Expected::Items) {
+            return Err(SplitError::NotAList);
+        }
         Ok(ListHead {
-            type_meta: TypeMeta {
-                api_version: self.api_version,
-                kind: self.kind,
-            },
+            type_meta,
             resource_version: self.resource_version,
             continue_token: self.continue_token,
         })
@@ -94,8 +131,11 @@ impl ListSplitter {
         if !self.buffer.collect(chunk, OBJECT_MAX, too_long)? {
             return Ok(None);
         }
-        let object = read(self.buffer.value())?;
-        if object.metadata.name.is_empty() {
+        let object = match self.expected {
+            Expected::Items => read(self.buffer.value())?,
+            Expected::Rows | Expected::OneRow => read_row(self.buffer.value())?,
+        };
+        if object.metadata.name.is_empty() && self.expected != Expected::OneRow {
             return Err(SplitError::Unnamed);
         }
         self.buffer.clear();
@@ -145,14 +185,19 @@ impl ListSplitter {
     }
 
     fn part(&mut self, key: &str) -> Result<Part, SplitError> {
+        let items = match self.expected {
+            Expected::Items => "items",
+            Expected::Rows | Expected::OneRow => "rows",
+        };
         match key {
             "kind" => Ok(Part::Kind),
             "apiVersion" => Ok(Part::ApiVersion),
             "metadata" => Ok(Part::Metadata),
-            "items" if self.items_seen => Err(SplitError::Json {
-                expected: "`items` once",
+            "columnDefinitions" => Ok(Part::Columns),
+            _ if key == items && self.items_seen => Err(SplitError::Json {
+                expected: "the items once",
             }),
-            "items" => {
+            _ if key == items => {
                 self.items_seen = true;
                 Ok(Part::Items)
             }
@@ -165,6 +210,8 @@ impl ListSplitter {
             Part::Kind => self.kind = text(value)?.into_owned(),
             Part::ApiVersion => self.api_version = text(value)?.into_owned(),
             Part::Metadata => self.keep_metadata(value)?,
+            Part::Columns if value == b"null" => {}
+            Part::Columns => self.columns = Bytes::copy_from_slice(value),
             Part::Items if value == b"null" => {}
             Part::Items => return Err(SplitError::NotAList),
             Part::Unknown => {}

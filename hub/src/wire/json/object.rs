@@ -59,10 +59,7 @@ pub(super) fn type_meta(object: &[u8]) -> Result<TypeMeta, SplitError> {
         Some(value) => text(value).map(|text| text.into_owned()),
         None => Ok(String::new()),
     };
-    Ok(TypeMeta {
-        api_version: word("apiVersion")?,
-        kind: word("kind")?,
-    })
+    Ok(TypeMeta::new(word("apiVersion")?, word("kind")?))
 }
 
 /// `metadata.labels`

@@ -26,7 +26,16 @@ pub(in crate::wire) fn list_start(head: &ListHead) -> Vec<u8> {
             put_member(&mut out, name, value);
         }
     }
-    out.extend_from_slice(b"},\"items\":[");
+    out.push(b'}');
+    if !head.type_meta.columns.is_empty() {
+        out.extend_from_slice(b",\"columnDefinitions\":");
+        out.extend_from_slice(&head.type_meta.columns);
+    }
+    out.extend_from_slice(if head.type_meta.is_table() {
+        b",\"rows\":["
+    } else {
+        b",\"items\":["
+    });
     out
 }
 
@@ -45,6 +54,14 @@ pub(in crate::wire) fn bookmark(resource_version: u64, initial_events_end: bool)
     }
     out.extend_from_slice(b"}}");
     out
+}
+
+/// The row of a bookmark.
+pub(in crate::wire) fn bookmark_row(resource_version: u64, initial_events_end: bool) -> Vec<u8> {
+    let mut row = b"{\"cells\":[],\"object\":".to_vec();
+    row.extend_from_slice(&bookmark(resource_version, initial_events_end));
+    row.push(b'}');
+    row
 }
 
 /// A watch event around a complete object.

@@ -22,6 +22,24 @@ pub(super) fn pod_list(items: &[String]) -> String {
     )
 }
 
+/// A row of a table, with the metadata of its object.
+pub(super) fn row(name: &str) -> String {
+    format!(
+        r#"{{"cells":["{name}","1/1",0,"\u003cnone\u003e"],"object":{{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{{"name":"{name}","namespace":"default","uid":"u-{name}","resourceVersion":"4711",{MANAGED_FIELDS}}}}}}}"#
+    )
+}
+
+/// A table as the API server writes it.
+pub(super) fn table(rows: &[String]) -> String {
+    format!(
+        r#"{{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"9001"}},{COLUMNS},"rows":[{}]}}"#,
+        rows.join(",")
+    )
+}
+
+/// What the cells of a row are.
+const COLUMNS: &str = r#""columnDefinitions":[{"name":"Name","type":"string","format":"name","description":"","priority":0}]"#;
+
 /// A list of a custom resource: its keys are sorted, and its items have types.
 pub(super) const CRON_TAB_LIST: &str = r#"{"apiVersion":"stable.example.com/v1","items":[{"apiVersion":"stable.example.com/v1","kind":"CronTab","metadata":{"generation":1,"managedFields":[{"manager":"kubectl"}],"name":"nightly","namespace":"batch","resourceVersion":"17","uid":"u-17"},"spec":{"cronSpec":"* * * * */5"}}],"kind":"CronTabList","metadata":{"continue":"","resourceVersion":"18"}}
 "#;

@@ -4,9 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 
-use super::bodies::{CRON_TAB_LIST, MANAGED_FIELDS, pod, pod_list, proto};
+use super::bodies::{CRON_TAB_LIST, MANAGED_FIELDS, pod, pod_list, proto, row, table};
 use crate::fuzzing::{
     Split, events_json, events_protobuf, list_json, list_protobuf, object_json, object_protobuf,
+    row_json, table_events_json, table_json,
 };
 
 /// Splits a body that arrives in pieces of a length.
@@ -26,6 +27,16 @@ fn bodies() -> Vec<(Splitter, Vec<u8>)> {
             pod_list(&[pod("web", &managed), pod("db", "")]).into(),
         ),
         (list_json, CRON_TAB_LIST.into()),
+        (table_json, table(&[row("web"), row("db")]).into()),
+        (row_json, table(&[row("web")]).into()),
+        (
+            table_events_json,
+            format!(
+                "{{\"type\":\"ADDED\",\"object\":{}}}\n",
+                table(&[row("web")])
+            )
+            .into(),
+        ),
         (object_json, typed.into()),
         (events_json, format!("{event}{bookmark}{event}").into()),
         (
@@ -87,7 +98,7 @@ proptest! {
     #[test]
     fn no_words_of_json_panic(
         split in select(splitters()),
-        body in r#"([{}\[\],: ]|"(items|metadata|kind|name|type|object)"|"\\u00"|-1|null|ADDED){0,20}"#,
+        body in r#"([{}\[\],: ]|"(items|metadata|kind|name|type|object|rows|cells)"|"\\u00"|-1|null|ADDED){0,20}"#,
         piece in 1_usize..20,
     ) {
         let _ = split(body.as_bytes(), piece);

@@ -4,7 +4,7 @@ use super::bodies::proto::{bytes, envelope, event, number, pod, pod_list, varint
 use super::{split_events, split_list};
 use crate::wire::split::{HEAD_MAX, OBJECT_MAX, ObjectSplitter, SplitError};
 use crate::wire::status::Status;
-use crate::wire::{Encoding::Protobuf, Event, EventKind, ListHead, Object, TypeMeta, write};
+use crate::wire::{Encoding::Protobuf, Event, EventKind, ListHead, Object, Shape, TypeMeta, write};
 
 fn split(body: &[u8]) -> (Vec<Object>, ListHead) {
     split_list(Protobuf, body).unwrap()
@@ -15,16 +15,13 @@ fn refused(body: &[u8]) -> SplitError {
 }
 
 fn alone(body: &[u8]) -> Result<(TypeMeta, Object), SplitError> {
-    let mut splitter = ObjectSplitter::new(Protobuf);
+    let mut splitter = ObjectSplitter::new(Protobuf, Shape::Object);
     splitter.push(body)?;
     splitter.finish()
 }
 
 fn pod_type() -> TypeMeta {
-    TypeMeta {
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-    }
+    TypeMeta::new("v1", "Pod")
 }
 
 #[test]

@@ -6,6 +6,7 @@ use serde::de::IgnoredAny;
 use super::bodies::proto;
 use crate::fuzzing::{
     Split, events_json, events_protobuf, list_json, list_protobuf, object_json, object_protobuf,
+    table_json,
 };
 
 /// The recorded body of this name and encoding.
@@ -147,9 +148,10 @@ fn objects_are_written_as_they_were_sent() {
 }
 
 #[test]
-fn a_table_stays_as_it_was_with_the_managed_fields_in_its_rows() {
-    let body = recorded!("table.json");
-    assert_eq!(written(object_json, body), body);
+fn a_list_of_rows_is_written_as_it_was_sent_without_managed_fields() {
+    let written = String::from_utf8(written(table_json, recorded!("table.json"))).unwrap();
+    let sent = cut_json(recorded!("table.json"));
+    assert_eq!(written.trim_end(), sent.trim_end());
 }
 
 #[test]
