@@ -162,6 +162,9 @@ impl Hub {
         read: Read,
         mut request: Request<Body>,
     ) -> Response<Body> {
+        if !self.upstream.link.is_up() {
+            local::await_later_version(self, identity.as_ref(), &read).await;
+        }
         let from_memory = |reason: &str| match &identity {
             Some(identity) => local::answer(&self.memory, identity, &read, reason),
             None => refusal::unavailable(reason),

@@ -24,6 +24,9 @@ pub(crate) async fn answer(
     read: Read,
     mut request: Request<Body>,
 ) -> Response<Body> {
+    if !hub.upstream.link.is_up() {
+        local::await_later_version(&hub, identity.as_ref(), &read).await;
+    }
     make_readable(request.headers_mut());
     let again = Again::of(&request);
     let client = |hub: &Arc<Hub>, read: Read, again: Again| {
@@ -80,6 +83,10 @@ pub(crate) async fn answer(
 /// `None`: this identity never got an answer to it, or it is not known.
 fn from_memory(client: Client) -> Option<Response<Body>> {
     let snapshot = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
+    if let Some(asked) = local::later_version(&client.read, &snapshot) {
+        let known = snapshot.head.resource_version;
+        return Some(refusal::too_large_version(asked, known));
+    }
     let age = snapshot.age;
     let content_type = HeaderValue::from_static(client.read.encoding().content_type_of_watch());
     let body = Session::from_memory(client, &snapshot).into_body();

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
+use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
@@ -17,7 +18,6 @@ use crate::cache::{Identity, ListCopy, Verb};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::request::discovery::DocumentRead;
-use crate::request::options::VersionMatch;
 use crate::server::Read;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::{ListSplitter, ObjectSplitter, SplitError};
@@ -49,6 +49,7 @@ pub(crate) enum Copied {
 /// A document without its bytes.
 pub(crate) struct DocumentCopy {
     pub(crate) read: DocumentRead,
+    pub(crate) status: StatusCode,
     pub(crate) content_type: String,
     pub(crate) etag: Option<String>,
 }
@@ -228,10 +229,12 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
             Chunk::End => {
                 let DocumentCopy {
                     read,
+                    status,
                     content_type,
                     etag,
                 } = document;
                 let document = Document {
+                    status: *status,
                     content_type: content_type.clone(),
                     etag: etag.clone(),
                     // Without the capacity that it grew by.
@@ -293,7 +296,7 @@ async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(),
 /// `None`: a list that fills nothing, or a page whose earlier ones are not known.
 fn begin_list(memory: &Memory, read: &Read) -> Option<ListCopy> {
     let options = &read.options;
-    if options.resource_version_match == Some(VersionMatch::Exact) {
+    if options.is_exact() {
         return None;
     }
     let token = Some(&*options.continue_token).filter(|token| !token.is_empty());

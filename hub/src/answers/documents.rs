@@ -59,6 +59,7 @@ fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option<Response<B
     let (document, age) = known?;
     let content_type = HeaderValue::from_str(&document.content_type).ok()?;
     let mut answer = local::with_age(Response::new(full(document.body)), content_type, age);
+    *answer.status_mut() = document.status;
     if let Some(etag) = document.etag.and_then(|etag| etag.parse().ok()) {
         answer.headers_mut().insert(ETAG, etag);
     }
@@ -92,9 +93,12 @@ fn relay(
     let now = hub.memory.now();
     let content_type = text(answer.headers(), CONTENT_TYPE).map(str::to_owned);
     match (status, content_type) {
-        (StatusCode::OK, Some(content_type)) if is_plain(answer.headers()) => {
+        (StatusCode::OK | StatusCode::NOT_FOUND, Some(content_type))
+            if is_plain(answer.headers()) =>
+        {
             let copied = Copied::Document(DocumentCopy {
                 read,
+                status,
                 content_type,
                 etag: text(answer.headers(), ETAG).map(str::to_owned),
             });

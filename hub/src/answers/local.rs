@@ -5,17 +5,22 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::HeaderName;
 use http::{HeaderValue, Response, header};
+use tokio::time::timeout;
 
 use super::refusal;
 use crate::cache::{GetAnswer, Identity, ListAnswer, Snapshot, Verb};
 use crate::memory::Memory;
-use crate::request::options::{AskedVersion, VersionMatch};
-use crate::server::Read;
+use crate::request::options::AskedVersion;
+use crate::server::{Hub, Read};
+use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, full};
 use crate::wire::{Encoding, write};
 
 /// Says that an answer is the hub's own: `local; age=341`, in seconds, or `refused`.
 pub(crate) const HEADER: HeaderName = HeaderName::from_static("culvert-hub");
+
+/// For how long the API server waits for a version that it has not seen yet.
+const WAIT_FOR_LATER: Duration = Duration::from_secs(3);
 
 /// Answers a get or list. `reason` is why the API server does not.
 pub(crate) fn answer(
@@ -60,18 +65,39 @@ fn list(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Bo
     if !read.options.continue_token.is_empty() {
         return Some(refusal::expired());
     }
-    if read.options.resource_version_match == Some(VersionMatch::Exact) {
+    if read.options.is_exact() {
         return None;
     }
     let snapshot = snapshot(memory, identity, read)?;
-    if let AskedVersion::At(asked) = read.options.resource_version
-        && asked > snapshot.head.resource_version
-    {
-        return Some(refusal::too_large_version(snapshot.head.resource_version));
+    if let Some(asked) = later_version(read, &snapshot) {
+        let known = snapshot.head.resource_version;
+        return Some(refusal::too_large_version(asked, known));
     }
     let items: Vec<Bytes> = snapshot.items().map(|item| item.bytes.clone()).collect();
     let body = write::list(read.encoding(), &snapshot.head, &items);
     Some(ok(read.encoding(), body, snapshot.age))
+}
+
+/// The version that is asked for, if it is later than what is known. A watch goes on from any
+/// version, unless it begins with a list.
+pub(crate) fn later_version(read: &Read, known: &Snapshot) -> Option<u64> {
+    let lists = read.verb == Verb::List || read.options.send_initial_events;
+    match read.options.resource_version {
+        AskedVersion::At(asked) if lists && asked > known.head.resource_version => Some(asked),
+        AskedVersion::At(_) | AskedVersion::Any | AskedVersion::Newest => None,
+    }
+}
+
+/// Waits for the link, for a while, if a later state is asked for than is known.
+pub(crate) async fn await_later_version(hub: &Hub, identity: Option<&Identity>, read: &Read) {
+    let known = identity.and_then(|identity| snapshot(&hub.memory, identity, read));
+    if known.is_some_and(|known| later_version(read, &known).is_some()) {
+        let mut link = hub.upstream.link.subscribe();
+        // Without the link the answer is 504.
+        timeout(WAIT_FOR_LATER, link.wait_for(LinkStatus::is_up))
+            .await
+            .ok();
+    }
 }
 
 /// The whole set that this read asks for, if this identity may see it.

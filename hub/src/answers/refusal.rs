@@ -18,6 +18,7 @@ pub(crate) fn unavailable(reason: &str) -> Response<Body> {
             "culvert-hub cannot reach the API server, and has no answer of its own: {reason}"
         ),
         retry_after_seconds: Some(RETRY_AFTER),
+        cause: None,
     })
 }
 
@@ -28,6 +29,7 @@ pub(crate) fn unauthorized() -> Response<Body> {
         reason: "Unauthorized",
         message: "Unauthorized".to_owned(),
         retry_after_seconds: None,
+        cause: None,
     })
 }
 
@@ -38,6 +40,7 @@ pub(crate) fn not_found(resource: &str, name: &str) -> Response<Body> {
         reason: "NotFound",
         message: format!("{resource} {name:?} not found"),
         retry_after_seconds: None,
+        cause: None,
     })
 }
 
@@ -48,16 +51,19 @@ pub(crate) fn expired() -> Response<Body> {
         reason: "Expired",
         message: "The provided continue parameter is too old: list again from the start".to_owned(),
         retry_after_seconds: None,
+        cause: None,
     })
 }
 
 /// 504: a later state was asked for than the hub knows.
-pub(crate) fn too_large_version(known: u64) -> Response<Body> {
+pub(crate) fn too_large_version(asked: u64, known: u64) -> Response<Body> {
     answer(&Status {
         code: 504,
         reason: "Timeout",
-        message: format!("Too large resource version; culvert-hub knows {known}"),
+        message: format!("Too large resource version: {asked}, current: {known}"),
         retry_after_seconds: Some(1),
+        // client-go asks for any state then, and not for this one until it comes.
+        cause: Some("ResourceVersionTooLarge"),
     })
 }
 
@@ -68,6 +74,7 @@ pub(crate) fn too_many() -> Response<Body> {
         reason: "TooManyRequests",
         message: "too many requests of this client are under way".to_owned(),
         retry_after_seconds: Some(1),
+        cause: None,
     })
 }
 

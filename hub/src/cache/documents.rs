@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use http::StatusCode;
 
 use super::{Identity, Now};
 use crate::request::accept;
@@ -28,6 +29,8 @@ const READERS_MAX: usize = 256;
 /// A document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Document {
+    /// 200, or 404: the API server has no such group, version or schema.
+    pub(crate) status: StatusCode,
     /// As the API server wrote it.
     pub(crate) content_type: String,
     pub(crate) etag: Option<String>,
@@ -94,6 +97,7 @@ impl Documents {
         if document.body.len() > DOCUMENT_MAX {
             return;
         }
+        let status = document.status;
         let key = DocumentKey {
             path: read.path.clone(),
             query: read.query.clone(),
@@ -122,7 +126,10 @@ impl Documents {
             self.unsaved.insert(key);
         }
         // A part of the schema has another hash when it has changed.
-        self.remove_all(|key| key.path == read.path && key.query != read.query);
+        self.remove_all(|key, kept| {
+            let is_other = key.query != read.query || kept.document.status != status;
+            key.path == read.path && is_other
+        });
         self.keep_bounds();
     }
 
@@ -179,9 +186,10 @@ impl Documents {
             .range(first..)
             .take_while(|(key, _)| (&key.path, &key.query) == (&read.path, &read.query))
             .collect();
-        let shown = of_address
-            .iter()
-            .find(|(_, kept)| kept.accepted.contains(&read.accepted));
+        let shown = of_address.iter().find(|(_, kept)| {
+            let is_missing = kept.document.status == StatusCode::NOT_FOUND;
+            is_missing || kept.accepted.contains(&read.accepted)
+        });
         let chosen = shown.or_else(|| {
             let content_types = of_address.iter().map(|(key, _)| key.content_type.as_str());
             let chosen = accept::choose(&read.accepted, content_types)?;
@@ -215,7 +223,7 @@ impl Documents {
             let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
                 return;
             };
-            self.remove_all(|key| *key == oldest);
+            self.remove_all(|key, _| *key == oldest);
         }
     }
 
@@ -224,8 +232,8 @@ impl Documents {
         self.by_key.values().map(size).sum()
     }
 
-    fn remove_all(&mut self, is_gone: impl Fn(&DocumentKey) -> bool) {
-        let gone = self.by_key.extract_if(.., |key, _| is_gone(key));
+    fn remove_all(&mut self, is_gone: impl Fn(&DocumentKey, &KeptDocument) -> bool) {
+        let gone = self.by_key.extract_if(.., |key, kept| is_gone(key, kept));
         self.unsaved.extend(gone.map(|(key, _)| key));
         let by_key = &self.by_key;
         let paths: BTreeSet<&str> = by_key.keys().map(|key| key.path.as_str()).collect();
@@ -329,6 +337,7 @@ mod tests {
 
     fn document(content_type: &str, body: impl Into<Bytes>) -> Document {
         Document {
+            status: StatusCode::OK,
             content_type: content_type.to_owned(),
             etag: None,
             body: body.into(),
@@ -368,6 +377,26 @@ mod tests {
             answer(&mut documents, &new_kubectl.accepted).unwrap(),
             "all"
         );
+    }
+
+    #[test]
+    fn what_the_api_server_has_not_is_404_for_any_accept_until_it_has_it() {
+        let mut documents = Documents::default();
+        let missing = Document {
+            status: StatusCode::NOT_FOUND,
+            ..document("text/plain", "404 page not found")
+        };
+        documents.record(&read("/apis", PLAIN), document(PLAIN, "groups"));
+        documents.record(&read("/apis", PLAIN), missing);
+        for accepted in [PLAIN, AGGREGATED] {
+            assert_eq!(
+                answer(&mut documents, accepted).unwrap(),
+                "404 page not found"
+            );
+        }
+        documents.record(&read("/apis", PLAIN), document(PLAIN, "groups"));
+        assert_eq!(answer(&mut documents, PLAIN).unwrap(), "groups");
+        assert_eq!(documents.len(), 1);
     }
 
     #[test]

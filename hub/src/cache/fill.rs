@@ -117,7 +117,10 @@ impl Cache {
         let resource_version = object.metadata.resource_version;
         if let Some(set) = self.set_mut(scope) {
             let known = set.generation.members.get(&name);
-            if known.is_some_and(|it| it.metadata.resource_version == resource_version) {
+            let is_known = |it: &Arc<Object>| {
+                it.metadata.resource_version == resource_version && it.bytes == object.bytes
+            };
+            if known.is_some_and(is_known) {
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
                 self.served

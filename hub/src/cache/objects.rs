@@ -56,7 +56,19 @@ impl StoredObjects {
             .find(|it| it.object.metadata.resource_version == resource_version)
         {
             held.references += 1;
-            return held.object.clone();
+            // The cells of a row say how old its object was when it was read: the latest counts.
+            if !of.shape.is_table() || held.object.bytes == object.bytes {
+                return held.object.clone();
+            }
+            let later = Arc::new(Object {
+                metadata: object.metadata.clone(),
+                bytes: Bytes::copy_from_slice(&object.bytes),
+            });
+            self.bytes = self.bytes + size(&later) - size(&held.object);
+            self.unsaved_bytes += size(&later);
+            held.object = later.clone();
+            self.note_unsaved(of, name, resource_version);
+            return later;
         }
         let object = Arc::new(Object {
             metadata: object.metadata.clone(),
@@ -92,14 +104,14 @@ impl StoredObjects {
         if versions[at].references > 0 {
             return;
         }
-        versions.swap_remove(at);
+        let held = versions.swap_remove(at);
         if versions.is_empty() {
             names.remove(&name);
         }
         if names.is_empty() {
             self.by_name.remove(of);
         }
-        self.bytes -= size(object);
+        self.bytes -= size(&held.object);
         self.unsaved_bytes += OVERHEAD;
         self.note_unsaved(of, name, resource_version);
     }

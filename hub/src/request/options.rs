@@ -87,6 +87,17 @@ impl ListOptions {
     }
 }
 
+impl ListOptions {
+    /// Whether one state of the past is asked for. Without `resourceVersionMatch` a limit means so.
+    pub(crate) fn is_exact(&self) -> bool {
+        let at = matches!(self.resource_version, AskedVersion::At(_));
+        match self.resource_version_match {
+            Some(matched) => matched == VersionMatch::Exact,
+            None => at && self.limit > 0,
+        }
+    }
+}
+
 /// Whether a query has the parameter with a value other than `false` and `0`.
 pub(super) fn flag(query: &str, name: &str) -> bool {
     parameter(query, name).is_some_and(|value| !matches!(&*value.to_lowercase(), "false" | "0"))
@@ -166,6 +177,24 @@ mod tests {
         assert_eq!(options.limit, 500);
         assert_eq!(options.continue_token, "eyJ2IjoibWV0YSJ9");
         assert_eq!(options.resource_version, AskedVersion::Newest);
+    }
+
+    #[test]
+    fn a_page_of_a_version_is_exact_unless_said_otherwise() {
+        for (query, exact) in [
+            ("resourceVersion=7&resourceVersionMatch=Exact", true),
+            ("resourceVersion=7&limit=500", true),
+            (
+                "resourceVersion=7&limit=500&resourceVersionMatch=NotOlderThan",
+                false,
+            ),
+            ("resourceVersion=7", false),
+            ("resourceVersion=0&limit=500", false),
+            ("limit=500", false),
+        ] {
+            let options = ListOptions::from_query(query).unwrap();
+            assert_eq!(options.is_exact(), exact, "{query}");
+        }
     }
 
     #[test]

@@ -43,6 +43,18 @@ async fn without_a_link_discovery_is_what_each_client_was_given() {
 }
 
 #[tokio::test]
+async fn a_group_that_the_api_server_has_not_is_404_without_a_link_too() {
+    let cluster = TestCluster::start().await;
+    cluster.link_is(true).await;
+    let live = cluster.kubelet().get("/apis/discovery.k8s.io/v1").await;
+    assert_eq!(live.0, 404);
+    remembered(&cluster, 1).await;
+    cluster.cut().await;
+    let offline = cluster.kubelet().get("/apis/discovery.k8s.io/v1").await;
+    assert_eq!(offline, live);
+}
+
+#[tokio::test]
 async fn after_a_restart_without_a_link_documents_and_their_readers_are_the_same() {
     let cluster = TestCluster::start().await;
     cluster.link_is(true).await;

@@ -190,13 +190,14 @@ impl Shared {
                 answer
             }
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
-                self.watch(query, Form::asked(&request))
+                let form = self.form(&request);
+                self.watch(query, form)
             }
-            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(Form::asked(&request)),
+            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(self.form(&request)),
             (&Method::GET, path) if path.starts_with("/api/v1/namespaces/default/pods/") => {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 match self.pods().remove(name) {
-                    Some(version) => json(200, Form::asked(&request).alone(name, version)),
+                    Some(version) => json(200, self.form(&request).alone(name, version)),
                     None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
                 }
             }
@@ -222,6 +223,16 @@ impl Shared {
         headers.insert("connection", http::HeaderValue::from_static("upgrade"));
         headers.insert("upgrade", http::HeaderValue::from_static("SPDY/3.1"));
         answer
+    }
+
+    fn form(&self, request: &Request<Incoming>) -> Form {
+        let accepted = request.headers()["accept"].to_str().unwrap();
+        if accepted.starts_with("application/json;as=Table;") {
+            let age = self.lists.load(Ordering::Relaxed);
+            Form::Table { age }
+        } else {
+            Form::Object
+        }
     }
 
     /// Names and versions.
@@ -278,32 +289,31 @@ impl Shared {
 #[derive(Clone, Copy)]
 enum Form {
     Object,
-    Table,
+    /// Its cells tell the age of objects, in lists.
+    Table {
+        age: usize,
+    },
 }
 
 impl Form {
-    fn asked(request: &Request<Incoming>) -> Self {
-        let accepted = request.headers()["accept"].to_str().unwrap();
-        if accepted.starts_with("application/json;as=Table;") {
-            Self::Table
-        } else {
-            Self::Object
-        }
-    }
-
     fn alone(self, name: &str, version: u64) -> String {
         match self {
             Self::Object => {
                 pod(name, version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1)
             }
-            Self::Table => self.list(version, &BTreeMap::from([(name.to_owned(), version)])),
+            Self::Table { .. } => self.list(version, &BTreeMap::from([(name.to_owned(), version)])),
         }
     }
 
     fn list(self, version: u64, pods: &BTreeMap<String, u64>) -> String {
         let pods = pods.iter().map(|(name, version)| match self {
             Self::Object => pod(name, *version),
-            Self::Table => format!(r#"{{"cells":["{name}"],"object":{}}}"#, pod(name, *version)),
+            Self::Table { age } => {
+                format!(
+                    r#"{{"cells":["{name}",{age}],"object":{}}}"#,
+                    pod(name, *version)
+                )
+            }
         });
         let pods = pods.collect::<Vec<_>>().join(",");
         let (head, pods) = match self {
@@ -311,7 +321,7 @@ impl Form {
                 r#""kind":"PodList","apiVersion":"v1""#,
                 format!(r#""items":[{pods}]"#),
             ),
-            Self::Table => (
+            Self::Table { .. } => (
                 r#""kind":"Table","apiVersion":"meta.k8s.io/v1""#,
                 format!(r#""columnDefinitions":[{{"name":"Name"}}],"rows":[{pods}]"#),
             ),

@@ -19,8 +19,8 @@ fn parse(text: &str) -> Value {
 #[tokio::test]
 async fn what_was_read_as_a_table_is_the_same_table_without_a_link() {
     let cluster = with_listed_pods().await;
-    let live = kubectl(&cluster).get(&format!("{PODS}?limit=500")).await;
     let live_pod = kubectl(&cluster).get(&format!("{PODS}/a")).await;
+    let live = kubectl(&cluster).get(&format!("{PODS}?limit=500")).await;
     remembered(&cluster, 3).await;
     cluster.cut().await;
     let cluster = cluster.restart().await;
@@ -35,6 +35,24 @@ async fn what_was_read_as_a_table_is_the_same_table_without_a_link() {
     assert_eq!(kubectl(&cluster).get(&format!("{PODS}/none")).await.0, 404);
     let objects = cluster.kubelet().get(PODS).await.1;
     assert_eq!(parse(&objects)["kind"], "PodList", "a set of its own");
+}
+
+#[tokio::test]
+async fn a_table_that_is_read_again_has_the_cells_of_the_last_time() {
+    let cluster = with_listed_pods().await;
+    let read = async || {
+        let table = kubectl(&cluster).get(PODS).await.1;
+        parse(&table)["rows"][0]["cells"][1].clone()
+    };
+    let first = read().await;
+    remembered(&cluster, 2).await;
+    let second = read().await;
+    assert_ne!(first, second, "the same version, and older");
+    let offline = async {
+        cluster.cut().await;
+        read().await
+    };
+    assert_eq!(offline.await, second);
 }
 
 #[tokio::test]

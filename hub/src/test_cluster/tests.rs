@@ -106,6 +106,42 @@ async fn a_streaming_list_without_a_link_is_served_whole() {
 }
 
 #[tokio::test]
+async fn without_a_link_a_later_version_is_504_and_one_exact_version_is_unknown() {
+    let cluster = with_listed_pods().await;
+    drop(cluster.kubelet().watch(&watch_from(101)).await);
+    cluster.cut().await;
+    let kubelet = cluster.kubelet();
+    for later in [
+        "resourceVersion=102&resourceVersionMatch=NotOlderThan",
+        "resourceVersion=102",
+        "watch=true&sendInitialEvents=true&resourceVersion=102&resourceVersionMatch=NotOlderThan",
+    ] {
+        let path = format!("{PODS}?{later}");
+        let answer = kubelet.send("GET", &path, crate::upstream::empty()).await;
+        assert_eq!(answer.headers()["retry-after"], "1", "{later}");
+        let (status, body) = super::whole(answer).await;
+        let body: serde_json::Value = serde_json::from_str(&body).unwrap();
+        assert_eq!(
+            (status, &body["reason"]),
+            (504, &"Timeout".into()),
+            "{later}"
+        );
+        let cause = &body["details"]["causes"][0]["reason"];
+        assert_eq!(cause, "ResourceVersionTooLarge", "{later}");
+    }
+    for (query, expected) in [
+        ("resourceVersion=101&resourceVersionMatch=NotOlderThan", 200),
+        ("resourceVersion=0", 200),
+        ("resourceVersion=101&resourceVersionMatch=Exact", 503),
+        ("resourceVersion=101&limit=500", 503),
+        ("limit=500&continue=foreign", 410),
+    ] {
+        let (status, _) = kubelet.get(&format!("{PODS}?{query}")).await;
+        assert_eq!(status, expected, "{query}");
+    }
+}
+
+#[tokio::test]
 async fn a_watch_whose_history_is_forgotten_is_told_the_differences_and_goes_on() {
     let cluster = with_listed_pods().await;
     let mut watch = cluster.kubelet().watch(&watch_from(101)).await;

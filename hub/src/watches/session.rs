@@ -31,7 +31,8 @@ use crate::wire::{Encoding, Event, EventKind, TypeMeta};
 
 /// How often a silent watch says how far it has come, as the API server does.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// The shortest life that the API server gives to a watch without `timeoutSeconds`.
+/// The shortest life that the API server gives to a watch without `timeoutSeconds`. The longest is
+/// twice as long.
 const LEAST_LIFE: Duration = Duration::from_secs(1800);
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
@@ -105,6 +106,8 @@ pub(crate) struct Session {
     /// When a client that asked for an end expects it.
     ends_at: Option<Instant>,
     started: Instant,
+    /// When a watch ends that is silent then, if its client did not ask for an end.
+    silent_until: Instant,
     retry: Backoff,
     next_bookmark: Instant,
 }
@@ -152,6 +155,7 @@ impl Session {
             link: client.hub.upstream.link.subscribe(),
             ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
             started: now,
+            silent_until: now + LEAST_LIFE + jittered(LEAST_LIFE),
             retry: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
             next_bookmark: now + BOOKMARK_EVERY,
             client,
@@ -333,13 +337,7 @@ impl Session {
                 sleep(spread).await;
             }
         };
-        let end = self.ends_at;
-        let over = async move {
-            match end {
-                Some(end) => sleep_until(end).await,
-                None => std::future::pending().await,
-            }
-        };
+        let over = sleep_until(self.ends_at.unwrap_or(self.silent_until));
         tokio::pin!(due, over);
         loop {
             tokio::select! {
@@ -410,6 +408,7 @@ impl Session {
             reason,
             message: message.to_owned(),
             retry_after_seconds: None,
+            cause: None,
         };
         let encoding = self.client.encoding();
         self.out.push_back(status.event(encoding).frame(encoding));

@@ -77,6 +77,10 @@ mod status {
     pub(super) const DETAILS_NAME: u64 = 1;
     pub(super) const DETAILS_GROUP: u64 = 2;
     pub(super) const DETAILS_KIND: u64 = 3;
+    pub(super) const DETAILS_CAUSES: u64 = 4;
     pub(super) const DETAILS_RETRY_AFTER: u64 = 5;
     pub(super) const DETAILS_UID: u64 = 6;
+    pub(super) const CAUSE_REASON: u64 = 1;
+    pub(super) const CAUSE_MESSAGE: u64 = 2;
+    pub(super) const CAUSE_FIELD: u64 = 3;
 }

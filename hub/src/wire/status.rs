@@ -14,6 +14,8 @@ pub(crate) struct Status {
     /// For people.
     pub(crate) message: String,
     pub(crate) retry_after_seconds: Option<u32>,
+    /// What clients look at where one reason has several causes: `ResourceVersionTooLarge`.
+    pub(crate) cause: Option<&'static str>,
 }
 
 impl Status {

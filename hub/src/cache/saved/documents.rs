@@ -3,6 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::Extent;
@@ -15,6 +16,7 @@ use crate::store::{Batch, Rows, Table};
 /// The first line of a document; the bytes follow.
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedDocument {
+    status: u16,
     etag: Option<String>,
     accepted: Vec<String>,
     /// Seconds since 1970.
@@ -70,6 +72,7 @@ fn restore_document(documents: &mut Documents, key: &str, value: &[u8]) -> Optio
     let (line, body) = split_line(value)?;
     let saved: SavedDocument = serde_json::from_str(line).ok()?;
     let document = Document {
+        status: StatusCode::from_u16(saved.status).ok()?,
         content_type: content_type.to_owned(),
         etag: saved.etag,
         body: Bytes::copy_from_slice(body),
@@ -81,6 +84,7 @@ fn restore_document(documents: &mut Documents, key: &str, value: &[u8]) -> Optio
 
 fn put_document(batch: &mut Batch, key: &DocumentKey, kept: &KeptDocument) {
     let saved = SavedDocument {
+        status: kept.document.status.as_u16(),
         etag: kept.document.etag.clone(),
         accepted: kept.accepted.clone(),
         confirmed: seconds(kept.document.confirmed),

@@ -81,8 +81,16 @@ pub(in crate::wire) fn status(status: &Status) -> Vec<u8> {
     put_member(&mut out, "status", "Failure");
     put_member(&mut out, "message", &status.message);
     put_member(&mut out, "reason", status.reason);
-    if let Some(seconds) = status.retry_after_seconds {
-        let details = format!(",\"details\":{{\"retryAfterSeconds\":{seconds}}}");
+    let cause = status.cause.map(|cause| {
+        let message = serde_json::Value::from(&*status.message);
+        format!("\"causes\":[{{\"reason\":\"{cause}\",\"message\":{message}}}]")
+    });
+    let seconds = status
+        .retry_after_seconds
+        .map(|seconds| format!("\"retryAfterSeconds\":{seconds}"));
+    let details: Vec<_> = cause.into_iter().chain(seconds).collect();
+    if !details.is_empty() {
+        let details = format!(",\"details\":{{{}}}", details.join(","));
         out.extend_from_slice(details.as_bytes());
     }
     out.extend_from_slice(format!(",\"code\":{}}}", status.code).as_bytes());

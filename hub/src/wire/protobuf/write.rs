@@ -120,11 +120,20 @@ pub(in crate::wire) fn status(status: &Status) -> Vec<u8> {
     put_bytes(&mut out, status_fields::STATUS, b"Failure");
     put_bytes(&mut out, status_fields::MESSAGE, status.message.as_bytes());
     put_bytes(&mut out, status_fields::REASON, status.reason.as_bytes());
-    if let Some(seconds) = status.retry_after_seconds {
+    if status.retry_after_seconds.is_some() || status.cause.is_some() {
         let mut details = Vec::new();
         put_bytes(&mut details, status_fields::DETAILS_NAME, b"");
         put_bytes(&mut details, status_fields::DETAILS_GROUP, b"");
         put_bytes(&mut details, status_fields::DETAILS_KIND, b"");
+        if let Some(cause) = status.cause {
+            let mut entry = Vec::new();
+            put_bytes(&mut entry, status_fields::CAUSE_REASON, cause.as_bytes());
+            let message = status.message.as_bytes();
+            put_bytes(&mut entry, status_fields::CAUSE_MESSAGE, message);
+            put_bytes(&mut entry, status_fields::CAUSE_FIELD, b"");
+            put_bytes(&mut details, status_fields::DETAILS_CAUSES, &entry);
+        }
+        let seconds = status.retry_after_seconds.unwrap_or_default();
         put_number(
             &mut details,
             status_fields::DETAILS_RETRY_AFTER,

@@ -397,12 +397,19 @@ fn a_status_is_written_as_the_api_server_writes_it() {
         reason: "ServiceUnavailable",
         message: "the link to the \"API server\" is cut".to_owned(),
         retry_after_seconds: Some(5),
+        cause: None,
     };
     assert_eq!(
         text(&status.body(Json)),
         r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the link to the \"API server\" is cut","reason":"ServiceUnavailable","details":{"retryAfterSeconds":5},"code":503}
 "#
     );
+    status.cause = Some("ResourceVersionTooLarge");
+    status.message = "too large".to_owned();
+    let body = status.body(Json);
+    let details = r#""details":{"causes":[{"reason":"ResourceVersionTooLarge","message":"too large"}],"retryAfterSeconds":5}"#;
+    assert!(text(&body).contains(details), "{}", text(&body));
+    status.cause = None;
     status.retry_after_seconds = None;
     let read = split_events(Json, &status.event(Json).frame(Json)).unwrap();
     assert_eq!(read[0].kind, EventKind::Error { code: 503 });

@@ -252,11 +252,21 @@ fn a_status_is_written_as_the_api_server_writes_it() {
         reason: "ServiceUnavailable",
         message: "the link is cut".to_owned(),
         retry_after_seconds: Some(5),
+        cause: Some("ResourceVersionTooLarge"),
     };
     let details = [
         bytes(1, ""),
         bytes(2, ""),
         bytes(3, ""),
+        bytes(
+            4,
+            [
+                bytes(1, "ResourceVersionTooLarge"),
+                bytes(2, "the link is cut"),
+                bytes(3, ""),
+            ]
+            .concat(),
+        ),
         number(5, 5),
         bytes(6, ""),
     ]
