@@ -1,10 +1,12 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
+mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
 mod table_tests;
 mod tests;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -124,6 +126,21 @@ impl TestCluster {
             chain,
             PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
         )
+    }
+
+    /// Files with kubelet's certificate and its key.
+    fn kubelet_files(&self) -> [PathBuf; 2] {
+        let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
+        let issued = authority.issue_for_kubelet().unwrap();
+        [
+            ("kubelet.crt", issued.certificate),
+            ("kubelet.key", issued.key),
+        ]
+        .map(|(name, pem)| {
+            let path = self.state.path().join(name);
+            std::fs::write(&path, pem).unwrap();
+            path
+        })
     }
 
     /// Without a certificate.

@@ -15,7 +15,7 @@ use culvert_lab::{interrupt, progress, workspace};
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 20] = [
+const TARGETS: [&str; 21] = [
     "behind_label",
     "certificate",
     "connect_request",
@@ -34,6 +34,7 @@ const TARGETS: [&str; 20] = [
     "saved_directory",
     "selector",
     "signing_request",
+    "table_json",
     "token_file",
     "watch_events",
 ];

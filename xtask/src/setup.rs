@@ -5,6 +5,7 @@
 mod apt;
 mod compiled;
 mod coredns;
+mod informers;
 mod kustomize;
 mod linker;
 mod python;
@@ -67,6 +68,7 @@ pub fn is_complete() -> bool {
         && python::interpreter().is_some()
         && kustomize().is_some()
         && coredns().is_some()
+        && informers::is_there()
 }
 
 /// Runs setup if something is missing.
@@ -91,6 +93,7 @@ pub fn run() -> Result<()> {
     missing.note(python::install());
     missing.note(kustomize::install());
     missing.note(coredns::install());
+    missing.note(informers::install());
     missing.into_result()?;
     progress::say("setup: everything is there");
     Ok(())

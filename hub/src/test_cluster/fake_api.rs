@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
@@ -49,6 +49,8 @@ pub(super) struct Shared {
     /// Watches from earlier versions are answered with 410.
     oldest: Mutex<u64>,
     pub(super) lists: AtomicUsize,
+    /// Lists that were read as watches.
+    pub(super) streamed_lists: AtomicUsize,
     echoes: Mutex<JoinSet<()>>,
 }
 
@@ -72,6 +74,7 @@ impl FakeApi {
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
+            streamed_lists: AtomicUsize::new(0),
             echoes: Mutex::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -252,15 +255,37 @@ impl Shared {
         json(200, form.list(self.version(), &self.pods()))
     }
 
+    /// All pods, and the bookmark that ends them.
+    fn initial_events(&self, form: Form) -> String {
+        self.streamed_lists.fetch_add(1, Ordering::Relaxed);
+        let pods = self.pods();
+        let added = pods.iter().map(|(name, version)| {
+            let object = form.alone(name, *version);
+            format!("{{\"type\":\"ADDED\",\"object\":{object}}}\n")
+        });
+        let bookmark = format!(
+            r#"{{"type":"BOOKMARK","object":{{"kind":"Pod","apiVersion":"v1","metadata":{{"resourceVersion":"{}","annotations":{{"k8s.io/initial-events-end":"true"}}}}}}}}"#,
+            self.version()
+        );
+        added.chain([bookmark, "\n".to_owned()]).collect()
+    }
+
     fn watch(self: Arc<Self>, query: &str, form: Form) -> Response<Body> {
         let from = query
             .split('&')
             .find_map(|pair| pair.strip_prefix("resourceVersion="));
         let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or(0);
-        if from < *self.oldest.lock().unwrap() {
+        let streaming = query.contains("sendInitialEvents=true");
+        if !streaming && from < *self.oldest.lock().unwrap() {
             return json(410, r#"{"kind":"Status","code":410}"#.to_owned());
         }
         let history = self.history.subscribe();
+        let (initial, from) = if streaming {
+            (self.initial_events(form), self.version())
+        } else {
+            (String::new(), from)
+        };
+        let initial = stream::once(async move { Ok(Frame::data(Bytes::from(initial))) });
         let next = usize::try_from(from.saturating_sub(99)).unwrap();
         let events = stream::unfold((history, next), move |(mut history, next)| async move {
             let event = {
@@ -278,7 +303,7 @@ impl Shared {
                 (history, next + 1),
             ))
         });
-        let mut answer = Response::new(StreamBody::new(events).boxed_unsync());
+        let mut answer = Response::new(StreamBody::new(initial.chain(events)).boxed_unsync());
         let json = http::HeaderValue::from_static("application/json");
         answer.headers_mut().insert("content-type", json);
         answer
