@@ -193,12 +193,10 @@ impl Hub {
             return relayed(answer);
         };
         self.record_verdict(&reader, &read, status);
-        let readable = status == StatusCode::OK
-            && is_encoded_as(answer.headers(), read.encoding())
-            && may_be_kept(&reader, &read);
-        if !readable {
+        let readable = status == StatusCode::OK && may_be_kept(&reader, &read);
+        let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
             return relayed(answer);
-        }
+        };
         let copy = CopyOf {
             memory: self.memory.clone(),
             metrics: self.metrics.clone(),

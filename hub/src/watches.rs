@@ -12,7 +12,7 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use crate::answers::{local, refusal};
 use crate::cache::Identity;
 use crate::server::identity::Proof;
-use crate::server::{Again, Hub, Read, is_encoded_as, make_readable, may_be_kept, relayed};
+use crate::server::{Again, Hub, Read, make_readable, may_be_kept, relayed};
 use crate::upstream::{Body, remove_hop_by_hop};
 use session::{Client, Session};
 
@@ -40,7 +40,7 @@ pub(crate) async fn answer(
     };
     let silent = |hub: Arc<Hub>, reason: &str| {
         let asked = client(&hub, read.clone(), again.clone());
-        // As with its list, a client that asked for tables may get plain objects, to the end.
+        // As with its list, a client that takes plain objects too may get these, to the end.
         let plain = || client(&hub, read.plain()?, again.accepting_plain_json());
         let known = asked.and_then(from_memory);
         known
@@ -62,12 +62,16 @@ pub(crate) async fn answer(
         return relayed(answer);
     };
     hub.record_verdict(&reader, &read, answer.status());
-    let understood = answer.status() == StatusCode::OK
-        && is_encoded_as(answer.headers(), read.encoding())
-        && may_be_kept(&reader, &read);
-    if !understood {
+    let readable = answer.status() == StatusCode::OK && may_be_kept(&reader, &read);
+    let encoding = read.encoding();
+    let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
         return relayed(answer);
-    }
+    };
+    let again = if read.encoding() == encoding {
+        again
+    } else {
+        again.accepting_plain_json()
+    };
     let client = Client {
         hub,
         proof,

@@ -7,6 +7,7 @@ use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
 use crate::request::options::{IncludedObject, ListOptions};
+use crate::server::is_encoded_as;
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
 
@@ -31,7 +32,7 @@ pub(crate) struct Read {
     pub(crate) verb: Verb,
     pub(crate) scope: Scope,
     pub(crate) options: ListOptions,
-    /// The client reads plain objects too, if there is no table for people.
+    /// The client reads plain objects in JSON too, if there is nothing better.
     pub(crate) takes_plain_json: bool,
 }
 
@@ -44,14 +45,26 @@ impl Read {
         self.scope.representation.shape
     }
 
-    /// The same read of plain objects, for a client that asked for a table and takes these too.
+    /// The same read of plain objects in JSON, for a client that takes these too: it asked for a
+    /// table, or for protobuf, which the API server has not of all resources.
     pub(crate) fn plain(&self) -> Option<Self> {
-        let table = self.shape().is_table() && self.takes_plain_json;
-        table.then(|| {
+        let in_protobuf = (self.encoding(), self.shape()) == (Encoding::Protobuf, Shape::Object);
+        let has_plain = self.takes_plain_json && (self.shape().is_table() || in_protobuf);
+        has_plain.then(|| {
             let mut plain = self.clone();
             plain.scope.representation.shape = Shape::Object;
+            plain.scope.representation.encoding = Encoding::Json;
             plain
         })
+    }
+
+    /// The read as the API server has chosen to answer it. `None`: the hub does not read that.
+    pub(crate) fn answered_with(self, headers: &HeaderMap) -> Option<Self> {
+        if is_encoded_as(headers, self.encoding()) {
+            return Some(self);
+        }
+        let plain = self.plain()?;
+        is_encoded_as(headers, plain.encoding()).then_some(plain)
     }
 }
 

@@ -142,6 +142,24 @@ async fn without_a_link_a_later_version_is_504_and_one_exact_version_is_unknown(
 }
 
 #[tokio::test]
+async fn what_the_api_server_has_not_in_protobuf_is_remembered_in_json() {
+    let cluster = TestCluster::start().await;
+    cluster.api.happens("ADDED", "a");
+    cluster.link_is(true).await;
+    let accepted = "application/vnd.kubernetes.protobuf,application/json";
+    let client = || cluster.kubelet().accepting(accepted);
+    assert_eq!(client().get(PODS).await.0, 200);
+    remembered(&cluster, 1).await;
+    let mut watch = client().watch(&watch_from(100)).await;
+    cluster.cut().await;
+    let (status, list) = client().get(PODS).await;
+    assert!(status == 200 && list.contains("u-a"), "{status} {list}");
+    cluster.api.happens("ADDED", "b");
+    cluster.reconnect().await;
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+}
+
+#[tokio::test]
 async fn a_watch_whose_history_is_forgotten_is_told_the_differences_and_goes_on() {
     let cluster = with_listed_pods().await;
     let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
