@@ -21,6 +21,8 @@ pub(crate) const DOCUMENT_MAX: usize = 8 << 20;
 const TOTAL_MAX: usize = 16 << 20;
 /// What a document costs besides its bytes; rounded up.
 const OVERHEAD: usize = 2048;
+/// Answers that there is no such thing. Clients may ask for as many as they like.
+const MISSING_MAX: usize = 256;
 /// `Accept` headers that are remembered for one document.
 const ACCEPTED_MAX: usize = 8;
 /// Who may read one path. A node has some 110 pods.
@@ -211,18 +213,23 @@ impl Documents {
 
     /// Drops the least recently used ones, those that the node reads last.
     fn keep_bounds(&mut self) {
+        let is_missing = |kept: &KeptDocument| kept.document.status == StatusCode::NOT_FOUND;
+        while self.by_key.values().filter(|kept| is_missing(kept)).count() > MISSING_MAX {
+            self.drop_oldest(is_missing);
+        }
         while self.bytes() > TOTAL_MAX {
-            let is_node = |key: &DocumentKey| {
-                let readers = self.readers.get(&key.path);
-                readers.is_some_and(|readers| readers.contains(&Identity::Node))
-            };
-            let oldest = self
-                .by_key
-                .iter()
-                .min_by_key(|(key, kept)| (is_node(key), kept.last_used));
-            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
-                return;
-            };
+            self.drop_oldest(|_| true);
+        }
+    }
+
+    fn drop_oldest(&mut self, may_go: impl Fn(&KeptDocument) -> bool) {
+        let is_node = |key: &DocumentKey| {
+            let readers = self.readers.get(&key.path);
+            readers.is_some_and(|readers| readers.contains(&Identity::Node))
+        };
+        let may_go = self.by_key.iter().filter(|(_, kept)| may_go(kept));
+        let oldest = may_go.min_by_key(|(key, kept)| (is_node(key), kept.last_used));
+        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
             self.remove_all(|key, _| *key == oldest);
         }
     }
@@ -449,6 +456,21 @@ mod tests {
                 .answer(&Identity::Node, &read("/api", PLAIN), NOW)
                 .is_none()
         );
+    }
+
+    #[test]
+    fn who_asks_for_much_that_does_not_exist_drops_nothing_that_does() {
+        let mut documents = Documents::default();
+        documents.record(&read("/apis", PLAIN), document(PLAIN, "groups"));
+        for number in 0..2 * MISSING_MAX {
+            let missing = Document {
+                status: StatusCode::NOT_FOUND,
+                ..document("text/plain", "404 page not found")
+            };
+            documents.record(&read(&format!("/apis/{number}"), PLAIN), missing);
+        }
+        assert_eq!(documents.len(), MISSING_MAX + 1);
+        assert!(answer(&mut documents, PLAIN).is_some());
     }
 
     #[test]
