@@ -131,6 +131,17 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) client_key: Option<PathBuf>,
 
+    /// Address of a pod port: what the pods of this node ask, with their tokens. In 169.254.0.0/16 or
+    /// fd00:c7:74::/48, such as 169.254.74.40:7440; the host must have the address. Once for each of
+    /// IPv4 and IPv6. New pods are then led there. Default: none.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_POD_LISTEN",
+        value_name = "IP:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) pod_listen: Vec<SocketAddr>,
+
     /// How long requests may go on after SIGTERM. Watches end at once.
     #[arg(
         long,

@@ -15,6 +15,7 @@ mod authority;
 mod cache;
 mod config;
 mod crypto;
+mod filters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod install;

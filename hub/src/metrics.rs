@@ -10,6 +10,7 @@ use prometheus_client::registry::Registry;
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::answers::local;
+use crate::filters::FilterKind;
 use crate::upstream::Body;
 
 /// One label, and two. Their values are small fixed sets.
@@ -60,6 +61,7 @@ pub(crate) struct Metrics {
     requests: Family<Labels, Counter>,
     copies_behind: Family<Label, Counter>,
     splices: Family<Label, Counter>,
+    filter_failures: Family<Label, Counter>,
 }
 
 impl Metrics {
@@ -68,6 +70,10 @@ impl Metrics {
         let metrics = Self::default();
         for splice in Splice::VARIANTS {
             drop(metrics.splices.get_or_create(&[("result", splice.into())]));
+        }
+        for filter in FilterKind::VARIANTS {
+            let label = [("filter", filter.into())];
+            drop(metrics.filter_failures.get_or_create(&label));
         }
         let prefixed = registry.sub_registry_with_prefix("culvert_hub");
         let build = Info::new([("version", VERSION)]);
@@ -97,6 +103,11 @@ impl Metrics {
             "Watches that were opened again after a cut, by what came of it",
             metrics.splices.clone(),
         );
+        prefixed.register(
+            "filter_failures",
+            "Answers that a filter did not understand and has passed on unchanged",
+            metrics.filter_failures.clone(),
+        );
         metrics
     }
 
@@ -115,6 +126,18 @@ impl Metrics {
         self.splices
             .get_or_create(&[("result", splice.into())])
             .inc();
+    }
+
+    pub(crate) fn filter_failed(&self, filter: FilterKind) {
+        self.filter_failures
+            .get_or_create(&[("filter", filter.into())])
+            .inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn filter_failures(&self, filter: FilterKind) -> u64 {
+        let label = [("filter", filter.into())];
+        self.filter_failures.get_or_create(&label).get()
     }
 
     pub(crate) fn link_is(&self, up: bool) {

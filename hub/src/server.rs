@@ -1,11 +1,13 @@
-//! The node port, and what a request meets there: who asks, the limits, and then the API server or
-//! the memory.
+//! The ports, and what a request meets there: who asks, the limits, and then the API server or the
+//! memory.
 
 mod asked;
 pub(crate) mod identity;
 pub(crate) mod limits;
-pub(crate) mod node_port;
+pub(crate) mod port;
+mod review;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
@@ -15,11 +17,13 @@ use hyper::body::Incoming;
 use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
-use self::identity::Proof;
+use self::identity::{Proof, Token, bearer_token};
 use self::limits::{Duration, Limits};
+use self::review::{Review, review};
 use crate::answers::copy::{Copies, CopyOf};
 use crate::answers::{local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
+use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
 use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
@@ -33,21 +37,29 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
+    pub(crate) filters: Filters,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// It has shown the node's certificate.
+    pub(crate) is_node: bool,
+    pub(crate) address: IpAddr,
 }
 
 impl Hub {
     /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
-        is_node: bool,
+        peer: Peer,
         request: Request<Incoming>,
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
-        let proof = Proof::of_request(is_node, request.headers());
+        let mut proof = Proof::of_request(peer.is_node, request.headers());
         if proof == Proof::Nothing {
             return self.answer_stranger(request).await;
         }
-        let identity = self.identity(&proof);
         let plan = Plan::new(request.method(), request.uri(), request.headers());
         let long = match &plan {
             Plan::Upgrade => true,
@@ -60,16 +72,33 @@ impl Hub {
         } else {
             Duration::Short
         };
-        let Some(permit) = self.limits.admit(&limit_key(&proof), duration) else {
+        // Whose a new token is, nobody knows yet: its name must not use up the limit of another.
+        let limited = self.identity(&proof).map_or_else(
+            || format!("unknown of {}", peer.address),
+            |it| it.to_string(),
+        );
+        let Some(permit) = self.limits.admit(&limited, duration) else {
+            self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
+        if let Proof::Token(token) = &mut proof {
+            self.find_owner(token, request.headers()).await;
+        }
+        let identity = self.identity(&proof);
         let line = format!("{} {}", request.method(), request.uri().path());
         let answer = match plan {
             Plan::Upgrade => self.upgrade(&proof, request).await,
             Plan::Read(read) if read.verb == Verb::Watch => {
                 watches::answer(self.clone(), proof.clone(), identity, read, request).await
             }
-            Plan::Read(read) => self.read(&proof, identity, read, request).await,
+            Plan::Read(read) => {
+                let filter = self.filters.of(identity.as_ref(), &read);
+                let answer = self.read(&proof, identity, read, request).await;
+                match filter {
+                    Some(filter) => filter.answer(answer).await,
+                    None => answer,
+                }
+            }
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
             Plan::Pass => self.pass(&proof, request).await,
         };
@@ -100,6 +129,26 @@ impl Hub {
         }
     }
 
+    /// Asks whose a token is, if that is not known.
+    async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
+        let known = self.memory.lock().identity_of(&token.digest);
+        if known.is_some() || !self.upstream.link.is_up() {
+            token.owner = known;
+            return;
+        }
+        let Some(text) = bearer_token(headers) else {
+            return;
+        };
+        match review(&self.upstream, text).await {
+            Review::Accepted(owner) => {
+                self.memory.lock().learn_identity(&token.digest, &owner);
+                token.owner = Some(owner);
+            }
+            Review::NotAllowed(claimed) => token.owner = claimed,
+            Review::Nobody => {}
+        }
+    }
+
     /// Whom the API server took this client for, as far as it has said so.
     fn identity(&self, proof: &Proof) -> Option<Identity> {
         match proof {
@@ -117,10 +166,12 @@ impl Hub {
                 self.memory.lock().forget_token(&token.digest);
                 None
             }
-            Proof::Token(token) if status.is_success() => {
-                let mut kept = self.memory.lock();
-                kept.learn_identity(&token.digest, &token.claimed);
-                Some(token.claimed.clone())
+            Proof::Token(Token {
+                digest,
+                owner: Some(owner),
+            }) if status.is_success() => {
+                self.memory.lock().learn_identity(digest, owner);
+                Some(owner.clone())
             }
             Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
             Proof::Nothing => None,
@@ -263,13 +314,5 @@ impl Again {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
         request
-    }
-}
-
-fn limit_key(proof: &Proof) -> String {
-    match proof {
-        Proof::Node => "node".to_owned(),
-        Proof::Token(token) => token.claimed.to_string(),
-        Proof::Nothing => String::new(),
     }
 }

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::cache::SetStatus;
+use crate::filters::is_of_this_host;
 use crate::memory::DiskStatus;
 use crate::server::Hub;
 use crate::wire::Encoding;
@@ -46,6 +47,14 @@ struct Summary {
     because: String,
     disk_commits: u64,
     disk_error: Option<String>,
+    /// Where pods are served, and whether this host has the address.
+    pods: Vec<PodPort>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PodPort {
+    address: SocketAddr,
+    reachable: bool,
 }
 
 #[derive(Serialize)]
@@ -90,6 +99,15 @@ impl Pages {
         self.hub.memory.lock().cache.statuses(now)
     }
 
+    fn pods(&self) -> Vec<PodPort> {
+        let addresses = self.hub.filters.pod_addresses().iter();
+        let port = |address: &SocketAddr| PodPort {
+            address: *address,
+            reachable: is_of_this_host(address.ip()),
+        };
+        addresses.map(port).collect()
+    }
+
     fn summary(&self) -> Summary {
         let (sets, link) = (self.sets(), self.hub.upstream.link.status());
         let disk = self.disk.borrow().clone();
@@ -109,6 +127,7 @@ impl Pages {
             },
             disk_commits: disk.commits,
             disk_error: disk.last_error,
+            pods: self.pods(),
         }
     }
 }
@@ -183,6 +202,17 @@ pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
         if summary.survives_reboot { "yes" } else { "no" },
         summary.because
     );
+    for pods in summary.pods {
+        let address = pods.address;
+        if pods.reachable {
+            println!("pods: served at {address}");
+        } else {
+            println!(
+                "pods: not served, because this host has no address {}",
+                address.ip()
+            );
+        }
+    }
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
 mod fake_api;
+mod pod_tests;
 mod tests;
 
 use std::sync::Arc;
@@ -38,6 +39,7 @@ struct TestCluster {
     api: FakeApi,
     hub: Arc<Hub>,
     address: String,
+    pod_address: String,
     state: Arc<tempfile::TempDir>,
     tasks: JoinSet<anyhow::Result<()>>,
     drain: Drain,
@@ -53,6 +55,7 @@ impl TestCluster {
         let config = Config {
             state: StateDir::new(state.path().to_owned()),
             listen: "127.0.0.1:0".parse().unwrap(),
+            pod_listen: vec!["127.0.0.1:0".parse().unwrap()],
             admin: AdminListen {
                 program: "culvert-hub",
                 address: "127.0.0.1:0".parse().unwrap(),
@@ -68,16 +71,25 @@ impl TestCluster {
             grace: Duration::from_secs(1),
         };
         let mut registry = Registry::default();
-        let Parts { hub, port, writer } = Parts::open(&config, &mut registry).await.unwrap();
+        let Parts {
+            hub,
+            port,
+            mut pod_ports,
+            writer,
+        } = Parts::open(&config, &mut registry).await.unwrap();
+        let pods = pod_ports.remove(0);
+        let pod_address = format!("https://{}", pods.local_addr().unwrap());
         let address = format!("https://{}", port.local_addr().unwrap());
         let (drain, mut tasks) = (Drain::default(), JoinSet::new());
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
         tasks.spawn(writer.run(drain.clone()));
         tasks.spawn(port.serve(hub.clone(), drain.clone()));
+        tasks.spawn(pods.serve(hub.clone(), drain.clone()));
         Self {
             api,
             hub,
             address,
+            pod_address,
             state,
             tasks,
             drain,
@@ -129,7 +141,17 @@ impl TestCluster {
         self.client(None)
     }
 
-    fn connector(&self, identity: Option<ClientIdentity>, protocols: Protocols) -> Connector {
+    /// A pod, which has a token.
+    fn pod(&self, token: &'static str) -> TestClient {
+        self.client_of(&self.pod_address, None).with_token(token)
+    }
+
+    fn connector(
+        &self,
+        address: &str,
+        identity: Option<ClientIdentity>,
+        protocols: Protocols,
+    ) -> Connector {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
@@ -141,15 +163,19 @@ impl TestCluster {
             Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
             None => tls.with_no_client_auth(),
         };
-        let server = self.address.parse().unwrap();
+        let server = address.parse().unwrap();
         Connector::new(&server, &tls, protocols, LinkWatch::new()).unwrap()
     }
 
     fn client(&self, identity: Option<ClientIdentity>) -> TestClient {
-        let connector = self.connector(identity, Protocols::Http2OrHttp1);
+        self.client_of(&self.address, identity)
+    }
+
+    fn client_of(&self, address: &str, identity: Option<ClientIdentity>) -> TestClient {
+        let connector = self.connector(address, identity, Protocols::Http2OrHttp1);
         TestClient {
             http: Client::builder(TokioExecutor::new()).build(connector),
-            address: self.address.clone(),
+            address: address.to_owned(),
             token: None,
         }
     }
@@ -221,12 +247,16 @@ struct TestWatch {
 impl TestWatch {
     /// Word and name of the next event, such as `ADDED a`. `None`: the end.
     async fn next(&mut self) -> Option<String> {
+        let event = self.event().await?;
+        let name = event["object"]["metadata"]["name"].as_str().unwrap_or("-");
+        Some(format!("{} {name}", event["type"].as_str().unwrap()))
+    }
+
+    async fn event(&mut self) -> Option<serde_json::Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
-                let event: serde_json::Value = serde_json::from_slice(&line).unwrap();
-                let name = event["object"]["metadata"]["name"].as_str().unwrap_or("-");
-                return Some(format!("{} {name}", event["type"].as_str().unwrap()));
+                return Some(serde_json::from_slice(&line).unwrap());
             }
             let frame = timeout(DEADLINE, self.body.frame()).await.unwrap()?;
             if let Ok(bytes) = frame.unwrap().into_data() {

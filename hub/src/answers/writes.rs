@@ -231,7 +231,7 @@ mod tests {
         }
         let token = Proof::Token(crate::server::identity::Token {
             digest: String::new(),
-            claimed: Identity::User("x".to_owned()),
+            owner: Some(Identity::User("x".to_owned())),
         });
         assert_eq!(
             kind(&token, "PUT", lease),

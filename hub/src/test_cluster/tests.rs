@@ -11,16 +11,16 @@ use tokio::time::{Duration, sleep, timeout};
 use super::{DEADLINE, TestCluster};
 use crate::upstream::connector::Protocols;
 
-const PODS: &str = "/api/v1/namespaces/default/pods";
+pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
 /// Of `system:serviceaccount:default:app`.
-const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
+pub(super) const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
 
-fn watch_from(version: u64) -> String {
+pub(super) fn watch_from(version: u64) -> String {
     format!("{PODS}?watch=true&resourceVersion={version}")
 }
 
 /// Until the copy of an answer, which comes after it, is in the memory.
-async fn remembered(cluster: &TestCluster, sets: usize) {
+pub(super) async fn remembered(cluster: &TestCluster, sets: usize) {
     let all = async {
         let now = cluster.hub.memory.now();
         while cluster.hub.memory.lock().cache.statuses(now).len() < sets {
@@ -31,7 +31,7 @@ async fn remembered(cluster: &TestCluster, sets: usize) {
 }
 
 /// A cluster with pods `a` and `b` at version 101, and a kubelet that has listed them.
-async fn with_listed_pods() -> TestCluster {
+pub(super) async fn with_listed_pods() -> TestCluster {
     let cluster = TestCluster::start().await;
     cluster.api.happens("ADDED", "a");
     cluster.api.happens("ADDED", "b");
@@ -185,7 +185,11 @@ async fn without_a_link_kubelet_renews_its_lease_and_gets_the_last_real_token() 
 #[tokio::test]
 async fn an_upgrade_passes_bytes_both_ways() {
     let cluster = with_listed_pods().await;
-    let connector = cluster.connector(Some(cluster.kubelet_identity()), Protocols::Http1);
+    let connector = cluster.connector(
+        &cluster.address,
+        Some(cluster.kubelet_identity()),
+        Protocols::Http1,
+    );
     let stream = connector.connect().await.unwrap();
     let (mut sender, connection) = http1::handshake(stream).await.unwrap();
     let mut tasks = JoinSet::new();

@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::position::{Position, resumed};
 use crate::answers::local;
 use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
+use crate::filters::Filter;
 use crate::metrics::Splice;
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
@@ -101,6 +102,8 @@ pub(crate) struct Session {
     had: Option<Snapshot>,
     /// What the client is to get next.
     out: VecDeque<Bytes>,
+    /// What its client sees otherwise than the API server says it.
+    filter: Option<Filter>,
     link: watch::Receiver<LinkStatus>,
     /// When a client that asked for an end expects it.
     ends_at: Option<Instant>,
@@ -149,6 +152,7 @@ impl Session {
             item_type: None,
             had: None,
             out: VecDeque::new(),
+            filter: client.hub.filters.of(Some(&client.reader), &client.read),
             link: client.hub.upstream.link.subscribe(),
             ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
             started: now,
@@ -266,7 +270,15 @@ impl Session {
         } else {
             self.item_type = Some(event.type_meta);
         }
-        self.out.push_back(bytes);
+        self.tell(bytes);
+    }
+
+    /// Appends an event to what the client is to get.
+    fn tell(&mut self, event: Bytes) {
+        self.out.push_back(match &self.filter {
+            Some(filter) => filter.event(event),
+            None => event,
+        });
     }
 
     fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
@@ -275,6 +287,9 @@ impl Session {
             live.begun.extend_from_slice(rest);
             self.out.push_back(live.begun.freeze());
             self.state = State::Raw(live.body);
+            if let Some(filter) = &self.filter {
+                filter.failed();
+            }
             let hub = &self.client.hub;
             hub.metrics.copy_is_behind(reason);
             hub.memory.lock().cache.mark_behind(&self.client.read.scope);
@@ -425,7 +440,7 @@ impl Session {
                 type_meta: known.item_type.clone(),
                 object: object.clone(),
             };
-            self.out.push_back(event.frame(encoding));
+            self.tell(event.frame(encoding));
         }
         if self.client.read.options.send_initial_events {
             self.tell_bookmark(known.head.resource_version, true);

@@ -4,5 +4,5 @@
 pub(super) mod events;
 pub(super) mod list;
 pub(super) mod object;
-mod scan;
+pub(super) mod scan;
 pub(super) mod write;

@@ -110,7 +110,7 @@ impl Session {
                 type_meta: present.item_type.clone(),
                 object: object.clone(),
             };
-            self.out.push_back(event.frame(encoding));
+            self.tell(event.frame(encoding));
         }
         self.tell_bookmark(present.head.resource_version, false);
     }
