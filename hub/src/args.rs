@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Check(KubeletArgs),
     /// Prints what the running hub knows: the link, and whether the node would survive a reboot.
     Status,
+    /// Says who answers a request now and without a link, from what, and by which grant.
+    Explain(ExplainArgs),
     /// Changes what the running hub logs, until the next change or restart.
     Log(LogCommand),
 }
@@ -151,6 +153,22 @@ pub(crate) struct RunArgs {
         value_parser = parse_duration,
     )]
     pub(crate) grace: Duration,
+}
+
+/// A request to the running hub, which is not sent.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// `GET`, say.
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: String,
+
+    /// Path and query, such as /api/v1/namespaces/shop/pods.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+
+    /// Who asks: `node`, `sa:NAMESPACE/NAME` or `user:NAME`.
+    #[arg(long = "as", value_name = "IDENTITY", default_value = "node")]
+    pub(crate) identity: String,
 }
 
 /// The kubelet of this node.

@@ -15,6 +15,7 @@ mod authority;
 mod cache;
 mod config;
 mod crypto;
+mod explain;
 mod filters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -22,6 +23,7 @@ mod install;
 mod kubeconfig;
 mod memory;
 mod metrics;
+mod reboot;
 #[allow(dead_code, reason = "shared scopes, which match selectors, come later")]
 mod request;
 mod run;
@@ -58,6 +60,7 @@ async fn start(args: Args) -> Result<()> {
         Command::Uninstall(kubelet) => install::uninstall(&args.installation(kubelet)),
         Command::Check(kubelet) => install::check(&args.installation(kubelet)),
         Command::Status => status::print(args.admin_listen).await,
+        Command::Explain(request) => status::print_explanation(args.admin_listen, request).await,
         Command::Log(command) => command.run(&args.admin_socket).await,
     }
 }

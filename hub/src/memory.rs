@@ -40,7 +40,7 @@ pub(crate) struct Kept {
     pub(crate) cache: Cache,
     /// Text of the identity, by the SHA-256 of a token.
     identities: BTreeMap<String, String>,
-    /// Answers to requests for tokens, by a digest of the request.
+    /// Answers to requests for tokens, by path and digest of the request.
     token_answers: BTreeMap<String, Bytes>,
     unsaved_tokens: Batch,
 }
@@ -155,6 +155,13 @@ impl Kept {
     /// The last real answer to this request for a token.
     pub(crate) fn token_answer(&self, request: &str) -> Option<Bytes> {
         self.token_answers.get(request).cloned()
+    }
+
+    /// Whether there is an answer to a request for a token of this service account.
+    pub(crate) fn has_token_of(&self, namespace: &str, account: &str) -> bool {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token ");
+        let from = self.token_answers.range(path.clone()..);
+        from.take(1).any(|(request, _)| request.starts_with(&path))
     }
 
     pub(crate) fn keep_token_answer(&mut self, request: String, answer: Bytes) {

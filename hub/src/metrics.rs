@@ -1,16 +1,19 @@
 //! The hub's metrics, `culvert_hub_*`.
 
+use std::sync::atomic::Ordering;
+
 use culvert_daemon::VERSION;
 use http::Response;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::answers::local;
 use crate::filters::FilterKind;
+use crate::memory::DiskStatus;
 use crate::upstream::Body;
 
 /// One label, and two. Their values are small fixed sets.
@@ -62,6 +65,17 @@ pub(crate) struct Metrics {
     copies_behind: Family<Label, Counter>,
     splices: Family<Label, Counter>,
     filter_failures: Family<Label, Counter>,
+    disk: Disk,
+}
+
+/// What was written to the disk.
+#[derive(Debug, Default)]
+struct Disk {
+    commits: Counter,
+    written_bytes: Counter,
+    errors: Counter,
+    /// Whether the last write succeeded.
+    writable: Gauge,
 }
 
 impl Metrics {
@@ -103,6 +117,7 @@ impl Metrics {
             "Watches that were opened again after a cut, by what came of it",
             metrics.splices.clone(),
         );
+        metrics.disk.register(prefixed);
         prefixed.register(
             "filter_failures",
             "Answers that a filter did not understand and has passed on unchanged",
@@ -128,6 +143,16 @@ impl Metrics {
             .inc();
     }
 
+    pub(crate) fn disk_is(&self, status: &DiskStatus) {
+        let set = |counter: &Counter, to| counter.inner().store(to, Ordering::Relaxed);
+        set(&self.disk.commits, status.commits);
+        set(&self.disk.written_bytes, status.written_bytes);
+        set(&self.disk.errors, status.errors);
+        self.disk
+            .writable
+            .set(i64::from(status.last_error.is_none()));
+    }
+
     pub(crate) fn filter_failed(&self, filter: FilterKind) {
         self.filter_failures
             .get_or_create(&[("filter", filter.into())])
@@ -145,5 +170,27 @@ impl Metrics {
             self.link_changes.inc();
         }
         self.link_up.set(i64::from(up));
+    }
+}
+
+impl Disk {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("store_commits", "Batches on the disk", self.commits.clone());
+        registry.register_with_unit(
+            "store_written",
+            "Written to the disk",
+            Unit::Bytes,
+            self.written_bytes.clone(),
+        );
+        registry.register(
+            "store_errors",
+            "Batches that could not be written; what is in them is written later",
+            self.errors.clone(),
+        );
+        registry.register(
+            "store_writable",
+            "Whether the last batch was written",
+            self.writable.clone(),
+        );
     }
 }

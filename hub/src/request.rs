@@ -3,5 +3,5 @@
 pub(crate) mod accept;
 pub(crate) mod info;
 pub(crate) mod options;
-mod percent;
+pub(crate) mod percent;
 pub(crate) mod selector;

@@ -8,12 +8,13 @@ use culvert_daemon::{
     raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 
 use crate::answers::copy::Copies;
 use crate::authority::{LocalAuthority, NODE_PORT};
 use crate::config::Config;
 use crate::filters::Filters;
-use crate::memory::{Memory, MemoryWriter};
+use crate::memory::{DiskStatus, Memory, MemoryWriter};
 use crate::metrics::Metrics;
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
@@ -64,6 +65,8 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let systemd = report_to_systemd(readiness, &["link"], drain.clone());
     supervisor.spawn_observer("systemd", systemd);
     supervisor.spawn_observer("link status", tell_link(hub.clone(), link));
+    let disk = writer.status();
+    supervisor.spawn_observer("disk status", tell_disk(hub.clone(), disk));
     supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
     let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
@@ -159,5 +162,15 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
         link.changed()
             .await
             .context("the link is watched no more")?;
+    }
+}
+
+/// Tells the metrics when something was written.
+async fn tell_disk(hub: Arc<Hub>, mut disk: watch::Receiver<DiskStatus>) -> Result<()> {
+    loop {
+        hub.metrics.disk_is(&disk.borrow_and_update());
+        disk.changed()
+            .await
+            .context("the disk is watched no more")?;
     }
 }

@@ -13,8 +13,9 @@ use std::sync::Arc;
 use http::{HeaderMap, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
-use self::asked::Plan;
+pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
 use self::identity::{Proof, Token, bearer_token};
@@ -58,7 +59,9 @@ impl Hub {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
         let mut proof = Proof::of_request(peer.is_node, request.headers());
         if proof == Proof::Nothing {
-            return self.answer_stranger(request).await;
+            let answer = self.answer_stranger(request).await;
+            self.metrics.answered(proof.kind(), Answer::of(&answer));
+            return answer;
         }
         let plan = Plan::new(request.method(), request.uri(), request.headers());
         let long = match &plan {
@@ -77,6 +80,7 @@ impl Hub {
             || format!("unknown of {}", peer.address),
             |it| it.to_string(),
         );
+        let started = Instant::now();
         let Some(permit) = self.limits.admit(&limited, duration) else {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
@@ -104,16 +108,17 @@ impl Hub {
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
-        tracing::debug!(
-            identity = proof.kind(),
-            request = line,
-            status = answer.status().as_u16(),
-            answered = answered.label(),
-            "request"
-        );
+        let access = AccessLine {
+            identity: self.identity(&proof).map(|it| it.to_string()),
+            request: line,
+            status: answer.status(),
+            answered,
+            started,
+        };
+        let under_way = (access, permit);
         answer.map(|body| {
             let body = body.map_frame(move |frame| {
-                let _under_way = &permit;
+                let _under_way = &under_way;
                 frame
             });
             body.boxed_unsync()
@@ -291,6 +296,29 @@ pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
     let mut answer = answer.map(|body| body.map_err(BodyError::from).boxed_unsync());
     remove_hop_by_hop(answer.headers_mut());
     answer
+}
+
+/// Is logged when the last byte of the answer has gone, or its client.
+struct AccessLine {
+    /// `None`: nobody knows yet.
+    identity: Option<String>,
+    request: String,
+    status: StatusCode,
+    answered: Answer,
+    started: Instant,
+}
+
+impl Drop for AccessLine {
+    fn drop(&mut self) {
+        tracing::debug!(
+            identity = self.identity,
+            request = self.request,
+            status = self.status.as_u16(),
+            answered = self.answered.label(),
+            duration_s = self.started.elapsed().as_secs_f64(),
+            "request"
+        );
+    }
 }
 
 /// A read as it can be sent again.

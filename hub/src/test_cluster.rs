@@ -1,6 +1,7 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
 mod fake_api;
+mod operator_tests;
 mod pod_tests;
 mod tests;
 

@@ -10,6 +10,7 @@
 
 pub(crate) mod edit;
 mod json;
+pub(crate) mod path;
 mod protobuf;
 pub(crate) mod split;
 pub(crate) mod status;

@@ -154,7 +154,7 @@ fn token_key(uri: &http::Uri, headers: &HeaderMap, body: &[u8]) -> String {
     digest.update(accept.map(|value| value.as_bytes()).unwrap_or_default());
     digest.update([0]);
     digest.update(body);
-    HEXLOWER.encode(&digest.finalize())
+    format!("{} {}", uri.path(), HEXLOWER.encode(&digest.finalize()))
 }
 
 async fn keep_token(

@@ -90,6 +90,27 @@ impl Selection {
     }
 }
 
+impl fmt::Display for Selection {
+    /// For people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.namespace, &self.name) {
+            (Some(namespace), Some(name)) => write!(f, "{namespace}/{name}")?,
+            (Some(namespace), None) => write!(f, "all in {namespace}")?,
+            (None, Some(name)) => f.write_str(name)?,
+            (None, None) => f.write_str("all")?,
+        }
+        for (what, selector) in [
+            ("labels", &self.label_selector),
+            ("fields", &self.field_selector),
+        ] {
+            if !selector.is_empty() {
+                write!(f, " with {what} {selector}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One list scope: which objects, and how they are written. A GET is a scope with a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Scope {

@@ -45,6 +45,8 @@ pub(super) struct Shared {
     /// Watches from earlier versions are answered with 410.
     oldest: Mutex<u64>,
     pub(super) lists: AtomicUsize,
+    /// Items of the list of pods in another namespace.
+    pub(super) pods_of_shop: Mutex<String>,
     /// Whose tokens these are. All others that it takes it does not review.
     pub(super) owners: Mutex<BTreeMap<&'static str, &'static str>>,
     /// Path, whether the connection had a certificate, and the token.
@@ -78,6 +80,7 @@ impl FakeApi {
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
+            pods_of_shop: Mutex::default(),
             owners: Mutex::default(),
             asked: Mutex::default(),
             echoes: Mutex::default(),
@@ -201,17 +204,19 @@ impl Shared {
                 r#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"real"}}"#
                     .to_owned(),
             ),
+            (&Method::POST, "/api/v1/namespaces/shop/serviceaccounts/cart/token") => {
+                json(201, "{}".to_owned())
+            }
+            (&Method::GET, "/api/v1/nodes") if is_node => list_of("Node", ""),
+            (&Method::GET, "/api/v1/namespaces/shop/pods") => {
+                list_of("Pod", &self.pods_of_shop.lock().unwrap())
+            }
             (&Method::GET, "/api/v1/services") if query.contains("watch=true") => {
                 once(format!(
                     "{{\"type\":\"MODIFIED\",\"object\":{KUBERNETES}}}\n"
                 ))
             }
-            (&Method::GET, "/api/v1/services") => json(
-                200,
-                format!(
-                    r#"{{"kind":"ServiceList","apiVersion":"v1","metadata":{{"resourceVersion":"50"}},"items":[{KUBERNETES}]}}"#
-                ),
-            ),
+            (&Method::GET, "/api/v1/services") => list_of("Service", KUBERNETES),
             (&Method::GET, "/api/v1/namespaces/default/services/kubernetes") => {
                 json(200, KUBERNETES.to_owned())
             }
@@ -314,6 +319,15 @@ impl Shared {
 
 /// The service of the API server.
 const KUBERNETES: &str = r#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"kubernetes","namespace":"default","resourceVersion":"50"},"spec":{"ports":[{"name":"https","port":443}],"clusterIP":"10.96.0.1"}}"#;
+
+fn list_of(kind: &str, items: &str) -> Response<Body> {
+    json(
+        200,
+        format!(
+            r#"{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"50"}},"items":[{items}]}}"#
+        ),
+    )
+}
 
 /// A watch with one event, which goes on.
 fn once(event: String) -> Response<Body> {
