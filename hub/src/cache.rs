@@ -20,6 +20,7 @@ mod answers;
 mod bounds;
 mod copies;
 mod fill;
+mod forget;
 mod grants;
 mod objects;
 mod overlay;

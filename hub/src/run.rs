@@ -14,7 +14,7 @@ use crate::answers::copy::Copies;
 use crate::authority::{LocalAuthority, NODE_PORT};
 use crate::config::Config;
 use crate::filters::Filters;
-use crate::memory::{DiskStatus, Memory, MemoryWriter};
+use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::Metrics;
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
@@ -70,6 +70,12 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
     let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
+    let forgetting = forget_while_up(
+        hub.memory.clone(),
+        hub.upstream.link.subscribe(),
+        drain.clone(),
+    );
+    supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
     for pods in pod_ports {
         supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));

@@ -146,7 +146,8 @@ impl Hub {
         };
         match review(&self.upstream, text).await {
             Review::Accepted(owner) => {
-                self.memory.lock().learn_identity(&token.digest, &owner);
+                let mut kept = self.memory.lock();
+                kept.learn_identity(&token.digest, &owner, token.expires);
                 token.owner = Some(owner);
             }
             Review::NotAllowed(claimed) => token.owner = claimed,
@@ -174,8 +175,10 @@ impl Hub {
             Proof::Token(Token {
                 digest,
                 owner: Some(owner),
+                expires,
             }) if status.is_success() => {
-                self.memory.lock().learn_identity(digest, owner);
+                let mut kept = self.memory.lock();
+                kept.learn_identity(digest, owner, *expires);
                 Some(owner.clone())
             }
             Proof::Token(token) => self.memory.lock().identity_of(&token.digest),

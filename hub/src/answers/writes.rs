@@ -232,6 +232,7 @@ mod tests {
         let token = Proof::Token(crate::server::identity::Token {
             digest: String::new(),
             owner: Some(Identity::User("x".to_owned())),
+            expires: None,
         });
         assert_eq!(
             kind(&token, "PUT", lease),

@@ -35,6 +35,8 @@ pub(crate) struct Token {
     pub(crate) digest: String,
     /// Whose it is, once the API server accepts it for a request. `None`: nobody has said so.
     pub(crate) owner: Option<Identity>,
+    /// When it says that it expires, in seconds since 1970.
+    pub(crate) expires: Option<u64>,
 }
 
 impl Proof {
@@ -47,6 +49,7 @@ impl Proof {
             Some(token) => Self::Token(Token {
                 digest: HEXLOWER.encode(&Sha256::digest(token.as_bytes())),
                 owner: None,
+                expires: claims(token).and_then(|claims| claims.exp),
             }),
             None => Self::Nothing,
         }
@@ -79,15 +82,20 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 
 #[derive(Deserialize)]
 struct Claims {
+    #[serde(default)]
     sub: String,
+    exp: Option<u64>,
+}
+
+fn claims(token: &str) -> Option<Claims> {
+    let payload = token.split('.').nth(1)?;
+    let claims = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
+    serde_json::from_slice(&claims).ok()
 }
 
 /// Whom a token names. Its signature covers the name, and only the API server can check it.
 pub(crate) fn claimed(token: &str) -> Option<Identity> {
-    let payload = token.split('.').nth(1)?;
-    let claims = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
-    service_account(&claims.sub)
+    service_account(&claims(token)?.sub)
 }
 
 /// The service account with this name of a user.
