@@ -104,7 +104,7 @@ impl Metrics {
         );
         prefixed.register(
             "requests",
-            "Requests on the node port, by who asked and who answered",
+            "Requests, by who asked and who answered",
             metrics.requests.clone(),
         );
         prefixed.register(
