@@ -23,7 +23,7 @@ use crate::cache::{Identity, Verb};
 use crate::metrics::Metrics;
 use crate::server::{Read, is_encoded_as};
 use crate::upstream::{Body, full};
-use crate::wire::edit::{self, EditBody, Edited};
+use crate::wire::replace::{self, EditBody, Edited};
 use crate::wire::split::SplitError;
 use crate::wire::{Encoding, Shape};
 
@@ -137,8 +137,8 @@ impl Filter {
                 let body = self.changed(
                     body,
                     match self.verb {
-                        Verb::Get => edit::object,
-                        Verb::List | Verb::Watch => edit::list,
+                        Verb::Get => replace::object,
+                        Verb::List | Verb::Watch => replace::list,
                     },
                 );
                 head.headers.remove(header::CONTENT_LENGTH);
@@ -154,7 +154,7 @@ impl Filter {
 
     /// A whole event of a watch, changed.
     pub(crate) fn event(&self, frame: Bytes) -> Bytes {
-        self.changed(frame, edit::event)
+        self.changed(frame, replace::event)
     }
 
     /// Counts what passes unchanged because it was not understood.

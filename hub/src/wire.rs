@@ -1,17 +1,17 @@
 //! Objects, lists and watch events of the Kubernetes API as they are on the wire, in JSON and in
 //! protobuf. They are cut out as bytes: no type of Kubernetes is known here, so no field is lost.
 //!
-//! [`split`] takes bodies apart, [`write`] puts them together again, [`edit`] replaces one value in
-//! them. A list of
+//! [`split`] takes bodies apart, [`write`] puts them together again, [`replace`] changes values
+//! in them, [`path`] finds them. A list of
 //! `PartialObjectMetadata` is a list like any other. A `Table` is one document: nobody but people
 //! reads it, and its rows belong to columns that only the API server knows. It is read by
 //! [`split::ObjectSplitter`] as an object without a name; as a list it is refused, and a watch that
 //! sends tables is refused at its first event.
 
-pub(crate) mod edit;
 mod json;
 pub(crate) mod path;
 mod protobuf;
+pub(crate) mod replace;
 pub(crate) mod split;
 pub(crate) mod status;
 #[cfg(test)]

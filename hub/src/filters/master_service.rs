@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 
 use crate::wire::Encoding;
-use crate::wire::edit::{self, Edit, Edited, json, protobuf};
+use crate::wire::replace::{self, Edit, Edited, json, protobuf};
 use crate::wire::split::SplitError;
 
 const NAMESPACE: &str = "default";
@@ -28,7 +28,7 @@ pub(super) fn lead_to(
     pods: &[SocketAddr],
     is_of_host: impl Fn(IpAddr) -> bool,
 ) -> Edited {
-    let metadata = edit::metadata(encoding, object)?;
+    let metadata = replace::metadata(encoding, object)?;
     if (&*metadata.namespace, &*metadata.name) != (NAMESPACE, NAME) {
         return Ok(None);
     }
@@ -157,7 +157,7 @@ mod tests {
     fn led(encoding: Encoding, list: &[u8], pods: &str) -> Option<Vec<u8>> {
         let pods = [pods.parse().unwrap()];
         let mut edit = |object: &[u8]| lead_to(encoding, object, &pods, |_| true);
-        edit::list(encoding, list, &mut edit).unwrap()
+        replace::list(encoding, list, &mut edit).unwrap()
     }
 
     #[test]

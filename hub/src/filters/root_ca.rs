@@ -5,7 +5,7 @@
 use data_encoding::BASE64;
 
 use crate::wire::Encoding;
-use crate::wire::edit::{self, Edited, json, protobuf};
+use crate::wire::replace::{self, Edited, json, protobuf};
 use crate::wire::split::SplitError;
 
 const CONFIG_MAP: &str = "kube-root-ca.crt";
@@ -22,7 +22,7 @@ mod field {
 
 /// Appends the authority, if this is the config map.
 pub(super) fn append_to_config_map(encoding: Encoding, object: &[u8], authority: &str) -> Edited {
-    if edit::metadata(encoding, object)?.name != CONFIG_MAP {
+    if replace::metadata(encoding, object)?.name != CONFIG_MAP {
         return Ok(None);
     }
     match encoding {
@@ -100,7 +100,7 @@ mod tests {
     type Append = fn(Encoding, &[u8], &str) -> Edited;
 
     fn appended_to(append: Append, encoding: Encoding, list: &[u8]) -> Option<Vec<u8>> {
-        edit::list(encoding, list, &mut |object| {
+        replace::list(encoding, list, &mut |object| {
             append(encoding, object, AUTHORITY)
         })
         .unwrap()

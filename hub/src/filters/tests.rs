@@ -89,7 +89,7 @@ fn an_object_that_is_not_understood_passes_and_leaves_its_neighbours_changed() {
     let good =
         r#"{"metadata":{"name":"kube-root-ca.crt","namespace":"good"},"data":{"ca.crt":""}}"#;
     let list = format!(r#"{{"items":[{odd},{good}]}}"#);
-    let changed = filter.changed(list.clone().into(), edit::list);
+    let changed = filter.changed(list.clone().into(), replace::list);
     let expected = list.replace(r#""ca.crt":"""#, r#""ca.crt":"hub""#);
     assert_eq!(changed, expected);
     assert_eq!(failures(&filter), 1);
@@ -100,9 +100,9 @@ proptest! {
     #[test]
     fn a_damaged_body_does_not_panic(
         (body, edit_body) in select(vec![
-            (SERVICES, edit::list as EditBody),
-            (SERVICE, edit::object),
-            (SERVICE_WATCH, edit::event),
+            (SERVICES, replace::list as EditBody),
+            (SERVICE, replace::object),
+            (SERVICE_WATCH, replace::event),
         ]),
         damage in vec((any::<Index>(), any::<u8>()), 1..4),
     ) {
@@ -120,7 +120,7 @@ proptest! {
         body in r#"([{}\[\],: ]|"(items|metadata|spec|name|ports|clusterIP|kubernetes|default)"|"\\u00"|-1|null){0,30}"#,
     ) {
         let filter = filter(Change::MasterService, Verb::List, Encoding::Json);
-        filter.changed(body.clone().into(), edit::list);
-        filter.changed(body.into(), edit::event);
+        filter.changed(body.clone().into(), replace::list);
+        filter.changed(body.into(), replace::event);
     }
 }

@@ -1,4 +1,4 @@
-//! Edits: values in a body are replaced, and all other bytes stay as they were.
+//! Replacements: values in a body are edited, and all other bytes stay as they were.
 //!
 //! An edit of a value is a function from its bytes to the new ones, or to `None` if it stays.
 //! [`json`] and [`protobuf`] lift an edit of a part to one of the whole; [`object`], [`list`] and
