@@ -1,6 +1,9 @@
 //! Answers of the hub itself: from its memory, and refusals; and the copies of the API server's.
 
 pub(crate) mod copy;
+mod events;
 pub(crate) mod local;
+mod node_writes;
 pub(crate) mod refusal;
+mod tokens;
 pub(crate) mod writes;

@@ -22,6 +22,7 @@ mod copies;
 mod fill;
 mod forget;
 mod grants;
+mod local_writes;
 mod objects;
 mod overlay;
 pub(crate) mod patch;
@@ -40,8 +41,8 @@ pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
 pub(crate) use self::fill::Filled;
 use self::grants::Grants;
 pub(crate) use self::grants::Verdict;
+pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
 use self::objects::StoredObjects;
-pub(crate) use self::overlay::Overlay;
 use self::overlay::Overlays;
 pub(crate) use self::saved::Extent;
 pub(crate) use self::scope::{
@@ -116,10 +117,9 @@ impl Cache {
         self.grants.forget(identity);
     }
 
-    /// Lays a local write over the cached object, for all readers, until the API server says
-    /// something about the object.
-    pub(crate) fn overlay(&mut self, of: &Representation, name: ObjectName, overlay: Overlay) {
-        self.overlays.insert(of, name, overlay);
+    /// How many objects have a local write laid over them.
+    pub(crate) fn overlaid_objects(&self) -> usize {
+        self.overlays.len()
     }
 
     /// Marks a set behind: its copy lost something.

@@ -8,13 +8,11 @@
 mod answers;
 mod args;
 mod authority;
-#[allow(
-    dead_code,
-    reason = "overlays and shared scopes come with later parts of the hub"
-)]
+#[allow(dead_code, reason = "shared scopes come with later parts of the hub")]
 mod cache;
 mod config;
 mod crypto;
+mod events;
 mod explain;
 mod filters;
 #[cfg(any(test, fuzzing))]

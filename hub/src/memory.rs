@@ -12,7 +12,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::cache::{Bounds, Cache, Extent, Identity, Now};
 use crate::config::StateDir;
-
+use crate::events::EventQueue;
 use crate::store::{Batch, Rows, Store, Table, WRITE_AT, WRITE_EVERY};
 use crate::upstream::watcher::LinkStatus;
 
@@ -40,6 +40,8 @@ struct Shared {
     start: Instant,
     /// The next write is due now.
     write_now: Notify,
+    /// Something was written that only the hub knows.
+    written_locally: watch::Sender<()>,
 }
 
 /// What is behind the lock.
@@ -50,6 +52,7 @@ pub(crate) struct Kept {
     /// Answers to requests for tokens, by path and digest of the request.
     token_answers: BTreeMap<String, Bytes>,
     unsaved_tokens: Batch,
+    pub(crate) events: EventQueue,
 }
 
 /// A token that the API server has accepted.
@@ -125,11 +128,13 @@ impl Memory {
                 Some(Bytes::copy_from_slice(value))
             }),
             unsaved_tokens: Batch::default(),
+            events: EventQueue::restore(&rows),
         };
         let memory = Self(Arc::new(Shared {
             kept: Mutex::new(kept),
             start: Instant::now(),
             write_now: Notify::new(),
+            written_locally: watch::Sender::default(),
         }));
         let writer = MemoryWriter {
             memory: memory.clone(),
@@ -161,6 +166,16 @@ impl Memory {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the open watches that an overlay came or changed.
+    pub(crate) fn tell_watches(&self) {
+        self.0.written_locally.send_replace(());
+    }
+
+    /// Changes when an overlay came or changed.
+    pub(crate) fn local_writes(&self) -> watch::Receiver<()> {
+        self.0.written_locally.subscribe()
     }
 
     /// Writes as soon as possible: the link went down, which a power cut may follow.
@@ -255,11 +270,13 @@ impl Kept {
         if !everything {
             let mut batch = self.cache.take_changes();
             batch.extend(std::mem::take(&mut self.unsaved_tokens));
+            batch.extend(self.events.take_unsaved());
             return batch;
         }
         let mut batch = self.cache.take_everything(Extent::All);
         self.unsaved_tokens = Batch::default();
         self.put_tokens(&mut batch);
+        self.events.put_all(&mut batch);
         batch
     }
 
@@ -278,7 +295,7 @@ impl Kept {
     }
 
     fn unsaved_bytes(&self) -> usize {
-        self.cache.unsaved_bytes() + self.unsaved_tokens.bytes()
+        self.cache.unsaved_bytes() + self.unsaved_tokens.bytes() + self.events.unsaved_bytes()
     }
 }
 

@@ -56,6 +56,18 @@ pub(crate) enum Splice {
     Refused,
 }
 
+/// What became of an event that could not be sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum EventFate {
+    Queued,
+    /// There were too many.
+    Dropped,
+    Sent,
+    /// The API server did not take it.
+    Refused,
+}
+
 /// All of the hub's metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -64,6 +76,7 @@ pub(crate) struct Metrics {
     requests: Family<Labels, Counter>,
     copies_behind: Family<Label, Counter>,
     splices: Family<Label, Counter>,
+    events: Family<Label, Counter>,
     filter_failures: Family<Label, Counter>,
     disk: Disk,
 }
@@ -84,6 +97,9 @@ impl Metrics {
         let metrics = Self::default();
         for splice in Splice::VARIANTS {
             drop(metrics.splices.get_or_create(&[("result", splice.into())]));
+        }
+        for fate in EventFate::VARIANTS {
+            drop(metrics.events.get_or_create(&[("result", fate.into())]));
         }
         for filter in FilterKind::VARIANTS {
             let label = [("filter", filter.into())];
@@ -117,6 +133,11 @@ impl Metrics {
             "Watches that were opened again after a cut, by what came of it",
             metrics.splices.clone(),
         );
+        prefixed.register(
+            "events",
+            "Kubernetes events that were queued without a link, by what came of it",
+            metrics.events.clone(),
+        );
         metrics.disk.register(prefixed);
         prefixed.register(
             "filter_failures",
@@ -141,6 +162,11 @@ impl Metrics {
         self.splices
             .get_or_create(&[("result", splice.into())])
             .inc();
+    }
+
+    pub(crate) fn events(&self, fate: EventFate, count: u64) {
+        let labels = [("result", fate.into())];
+        self.events.get_or_create(&labels).inc_by(count);
     }
 
     pub(crate) fn disk_is(&self, status: &DiskStatus) {

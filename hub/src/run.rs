@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::answers::copy::Copies;
 use crate::authority::{LocalAuthority, NODE_PORT};
 use crate::config::Config;
+use crate::events::send_events;
 use crate::filters::Filters;
 use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::Metrics;
@@ -77,6 +78,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     );
     supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
+    supervisor.spawn("events", send_events(hub.clone(), drain.clone()));
     for pods in pod_ports {
         supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
     }

@@ -283,7 +283,7 @@ pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
 }
 
 /// The API server is alive and has no time: memory serves reads meanwhile.
-fn is_overloaded(status: StatusCode) -> bool {
+pub(crate) fn is_overloaded(status: StatusCode) -> bool {
     status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
 }
 

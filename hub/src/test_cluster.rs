@@ -4,6 +4,7 @@ mod fake_api;
 mod operator_tests;
 mod pod_tests;
 mod tests;
+mod write_tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,6 +25,7 @@ use tokio::time::timeout;
 use crate::authority::LocalAuthority;
 use crate::config::{Config, StateDir};
 use crate::crypto::provider;
+use crate::events::send_events;
 use crate::kubeconfig::{Kubeconfig, PemSource};
 use crate::run::Parts;
 use crate::server::Hub;
@@ -84,6 +86,7 @@ impl TestCluster {
         let (drain, mut tasks) = (Drain::default(), JoinSet::new());
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
         tasks.spawn(writer.run(drain.clone()));
+        tasks.spawn(send_events(hub.clone(), drain.clone()));
         tasks.spawn(port.serve(hub.clone(), drain.clone()));
         tasks.spawn(pods.serve(hub.clone(), drain.clone()));
         Self {
@@ -199,11 +202,27 @@ impl TestClient {
     }
 
     async fn send(&self, method: &str, path: &str, body: Body) -> Response<Incoming> {
+        let content_type = match method {
+            "PATCH" => "application/strategic-merge-patch+json",
+            _ => "application/json",
+        };
+        self.send_as(content_type, "application/json", method, path, body)
+            .await
+    }
+
+    async fn send_as(
+        &self,
+        content_type: &str,
+        accept: &str,
+        method: &str,
+        path: &str,
+        body: Body,
+    ) -> Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.address))
-            .header("accept", "application/json")
-            .header("content-type", "application/json");
+            .header("accept", accept)
+            .header("content-type", content_type);
         if let Some(token) = self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -218,6 +237,13 @@ impl TestClient {
 
     async fn write(&self, method: &str, path: &str, body: &'static str) -> (u16, String) {
         whole(self.send(method, path, full(body)).await).await
+    }
+
+    /// In JSON.
+    async fn get_json(&self, path: &str) -> serde_json::Value {
+        let (status, body) = self.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
     }
 
     async fn watch(&self, path: &str) -> TestWatch {
@@ -248,12 +274,13 @@ struct TestWatch {
 impl TestWatch {
     /// Word and name of the next event, such as `ADDED a`. `None`: the end.
     async fn next(&mut self) -> Option<String> {
-        let event = self.event().await?;
+        let event = self.next_event().await?;
         let name = event["object"]["metadata"]["name"].as_str().unwrap_or("-");
         Some(format!("{} {name}", event["type"].as_str().unwrap()))
     }
 
-    async fn event(&mut self) -> Option<serde_json::Value> {
+    /// The next event. `None`: the end.
+    async fn next_event(&mut self) -> Option<serde_json::Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();

@@ -8,6 +8,7 @@
 //! [`split::ObjectSplitter`] as an object without a name; as a list it is refused, and a watch that
 //! sends tables is refused at its first event.
 
+pub(crate) mod edit;
 mod json;
 pub(crate) mod path;
 mod protobuf;

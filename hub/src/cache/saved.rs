@@ -79,10 +79,10 @@ impl Cache {
                 None => batch.remove(Table::Grants, grant_key(&key)),
             }
         }
-        for (of, name) in self.overlays.take_unsaved() {
-            match self.overlays.find(&of, &name) {
-                Some(overlay) => put_overlay(&mut batch, &of, &name, overlay),
-                None => batch.remove(Table::Overlay, overlay_key(&of, &name)),
+        for (resource, name) in self.overlays.take_unsaved() {
+            match self.overlays.find(&resource, &name) {
+                Some(overlay) => put_overlay(&mut batch, &resource, &name, overlay),
+                None => batch.remove(Table::Overlay, overlay_key(&resource, &name)),
             }
         }
         batch
@@ -107,8 +107,8 @@ impl Cache {
                 put_grant(&mut batch, key, *grant);
             }
         }
-        for (of, name, overlay) in self.overlays.all() {
-            put_overlay(&mut batch, of, name, overlay);
+        for (resource, name, overlay) in self.overlays.saved() {
+            put_overlay(&mut batch, resource, name, overlay);
         }
         batch
     }
@@ -128,8 +128,8 @@ impl Cache {
             }
         }
         for (key, overlay) in rows.all(Table::Overlay) {
-            if let Some((of, name, overlay)) = parse_overlay(key, overlay) {
-                self.overlays.insert(&of, name, overlay);
+            if let Some((resource, name, overlay)) = parse_overlay(key, overlay) {
+                self.overlays.restore(resource, name, overlay);
             }
         }
         // What came from the disk is there already.

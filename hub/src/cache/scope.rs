@@ -237,14 +237,14 @@ pub(crate) fn split<const N: usize>(text: &str) -> Option<[&str; N]> {
     fields.try_into().ok()
 }
 
-fn encoding_text(encoding: Encoding) -> &'static str {
+pub(super) fn encoding_text(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Json => "json",
         Encoding::Protobuf => "protobuf",
     }
 }
 
-fn parse_encoding(text: &str) -> Option<Encoding> {
+pub(super) fn parse_encoding(text: &str) -> Option<Encoding> {
     [Encoding::Json, Encoding::Protobuf]
         .into_iter()
         .find(|it| encoding_text(*it) == text)

@@ -52,6 +52,8 @@ pub(super) struct Shared {
     /// Path, whether the connection had a certificate, and the token.
     pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
     echoes: Mutex<JoinSet<()>>,
+    /// Bodies of the events that were created.
+    pub(super) events: watch::Sender<Vec<serde_json::Value>>,
 }
 
 impl FakeApi {
@@ -84,6 +86,7 @@ impl FakeApi {
             owners: Mutex::default(),
             asked: Mutex::default(),
             echoes: Mutex::default(),
+            events: watch::Sender::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}", listener.local_addr().unwrap());
@@ -114,10 +117,7 @@ impl FakeApi {
 
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub(super) fn happens(&self, word: &'static str, name: &str) {
-        self.shared.history.send_modify(|history| {
-            let version = 100 + history.len() as u64;
-            history.push((word, name.to_owned(), version));
-        });
+        self.shared.happens(word, name);
     }
 
     /// Forgets what happened: watches have to begin with a list.
@@ -166,6 +166,13 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
 }
 
 impl Shared {
+    fn happens(&self, word: &'static str, name: &str) {
+        self.history.send_modify(|history| {
+            let version = 100 + history.len() as u64;
+            history.push((word, name.to_owned(), version));
+        });
+    }
+
     fn version(&self) -> u64 {
         99 + self.history.borrow().len() as u64
     }
@@ -184,6 +191,9 @@ impl Shared {
         if token.as_deref() == Some("revoked") {
             return json(401, "{}".to_owned());
         }
+        if request.method() == Method::POST && path.ends_with("/events") {
+            return self.take_event(request.into_body());
+        }
         if path.ends_with("/tokenreviews") {
             return self.review(is_node, request).await;
         }
@@ -199,6 +209,14 @@ impl Shared {
                 self.watch(query)
             }
             (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(),
+            (&Method::GET, path) if path.starts_with("/api/v1/namespaces/default/pods/") => {
+                self.get(path)
+            }
+            (&Method::PATCH, path) if path.ends_with("/status") => {
+                let name = path.rsplit('/').nth(1).unwrap();
+                self.happens("MODIFIED", name);
+                json(200, typed(&pod(name, self.version())))
+            }
             (&Method::POST, "/api/v1/namespaces/default/serviceaccounts/app/token") => json(
                 201,
                 r#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"real"}}"#
@@ -232,6 +250,16 @@ impl Shared {
         }
     }
 
+    fn take_event(self: Arc<Self>, body: Incoming) -> Response<Body> {
+        let taken = self.clone();
+        self.echoes.lock().unwrap().spawn(async move {
+            let body = body.collect().await.unwrap().to_bytes();
+            let event = serde_json::from_slice(&body).unwrap();
+            taken.events.send_modify(|events| events.push(event));
+        });
+        json(201, "{}".to_owned())
+    }
+
     /// Whose a token is. It says so to the node only.
     async fn review(&self, is_node: bool, request: Request<Incoming>) -> Response<Body> {
         let body = request.into_body().collect().await.unwrap().to_bytes();
@@ -263,15 +291,28 @@ impl Shared {
         answer
     }
 
-    fn list(&self) -> Response<Body> {
-        self.lists.fetch_add(1, Ordering::Relaxed);
-        let mut pods = std::collections::BTreeMap::new();
+    fn pods(&self) -> BTreeMap<String, String> {
+        let mut pods = BTreeMap::new();
         for (word, name, version) in &*self.history.borrow() {
             match *word {
                 "DELETED" => drop(pods.remove(name)),
                 _ => drop(pods.insert(name.clone(), pod(name, *version))),
             }
         }
+        pods
+    }
+
+    fn get(&self, path: &str) -> Response<Body> {
+        let name = path.rsplit('/').next().unwrap();
+        match self.pods().remove(name) {
+            Some(pod) => json(200, typed(&pod)),
+            None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+        }
+    }
+
+    fn list(&self) -> Response<Body> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let pods = self.pods();
         let items: Vec<_> = pods.into_values().collect();
         json(
             200,
@@ -300,8 +341,7 @@ impl Shared {
                     .await
                     .ok()?;
                 let (word, name, version) = &history[next];
-                let object =
-                    pod(name, *version).replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
+                let object = typed(&pod(name, *version));
                 format!("{{\"type\":\"{word}\",\"object\":{object}}}\n")
             };
             let frame = Frame::data(Bytes::from(event));
@@ -343,6 +383,11 @@ fn pod(name: &str, version: u64) -> String {
     format!(
         r#"{{"metadata":{{"name":"{name}","namespace":"default","uid":"u-{name}","resourceVersion":"{version}"}}}}"#
     )
+}
+
+/// As an object alone is written.
+fn typed(pod: &str) -> String {
+    pod.replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1)
 }
 
 fn json(status: u16, body: String) -> Response<Body> {

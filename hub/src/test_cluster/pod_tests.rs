@@ -142,7 +142,7 @@ async fn kubelet_sees_the_pod_port_as_the_service_and_its_authority_with_a_link_
     let mut watch = kubelet
         .watch("/api/v1/services?watch=true&resourceVersion=50")
         .await;
-    leads_here(&watch.event().await.unwrap()["object"]);
+    leads_here(&watch.next_event().await.unwrap()["object"]);
     for sets in [2, 3] {
         let (status, list) = kubelet.get(SERVICES).await;
         assert_eq!(status, 200);

@@ -3,6 +3,7 @@
 //!
 //! The numbers are those of `generated.proto` in apimachinery (`pkg/runtime`, `pkg/apis/meta/v1`).
 
+pub(super) mod edit;
 pub(super) mod events;
 pub(super) mod field;
 pub(super) mod list;
@@ -40,17 +41,24 @@ mod list_meta {
 }
 
 /// `metadata` of an object of any kind.
-const METADATA: u64 = 1;
+pub(super) const METADATA: u64 = 1;
 
 /// `meta.v1.ObjectMeta`
-mod object_meta {
-    pub(super) const NAME: u64 = 1;
-    pub(super) const NAMESPACE: u64 = 3;
-    pub(super) const UID: u64 = 5;
-    pub(super) const RESOURCE_VERSION: u64 = 6;
-    pub(super) const LABELS: u64 = 11;
-    pub(super) const ANNOTATIONS: u64 = 12;
-    pub(super) const MANAGED_FIELDS: u64 = 17;
+pub(super) mod object_meta {
+    pub(in crate::wire) const NAME: u64 = 1;
+    pub(in crate::wire) const NAMESPACE: u64 = 3;
+    pub(in crate::wire) const UID: u64 = 5;
+    pub(in crate::wire) const RESOURCE_VERSION: u64 = 6;
+    pub(in crate::wire) const CREATION_TIMESTAMP: u64 = 8;
+    pub(in crate::wire) const LABELS: u64 = 11;
+    pub(in crate::wire) const ANNOTATIONS: u64 = 12;
+    pub(in crate::wire) const MANAGED_FIELDS: u64 = 17;
+}
+
+/// `meta.v1.Time`
+mod time_fields {
+    pub(super) const SECONDS: u64 = 1;
+    pub(super) const NANOS: u64 = 2;
 }
 
 /// An entry of a map of strings.

@@ -73,6 +73,7 @@ impl Session {
         }
         self.fill(answer.into_body()).await?;
         local::snapshot(&client.hub.memory, &client.reader, &client.read)
+            .map(Snapshot::without_overlays)
             .ok_or(RelistError::NotKept)
     }
 

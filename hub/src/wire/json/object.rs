@@ -89,7 +89,7 @@ pub(in crate::wire) fn labels(object: &[u8]) -> Result<Labels, SplitError> {
 }
 
 /// An annotation.
-pub(super) fn annotation(object: &[u8], name: &str) -> Result<Option<String>, SplitError> {
+pub(in crate::wire) fn annotation(object: &[u8], name: &str) -> Result<Option<String>, SplitError> {
     let Some(annotations) = metadata_member(object, "annotations")? else {
         return Ok(None);
     };

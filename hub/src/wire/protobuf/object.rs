@@ -130,7 +130,7 @@ pub(in crate::wire) fn labels(object: &[u8]) -> Result<Labels, SplitError> {
 }
 
 /// `metadata.annotations`
-pub(super) fn annotations(object: &[u8]) -> Result<Labels, SplitError> {
+pub(in crate::wire) fn annotations(object: &[u8]) -> Result<Labels, SplitError> {
     map_of_metadata(object, object_meta::ANNOTATIONS)
 }
 
