@@ -10,6 +10,7 @@ mod admin;
 mod atomic_file;
 mod backoff;
 mod chain;
+mod closed_pipe;
 mod handover;
 mod host_addresses;
 mod http;

@@ -5,11 +5,14 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser;
 
+use crate::closed_pipe::exit_when_reader_is_gone;
+
 /// Parses the command line and runs it. Prints an error after the name of `program`.
 pub async fn run_main<A: Parser>(
     program: &str,
     run: impl AsyncFnOnce(A) -> Result<()>,
 ) -> ExitCode {
+    exit_when_reader_is_gone();
     match run(A::parse()).await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -2,6 +2,9 @@
 
 pub(crate) mod copy;
 pub(crate) mod documents;
+mod events;
 pub(crate) mod local;
+mod node_writes;
 pub(crate) mod refusal;
+mod tokens;
 pub(crate) mod writes;

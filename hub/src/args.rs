@@ -92,6 +92,8 @@ pub(crate) enum Command {
     Check(KubeletArgs),
     /// Prints what the running hub knows: the link, and whether the node would survive a reboot.
     Status,
+    /// Says who answers a request now and without a link, from what, and by which grant.
+    Explain(ExplainArgs),
     /// Changes what the running hub logs, until the next change or restart.
     Log(LogCommand),
 }
@@ -131,6 +133,17 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) client_key: Option<PathBuf>,
 
+    /// Address of a pod port: what the pods of this node ask, with their tokens. In 169.254.0.0/16 or
+    /// fd00:c7:74::/48, such as 169.254.74.40:7440; the host must have the address. Once for each of
+    /// IPv4 and IPv6. New pods are then led there. Default: none.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_POD_LISTEN",
+        value_name = "IP:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) pod_listen: Vec<SocketAddr>,
+
     /// How long requests may go on after SIGTERM. Watches end at once.
     #[arg(
         long,
@@ -140,6 +153,22 @@ pub(crate) struct RunArgs {
         value_parser = parse_duration,
     )]
     pub(crate) grace: Duration,
+}
+
+/// A request to the running hub, which is not sent.
+#[derive(clap::Args, Debug)]
+pub(crate) struct ExplainArgs {
+    /// `GET`, say.
+    #[arg(value_name = "METHOD")]
+    pub(crate) method: String,
+
+    /// Path and query, such as /api/v1/namespaces/shop/pods.
+    #[arg(value_name = "PATH")]
+    pub(crate) path: String,
+
+    /// Who asks: `node`, `sa:NAMESPACE/NAME` or `user:NAME`.
+    #[arg(long = "as", value_name = "IDENTITY", default_value = "node")]
+    pub(crate) identity: String,
 }
 
 /// The kubelet of this node.

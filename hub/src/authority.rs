@@ -2,6 +2,7 @@
 //! starts in 1970, or that was off for years, must still reach its hub.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -18,8 +19,16 @@ use rustls::sign::CertifiedKey;
 use crate::config::StateDir;
 use crate::crypto::provider;
 
-/// The name in the serving certificate, besides the loopback addresses.
+/// The name in every serving certificate, besides the addresses of the port.
 const SERVER_NAME: &str = "culvert-hub";
+/// The addresses of the node port.
+pub(crate) const NODE_PORT: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V6(Ipv6Addr::LOCALHOST),
+];
+/// Where pod ports may be: addresses of this node only, which no other host has a route to.
+const POD_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(169, 254, 0, 0), 16);
+const POD_NETWORK_6: (Ipv6Addr, u8) = (Ipv6Addr::new(0xfd00, 0xc7, 0x74, 0, 0, 0, 0, 0), 48);
 
 /// Why the authority cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +49,7 @@ pub(crate) enum AuthorityError {
 pub(crate) struct LocalAuthority {
     issuer: Issuer<'static, KeyPair>,
     certificate: CertificateDer<'static>,
+    pem: String,
 }
 
 /// A certificate and its key as PEM.
@@ -74,6 +84,7 @@ impl LocalAuthority {
         Ok(Self {
             issuer: Issuer::from_ca_cert_pem(&certificate, KeyPair::from_pem(&key)?)?,
             certificate: CertificateDer::from_pem_slice(certificate.as_bytes())?,
+            pem: certificate,
         })
     }
 
@@ -81,15 +92,21 @@ impl LocalAuthority {
         &self.certificate
     }
 
-    /// A new key and certificate for the node port. They are never written to a disk.
-    pub(crate) fn serving(&self) -> Result<Arc<CertifiedKey>, AuthorityError> {
+    /// The certificate as programs are given it.
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// A new key and certificate for a port with these addresses. They are never written to a disk.
+    pub(crate) fn serving(
+        &self,
+        addresses: &[IpAddr],
+    ) -> Result<Arc<CertifiedKey>, AuthorityError> {
         let key = KeyPair::generate()?;
         let mut params = leaf(SERVER_NAME, ExtendedKeyUsagePurpose::ServerAuth);
-        params.subject_alt_names = vec![
-            SanType::DnsName(SERVER_NAME.try_into()?),
-            SanType::IpAddress([127, 0, 0, 1].into()),
-            SanType::IpAddress(std::net::Ipv6Addr::LOCALHOST.into()),
-        ];
+        params.subject_alt_names = vec![SanType::DnsName(SERVER_NAME.try_into()?)];
+        let addresses = addresses.iter().copied().map(SanType::IpAddress);
+        params.subject_alt_names.extend(addresses);
         let certificate = params.signed_by(&key, &self.issuer)?;
         let chain = vec![certificate.der().clone(), self.certificate.clone()];
         let key = PrivateKeyDer::Pkcs8(key.serialize_der().into());
@@ -134,16 +151,33 @@ fn make() -> Result<(String, String), AuthorityError> {
     params.name_constraints = Some(NameConstraints {
         permitted_subtrees: vec![
             GeneralSubtree::DnsName(SERVER_NAME.to_owned()),
-            GeneralSubtree::IpAddress(CidrSubnet::V4([127, 0, 0, 1], [255; 4])),
-            GeneralSubtree::IpAddress(CidrSubnet::V6(
-                std::net::Ipv6Addr::LOCALHOST.octets(),
-                [255; 16],
-            )),
+            subnet(Ipv4Addr::LOCALHOST.into(), 32),
+            subnet(Ipv6Addr::LOCALHOST.into(), 128),
+            subnet(POD_NETWORK.0.into(), POD_NETWORK.1),
+            subnet(POD_NETWORK_6.0.into(), POD_NETWORK_6.1),
         ],
         excluded_subtrees: Vec::new(),
     });
     let certificate = params.self_signed(&key)?;
     Ok((certificate.pem(), key.serialize_pem()))
+}
+
+fn subnet(network: IpAddr, bits: u8) -> GeneralSubtree {
+    GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(network, bits))
+}
+
+/// Whether the authority may make a certificate for a pod port with this address.
+pub(crate) fn is_pod_address(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let shift = 32 - u32::from(POD_NETWORK.1);
+            address.to_bits() >> shift == POD_NETWORK.0.to_bits() >> shift
+        }
+        IpAddr::V6(address) => {
+            let shift = 128 - u32::from(POD_NETWORK_6.1);
+            address.to_bits() >> shift == POD_NETWORK_6.0.to_bits() >> shift
+        }
+    }
 }
 
 #[cfg(test)]
@@ -171,9 +205,30 @@ mod tests {
     }
 
     #[test]
+    fn the_authority_cannot_speak_for_another_host() {
+        let authority = open(&tempfile::tempdir().unwrap());
+        let address = "10.0.0.1";
+        let serving = authority.serving(&[address.parse().unwrap()]).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(authority.certificate().clone()).unwrap();
+        let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
+            .build()
+            .unwrap();
+        let name = ServerName::try_from(address).unwrap();
+        verifier
+            .verify_server_cert(&serving.cert[0], &[], &name, &[], UnixTime::now())
+            .unwrap_err();
+    }
+
+    #[test]
     fn a_serving_certificate_is_good_on_any_date_for_this_node_only() {
         let authority = open(&tempfile::tempdir().unwrap());
-        let serving = authority.serving().unwrap();
+        let pods: IpAddr = "169.254.74.40".parse().unwrap();
+        let pods_6: IpAddr = "fd00:c7:74::40".parse().unwrap();
+        assert!(is_pod_address(pods) && is_pod_address(pods_6));
+        assert!(!is_pod_address("10.0.0.1".parse().unwrap()));
+        let addresses = [NODE_PORT[0], NODE_PORT[1], pods, pods_6];
+        let serving = authority.serving(&addresses).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
         let verifier = WebPkiServerVerifier::builder_with_provider(roots.into(), provider())
@@ -188,6 +243,8 @@ mod tests {
         for seconds in [1, 56 * YEAR, 128 * YEAR] {
             check("127.0.0.1", seconds).unwrap();
             check("culvert-hub", seconds).unwrap();
+            check("169.254.74.40", seconds).unwrap();
+            check("fd00:c7:74::40", seconds).unwrap();
         }
         check("10.0.0.1", YEAR).unwrap_err();
     }

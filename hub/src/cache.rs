@@ -21,7 +21,9 @@ mod bounds;
 mod copies;
 pub(crate) mod documents;
 mod fill;
+mod forget;
 mod grants;
+mod local_writes;
 mod objects;
 mod overlay;
 pub(crate) mod patch;
@@ -41,8 +43,8 @@ use self::documents::Documents;
 pub(crate) use self::fill::Filled;
 use self::grants::Grants;
 pub(crate) use self::grants::Verdict;
+pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
 use self::objects::StoredObjects;
-pub(crate) use self::overlay::Overlay;
 use self::overlay::Overlays;
 pub(crate) use self::saved::Extent;
 pub(crate) use self::scope::{
@@ -51,6 +53,7 @@ pub(crate) use self::scope::{
 pub(crate) use self::set::SetStatus;
 use self::set::{RemovedSet, Set};
 pub(crate) use self::watch::Applied;
+use crate::wire::{Encoding, Object, Shape};
 
 /// For how long only smaller resource versions must have come before they are believed.
 pub(crate) const RESTORED_AFTER: Duration = Duration::from_secs(60);
@@ -119,10 +122,9 @@ impl Cache {
         self.grants.forget(identity);
     }
 
-    /// Lays a local write over the cached object, for all readers, until the API server says
-    /// something about the object.
-    pub(crate) fn overlay(&mut self, of: &Representation, name: ObjectName, overlay: Overlay) {
-        self.overlays.insert(of, name, overlay);
+    /// How many objects have a local write laid over them.
+    pub(crate) fn overlaid_objects(&self) -> usize {
+        self.overlays.len()
     }
 
     /// Marks a set behind: its copy lost something.
@@ -155,6 +157,65 @@ impl Cache {
             }
         }
         statuses
+    }
+
+    /// The verdicts by which a read of an identity is answered from memory.
+    pub(crate) fn verdicts_for(
+        &self,
+        identity: &Identity,
+        verb: Verb,
+        scope: &Scope,
+    ) -> Vec<(Verb, &Selection, Verdict, SystemTime)> {
+        let asked = &scope.selection;
+        let object = asked.name.clone().map(|name| ObjectName {
+            namespace: asked.namespace.clone().unwrap_or_default(),
+            name,
+        });
+        let shows = |selection: &Selection| {
+            verb == Verb::Get && object.as_ref().is_some_and(|it| selection.may_contain(it))
+        };
+        let all = self.grants.all().filter(|(key, _)| {
+            key.identity == *identity && key.resource == scope.representation.resource
+        });
+        let of_read = all.filter(|(key, _)| match key.verb {
+            it if it == verb => key.selection == *asked,
+            Verb::List | Verb::Watch => shows(&key.selection),
+            Verb::Get => false,
+        });
+        of_read
+            .map(|(key, grant)| (key.verb, &key.selection, grant.verdict, grant.at))
+            .collect()
+    }
+
+    /// All objects of a resource of the core group that the node reads, from all of its sets.
+    pub(crate) fn objects_of_node<'a>(
+        &'a self,
+        resource: &'a str,
+    ) -> impl Iterator<Item = (Encoding, &'a Object)> {
+        self.sets_of_node(resource).flat_map(|(encoding, set)| {
+            let members = set.generation.members.values();
+            members.map(move |object| (encoding, &**object))
+        })
+    }
+
+    /// Whether an object of the core group is in a set that the node reads.
+    pub(crate) fn node_has(&self, resource: &str, name: &ObjectName) -> bool {
+        self.sets_of_node(resource)
+            .any(|(_, set)| set.generation.members.contains_key(name))
+    }
+
+    fn sets_of_node(&self, resource: &str) -> impl Iterator<Item = (Encoding, &Set)> {
+        self.sets
+            .iter()
+            .filter(move |(representation, _)| {
+                representation.shape == Shape::Object
+                    && representation.resource.group.is_empty()
+                    && representation.resource.resource == resource
+            })
+            .flat_map(|(representation, sets)| {
+                sets.values().map(|set| (representation.encoding, set))
+            })
+            .filter(|(_, set)| set.essential)
     }
 
     fn set_mut(&mut self, scope: &Scope) -> Option<&mut Set> {

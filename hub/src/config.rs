@@ -7,6 +7,7 @@ use std::time::Duration;
 use culvert_daemon::AdminListen;
 
 use crate::args::{Args, KubeletArgs, RunArgs};
+use crate::authority::is_pod_address;
 use crate::install::Installation;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
 
@@ -18,6 +19,8 @@ const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
 pub(crate) struct Config {
     pub(crate) state: StateDir,
     pub(crate) listen: SocketAddr,
+    /// Empty: pods are not served.
+    pub(crate) pod_listen: Vec<SocketAddr>,
     pub(crate) admin: AdminListen,
     /// The API server, and how the node proves to it who it is.
     pub(crate) cloud: Kubeconfig,
@@ -31,6 +34,10 @@ pub(crate) enum ConfigError {
         "--listen {0} is not a loopback address: programs on this node only may use the node port"
     )]
     NotLoopback(SocketAddr),
+    #[error(
+        "--pod-listen {0} is in neither 169.254.0.0/16 nor fd00:c7:74::/48: other hosts might reach it"
+    )]
+    NotForPods(SocketAddr),
     #[error("--server {0} is not an https address")]
     NotHttps(http::Uri),
     #[error(transparent)]
@@ -67,8 +74,12 @@ impl Args {
         if !self.listen.ip().is_loopback() {
             return Err(ConfigError::NotLoopback(self.listen));
         }
+        if let Some(address) = run.pod_listen.iter().find(|it| !is_pod_address(it.ip())) {
+            return Err(ConfigError::NotForPods(*address));
+        }
         let state = StateDir::new(self.state_dir.clone());
         Ok(Config {
+            pod_listen: run.pod_listen.clone(),
             cloud: cloud(run, &state)?,
             state,
             listen: self.listen,
@@ -170,5 +181,15 @@ mod tests {
         let line = [&FLAGS[..], &["--listen", "0.0.0.0:7440"]].concat();
         let error = config(&line).unwrap_err();
         assert!(matches!(error, ConfigError::NotLoopback(_)), "{error}");
+    }
+
+    #[test]
+    fn a_pod_port_is_where_no_other_host_has_a_route_to() {
+        let pods = ["--pod-listen", "169.254.74.40:7440,[fd00:c7:74::40]:7440"];
+        let config_of = |pods: &[&'static str]| config(&[&FLAGS[..], pods].concat());
+        assert_eq!(config_of(&pods).unwrap().pod_listen.len(), 2);
+        assert!(config(&FLAGS).unwrap().pod_listen.is_empty());
+        let error = config_of(&["--pod-listen", "10.0.0.1:7440"]).unwrap_err();
+        assert!(matches!(error, ConfigError::NotForPods(_)), "{error}");
     }
 }

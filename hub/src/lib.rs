@@ -8,19 +8,20 @@
 mod answers;
 mod args;
 mod authority;
-#[allow(
-    dead_code,
-    reason = "overlays and shared scopes come with later parts of the hub"
-)]
+#[allow(dead_code, reason = "shared scopes come with later parts of the hub")]
 mod cache;
 mod config;
 mod crypto;
+mod events;
+mod explain;
+mod filters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod install;
 mod kubeconfig;
 mod memory;
 mod metrics;
+mod reboot;
 #[allow(dead_code, reason = "shared scopes, which match selectors, come later")]
 mod request;
 mod run;
@@ -57,6 +58,7 @@ async fn start(args: Args) -> Result<()> {
         Command::Uninstall(kubelet) => install::uninstall(&args.installation(kubelet)),
         Command::Check(kubelet) => install::check(&args.installation(kubelet)),
         Command::Status => status::print(args.admin_listen).await,
+        Command::Explain(request) => status::print_explanation(args.admin_listen, request).await,
         Command::Log(command) => command.run(&args.admin_socket).await,
     }
 }

@@ -1,15 +1,19 @@
 //! The hub's metrics, `culvert_hub_*`.
 
+use std::sync::atomic::Ordering;
+
 use culvert_daemon::VERSION;
 use http::Response;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Registry, Unit};
 use strum::{IntoStaticStr, VariantArray};
 
 use crate::answers::local;
+use crate::filters::FilterKind;
+use crate::memory::DiskStatus;
 use crate::upstream::Body;
 
 /// One label, and two. Their values are small fixed sets.
@@ -52,6 +56,18 @@ pub(crate) enum Splice {
     Refused,
 }
 
+/// What became of an event that could not be sent at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum EventFate {
+    Queued,
+    /// There were too many.
+    Dropped,
+    Sent,
+    /// The API server did not take it.
+    Refused,
+}
+
 /// All of the hub's metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
@@ -60,6 +76,19 @@ pub(crate) struct Metrics {
     requests: Family<Labels, Counter>,
     copies_behind: Family<Label, Counter>,
     splices: Family<Label, Counter>,
+    events: Family<Label, Counter>,
+    filter_failures: Family<Label, Counter>,
+    disk: Disk,
+}
+
+/// What was written to the disk.
+#[derive(Debug, Default)]
+struct Disk {
+    commits: Counter,
+    written_bytes: Counter,
+    errors: Counter,
+    /// Whether the last write succeeded.
+    writable: Gauge,
 }
 
 impl Metrics {
@@ -68,6 +97,13 @@ impl Metrics {
         let metrics = Self::default();
         for splice in Splice::VARIANTS {
             drop(metrics.splices.get_or_create(&[("result", splice.into())]));
+        }
+        for fate in EventFate::VARIANTS {
+            drop(metrics.events.get_or_create(&[("result", fate.into())]));
+        }
+        for filter in FilterKind::VARIANTS {
+            let label = [("filter", filter.into())];
+            drop(metrics.filter_failures.get_or_create(&label));
         }
         let prefixed = registry.sub_registry_with_prefix("culvert_hub");
         let build = Info::new([("version", VERSION)]);
@@ -84,7 +120,7 @@ impl Metrics {
         );
         prefixed.register(
             "requests",
-            "Requests on the node port, by who asked and who answered",
+            "Requests, by who asked and who answered",
             metrics.requests.clone(),
         );
         prefixed.register(
@@ -96,6 +132,17 @@ impl Metrics {
             "splices",
             "Watches that were opened again after a cut, by what came of it",
             metrics.splices.clone(),
+        );
+        prefixed.register(
+            "events",
+            "Kubernetes events that were queued without a link, by what came of it",
+            metrics.events.clone(),
+        );
+        metrics.disk.register(prefixed);
+        prefixed.register(
+            "filter_failures",
+            "Answers that a filter did not understand and has passed on unchanged",
+            metrics.filter_failures.clone(),
         );
         metrics
     }
@@ -117,10 +164,59 @@ impl Metrics {
             .inc();
     }
 
+    pub(crate) fn events(&self, fate: EventFate, count: u64) {
+        let labels = [("result", fate.into())];
+        self.events.get_or_create(&labels).inc_by(count);
+    }
+
+    pub(crate) fn disk_is(&self, status: &DiskStatus) {
+        let set = |counter: &Counter, to| counter.inner().store(to, Ordering::Relaxed);
+        set(&self.disk.commits, status.commits);
+        set(&self.disk.written_bytes, status.written_bytes);
+        set(&self.disk.errors, status.errors);
+        self.disk
+            .writable
+            .set(i64::from(status.last_error.is_none()));
+    }
+
+    pub(crate) fn filter_failed(&self, filter: FilterKind) {
+        self.filter_failures
+            .get_or_create(&[("filter", filter.into())])
+            .inc();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn filter_failures(&self, filter: FilterKind) -> u64 {
+        let label = [("filter", filter.into())];
+        self.filter_failures.get_or_create(&label).get()
+    }
+
     pub(crate) fn link_is(&self, up: bool) {
         if self.link_up.get() != i64::from(up) {
             self.link_changes.inc();
         }
         self.link_up.set(i64::from(up));
+    }
+}
+
+impl Disk {
+    fn register(&self, registry: &mut Registry) {
+        registry.register("store_commits", "Batches on the disk", self.commits.clone());
+        registry.register_with_unit(
+            "store_written",
+            "Written to the disk",
+            Unit::Bytes,
+            self.written_bytes.clone(),
+        );
+        registry.register(
+            "store_errors",
+            "Batches that could not be written; what is in them is written later",
+            self.errors.clone(),
+        );
+        registry.register(
+            "store_writable",
+            "Whether the last batch was written",
+            self.writable.clone(),
+        );
     }
 }

@@ -4,5 +4,5 @@ pub(crate) mod accept;
 pub(crate) mod discovery;
 pub(crate) mod info;
 pub(crate) mod options;
-mod percent;
+pub(crate) mod percent;
 pub(crate) mod selector;

@@ -8,16 +8,19 @@ use culvert_daemon::{
     raise_open_file_limit, report_to_systemd, use_small_pages,
 };
 use prometheus_client::registry::Registry;
+use tokio::sync::watch;
 
 use crate::answers::copy::Copies;
-use crate::authority::LocalAuthority;
+use crate::authority::{LocalAuthority, NODE_PORT};
 use crate::config::Config;
-use crate::memory::{Memory, MemoryWriter};
+use crate::events::send_events;
+use crate::filters::Filters;
+use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::Metrics;
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
 use crate::server::limits::Limits;
-use crate::server::node_port::NodePort;
+use crate::server::port::Port;
 use crate::status::{self, Pages};
 use crate::upstream::Upstream;
 use crate::upstream::cloud_identity::CloudIdentity;
@@ -30,7 +33,12 @@ use crate::upstream::watcher::watch_link;
 /// is a certificate that has expired or is missing.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut registry = Registry::default();
-    let Parts { hub, port, writer } = Parts::open(&config, &mut registry).await?;
+    let Parts {
+        hub,
+        port,
+        pod_ports,
+        writer,
+    } = Parts::open(&config, &mut registry).await?;
     let readiness = Readiness::default();
     let link = readiness.gate("link");
     let pages = Pages {
@@ -58,10 +66,22 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let systemd = report_to_systemd(readiness, &["link"], drain.clone());
     supervisor.spawn_observer("systemd", systemd);
     supervisor.spawn_observer("link status", tell_link(hub.clone(), link));
+    let disk = writer.status();
+    supervisor.spawn_observer("disk status", tell_disk(hub.clone(), disk));
     supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
     let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
+    let forgetting = forget_while_up(
+        hub.memory.clone(),
+        hub.upstream.link.subscribe(),
+        drain.clone(),
+    );
+    supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
+    supervisor.spawn("events", send_events(hub.clone(), drain.clone()));
+    for pods in pod_ports {
+        supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
+    }
     supervisor.spawn("node port", serve(port, hub, drain));
     supervisor.run().await
 }
@@ -69,12 +89,13 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 /// The hub before it serves.
 pub(crate) struct Parts {
     pub(crate) hub: Arc<Hub>,
-    pub(crate) port: NodePort,
+    pub(crate) port: Port,
+    pub(crate) pod_ports: Vec<Port>,
     pub(crate) writer: MemoryWriter,
 }
 
 impl Parts {
-    /// Reads the state directory and takes the node port.
+    /// Reads the state directory and takes the ports.
     pub(crate) async fn open(config: &Config, registry: &mut Registry) -> Result<Self> {
         let authority = LocalAuthority::open(&config.state)?;
         let (memory, writer) = Memory::open(&config.state);
@@ -88,20 +109,50 @@ impl Parts {
         }
         let upstream = Arc::new(Upstream::new(config, cloud.clone())?);
         let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
-        let port = NodePort::bind(config.listen, authority.serving()?, certificates).await?;
+        let serving = authority.serving(&NODE_PORT)?;
+        let port = Port::bind_for_node(config.listen, serving, certificates).await?;
+        let pod_ports = bind_for_pods(config, &authority)?;
+        let pod_addresses = pod_ports.iter().map(Port::local_addr);
+        let metrics = Arc::new(Metrics::register(registry));
+        let filters = Filters::new(
+            pod_addresses.collect::<Result<_>>()?,
+            authority.pem(),
+            metrics.clone(),
+        );
         let hub = Arc::new(Hub {
             upstream,
             memory,
             limits: Limits::default(),
-            metrics: Arc::new(Metrics::register(registry)),
+            metrics,
             copies: Copies::default(),
+            filters,
         });
-        Ok(Self { hub, port, writer })
+        Ok(Self {
+            hub,
+            port,
+            pod_ports,
+            writer,
+        })
     }
 }
 
-async fn serve(port: NodePort, hub: Arc<Hub>, drain: Drain) -> Result<()> {
-    port.serve(hub, drain).await.context("serve the node port")
+/// Takes the pod ports that are free: for want of one, kubelet must not be without its API.
+fn bind_for_pods(config: &Config, authority: &LocalAuthority) -> Result<Vec<Port>> {
+    let mut ports = Vec::new();
+    for address in &config.pod_listen {
+        match Port::bind_for_pods(*address, authority.serving(&[address.ip()])?) {
+            Ok(port) => ports.push(port),
+            Err(error) => {
+                let error = chain(&*error);
+                tracing::warn!(error, pods.addr = %address, "pods are not served here");
+            }
+        }
+    }
+    Ok(ports)
+}
+
+async fn serve(port: Port, hub: Arc<Hub>, drain: Drain) -> Result<()> {
+    port.serve(hub, drain).await.context("serve a port")
 }
 
 /// Tells the rest of the program when the link changes.
@@ -119,5 +170,15 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
         link.changed()
             .await
             .context("the link is watched no more")?;
+    }
+}
+
+/// Tells the metrics when something was written.
+async fn tell_disk(hub: Arc<Hub>, mut disk: watch::Receiver<DiskStatus>) -> Result<()> {
+    loop {
+        hub.metrics.disk_is(&disk.borrow_and_update());
+        disk.changed()
+            .await
+            .context("the disk is watched no more")?;
     }
 }

@@ -1,25 +1,30 @@
-//! The node port, and what a request meets there: who asks, the limits, and then the API server or
-//! the memory.
+//! The ports, and what a request meets there: who asks, the limits, and then the API server or the
+//! memory.
 
 mod asked;
 pub(crate) mod identity;
 pub(crate) mod limits;
-pub(crate) mod node_port;
+pub(crate) mod port;
+mod review;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::time::Instant;
 
-use self::asked::Plan;
+pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
-use self::identity::Proof;
+use self::identity::{Proof, Token, bearer_token};
 use self::limits::{Duration, Limits};
+use self::review::{Review, review};
 use crate::answers::copy::{Copied, Copies, CopyOf};
 use crate::answers::{documents, local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
+use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
 use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
@@ -33,21 +38,31 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
+    pub(crate) filters: Filters,
+}
+
+/// The other end of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// It has shown the node's certificate.
+    pub(crate) is_node: bool,
+    pub(crate) address: IpAddr,
 }
 
 impl Hub {
     /// Answers a request.
     pub(crate) async fn answer(
         self: Arc<Self>,
-        is_node: bool,
+        peer: Peer,
         request: Request<Incoming>,
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
-        let proof = Proof::of_request(is_node, request.headers());
+        let mut proof = Proof::of_request(peer.is_node, request.headers());
         if proof == Proof::Nothing {
-            return self.answer_stranger(request).await;
+            let answer = self.answer_stranger(request).await;
+            self.metrics.answered(proof.kind(), Answer::of(&answer));
+            return answer;
         }
-        let identity = self.identity(&proof);
         let plan = Plan::new(request.method(), request.uri(), request.headers());
         let long = match &plan {
             Plan::Upgrade => true,
@@ -60,32 +75,51 @@ impl Hub {
         } else {
             Duration::Short
         };
-        let Some(permit) = self.limits.admit(&limit_key(&proof), duration) else {
+        // Whose a new token is, nobody knows yet: its name must not use up the limit of another.
+        let limited = self.identity(&proof).map_or_else(
+            || format!("unknown of {}", peer.address),
+            |it| it.to_string(),
+        );
+        let started = Instant::now();
+        let Some(permit) = self.limits.admit(&limited, duration) else {
+            self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
+        if let Proof::Token(token) = &mut proof {
+            self.find_owner(token, request.headers()).await;
+        }
+        let identity = self.identity(&proof);
         let line = format!("{} {}", request.method(), request.uri().path());
         let answer = match plan {
             Plan::Upgrade => self.upgrade(&proof, request).await,
             Plan::Read(read) if read.verb == Verb::Watch => {
                 watches::answer(self.clone(), proof.clone(), identity, read, request).await
             }
-            Plan::Read(read) => self.read(&proof, identity, read, request).await,
+            Plan::Read(read) => {
+                let filter = self.filters.of(identity.as_ref(), &read);
+                let answer = self.read(&proof, identity, read, request).await;
+                match filter {
+                    Some(filter) => filter.answer(answer).await,
+                    None => answer,
+                }
+            }
             Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
             Plan::Pass => self.pass(&proof, request).await,
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
-        tracing::debug!(
-            identity = proof.kind(),
-            request = line,
-            status = answer.status().as_u16(),
-            answered = answered.label(),
-            "request"
-        );
+        let access = AccessLine {
+            identity: self.identity(&proof).map(|it| it.to_string()),
+            request: line,
+            status: answer.status(),
+            answered,
+            started,
+        };
+        let under_way = (access, permit);
         answer.map(|body| {
             let body = body.map_frame(move |frame| {
-                let _under_way = &permit;
+                let _under_way = &under_way;
                 frame
             });
             body.boxed_unsync()
@@ -107,6 +141,27 @@ impl Hub {
         }
     }
 
+    /// Asks whose a token is, if that is not known.
+    async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
+        let known = self.memory.lock().identity_of(&token.digest);
+        if known.is_some() || !self.upstream.link.is_up() {
+            token.owner = known;
+            return;
+        }
+        let Some(text) = bearer_token(headers) else {
+            return;
+        };
+        match review(&self.upstream, text).await {
+            Review::Accepted(owner) => {
+                let mut kept = self.memory.lock();
+                kept.learn_identity(&token.digest, &owner, token.expires);
+                token.owner = Some(owner);
+            }
+            Review::NotAllowed(claimed) => token.owner = claimed,
+            Review::Nobody => {}
+        }
+    }
+
     /// Whom the API server took this client for, as far as it has said so.
     pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
         match proof {
@@ -124,10 +179,14 @@ impl Hub {
                 self.memory.lock().forget_token(&token.digest);
                 None
             }
-            Proof::Token(token) if status.is_success() => {
+            Proof::Token(Token {
+                digest,
+                owner: Some(owner),
+                expires,
+            }) if status.is_success() => {
                 let mut kept = self.memory.lock();
-                kept.learn_identity(&token.digest, &token.claimed);
-                Some(token.claimed.clone())
+                kept.learn_identity(digest, owner, *expires);
+                Some(owner.clone())
             }
             Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
             Proof::Nothing => None,
@@ -256,6 +315,29 @@ pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
     answer
 }
 
+/// Is logged when the last byte of the answer has gone, or its client.
+struct AccessLine {
+    /// `None`: nobody knows yet.
+    identity: Option<String>,
+    request: String,
+    status: StatusCode,
+    answered: Answer,
+    started: Instant,
+}
+
+impl Drop for AccessLine {
+    fn drop(&mut self) {
+        tracing::debug!(
+            identity = self.identity,
+            request = self.request,
+            status = self.status.as_u16(),
+            answered = self.answered.label(),
+            duration_s = self.started.elapsed().as_secs_f64(),
+            "request"
+        );
+    }
+}
+
 /// A read as it can be sent again.
 #[derive(Clone)]
 pub(crate) struct Again {
@@ -285,13 +367,5 @@ impl Again {
         *request.uri_mut() = uri;
         *request.headers_mut() = self.headers.clone();
         request
-    }
-}
-
-fn limit_key(proof: &Proof) -> String {
-    match proof {
-        Proof::Node => "node".to_owned(),
-        Proof::Token(token) => token.claimed.to_string(),
-        Proof::Nothing => String::new(),
     }
 }

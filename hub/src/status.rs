@@ -1,31 +1,37 @@
-//! What operators see: `/debug/{status,sets,clients}`, and the command `status` that prints the
-//! first.
+//! What operators see: `/debug/{status,sets,clients,explain}`, and the commands `status` and
+//! `explain` that print two of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use axum::Router;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use bytes::Bytes;
 use culvert_daemon::page;
+use http::{StatusCode, Uri};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use crate::args::ExplainArgs;
 use crate::cache::SetStatus;
+use crate::explain::{Question, explain};
+use crate::filters::is_of_this_host;
 use crate::memory::DiskStatus;
+use crate::reboot;
+use crate::request::percent::encode;
 use crate::server::Hub;
 use crate::wire::Encoding;
 
 /// The hub answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ANSWER: usize = 1 << 20;
-/// What kubelet needs to start pods.
-const ESSENTIAL: [&str; 3] = ["nodes", "pods", "services"];
 
 /// What the pages are made from.
 #[derive(Clone)]
@@ -47,6 +53,14 @@ struct Summary {
     because: String,
     disk_commits: u64,
     disk_error: Option<String>,
+    /// Where pods are served, and whether this host has the address.
+    pods: Vec<PodPort>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct PodPort {
+    address: SocketAddr,
+    reachable: bool,
 }
 
 #[derive(Serialize)]
@@ -70,6 +84,7 @@ pub(crate) fn routes(pages: Pages) -> Router {
         .route("/debug/status", get(debug_status))
         .route("/debug/sets", get(debug_sets))
         .route("/debug/clients", get(debug_clients))
+        .route("/debug/explain", get(debug_explain))
         .with_state(pages)
 }
 
@@ -85,16 +100,32 @@ async fn debug_clients(State(pages): State<Pages>) -> Response {
     page(move || -> BTreeMap<String, [u32; 2]> { pages.hub.limits.counts() }).await
 }
 
+async fn debug_explain(State(pages): State<Pages>, uri: Uri) -> Response {
+    match Question::from_query(uri.query().unwrap_or_default()) {
+        Ok(question) => page(move || explain(&pages.hub, &question)).await,
+        Err(error) => (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response(),
+    }
+}
+
 impl Pages {
     fn sets(&self) -> Vec<SetStatus> {
         let now = self.hub.memory.now();
         self.hub.memory.lock().cache.statuses(now)
     }
 
+    fn pods(&self) -> Vec<PodPort> {
+        let addresses = self.hub.filters.pod_addresses().iter();
+        let port = |address: &SocketAddr| PodPort {
+            address: *address,
+            reachable: is_of_this_host(address.ip()),
+        };
+        addresses.map(port).collect()
+    }
+
     fn summary(&self) -> Summary {
         let (sets, link) = (self.sets(), self.hub.upstream.link.status());
         let disk = self.disk.borrow().clone();
-        let missing = missing_for_reboot(&sets, &disk);
+        let missing = reboot::missing(&self.hub.memory, &disk);
         let since = SystemTime::now().duration_since(link.since);
         Summary {
             link: if link.is_up() { "up" } else { "down" }.to_owned(),
@@ -105,35 +136,16 @@ impl Pages {
             documents: self.hub.memory.lock().cache.documents.len(),
             survives_reboot: missing.is_empty(),
             because: if missing.is_empty() {
-                "what the node reads is whole and on the disk".to_owned()
+                "what kubelet and its pods need is in memory, and was written to the disk"
+                    .to_owned()
             } else {
                 missing.join("; ")
             },
             disk_commits: disk.commits,
             disk_error: disk.last_error,
+            pods: self.pods(),
         }
     }
-}
-
-/// What a node would miss after a reboot without a link.
-fn missing_for_reboot(sets: &[SetStatus], disk: &DiskStatus) -> Vec<String> {
-    let resource = |set: &SetStatus| set.scope.representation.resource.resource.clone();
-    let mut missing = Vec::new();
-    for needed in ESSENTIAL {
-        if !sets
-            .iter()
-            .any(|set| set.essential && resource(set) == needed)
-        {
-            missing.push(format!("kubelet has not read {needed} yet"));
-        }
-    }
-    for set in sets.iter().filter(|set| set.essential && set.behind) {
-        missing.push(format!("{} is behind", resource(set)));
-    }
-    if let Some(error) = &disk.last_error {
-        missing.push(format!("the disk cannot be written: {error}"));
-    }
-    missing
 }
 
 impl SetLine {
@@ -168,10 +180,7 @@ impl SetLine {
 /// # Errors
 /// No hub answers at this address.
 pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
-    let summary = timeout(ANSWER_TIMEOUT, ask(admin))
-        .await
-        .with_context(|| format!("no answer of culvert-hub on {admin}"))?
-        .with_context(|| format!("ask culvert-hub on {admin}: is it running?"))?;
+    let summary: Summary = ask(admin, "/debug/status").await?;
     println!(
         "link: {} for {} s ({})",
         summary.link, summary.link_seconds, summary.link_reason
@@ -185,24 +194,65 @@ pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
         if summary.survives_reboot { "yes" } else { "no" },
         summary.because
     );
+    for pods in summary.pods {
+        let address = pods.address;
+        if pods.reachable {
+            println!("pods: served at {address}");
+        } else {
+            println!(
+                "pods: not served, because this host has no address {}",
+                address.ip()
+            );
+        }
+    }
     Ok(())
 }
 
-async fn ask(admin: SocketAddr) -> Result<Summary> {
+/// The command `explain`.
+///
+/// # Errors
+/// No hub answers at this address, or the request is none.
+pub(crate) async fn print_explanation(admin: SocketAddr, request: &ExplainArgs) -> Result<()> {
+    let path = format!(
+        "/debug/explain?method={}&path={}&as={}",
+        encode(&request.method),
+        encode(&request.path),
+        encode(&request.identity)
+    );
+    let lines: Vec<String> = ask(admin, &path).await?;
+    for line in lines {
+        println!("{line}");
+    }
+    Ok(())
+}
+
+async fn ask<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Result<T> {
+    let (status, body) = timeout(ANSWER_TIMEOUT, get_page(admin, path))
+        .await
+        .with_context(|| format!("no answer of culvert-hub on {admin}"))?
+        .with_context(|| format!("ask culvert-hub on {admin}: is it running?"))?;
+    if status == StatusCode::BAD_REQUEST {
+        bail!("{}", String::from_utf8_lossy(&body).trim());
+    }
+    ensure!(
+        status.is_success(),
+        "culvert-hub on {admin} answers {status}"
+    );
+    serde_json::from_slice(&body).context("read the answer of culvert-hub")
+}
+
+async fn get_page(admin: SocketAddr, path: &str) -> Result<(StatusCode, Bytes)> {
     let stream = tokio::net::TcpStream::connect(admin).await?;
     let io = hyper_util::rt::TokioIo::new(stream);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await?;
-    let request = http::Request::get("/debug/status")
+    let request = http::Request::get(path)
         .header(http::header::HOST, admin.to_string())
         .body(crate::upstream::empty())?;
     let answered = async {
         let answer = sender.send_request(request).await?;
-        if !answer.status().is_success() {
-            bail!("it answers {}", answer.status());
-        }
+        let status = answer.status();
         let body = crate::upstream::collect(answer.into_body(), MAX_ANSWER).await;
-        let body = body.context("its answer is too long or was cut")?;
-        serde_json::from_slice(&body).context("read its answer")
+        Ok((status, body.context("its answer is too long or was cut")?))
     };
     tokio::pin!(connection, answered);
     tokio::select! {

@@ -343,6 +343,8 @@ fn move_aside(directory: &Path) -> Result<(), StoreError> {
 }
 
 #[cfg(test)]
+mod full_disk_tests;
+#[cfg(test)]
 mod power_cut_tests;
 #[cfg(test)]
 mod tests;

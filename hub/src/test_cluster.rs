@@ -3,8 +3,11 @@
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
+mod operator_tests;
+mod pod_tests;
 mod table_tests;
 mod tests;
+mod write_tests;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +29,7 @@ use tokio::time::timeout;
 use crate::authority::LocalAuthority;
 use crate::config::{Config, StateDir};
 use crate::crypto::provider;
+use crate::events::send_events;
 use crate::kubeconfig::{Kubeconfig, PemSource};
 use crate::run::Parts;
 use crate::server::Hub;
@@ -42,6 +46,7 @@ struct TestCluster {
     api: FakeApi,
     hub: Arc<Hub>,
     address: String,
+    pod_address: String,
     state: Arc<tempfile::TempDir>,
     tasks: JoinSet<anyhow::Result<()>>,
     drain: Drain,
@@ -57,6 +62,7 @@ impl TestCluster {
         let config = Config {
             state: StateDir::new(state.path().to_owned()),
             listen: "127.0.0.1:0".parse().unwrap(),
+            pod_listen: vec!["127.0.0.1:0".parse().unwrap()],
             admin: AdminListen {
                 program: "culvert-hub",
                 address: "127.0.0.1:0".parse().unwrap(),
@@ -72,16 +78,26 @@ impl TestCluster {
             grace: Duration::from_secs(1),
         };
         let mut registry = Registry::default();
-        let Parts { hub, port, writer } = Parts::open(&config, &mut registry).await.unwrap();
+        let Parts {
+            hub,
+            port,
+            mut pod_ports,
+            writer,
+        } = Parts::open(&config, &mut registry).await.unwrap();
+        let pods = pod_ports.remove(0);
+        let pod_address = format!("https://{}", pods.local_addr().unwrap());
         let address = format!("https://{}", port.local_addr().unwrap());
         let (drain, mut tasks) = (Drain::default(), JoinSet::new());
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
         tasks.spawn(writer.run(drain.clone()));
+        tasks.spawn(send_events(hub.clone(), drain.clone()));
         tasks.spawn(port.serve(hub.clone(), drain.clone()));
+        tasks.spawn(pods.serve(hub.clone(), drain.clone()));
         Self {
             api,
             hub,
             address,
+            pod_address,
             state,
             tasks,
             drain,
@@ -148,7 +164,17 @@ impl TestCluster {
         self.client(None)
     }
 
-    fn connector(&self, identity: Option<ClientIdentity>, protocols: Protocols) -> Connector {
+    /// A pod, which has a token.
+    fn pod(&self, token: &'static str) -> TestClient {
+        self.client_of(&self.pod_address, None).with_token(token)
+    }
+
+    fn connector(
+        &self,
+        address: &str,
+        identity: Option<ClientIdentity>,
+        protocols: Protocols,
+    ) -> Connector {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
@@ -160,15 +186,19 @@ impl TestCluster {
             Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
             None => tls.with_no_client_auth(),
         };
-        let server = self.address.parse().unwrap();
+        let server = address.parse().unwrap();
         Connector::new(&server, &tls, protocols, LinkWatch::new()).unwrap()
     }
 
     fn client(&self, identity: Option<ClientIdentity>) -> TestClient {
-        let connector = self.connector(identity, Protocols::Http2OrHttp1);
+        self.client_of(&self.address, identity)
+    }
+
+    fn client_of(&self, address: &str, identity: Option<ClientIdentity>) -> TestClient {
+        let connector = self.connector(address, identity, Protocols::Http2OrHttp1);
         TestClient {
             http: Client::builder(TokioExecutor::new()).build(connector),
-            address: self.address.clone(),
+            address: address.to_owned(),
             token: None,
             accept: "application/json",
             etag: None,
@@ -206,11 +236,27 @@ impl TestClient {
     }
 
     async fn send(&self, method: &str, path: &str, body: Body) -> Response<Incoming> {
+        let content_type = match method {
+            "PATCH" => "application/strategic-merge-patch+json",
+            _ => "application/json",
+        };
+        self.send_as(content_type, self.accept, method, path, body)
+            .await
+    }
+
+    async fn send_as(
+        &self,
+        content_type: &str,
+        accept: &str,
+        method: &str,
+        path: &str,
+        body: Body,
+    ) -> Response<Incoming> {
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{}{path}", self.address))
-            .header("accept", self.accept)
-            .header("content-type", "application/json");
+            .header("accept", accept)
+            .header("content-type", content_type);
         if let Some(token) = self.token {
             request = request.header("authorization", format!("Bearer {token}"));
         }
@@ -228,6 +274,13 @@ impl TestClient {
 
     async fn write(&self, method: &str, path: &str, body: &'static str) -> (u16, String) {
         whole(self.send(method, path, full(body)).await).await
+    }
+
+    /// In JSON.
+    async fn get_json(&self, path: &str) -> serde_json::Value {
+        let (status, body) = self.get(path).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        serde_json::from_str(&body).unwrap()
     }
 
     async fn watch(&self, path: &str) -> TestWatch {
@@ -258,14 +311,19 @@ struct TestWatch {
 impl TestWatch {
     /// Word and name of the next event, such as `ADDED a`. `None`: the end.
     async fn next(&mut self) -> Option<String> {
+        let event = self.next_event().await?;
+        let object = &event["object"];
+        let object = object["rows"].get(0).map_or(object, |row| &row["object"]);
+        let name = object["metadata"]["name"].as_str().unwrap_or("-");
+        Some(format!("{} {name}", event["type"].as_str().unwrap()))
+    }
+
+    /// The next event. `None`: the end.
+    async fn next_event(&mut self) -> Option<serde_json::Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
-                let event: serde_json::Value = serde_json::from_slice(&line).unwrap();
-                let object = &event["object"];
-                let object = object["rows"].get(0).map_or(object, |row| &row["object"]);
-                let name = object["metadata"]["name"].as_str().unwrap_or("-");
-                return Some(format!("{} {name}", event["type"].as_str().unwrap()));
+                return Some(serde_json::from_slice(&line).unwrap());
             }
             let frame = timeout(DEADLINE, self.body.frame()).await.unwrap()?;
             if let Ok(bytes) = frame.unwrap().into_data() {

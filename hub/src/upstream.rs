@@ -119,7 +119,7 @@ impl Upstream {
         };
         let mut link = self.link.subscribe();
         let answer = tokio::select! {
-            answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(request))) => answer,
+            answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(credential, request))) => answer,
             _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
         };
         Ok(answer.map_err(|_| SendError::Head)??)
@@ -130,7 +130,7 @@ impl Upstream {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
         let pools = self.pools();
-        let answer = pools.node.request(self.outgoing(request));
+        let answer = pools.node.request(self.outgoing(Credential::Node, request));
         match timeout(PROBE_TIMEOUT, answer).await {
             Err(_) => Err("a probe had no answer within 3 s".to_owned()),
             Ok(Err(error)) => Err(format!("a probe failed: {}", culvert_daemon::chain(&error))),
@@ -160,12 +160,16 @@ impl Upstream {
         pools.clone()
     }
 
-    /// The request as it goes to the API server: without what concerns one connection only.
-    fn outgoing(&self, mut request: Request<Body>) -> Request<Body> {
+    /// The request as it goes to the API server: without what concerns one connection only, and
+    /// without a second credential.
+    fn outgoing(&self, credential: Credential, mut request: Request<Body>) -> Request<Body> {
         *request.uri_mut() = self.absolute(request.uri());
         *request.version_mut() = http::Version::HTTP_11;
         remove_hop_by_hop(request.headers_mut());
         request.headers_mut().remove(header::HOST);
+        if credential == Credential::Node {
+            request.headers_mut().remove(header::AUTHORIZATION);
+        }
         request
     }
 

@@ -1,17 +1,21 @@
 //! Objects, lists and watch events of the Kubernetes API as they are on the wire, in JSON and in
 //! protobuf. They are cut out as bytes: no type of Kubernetes is known here, so no field is lost.
 //!
-//! [`split`] takes bodies apart, [`write`] puts them together again. A list of
+//! [`split`] takes bodies apart, [`write`] puts them together again, [`replace`] changes values
+//! in them, [`path`] finds them. A list of
 //! `PartialObjectMetadata` is a list like any other. So is a `Table`, if a splitter is told to
 //! expect one: its items are rows, each with the metadata of its object, and its columns belong to
 //! the type of the rows.
 
+pub(crate) mod edit;
 mod json;
+pub(crate) mod path;
 mod protobuf;
+pub(crate) mod replace;
 pub(crate) mod split;
 pub(crate) mod status;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;

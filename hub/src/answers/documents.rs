@@ -53,7 +53,8 @@ fn anonymous() -> Identity {
     Identity::User(ANONYMOUS.to_owned())
 }
 
-fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option<Response<Body>> {
+/// The answer of memory, if there is one for this reader.
+pub(crate) fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option<Response<Body>> {
     let now = hub.memory.now();
     let known = hub.memory.lock().cache.documents.answer(reader, read, now);
     let (document, age) = known?;

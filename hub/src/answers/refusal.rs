@@ -44,6 +44,28 @@ pub(crate) fn not_found(resource: &str, name: &str) -> Response<Body> {
     })
 }
 
+/// 409: it is known to exist.
+pub(crate) fn already_exists(resource: &str, name: &str) -> Response<Body> {
+    answer(&Status {
+        code: 409,
+        reason: "AlreadyExists",
+        message: format!("{resource} {name:?} already exists"),
+        retry_after_seconds: None,
+        cause: None,
+    })
+}
+
+/// 409: the write is about another state or another object of this name.
+pub(crate) fn conflict(resource: &str, name: &str, why: &str) -> Response<Body> {
+    answer(&Status {
+        code: 409,
+        reason: "Conflict",
+        message: format!("Operation cannot be fulfilled on {resource} {name:?}: {why}"),
+        retry_after_seconds: None,
+        cause: None,
+    })
+}
+
 /// 410: the rest of a list that the API server began.
 pub(crate) fn expired() -> Response<Body> {
     answer(&Status {
@@ -86,9 +108,9 @@ fn answer(status: &Status) -> Response<Body> {
     let headers = answer.headers_mut();
     let json = HeaderValue::from_static(Encoding::Json.content_type());
     headers.insert(header::CONTENT_TYPE, json);
-    // What is known not to exist, or to be too old or too new, is an answer from memory.
+    // What is known of existence or age is an answer from memory.
     let answered = match status.code {
-        404 | 410 | 504 => "local",
+        404 | 409 | 410 | 504 => "local",
         _ => "refused",
     };
     let answered = HeaderValue::from_static(answered);

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::local_writes::selects;
+use super::overlay::{Overlaid, Written};
 use super::set::{Generation, Members, Set};
-use super::{
-    Cache, Identity, Now, ObjectName, Overlay, Representation, Scope, Selection, Verb, Verdict,
-};
+use super::{Cache, Identity, Now, ObjectName, Representation, Scope, Selection, Verb, Verdict};
 use crate::wire::{ListHead, Object, TypeMeta};
 
 /// The answer to a GET.
@@ -68,6 +68,21 @@ impl Snapshot {
             .iter()
             .filter(|(name, _)| !self.members.contains_key(*name));
         members.chain(created.filter_map(|(_, object)| object.as_deref()))
+    }
+
+    /// What local writes change: what the API server has, and what is there instead.
+    pub(crate) fn overlaid(
+        &self,
+    ) -> impl Iterator<Item = (&ObjectName, Option<&Arc<Object>>, Option<&Arc<Object>>)> {
+        self.overlaid
+            .iter()
+            .map(|(name, object)| (name, self.members.get(name), object.as_ref()))
+    }
+
+    /// The same without local writes.
+    pub(crate) fn without_overlays(mut self) -> Self {
+        self.overlaid.clear();
+        self
     }
 }
 
@@ -154,7 +169,7 @@ impl Cache {
         if own.is_none() && readable.is_empty() {
             return GetAnswer::Denied;
         }
-        let overlay = self.overlays.find(&scope.representation, &name);
+        let overlay = self.overlays.seen(&scope.representation, &name);
         let least = self.served.least_set(&scope.representation, &name);
         let newest =
             newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= least);
@@ -240,24 +255,25 @@ impl Cache {
             return BTreeMap::new();
         };
         self.overlays
-            .of(representation)
-            .filter(|(name, _)| {
-                let listed = selection.is_by_name_only() && selection.may_contain(name);
-                listed || members.contains_key(*name)
-            })
-            .map(|(name, overlay)| {
-                let object = match overlay {
-                    Overlay::Object { object, .. } => Some(Arc::new(object.clone())),
-                    Overlay::Deleted => None,
+            .all_seen(representation)
+            .filter_map(|(name, overlaid)| {
+                let object = match overlaid {
+                    Overlaid::Object(Written { object, .. }) => {
+                        let listed = members.contains_key(name)
+                            || (selection.may_contain(name)
+                                && selects(selection, representation.encoding, object));
+                        listed.then(|| Some(object.clone()))
+                    }
+                    Overlaid::Deleted | Overlaid::Elsewhere => Some(None),
                 };
-                (name.clone(), object)
+                Some((name.clone(), object?))
             })
             .collect()
     }
 }
 
 /// The newest set that knows whether this object exists.
-fn newest_word<'a>(
+pub(super) fn newest_word<'a>(
     readable: &[(&'a Selection, &'a Set)],
     name: &ObjectName,
 ) -> Option<(&'a Selection, &'a Set)> {
@@ -275,18 +291,18 @@ fn newest_word<'a>(
 fn answer_of(
     known: Option<&Generation>,
     name: &ObjectName,
-    overlay: Option<&Overlay>,
+    overlay: Option<Overlaid<'_>>,
     now: Now,
 ) -> GetAnswer {
     let age = known.map_or(Duration::ZERO, |it| it.age(now));
     match (overlay, known) {
-        (Some(Overlay::Deleted), _) => GetAnswer::Absent { age },
-        (Some(Overlay::Object { object, item_type }), _) => GetAnswer::Found {
-            object: Arc::new(object.clone()),
-            item_type: item_type.clone(),
+        (Some(Overlaid::Deleted), _) => GetAnswer::Absent { age },
+        (Some(Overlaid::Object(written)), _) => GetAnswer::Found {
+            object: written.object.clone(),
+            item_type: written.item_type.clone(),
             age,
         },
-        (None, None) => GetAnswer::Unknown,
+        (Some(Overlaid::Elsewhere), _) | (None, None) => GetAnswer::Unknown,
         (None, Some(generation)) => match generation.members.get(name) {
             None => GetAnswer::Absent { age },
             Some(object) => GetAnswer::Found {

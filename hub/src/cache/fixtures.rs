@@ -1,9 +1,11 @@
 //! Words of the tests of this room.
 
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 
+use super::overlay::{Worth, Written};
 use super::{Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection};
 use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape, TypeMeta};
 
@@ -32,6 +34,31 @@ pub(super) fn pods() -> Representation {
         encoding: Encoding::Json,
         shape: Shape::Object,
     }
+}
+
+/// Lays these bytes over a pod of the namespace `default`, or its deletion.
+pub(super) fn overlay(cache: &mut Cache, pod_name: &str, bytes: Option<&str>) {
+    let Some(bytes) = bytes else {
+        assert!(
+            cache
+                .overlays
+                .replace(&pods().resource, &name(pod_name), None)
+        );
+        return;
+    };
+    let object = Object {
+        bytes: Bytes::from(bytes.to_owned()),
+        ..pod(pod_name, 1)
+    };
+    let written = Written {
+        object: Arc::new(object),
+        item_type: pod_type(),
+    };
+    let (resource, name) = (pods().resource, name(pod_name));
+    let written = cache
+        .overlays
+        .write(&resource, &name, Encoding::Json, written, Worth::Saving);
+    assert!(written);
 }
 
 /// All pods.

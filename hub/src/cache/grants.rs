@@ -2,9 +2,11 @@
 //! that the API server has not decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use super::{Identity, Now, Resource, Scope, Selection, Verb};
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// What the API server said to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,8 +57,11 @@ impl Grants {
                 at: now.wall,
             },
         );
-        // The time alone is not worth a write.
-        if earlier.is_none_or(|it| it.verdict != verdict) {
+        // The time alone is worth a write each day.
+        let is_news = |it: Grant| {
+            it.verdict != verdict || now.wall.duration_since(it.at).is_ok_and(|age| age >= DAY)
+        };
+        if earlier.is_none_or(is_news) {
             self.unsaved.insert(key);
         }
     }
@@ -71,6 +76,18 @@ impl Grants {
             .by_key
             .extract_if(.., |key, _| key.identity == *identity);
         self.unsaved.extend(gone.map(|(key, _)| key));
+    }
+
+    pub(super) fn forget_older_than(&mut self, since: SystemTime) {
+        let gone = self.by_key.extract_if(.., |_, grant| grant.at < since);
+        self.unsaved.extend(gone.map(|(key, _)| key));
+    }
+
+    /// Whether there is a verdict on what this scope selects, of whoever, in whichever encoding.
+    pub(super) fn are_about(&self, scope: &Scope) -> bool {
+        self.by_key.keys().any(|key| {
+            key.resource == scope.representation.resource && key.selection == scope.selection
+        })
     }
 
     /// The last verdict on exactly this.

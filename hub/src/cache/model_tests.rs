@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::fixtures::*;
+use super::overlay::Overlaid;
 use super::*;
 use crate::store::{Rows, Table};
 use crate::wire::{Event, EventKind, Object};
@@ -143,6 +144,11 @@ enum Step {
     EndWatch {
         watch: usize,
     },
+    /// The node writes an object, or deletes it, and the API server does not know.
+    WriteLocally {
+        name: usize,
+        deleted: bool,
+    },
     Flush,
     /// The power is cut; the disk has what was flushed.
     Crash,
@@ -160,7 +166,10 @@ fn step() -> impl Strategy<Value = Step> {
         4 => (scope.clone(), lag.clone(), 1..4_usize, any::<bool>()).prop_map(
             |(scope, lag, pages, abandoned)| Step::List { scope, lag, pages, abandoned }
         ),
-        2 => (name, lag.clone()).prop_map(|(name, lag)| Step::Get { name, lag }),
+        2 => (name.clone(), lag.clone()).prop_map(|(name, lag)| Step::Get { name, lag }),
+        2 => (name, any::<bool>()).prop_map(
+            |(name, deleted)| Step::WriteLocally { name, deleted }
+        ),
         3 => (scope.clone(), lag).prop_map(|(scope, lag)| Step::Watch { scope, lag }),
         1 => scope.prop_map(|scope| Step::StreamingList { scope }),
         8 => (watch.clone(), 1..4_usize).prop_map(|(watch, events)| Step::Deliver { watch, events }),
@@ -189,6 +198,10 @@ struct World {
     served: BTreeMap<Scope, u64>,
     /// The newest version of each pod that a GET was served.
     found: BTreeMap<&'static str, u64>,
+    /// The last local write of each pod; `None`: its deletion.
+    written: BTreeMap<&'static str, Option<String>>,
+    writes: usize,
+    crashed: bool,
 }
 
 impl World {
@@ -202,6 +215,9 @@ impl World {
             watches: Vec::new(),
             served: BTreeMap::new(),
             found: BTreeMap::new(),
+            written: BTreeMap::new(),
+            writes: 0,
+            crashed: false,
         };
         world.allow_all();
         world
@@ -249,6 +265,12 @@ impl World {
                 if watch < self.watches.len() {
                     self.watches.remove(watch);
                 }
+            }
+            Step::WriteLocally { name, deleted } => {
+                self.writes += 1;
+                let bytes = (!deleted).then(|| format!("write {}", self.writes));
+                overlay(&mut self.cache, NAMES[name], bytes.as_deref());
+                self.written.insert(NAMES[name], bytes);
             }
             Step::Flush => self.disk.apply(&self.cache.take_changes()),
             Step::Crash => self.crash(),
@@ -302,6 +324,43 @@ impl World {
             None if lag == 0 => self.cache.record_absence(&scope, &NODE, at(0)),
             None => {}
         }
+        if lag == 0 {
+            assert!(self.overlay_of(name).is_none(), "its overlay has ended");
+        }
+    }
+
+    /// What readers see of a local write of this pod; `None`: nothing. Inner `None`: its deletion.
+    fn overlay_of(&self, pod_name: &str) -> Option<Option<String>> {
+        match self.cache.overlays.seen(&pods(), &name(pod_name))? {
+            Overlaid::Object(it) => {
+                Some(Some(String::from_utf8(it.object.bytes.to_vec()).unwrap()))
+            }
+            Overlaid::Deleted => Some(None),
+            Overlaid::Elsewhere => panic!("all is in JSON"),
+        }
+    }
+
+    /// What a list of a scope shows: a state of the API server, and local writes over it.
+    fn shown(&self, scope: &Scope, resource_version: u64) -> Vec<String> {
+        let text = |object: &Object| String::from_utf8(object.bytes.to_vec()).unwrap();
+        let selected = self.api.selected(scope, resource_version);
+        let mut shown: BTreeMap<String, String> = selected
+            .iter()
+            .map(|object| (object.metadata.name.clone(), text(object)))
+            .collect();
+        for pod_name in NAMES {
+            let selection = &scope.selection;
+            let listed = shown.contains_key(pod_name)
+                || (selection.is_by_name_only() && selection.may_contain(&name(pod_name)));
+            match self.overlay_of(pod_name) {
+                Some(Some(bytes)) if listed => drop(shown.insert(pod_name.to_owned(), bytes)),
+                Some(None) => drop(shown.remove(pod_name)),
+                Some(Some(_)) | None => {}
+            }
+        }
+        let mut shown: Vec<String> = shown.into_values().collect();
+        shown.sort();
+        shown
     }
 
     fn watch(&mut self, scope: &Scope, start: WatchStart, told: u64) {
@@ -342,6 +401,7 @@ impl World {
     }
 
     fn crash(&mut self) {
+        self.crashed = true;
         self.cache = cache();
         self.cache.restore(&self.disk);
         // As the owner does after damage; else the disk keeps rows that nobody refers to.
@@ -360,18 +420,34 @@ impl World {
                 continue;
             };
             let resource_version = snapshot.head.resource_version;
-            let items: Vec<Object> = snapshot.items().cloned().collect();
-            prop_assert_eq!(
-                items,
-                self.api.selected(&scope, resource_version),
-                "{:?}",
-                scope
-            );
+            let text = |object: &Object| String::from_utf8(object.bytes.to_vec()).unwrap();
+            let mut items: Vec<String> = snapshot.items().map(text).collect();
+            items.sort();
+            prop_assert_eq!(items, self.shown(&scope, resource_version), "{:?}", scope);
+            let truth: Vec<Object> = snapshot.without_overlays().items().cloned().collect();
+            prop_assert_eq!(truth, self.api.selected(&scope, resource_version));
             let earlier = self.served.insert(scope, resource_version).unwrap_or(0);
             prop_assert!(earlier <= resource_version);
         }
         for name in NAMES {
-            if let GetAnswer::Found { object, .. } = self.cache.get(&NODE, &one(name), at(0)) {
+            let answer = self.cache.get(&NODE, &one(name), at(0));
+            if let Some(overlay) = self.overlay_of(name) {
+                // After a crash it may be an earlier one.
+                let is_last = self.written.get(name) == Some(&overlay);
+                prop_assert!(is_last || self.crashed, "{name}: {overlay:?}");
+                let got = match answer {
+                    GetAnswer::Found { object, .. } => {
+                        Some(String::from_utf8(object.bytes.to_vec()).unwrap())
+                    }
+                    GetAnswer::Absent { .. } => None,
+                    GetAnswer::Unknown | GetAnswer::Denied => {
+                        return Err(TestCaseError::fail("an overlay is known to all"));
+                    }
+                };
+                prop_assert_eq!(got, overlay);
+                continue;
+            }
+            if let GetAnswer::Found { object, .. } = answer {
                 let version = object.metadata.resource_version;
                 prop_assert!(self.api.had(name, version), "{name} never was at {version}");
                 let earlier = self.found.insert(name, version).unwrap_or(0);

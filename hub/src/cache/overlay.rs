@@ -1,35 +1,123 @@
 //! Local writes that were acknowledged without the API server, laid over the cached objects. Only
 //! what its sender sends again by itself may be here, because the next word of the API server about
 //! an object ends its overlay.
+//!
+//! A write is kept in the encoding in which it can be written: readers of the other one see the
+//! API server's last word.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{ObjectName, Representation, Resource, Selection};
-use crate::wire::{Object, TypeMeta};
+use crate::wire::{Encoding, Object, Shape, TypeMeta};
 
-/// What a local write made of an object.
+/// Far more objects than a node writes: itself, and some 110 pods.
+const MAX_OVERLAYS: usize = 1_000;
+
+/// What local writes made of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Overlay {
+    /// What the API server had under this name is gone. Whatever was written came after that.
+    pub(super) replaced: bool,
+    pub(super) written: BTreeMap<Encoding, Written>,
+}
+
+/// An object as a local write left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Overlay {
-    /// It was written, or created. A created object is seen by GETs and by lists without
-    /// selectors; whether another selector selects it is not known here.
-    Object { object: Object, item_type: TypeMeta },
-    /// It was deleted.
+pub(super) struct Written {
+    pub(super) object: Arc<Object>,
+    pub(super) item_type: TypeMeta,
+}
+
+/// What the readers of one representation see of an overlay.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Overlaid<'a> {
+    Object(&'a Written),
     Deleted,
+    /// There is an object that was never written in this representation.
+    Elsewhere,
+}
+
+impl Overlay {
+    fn seen_in(&self, of: &Representation) -> Option<Overlaid<'_>> {
+        let written = self.written.get(&of.encoding);
+        match written.filter(|_| of.shape == Shape::Object) {
+            Some(written) => Some(Overlaid::Object(written)),
+            None if !self.replaced => None,
+            None if self.written.is_empty() => Some(Overlaid::Deleted),
+            None => Some(Overlaid::Elsewhere),
+        }
+    }
 }
 
 /// All overlays.
 #[derive(Debug, Default)]
 pub(super) struct Overlays {
-    by_resource: BTreeMap<Resource, BTreeMap<ObjectName, BTreeMap<Representation, Overlay>>>,
-    /// Came or went since the last batch was taken for the disk.
-    unsaved: BTreeSet<(Representation, ObjectName)>,
+    by_resource: BTreeMap<Resource, BTreeMap<ObjectName, Overlay>>,
+    /// Came, changed or went since the last batch was taken for the disk.
+    unsaved: BTreeSet<(Resource, ObjectName)>,
+}
+
+/// Whether a change of an overlay is worth a write to the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Worth {
+    Saving,
+    /// A heartbeat: only its time changed.
+    Nothing,
 }
 
 impl Overlays {
-    pub(super) fn insert(&mut self, of: &Representation, name: ObjectName, overlay: Overlay) {
-        self.unsaved.insert((of.clone(), name.clone()));
-        let names = self.by_resource.entry(of.resource.clone()).or_default();
-        names.entry(name).or_default().insert(of.clone(), overlay);
+    /// Lays a written object over what there was. `false`: there are too many overlays.
+    pub(super) fn write(
+        &mut self,
+        resource: &Resource,
+        name: &ObjectName,
+        encoding: Encoding,
+        written: Written,
+        worth: Worth,
+    ) -> bool {
+        self.change(resource, name, worth, |overlay| {
+            overlay.written.insert(encoding, written);
+        })
+    }
+
+    /// The object is gone, and `created` is there now, if it is given. `false`: there are too many
+    /// overlays.
+    pub(super) fn replace(
+        &mut self,
+        resource: &Resource,
+        name: &ObjectName,
+        created: Option<(Encoding, Written)>,
+    ) -> bool {
+        self.change(resource, name, Worth::Saving, |overlay| {
+            overlay.replaced = true;
+            overlay.written = created.into_iter().collect();
+        })
+    }
+
+    fn change(
+        &mut self,
+        resource: &Resource,
+        name: &ObjectName,
+        worth: Worth,
+        change: impl FnOnce(&mut Overlay),
+    ) -> bool {
+        let count: usize = self.by_resource.values().map(BTreeMap::len).sum();
+        let names = self.by_resource.entry(resource.clone()).or_default();
+        if count >= MAX_OVERLAYS && !names.contains_key(name) {
+            return false;
+        }
+        change(names.entry(name.clone()).or_default());
+        if worth == Worth::Saving {
+            self.note_unsaved(resource, name);
+        }
+        true
+    }
+
+    /// Puts back what was on disk.
+    pub(super) fn restore(&mut self, resource: Resource, name: ObjectName, overlay: Overlay) {
+        let names = self.by_resource.entry(resource).or_default();
+        names.insert(name, overlay);
     }
 
     /// The API server said something about an object, in whatever encoding.
@@ -37,11 +125,12 @@ impl Overlays {
         let Some(names) = self.by_resource.get_mut(resource) else {
             return;
         };
-        let ended = names.remove(name).unwrap_or_default();
-        self.unsaved
-            .extend(ended.into_keys().map(|of| (of, name.clone())));
+        let ended = names.remove(name).is_some();
         if names.is_empty() {
             self.by_resource.remove(resource);
+        }
+        if ended {
+            self.note_unsaved(resource, name);
         }
     }
 
@@ -68,35 +157,49 @@ impl Overlays {
         }
     }
 
-    pub(super) fn find(&self, of: &Representation, name: &ObjectName) -> Option<&Overlay> {
-        self.by_resource.get(&of.resource)?.get(name)?.get(of)
+    /// What the readers of a representation see. `None`: what the API server said.
+    pub(super) fn seen(&self, of: &Representation, name: &ObjectName) -> Option<Overlaid<'_>> {
+        self.find(&of.resource, name)?.seen_in(of)
     }
 
-    /// Overlays of one representation.
-    pub(super) fn of<'a>(
+    /// All that the readers of a representation see.
+    pub(super) fn all_seen<'a>(
         &'a self,
         of: &'a Representation,
-    ) -> impl Iterator<Item = (&'a ObjectName, &'a Overlay)> {
+    ) -> impl Iterator<Item = (&'a ObjectName, Overlaid<'a>)> {
         let names = self.by_resource.get(&of.resource).into_iter().flatten();
-        names.filter_map(move |(name, overlays)| Some((name, overlays.get(of)?)))
+        names.filter_map(move |(name, overlay)| Some((name, overlay.seen_in(of)?)))
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (&Representation, &ObjectName, &Overlay)> {
-        self.by_resource
-            .values()
-            .flatten()
-            .flat_map(|(name, overlays)| {
-                overlays
-                    .iter()
-                    .map(move |(of, overlay)| (of, name, overlay))
-            })
+    pub(super) fn find(&self, resource: &Resource, name: &ObjectName) -> Option<&Overlay> {
+        self.by_resource.get(resource)?.get(name)
     }
 
-    pub(super) fn take_unsaved(&mut self) -> BTreeSet<(Representation, ObjectName)> {
+    /// All overlays that are kept on disk.
+    pub(super) fn saved(&self) -> impl Iterator<Item = (&Resource, &ObjectName, &Overlay)> {
+        let kept = self.by_resource.iter().filter(|(it, _)| !it.is_lease());
+        kept.flat_map(|(resource, names)| {
+            let of_resource = names.iter();
+            of_resource.map(move |(name, overlay)| (resource, name, overlay))
+        })
+    }
+
+    fn note_unsaved(&mut self, resource: &Resource, name: &ObjectName) {
+        if !resource.is_lease() {
+            self.unsaved.insert((resource.clone(), name.clone()));
+        }
+    }
+
+    pub(super) fn take_unsaved(&mut self) -> BTreeSet<(Resource, ObjectName)> {
         std::mem::take(&mut self.unsaved)
     }
 
     pub(super) fn has_unsaved(&self) -> bool {
         !self.unsaved.is_empty()
+    }
+
+    /// How many objects have one.
+    pub(super) fn len(&self) -> usize {
+        self.by_resource.values().map(BTreeMap::len).sum()
     }
 }

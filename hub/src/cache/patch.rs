@@ -1,16 +1,16 @@
 //! What a patch of kubelet makes of a cached object, while the API server cannot be asked.
 //!
-//! Only JSON copies can be patched: nothing here can encode protobuf. Kubelet reads pods and nodes
-//! in protobuf, sends its patches in JSON, and needs no more than an answer that decodes. So the
-//! answer to such a patch is the cached object in the encoding asked for, unchanged; the result of
-//! the patch is laid over the JSON copy, if there is one, for those who read JSON. A protobuf copy
-//! stays as it was: kubelet does not learn its own status from it.
+//! Only JSON copies can be patched: nothing here can encode protobuf. The result is laid over the
+//! JSON copy, for those who read JSON, and is the answer, as kubelet reads JSON too. Kubelet itself
+//! reads pods and nodes in protobuf: that copy stays as it was. Without a JSON copy it is the answer
+//! to the patch, which kubelet takes as an acknowledgement; it sees that its status is not in it, and
+//! sends it again.
 
 mod strategic;
 
 use serde_json::{Map, Value};
 
-use crate::wire::{Encoding, Object, TypeMeta};
+use crate::wire::{Object, TypeMeta};
 
 /// How a patch is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,6 @@ pub(crate) enum PatchType {
 /// Why a patch was not applied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PatchError {
-    #[error("only JSON copies can be patched")]
-    Protobuf,
     #[error("read the object")]
     Object { source: serde_json::Error },
     #[error("read the patch")]
@@ -41,17 +39,14 @@ pub(crate) enum PatchError {
     Malformed { problem: &'static str },
 }
 
-/// The object after a patch. Its resource version stays: the API server has not seen the patch.
+/// The object, which is in JSON, after a patch. Its resource version stays: the API server has not
+/// seen the patch.
 pub(crate) fn patched(
     object: &Object,
     item_type: &TypeMeta,
-    encoding: Encoding,
     patch_type: PatchType,
     patch: &[u8],
 ) -> Result<Object, PatchError> {
-    if encoding != Encoding::Json {
-        return Err(PatchError::Protobuf);
-    }
     let original = read(&object.bytes).map_err(|source| PatchError::Object { source })?;
     let mut patch = read(patch).map_err(|source| PatchError::Patch { source })?;
     check_preconditions(object, &mut patch)?;
@@ -135,16 +130,10 @@ mod tests {
         }
     }
 
-    fn patch(encoding: Encoding, patch: &Value) -> Result<Value, PatchError> {
+    fn patch(patch: &Value) -> Result<Value, PatchError> {
         let pod = TypeMeta::new("v1", "Pod");
         let patch = patch.to_string();
-        let patched = patched(
-            &object(),
-            &pod,
-            encoding,
-            PatchType::StrategicMerge,
-            patch.as_bytes(),
-        )?;
+        let patched = patched(&object(), &pod, PatchType::StrategicMerge, patch.as_bytes())?;
         Ok(serde_json::from_slice(&patched.bytes).unwrap())
     }
 
@@ -197,10 +186,7 @@ mod tests {
 
     #[test]
     fn a_patch_keeps_the_identity_and_the_resource_version() {
-        let patch = patch(
-            Encoding::Json,
-            &json!({"metadata": {"uid": "u"}, "status": {"phase": "Failed"}}),
-        );
+        let patch = patch(&json!({"metadata": {"uid": "u"}, "status": {"phase": "Failed"}}));
         let expected = json!({
             "metadata": {"name": "a", "namespace": "default", "uid": "u", "resourceVersion": "7"},
             "status": {"phase": "Failed"},
@@ -210,15 +196,7 @@ mod tests {
 
     #[test]
     fn a_patch_of_another_incarnation_is_a_conflict() {
-        let patch = patch(Encoding::Json, &json!({"metadata": {"uid": "other"}}));
+        let patch = patch(&json!({"metadata": {"uid": "other"}}));
         assert!(matches!(patch, Err(PatchError::Conflict { field: "uid" })));
-    }
-
-    #[test]
-    fn a_protobuf_copy_is_not_patched() {
-        assert!(matches!(
-            patch(Encoding::Protobuf, &json!({})),
-            Err(PatchError::Protobuf)
-        ));
     }
 }

@@ -87,10 +87,10 @@ impl Cache {
                 None => batch.remove(Table::Grants, grant_key(&key)),
             }
         }
-        for (of, name) in self.overlays.take_unsaved() {
-            match self.overlays.find(&of, &name) {
-                Some(overlay) => put_overlay(&mut batch, &of, &name, overlay),
-                None => batch.remove(Table::Overlay, overlay_key(&of, &name)),
+        for (resource, name) in self.overlays.take_unsaved() {
+            match self.overlays.find(&resource, &name) {
+                Some(overlay) => put_overlay(&mut batch, &resource, &name, overlay),
+                None => batch.remove(Table::Overlay, overlay_key(&resource, &name)),
             }
         }
         put_document_changes(&mut batch, &mut self.documents);
@@ -116,8 +116,8 @@ impl Cache {
                 put_grant(&mut batch, key, *grant);
             }
         }
-        for (of, name, overlay) in self.overlays.all() {
-            put_overlay(&mut batch, of, name, overlay);
+        for (resource, name, overlay) in self.overlays.saved() {
+            put_overlay(&mut batch, resource, name, overlay);
         }
         put_documents(&mut batch, &self.documents, extent);
         batch
@@ -138,8 +138,8 @@ impl Cache {
             }
         }
         for (key, overlay) in rows.all(Table::Overlay) {
-            if let Some((of, name, overlay)) = parse_overlay(key, overlay) {
-                self.overlays.insert(&of, name, overlay);
+            if let Some((resource, name, overlay)) = parse_overlay(key, overlay) {
+                self.overlays.restore(resource, name, overlay);
             }
         }
         restore_documents(rows, &mut self.documents);

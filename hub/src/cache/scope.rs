@@ -90,6 +90,27 @@ impl Selection {
     }
 }
 
+impl fmt::Display for Selection {
+    /// For people.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.namespace, &self.name) {
+            (Some(namespace), Some(name)) => write!(f, "{namespace}/{name}")?,
+            (Some(namespace), None) => write!(f, "all in {namespace}")?,
+            (None, Some(name)) => f.write_str(name)?,
+            (None, None) => f.write_str("all")?,
+        }
+        for (what, selector) in [
+            ("labels", &self.label_selector),
+            ("fields", &self.field_selector),
+        ] {
+            if !selector.is_empty() {
+                write!(f, " with {what} {selector}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// One list scope: which objects, and how they are written. A GET is a scope with a name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Scope {
@@ -216,14 +237,14 @@ pub(crate) fn split<const N: usize>(text: &str) -> Option<[&str; N]> {
     fields.try_into().ok()
 }
 
-fn encoding_text(encoding: Encoding) -> &'static str {
+pub(super) fn encoding_text(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Json => "json",
         Encoding::Protobuf => "protobuf",
     }
 }
 
-fn parse_encoding(text: &str) -> Option<Encoding> {
+pub(super) fn parse_encoding(text: &str) -> Option<Encoding> {
     [Encoding::Json, Encoding::Protobuf]
         .into_iter()
         .find(|it| encoding_text(*it) == text)

@@ -345,16 +345,8 @@ fn a_snapshot_does_not_change_while_it_is_read() {
 fn an_overlay_is_seen_by_all_until_the_api_server_speaks_of_the_object() {
     let mut cache = cache();
     fill(&mut cache, &all(), 10, &[pod("a", 1), pod("b", 2)], at(0));
-    let written = Object {
-        bytes: "a, patched".into(),
-        ..pod("a", 1)
-    };
-    let overlay = Overlay::Object {
-        object: written,
-        item_type: pod_type(),
-    };
-    cache.overlay(&pods(), name("a"), overlay);
-    cache.overlay(&pods(), name("b"), Overlay::Deleted);
+    overlay(&mut cache, "a", Some("a, patched"));
+    overlay(&mut cache, "b", None);
     assert_eq!(listed(&mut cache, &all()), whole(10, &["a, patched"]));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "a, patched");
     assert_eq!(got(&mut cache, &NODE, &one("b")), "absent");

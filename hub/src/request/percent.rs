@@ -7,7 +7,7 @@ pub(super) fn decode_path(path: &str) -> Option<String> {
 
 /// The parameters of a query, decoded. As in Go, a pair with a bad escape or a semicolon is left
 /// out.
-pub(super) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
+pub(crate) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
     query
         .split('&')
         .filter(|pair| !pair.is_empty() && !pair.contains(';'))
@@ -15,6 +15,15 @@ pub(super) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> 
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
             Some((decode_query(key)?, decode_query(value)?))
         })
+}
+
+/// A value as it may stand in a query.
+pub(crate) fn encode(text: &str) -> String {
+    let encoded = text.bytes().map(|byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    });
+    encoded.collect()
 }
 
 fn decode_query(text: &str) -> Option<String> {
@@ -36,4 +45,17 @@ fn decode(text: &str, plain: impl Fn(u8) -> u8) -> Option<String> {
 fn digit(byte: u8) -> Option<u8> {
     let digit = char::from(byte).to_digit(16)?;
     u8::try_from(digit).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_encoded_value_is_decoded_to_itself() {
+        let path = "/api/v1/pods?labelSelector=a in (b,c)&x=ü%2B+;";
+        let query = format!("path={}", encode(path));
+        let decoded: Vec<_> = parameters(&query).collect();
+        assert_eq!(decoded, [("path".to_owned(), path.to_owned())]);
+    }
 }

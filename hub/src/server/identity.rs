@@ -1,10 +1,5 @@
 //! Who asks. A client certificate makes a program the node; a bearer token makes it whoever the API
-//! server takes it for.
-//!
-//! The owner of a token is read from the token itself, once the API server has accepted it: it has
-//! checked the signature, which covers the owner's name, and it answers 401 to a
-//! token that it does not accept, whatever it allows to strangers. A `TokenReview` would say the
-//! same, but nodes may not be allowed to ask for one.
+//! server takes it for, as [`super::review`] asks.
 
 use std::sync::Arc;
 
@@ -38,8 +33,10 @@ pub(crate) enum Proof {
 pub(crate) struct Token {
     /// SHA-256 in hex.
     pub(crate) digest: String,
-    /// Whose it is if the API server accepts it.
-    pub(crate) claimed: Identity,
+    /// Whose it is, once the API server accepts it for a request. `None`: nobody has said so.
+    pub(crate) owner: Option<Identity>,
+    /// When it says that it expires, in seconds since 1970.
+    pub(crate) expires: Option<u64>,
 }
 
 impl Proof {
@@ -48,14 +45,13 @@ impl Proof {
         if node {
             return Self::Node;
         }
-        let token = headers
-            .get(header::AUTHORIZATION)
-            .and_then(|value| value.to_str().ok())
-            .and_then(|value| value.split_once(' '))
-            .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        match token {
-            Some((_, token)) if !token.trim().is_empty() => Self::Token(Token::read(token.trim())),
-            Some(_) | None => Self::Nothing,
+        match bearer_token(headers) {
+            Some(token) => Self::Token(Token {
+                digest: HEXLOWER.encode(&Sha256::digest(token.as_bytes())),
+                owner: None,
+                expires: claims(token).and_then(|claims| claims.exp),
+            }),
+            None => Self::Nothing,
         }
     }
 
@@ -76,27 +72,35 @@ impl Proof {
     }
 }
 
-impl Token {
-    fn read(token: &str) -> Self {
-        let digest = HEXLOWER.encode(&Sha256::digest(token.as_bytes()));
-        let claimed = service_account(token).unwrap_or_else(|| {
-            // Of another kind: it has an identity of its own.
-            Identity::User(format!("token {digest}"))
-        });
-        Self { digest, claimed }
-    }
+/// The token in `Authorization: Bearer`.
+pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
 #[derive(Deserialize)]
 struct Claims {
+    #[serde(default)]
     sub: String,
+    exp: Option<u64>,
 }
 
-fn service_account(token: &str) -> Option<Identity> {
+fn claims(token: &str) -> Option<Claims> {
     let payload = token.split('.').nth(1)?;
     let claims = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
-    let (namespace, name) = claims.sub.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
+    serde_json::from_slice(&claims).ok()
+}
+
+/// Whom a token names. Its signature covers the name, and only the API server can check it.
+pub(crate) fn claimed(token: &str) -> Option<Identity> {
+    service_account(&claims(token)?.sub)
+}
+
+/// The service account with this name of a user.
+pub(crate) fn service_account(user: &str) -> Option<Identity> {
+    let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT)?.split_once(':')?;
     Some(Identity::ServiceAccount {
         namespace: namespace.to_owned(),
         name: name.to_owned(),
@@ -189,27 +193,22 @@ mod tests {
     #[test]
     fn the_token_of_a_service_account_names_it() {
         let payload = BASE64URL_NOPAD.encode(br#"{"sub":"system:serviceaccount:shop:cart"}"#);
-        let Proof::Token(token) = of_header(&format!("bearer head.{payload}.signature")) else {
-            panic!("that is a token");
-        };
         assert_eq!(
-            token.claimed,
-            Identity::ServiceAccount {
+            claimed(&format!("head.{payload}.signature")),
+            Some(Identity::ServiceAccount {
                 namespace: "shop".to_owned(),
                 name: "cart".to_owned()
-            }
+            })
         );
+        assert_eq!(claimed("opaque"), None);
     }
 
     #[test]
-    fn a_token_of_another_kind_is_nobody_else() {
-        let (Proof::Token(one), Proof::Token(other)) =
-            (of_header("Bearer a"), of_header("Bearer b"))
-        else {
-            panic!("these are tokens");
+    fn a_token_alone_is_nobody() {
+        let Proof::Token(token) = of_header("bearer a") else {
+            panic!("that is a token");
         };
-        assert_ne!(one.claimed, other.claimed);
-        assert_ne!(one.claimed, Identity::Node);
+        assert_eq!(token.owner, None);
     }
 
     #[test]

@@ -72,6 +72,11 @@ impl Batch {
         }
     }
 
+    /// Rows of this table that are not in the batch are removed.
+    pub(crate) fn replace(&mut self, table: Table) {
+        self.replaced.push(table);
+    }
+
     /// Writes a row.
     pub(crate) fn put(&mut self, table: Table, key: String, value: Vec<u8>) {
         self.rows.insert((table, key), Some(value));

@@ -1,5 +1,5 @@
-//! A fake API server: pods of one namespace with lists and watches in JSON, leases and tokens. It
-//! can be cut off, and can forget its history.
+//! A fake API server: pods of one namespace with lists and watches in JSON, some other objects, and
+//! tokens. It can be cut off, can forget its history, and notes with which credentials it was asked.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -15,8 +15,9 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{CertificateParams, KeyPair};
-use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -51,7 +52,15 @@ pub(super) struct Shared {
     pub(super) lists: AtomicUsize,
     /// Lists that were read as watches.
     pub(super) streamed_lists: AtomicUsize,
+    /// Items of the list of pods in another namespace.
+    pub(super) pods_of_shop: Mutex<String>,
+    /// Whose tokens these are. All others that it takes it does not review.
+    pub(super) owners: Mutex<BTreeMap<&'static str, &'static str>>,
+    /// Path, whether the connection had a certificate, and the token.
+    pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
     echoes: Mutex<JoinSet<()>>,
+    /// Bodies of the events that were created.
+    pub(super) events: watch::Sender<Vec<serde_json::Value>>,
 }
 
 impl FakeApi {
@@ -59,10 +68,16 @@ impl FakeApi {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = params.self_signed(&key).unwrap();
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate.der().clone()).unwrap();
+        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider())
+            .allow_unauthenticated()
+            .build()
+            .unwrap();
         let mut tls = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()
             .unwrap()
-            .with_no_client_auth()
+            .with_client_cert_verifier(clients)
             .with_single_cert(
                 vec![certificate.der().clone()],
                 PrivateKeyDer::Pkcs8(key.serialize_der().into()),
@@ -75,7 +90,11 @@ impl FakeApi {
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
             streamed_lists: AtomicUsize::new(0),
+            pods_of_shop: Mutex::default(),
+            owners: Mutex::default(),
+            asked: Mutex::default(),
             echoes: Mutex::default(),
+            events: watch::Sender::default(),
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}", listener.local_addr().unwrap());
@@ -106,10 +125,7 @@ impl FakeApi {
 
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub(super) fn happens(&self, word: &'static str, name: &str) {
-        self.shared.history.send_modify(|history| {
-            let version = 100 + history.len() as u64;
-            history.push((word, name.to_owned(), version));
-        });
+        self.shared.happens(word, name);
     }
 
     /// Forgets what happened: watches have to begin with a list.
@@ -132,10 +148,11 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };
+                let is_node = stream.get_ref().1.peer_certificates().is_some();
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = service_fn(|request| {
                     let shared = shared.clone();
-                    async move { Ok::<_, Infallible>(shared.answer(request)) }
+                    async move { Ok::<_, Infallible>(shared.answer(is_node, request).await) }
                 });
                 let stream = TokioIo::new(stream);
                 // The end of a connection is what the tests are about.
@@ -157,18 +174,42 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
 }
 
 impl Shared {
+    fn happens(&self, word: &'static str, name: &str) {
+        self.history.send_modify(|history| {
+            let version = 100 + history.len() as u64;
+            history.push((word, name.to_owned(), version));
+        });
+    }
+
     fn version(&self) -> u64 {
         99 + self.history.borrow().len() as u64
     }
 
-    fn answer(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(self: Arc<Self>, is_node: bool, request: Request<Incoming>) -> Response<Body> {
+        let token = request.headers().get("authorization");
+        let token = token.map(|value| value.to_str().unwrap().replace("Bearer ", ""));
+        let path = request.uri().path().to_owned();
+        self.asked
+            .lock()
+            .unwrap()
+            .push((path.clone(), is_node, token.clone()));
         if request.headers().contains_key("upgrade") {
             return self.echo(request);
         }
-        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or(""));
-        let bearer = request.headers().get("authorization");
-        if bearer.is_some_and(|value| value == "Bearer revoked") {
+        if token.as_deref() == Some("revoked") {
             return json(401, "{}".to_owned());
+        }
+        if request.method() == Method::POST && path.ends_with("/events") {
+            return self.take_event(request.into_body());
+        }
+        if path.ends_with("/tokenreviews") {
+            return self.review(is_node, request).await;
+        }
+        let query = request.uri().query().unwrap_or_default();
+        let path = &*path;
+        // Pods may read all but secrets.
+        if path.ends_with("/secrets/key") && !is_node {
+            return json(403, "{}".to_owned());
         }
         match (request.method(), path) {
             (&Method::GET, "/readyz") => json(200, "ok".to_owned()),
@@ -204,12 +245,67 @@ impl Shared {
                     None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
                 }
             }
+            (&Method::PATCH, path) if path.ends_with("/status") => {
+                let name = path.rsplit('/').nth(1).unwrap();
+                self.happens("MODIFIED", name);
+                json(200, Form::Object.alone(name, self.version()))
+            }
             (&Method::POST, "/api/v1/namespaces/default/serviceaccounts/app/token") => json(
                 201,
                 r#"{"kind":"TokenRequest","apiVersion":"authentication.k8s.io/v1","status":{"token":"real"}}"#
                     .to_owned(),
             ),
+            (&Method::POST, "/api/v1/namespaces/shop/serviceaccounts/cart/token") => {
+                json(201, "{}".to_owned())
+            }
+            (&Method::GET, "/api/v1/nodes") if is_node => list_of("Node", ""),
+            (&Method::GET, "/api/v1/namespaces/shop/pods") => {
+                list_of("Pod", &self.pods_of_shop.lock().unwrap())
+            }
+            (&Method::GET, "/api/v1/services") if query.contains("watch=true") => {
+                once(format!(
+                    "{{\"type\":\"MODIFIED\",\"object\":{KUBERNETES}}}\n"
+                ))
+            }
+            (&Method::GET, "/api/v1/services") => list_of("Service", KUBERNETES),
+            (&Method::GET, "/api/v1/namespaces/default/services/kubernetes") => {
+                json(200, KUBERNETES.to_owned())
+            }
+            (&Method::GET, "/api/v1/namespaces/shop/configmaps/kube-root-ca.crt") => json(
+                200,
+                r#"{"kind":"ConfigMap","apiVersion":"v1","metadata":{"name":"kube-root-ca.crt","namespace":"shop","resourceVersion":"50"},"data":{"ca.crt":"of the cluster\n"}}"#.to_owned(),
+            ),
+            (&Method::GET, "/api/v1/namespaces/shop/secrets/key") => json(
+                200,
+                r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"key","namespace":"shop","resourceVersion":"50"},"data":{}}"#.to_owned(),
+            ),
             _ => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+        }
+    }
+
+    fn take_event(self: Arc<Self>, body: Incoming) -> Response<Body> {
+        let taken = self.clone();
+        self.echoes.lock().unwrap().spawn(async move {
+            let body = body.collect().await.unwrap().to_bytes();
+            let event = serde_json::from_slice(&body).unwrap();
+            taken.events.send_modify(|events| events.push(event));
+        });
+        json(201, "{}".to_owned())
+    }
+
+    /// Whose a token is. It says so to the node only.
+    async fn review(&self, is_node: bool, request: Request<Incoming>) -> Response<Body> {
+        let body = request.into_body().collect().await.unwrap().to_bytes();
+        let review: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        let owners = self.owners.lock().unwrap();
+        match owners.get(review["spec"]["token"].as_str().unwrap()) {
+            Some(owner) if is_node => json(
+                201,
+                format!(
+                    r#"{{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{{"authenticated":true,"user":{{"username":"{owner}"}}}}}}"#
+                ),
+            ),
+            Some(_) | None => json(403, "{}".to_owned()),
         }
     }
 
@@ -353,6 +449,28 @@ impl Form {
         };
         format!(r#"{{{head},"metadata":{{"resourceVersion":"{version}"}},{pods}}}"#)
     }
+}
+
+/// The service of the API server.
+const KUBERNETES: &str = r#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"kubernetes","namespace":"default","resourceVersion":"50"},"spec":{"ports":[{"name":"https","port":443}],"clusterIP":"10.96.0.1"}}"#;
+
+fn list_of(kind: &str, items: &str) -> Response<Body> {
+    json(
+        200,
+        format!(
+            r#"{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"50"}},"items":[{items}]}}"#
+        ),
+    )
+}
+
+/// A watch with one event, which goes on.
+fn once(event: String) -> Response<Body> {
+    let event = Ok::<_, crate::upstream::BodyError>(Frame::data(Bytes::from(event)));
+    let events = stream::iter([event]).chain(stream::pending());
+    let mut answer = Response::new(StreamBody::new(events).boxed_unsync());
+    let json = http::HeaderValue::from_static("application/json");
+    answer.headers_mut().insert("content-type", json);
+    answer
 }
 
 fn pod(name: &str, version: u64) -> String {

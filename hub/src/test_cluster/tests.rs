@@ -217,29 +217,13 @@ async fn after_a_restart_without_a_link_the_memory_is_the_same() {
 }
 
 #[tokio::test]
-async fn without_a_link_kubelet_renews_its_lease_and_gets_the_last_real_token() {
-    const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n";
-    const TOKEN: &str = "/api/v1/namespaces/default/serviceaccounts/app/token";
-    let cluster = with_listed_pods().await;
-    let kubelet = cluster.kubelet();
-    let live = kubelet.write("POST", TOKEN, r#"{"spec":{}}"#).await;
-    assert_eq!(live.0, 201);
-    cluster.cut().await;
-    assert_eq!(kubelet.write("POST", TOKEN, r#"{"spec":{}}"#).await, live);
-    let another = kubelet.write("POST", TOKEN, r#"{"spec":{"audiences":["x"]}}"#);
-    assert_eq!(another.await.0, 503, "no token is made here");
-    let lease = r#"{"kind":"Lease","metadata":{"name":"n"}}"#;
-    assert_eq!(
-        kubelet.write("PUT", LEASE, lease).await,
-        (200, lease.to_owned())
-    );
-    assert_eq!(kubelet.write("POST", PODS, "{}").await.0, 503);
-}
-
-#[tokio::test]
 async fn an_upgrade_passes_bytes_both_ways() {
     let cluster = with_listed_pods().await;
-    let connector = cluster.connector(Some(cluster.kubelet_identity()), Protocols::Http1);
+    let connector = cluster.connector(
+        &cluster.address,
+        Some(cluster.kubelet_identity()),
+        Protocols::Http1,
+    );
     let stream = connector.connect().await.unwrap();
     let (mut sender, connection) = http1::handshake(stream).await.unwrap();
     let mut tasks = JoinSet::new();

@@ -94,6 +94,15 @@ impl CloudIdentity {
         own.is_some() && own == public_key(certificate)
     }
 
+    /// The node that the certificate names. `None`: there is no certificate, or not one of a node.
+    pub(crate) fn node_name(&self) -> Option<String> {
+        let current = self.current()?;
+        let (_, leaf) = X509Certificate::from_der(current.cert.first()?).ok()?;
+        let name = leaf.subject().iter_common_name().next()?;
+        let node = name.as_str().ok()?.strip_prefix("system:node:")?;
+        Some(node.to_owned())
+    }
+
     fn is_local(&self, certificate: &CertificateDer<'_>) -> bool {
         let issuer = X509Certificate::from_der(certificate);
         let local = X509Certificate::from_der(&self.local_authority);

@@ -71,7 +71,7 @@ impl Upstream {
         let stream = connector.connect().await?;
         let (mut sender, connection) = http1::handshake(stream).await?;
         let client = hyper::upgrade::on(&mut request);
-        self.prepare(&mut request);
+        self.prepare(credential, &mut request);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // Its end is an error or an end for the request too, which reports it.
@@ -104,8 +104,11 @@ impl Upstream {
         }))
     }
 
-    /// Keeps the headers of the upgrade, and names the API server as host.
-    fn prepare(&self, request: &mut Request<Body>) {
+    /// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
+    fn prepare(&self, credential: Credential, request: &mut Request<Body>) {
+        if credential == Credential::Node {
+            request.headers_mut().remove(header::AUTHORIZATION);
+        }
         let path = request.uri().path_and_query().cloned();
         if let Some(path) = path {
             *request.uri_mut() = path.into();

@@ -1,6 +1,7 @@
 //! One client's watch, from its first event to its end. It is the body of the answer: when the
 //! client goes, all of it goes.
 
+mod overlays;
 mod relist;
 
 use std::collections::VecDeque;
@@ -16,9 +17,11 @@ use hyper::body::{Frame, Incoming};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use self::overlays::ToldOverlays;
 use super::position::{Position, resumed};
 use crate::answers::local;
 use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
+use crate::filters::Filter;
 use crate::metrics::Splice;
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
@@ -98,10 +101,15 @@ pub(crate) struct Session {
     state: State,
     position: Position,
     item_type: Option<TypeMeta>,
-    /// All that the client has, if that is known: from a cut to the first event after it.
+    /// All that the client has, if that is known: from a cut to the first event after it. Without
+    /// local writes, which are in `overlays`.
     had: Option<Snapshot>,
+    overlays: ToldOverlays,
+    local_writes: watch::Receiver<()>,
     /// What the client is to get next.
     out: VecDeque<Bytes>,
+    /// What its client sees otherwise than the API server says it.
+    filter: Option<Filter>,
     link: watch::Receiver<LinkStatus>,
     /// When a client that asked for an end expects it.
     ends_at: Option<Instant>,
@@ -123,6 +131,8 @@ impl Session {
         };
         let position = Position::of_request(options);
         let mut session = Self::new(client, position);
+        session.suppose_overlays();
+        session.take_overlays_back();
         session.go_live(body, start);
         session
     }
@@ -137,8 +147,9 @@ impl Session {
         if told {
             session.tell_members(known);
             session.position = Position::At(version);
+            session.overlays.note_all(known);
         }
-        session.note_what_client_has();
+        session.fall_silent();
         session
     }
 
@@ -151,7 +162,10 @@ impl Session {
             position,
             item_type: None,
             had: None,
+            overlays: ToldOverlays::default(),
+            local_writes: client.hub.memory.local_writes(),
             out: VecDeque::new(),
+            filter: client.hub.filters.of(Some(&client.reader), &client.read),
             link: client.hub.upstream.link.subscribe(),
             ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
             started: now,
@@ -270,7 +284,15 @@ impl Session {
         } else {
             self.item_type = Some(event.type_meta);
         }
-        self.out.push_back(bytes);
+        self.tell(bytes);
+    }
+
+    /// Appends an event to what the client is to get.
+    fn tell(&mut self, event: Bytes) {
+        self.out.push_back(match &self.filter {
+            Some(filter) => filter.event(event),
+            None => event,
+        });
     }
 
     fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
@@ -279,6 +301,9 @@ impl Session {
             live.begun.extend_from_slice(rest);
             self.out.push_back(live.begun.freeze());
             self.state = State::Raw(live.body);
+            if let Some(filter) = &self.filter {
+                filter.failed();
+            }
             let hub = &self.client.hub;
             hub.metrics.copy_is_behind(reason);
             hub.memory.lock().cache.mark_behind(&self.client.read.scope);
@@ -302,7 +327,12 @@ impl Session {
 
     fn lost(&mut self) {
         self.state = State::Silent;
+        self.fall_silent();
+    }
+
+    fn fall_silent(&mut self) {
         self.note_what_client_has();
+        self.local_writes.mark_changed();
     }
 
     /// The set is what the client has if both have come to the same resource version.
@@ -312,12 +342,14 @@ impl Session {
         } = &self.client;
         if self.had.is_none() {
             let known = local::snapshot(&hub.memory, reader, read);
-            self.had =
-                known.filter(|known| self.position == Position::At(known.head.resource_version));
+            self.had = known
+                .filter(|known| self.position == Position::At(known.head.resource_version))
+                .map(Snapshot::without_overlays);
         }
     }
 
-    /// While nothing comes: bookmarks, until the watch is open again or its time is over.
+    /// While nothing comes: local writes and bookmarks, until the watch is open again or its time is
+    /// over.
     async fn wait_and_resume(&mut self) {
         let Position::At(version) = self.position else {
             // The client has a part of what exists. It starts again.
@@ -325,10 +357,11 @@ impl Session {
             return;
         };
         let mut link = self.link.clone();
-        let (was_up, pause) = (link.borrow().is_up(), self.retry.wait());
+        let was_up = link.borrow().is_up();
+        let pause = was_up.then(|| self.retry.wait());
         let spread = jittered(self.client.spread());
         let due = async move {
-            if was_up {
+            if let Some(pause) = pause {
                 sleep(pause).await;
             }
             // Its sender lives as long as the client's hub.
@@ -345,6 +378,13 @@ impl Session {
                 () = &mut over => {
                     self.state = State::Ended;
                     return;
+                }
+                // Its sender lives as long as the client's hub.
+                Ok(()) = self.local_writes.changed() => {
+                    self.tell_overlays(version);
+                    if !self.out.is_empty() {
+                        return;
+                    }
                 }
                 () = sleep_until(self.next_bookmark) => {
                     self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
@@ -386,6 +426,7 @@ impl Session {
             StatusCode::OK if is_encoded_as(answer.headers(), client.encoding()) => {
                 metrics.spliced(Splice::Resumed);
                 self.retry.reset();
+                self.take_overlays_back();
                 self.go_live(answer.into_body(), WatchStart::At(version));
             }
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
@@ -396,7 +437,10 @@ impl Session {
                     "the API server refuses this watch now",
                 );
             }
-            StatusCode::GONE => self.state = State::Forgotten,
+            StatusCode::GONE => {
+                self.take_overlays_back();
+                self.state = State::Forgotten;
+            }
             // A later try may be answered otherwise; this one said nothing about the watch.
             _ => {}
         }
@@ -424,7 +468,7 @@ impl Session {
                 type_meta: known.item_type.clone(),
                 object: object.clone(),
             };
-            self.out.push_back(event.frame(encoding));
+            self.tell(event.frame(encoding));
         }
         if self.client.read.options.send_initial_events {
             self.tell_bookmark(known.head.resource_version, true);

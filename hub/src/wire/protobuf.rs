@@ -3,21 +3,22 @@
 //!
 //! The numbers are those of `generated.proto` in apimachinery (`pkg/runtime`, `pkg/apis/meta/v1`).
 
+pub(super) mod edit;
 pub(super) mod events;
-mod field;
+pub(super) mod field;
 pub(super) mod list;
 pub(super) mod object;
 pub(super) mod write;
 
 /// What every body but a watch begins with. In a watch, every object does.
-const MAGIC: &[u8] = b"k8s\0";
+pub(super) const MAGIC: &[u8] = b"k8s\0";
 
 /// `runtime.Unknown`, the envelope of an object.
-mod unknown {
-    pub(super) const TYPE_META: u64 = 1;
-    pub(super) const RAW: u64 = 2;
-    pub(super) const CONTENT_ENCODING: u64 = 3;
-    pub(super) const CONTENT_TYPE: u64 = 4;
+pub(super) mod unknown {
+    pub(in crate::wire) const TYPE_META: u64 = 1;
+    pub(in crate::wire) const RAW: u64 = 2;
+    pub(in crate::wire) const CONTENT_ENCODING: u64 = 3;
+    pub(in crate::wire) const CONTENT_TYPE: u64 = 4;
 }
 
 /// `runtime.TypeMeta`
@@ -27,9 +28,9 @@ mod type_meta {
 }
 
 /// A list of any kind.
-mod list_fields {
-    pub(super) const METADATA: u64 = 1;
-    pub(super) const ITEMS: u64 = 2;
+pub(super) mod list_fields {
+    pub(in crate::wire) const METADATA: u64 = 1;
+    pub(in crate::wire) const ITEMS: u64 = 2;
 }
 
 /// `meta.v1.ListMeta`
@@ -40,17 +41,24 @@ mod list_meta {
 }
 
 /// `metadata` of an object of any kind.
-const METADATA: u64 = 1;
+pub(super) const METADATA: u64 = 1;
 
 /// `meta.v1.ObjectMeta`
-mod object_meta {
-    pub(super) const NAME: u64 = 1;
-    pub(super) const NAMESPACE: u64 = 3;
-    pub(super) const UID: u64 = 5;
-    pub(super) const RESOURCE_VERSION: u64 = 6;
-    pub(super) const LABELS: u64 = 11;
-    pub(super) const ANNOTATIONS: u64 = 12;
-    pub(super) const MANAGED_FIELDS: u64 = 17;
+pub(super) mod object_meta {
+    pub(in crate::wire) const NAME: u64 = 1;
+    pub(in crate::wire) const NAMESPACE: u64 = 3;
+    pub(in crate::wire) const UID: u64 = 5;
+    pub(in crate::wire) const RESOURCE_VERSION: u64 = 6;
+    pub(in crate::wire) const CREATION_TIMESTAMP: u64 = 8;
+    pub(in crate::wire) const LABELS: u64 = 11;
+    pub(in crate::wire) const ANNOTATIONS: u64 = 12;
+    pub(in crate::wire) const MANAGED_FIELDS: u64 = 17;
+}
+
+/// `meta.v1.Time`
+mod time_fields {
+    pub(super) const SECONDS: u64 = 1;
+    pub(super) const NANOS: u64 = 2;
 }
 
 /// An entry of a map of strings.
@@ -60,10 +68,10 @@ mod map_entry {
 }
 
 /// `meta.v1.WatchEvent`, and the `RawExtension` in it.
-mod watch_event {
-    pub(super) const TYPE: u64 = 1;
-    pub(super) const OBJECT: u64 = 2;
-    pub(super) const OBJECT_RAW: u64 = 1;
+pub(super) mod watch_event {
+    pub(in crate::wire) const TYPE: u64 = 1;
+    pub(in crate::wire) const OBJECT: u64 = 2;
+    pub(in crate::wire) const OBJECT_RAW: u64 = 1;
 }
 
 /// `meta.v1.Status`, and the `StatusDetails` in it.

@@ -11,7 +11,10 @@ use super::split::{EventSplitter, ListSplitter, SplitError};
 use super::{Encoding, Event, ListHead, Object, Shape};
 
 /// The items and the head of a list that arrives at once.
-fn split_list(encoding: Encoding, mut body: &[u8]) -> Result<(Vec<Object>, ListHead), SplitError> {
+pub(crate) fn split_list(
+    encoding: Encoding,
+    mut body: &[u8],
+) -> Result<(Vec<Object>, ListHead), SplitError> {
     let mut splitter = ListSplitter::new(encoding, Shape::Object);
     let mut items = Vec::new();
     while let Some(item) = splitter.next_item(&mut body)? {

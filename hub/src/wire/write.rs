@@ -109,6 +109,18 @@ impl Object {
         }
     }
 
+    /// An annotation; `None`: the object has it not.
+    pub(crate) fn annotation(
+        &self,
+        encoding: Encoding,
+        name: &str,
+    ) -> Result<Option<String>, SplitError> {
+        match encoding {
+            Encoding::Json => json::object::annotation(&self.bytes, name),
+            Encoding::Protobuf => Ok(protobuf::object::annotations(&self.bytes)?.remove(name)),
+        }
+    }
+
     /// The labels, for selectors.
     pub(crate) fn labels(&self, encoding: Encoding) -> Result<Labels, SplitError> {
         match encoding {

@@ -1,5 +1,6 @@
 //! Objects, grants and overlays as rows.
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
@@ -7,8 +8,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::cache::grants::{Grant, GrantKey};
 use crate::cache::objects::{ObjectVersion, name_of};
-use crate::cache::scope::{join, split};
-use crate::cache::{Identity, ObjectName, Overlay, Representation, Scope, Verb, Verdict};
+use crate::cache::overlay::{Overlay, Written};
+use crate::cache::scope::{encoding_text, join, parse_encoding, split};
+use crate::cache::{Identity, ObjectName, Representation, Resource, Scope, Verb, Verdict};
 use crate::store::{Batch, Table};
 use crate::wire::{Encoding, Metadata, Object, Shape, TypeMeta};
 
@@ -19,13 +21,20 @@ struct SavedGrant {
     at: u64,
 }
 
-/// The first line of an overlay; the bytes follow.
+/// The first line of an overlay; the bytes of the objects follow in their order.
 #[derive(Debug, Serialize, Deserialize)]
 struct SavedOverlay {
-    deleted: bool,
+    replaced: bool,
+    written: Vec<SavedWritten>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct SavedWritten {
+    encoding: String,
     uid: String,
     resource_version: u64,
     item_type: (String, String),
+    length: usize,
 }
 
 pub(super) fn put_object(batch: &mut Batch, of: &Representation, object: &Object) {
@@ -104,63 +113,59 @@ pub(super) fn parse_grant(key: &str, value: &[u8]) -> Option<(GrantKey, Grant)> 
 
 pub(super) fn put_overlay(
     batch: &mut Batch,
-    of: &Representation,
+    resource: &Resource,
     name: &ObjectName,
     overlay: &Overlay,
 ) {
-    let (saved, bytes) = match overlay {
-        Overlay::Object { object, item_type } => (
-            SavedOverlay {
-                deleted: false,
-                uid: object.metadata.uid.clone(),
-                resource_version: object.metadata.resource_version,
-                item_type: type_pair(item_type),
-            },
-            object.bytes.clone(),
-        ),
-        Overlay::Deleted => (
-            SavedOverlay {
-                deleted: true,
-                uid: String::new(),
-                resource_version: 0,
-                item_type: (String::new(), String::new()),
-            },
-            Bytes::new(),
-        ),
+    let written = overlay.written.iter().map(|(encoding, it)| SavedWritten {
+        encoding: encoding_text(*encoding).to_owned(),
+        uid: it.object.metadata.uid.clone(),
+        resource_version: it.object.metadata.resource_version,
+        item_type: type_pair(&it.item_type),
+        length: it.object.bytes.len(),
+    });
+    let saved = SavedOverlay {
+        replaced: overlay.replaced,
+        written: written.collect(),
     };
+    let bytes: Vec<_> = overlay
+        .written
+        .values()
+        .map(|it| &*it.object.bytes)
+        .collect();
     let line = String::from_utf8_lossy(&json(&saved)).into_owned();
     batch.put(
         Table::Overlay,
-        overlay_key(of, name),
-        with_line(&line, &bytes),
+        overlay_key(resource, name),
+        with_line(&line, &bytes.concat()),
     );
 }
 
-pub(super) fn parse_overlay(
-    key: &str,
-    value: &[u8],
-) -> Option<(Representation, ObjectName, Overlay)> {
-    let (at, _) = key.match_indices('\u{1f}').nth(4)?;
-    let of = Representation::parse(&key[..at])?;
-    let [namespace, name] = split(&key[at + 1..])?;
-    let name = ObjectName {
-        namespace: namespace.to_owned(),
-        name: name.to_owned(),
+pub(super) fn parse_overlay(key: &str, value: &[u8]) -> Option<(Resource, ObjectName, Overlay)> {
+    let [group, version, resource, namespace, name] = split(key)?.map(str::to_owned);
+    let resource = Resource {
+        group,
+        version,
+        resource,
     };
-    let (line, bytes) = split_line(value)?;
+    let name = ObjectName { namespace, name };
+    let (line, mut rest) = split_line(value)?;
     let saved: SavedOverlay = serde_json::from_str(line).ok()?;
-    if saved.deleted {
-        return Some((of, name, Overlay::Deleted));
+    let mut overlay = Overlay {
+        replaced: saved.replaced,
+        ..Overlay::default()
+    };
+    for it in saved.written {
+        let (bytes, others) = rest.split_at_checked(it.length)?;
+        rest = others;
+        let written = Written {
+            object: Arc::new(object(&name, it.uid, it.resource_version, bytes)),
+            item_type: parse_type(it.item_type),
+        };
+        let encoding = parse_encoding(&it.encoding)?;
+        overlay.written.insert(encoding, written);
     }
-    let object = object(&name, saved.uid, saved.resource_version, bytes);
-    Some((
-        of,
-        name,
-        Overlay::Object {
-            object,
-            item_type: parse_type(saved.item_type),
-        },
-    ))
+    rest.is_empty().then_some((resource, name, overlay))
 }
 
 pub(super) fn object_key(version: &ObjectVersion) -> String {
@@ -188,8 +193,13 @@ pub(super) fn grant_key(key: &GrantKey) -> String {
     join(&[&key.identity.to_string(), key.verb.text(), &scope.text()])
 }
 
-pub(super) fn overlay_key(of: &Representation, name: &ObjectName) -> String {
-    join(&[&of.text(), &name.namespace, &name.name])
+pub(super) fn overlay_key(resource: &Resource, name: &ObjectName) -> String {
+    let Resource {
+        group,
+        version,
+        resource,
+    } = resource;
+    join(&[group, version, resource, &name.namespace, &name.name])
 }
 
 pub(super) fn with_line(line: &str, bytes: &[u8]) -> Vec<u8> {

@@ -34,9 +34,19 @@ impl FieldSelector {
 
     /// `None`: it names a field other than `metadata.name` and `metadata.namespace`.
     pub(crate) fn matches(&self, metadata: &Metadata) -> Option<bool> {
+        self.matches_fields(|field| match field {
+            "metadata.name" => Some(metadata.name.clone()),
+            "metadata.namespace" => Some(metadata.namespace.clone()),
+            _ => None,
+        })
+    }
+
+    /// `None`: it names a field whose value is not known.
+    pub(crate) fn matches_fields(&self, value_of: impl Fn(&str) -> Option<String>) -> Option<bool> {
         let mut all = true;
         for requirement in &self.requirements {
-            all &= requirement.is_met_by(metadata)?;
+            let value = value_of(&requirement.field)?;
+            all &= (value == requirement.value) == (requirement.operator == Operator::Equal);
         }
         Some(all)
     }
@@ -48,17 +58,6 @@ impl FieldSelector {
         };
         let found = self.requirements.iter().find(is_name)?;
         Some(&found.value)
-    }
-}
-
-impl Requirement {
-    fn is_met_by(&self, metadata: &Metadata) -> Option<bool> {
-        let value = match &*self.field {
-            "metadata.name" => &metadata.name,
-            "metadata.namespace" => &metadata.namespace,
-            _ => return None,
-        };
-        Some((*value == self.value) == (self.operator == Operator::Equal))
     }
 }
 

@@ -73,6 +73,7 @@ impl Session {
         }
         self.fill(answer.into_body()).await?;
         local::snapshot(&client.hub.memory, &client.reader, &client.read)
+            .map(Snapshot::without_overlays)
             .ok_or(RelistError::NotKept)
     }
 
@@ -110,7 +111,7 @@ impl Session {
                 type_meta: present.item_type.clone(),
                 object: object.clone(),
             };
-            self.out.push_back(event.frame(encoding));
+            self.tell(event.frame(encoding));
         }
         self.tell_bookmark(present.head.resource_version, false);
     }

@@ -35,6 +35,15 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     })
 }
 
+/// The metadata of an object; empty if it has none.
+pub(in crate::wire) fn metadata(object: &[u8]) -> Result<Metadata, SplitError> {
+    let mut metadata = Metadata::default();
+    if let Some(value) = member(object, "metadata")? {
+        read_metadata(value, &mut metadata)?;
+    }
+    Ok(metadata)
+}
+
 fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError> {
     for member in Members::of(json)? {
         let value = &json[member.value.clone()];
@@ -77,7 +86,7 @@ pub(in crate::wire) fn labels(object: &[u8]) -> Result<Labels, SplitError> {
 }
 
 /// An annotation.
-pub(super) fn annotation(object: &[u8], name: &str) -> Result<Option<String>, SplitError> {
+pub(in crate::wire) fn annotation(object: &[u8], name: &str) -> Result<Option<String>, SplitError> {
     let Some(annotations) = metadata_member(object, "annotations")? else {
         return Ok(None);
     };
@@ -93,7 +102,10 @@ fn metadata_member<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>,
 }
 
 /// The value of a member. Of several with the same key the last one counts, as in Go.
-pub(super) fn member<'a>(object: &'a [u8], name: &str) -> Result<Option<&'a [u8]>, SplitError> {
+pub(in crate::wire) fn member<'a>(
+    object: &'a [u8],
+    name: &str,
+) -> Result<Option<&'a [u8]>, SplitError> {
     let found = Members::of(object)?
         .filter(|member| member.is(object, name))
         .last();

@@ -122,10 +122,10 @@ impl ValueBuffer {
 
 /// `key: value` in an object, as ranges of the object's bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Member {
+pub(in crate::wire) struct Member {
     /// With its quotes.
     key: Range<usize>,
-    pub(super) value: Range<usize>,
+    pub(in crate::wire) value: Range<usize>,
 }
 
 impl Member {
@@ -140,20 +140,20 @@ impl Member {
     }
 
     /// Whether the decoded key of this member of `object` is `name`.
-    pub(super) fn is(&self, object: &[u8], name: &str) -> bool {
+    pub(in crate::wire) fn is(&self, object: &[u8], name: &str) -> bool {
         self.key(object).is_ok_and(|key| key == name)
     }
 }
 
 /// The members of an object that [`check`] has found to be JSON. `null` has no members.
 #[derive(Debug)]
-pub(super) struct Members<'a> {
+pub(in crate::wire) struct Members<'a> {
     object: &'a [u8],
     position: usize,
 }
 
 impl<'a> Members<'a> {
-    pub(super) fn of(object: &'a [u8]) -> Result<Self, SplitError> {
+    pub(in crate::wire) fn of(object: &'a [u8]) -> Result<Self, SplitError> {
         let position = match object.first() {
             Some(b'{') => 1,
             Some(b'n') => object.len(),
@@ -194,20 +194,51 @@ impl Iterator for Members<'_> {
     }
 }
 
+/// The elements of an array that [`check`] has found to be JSON, as ranges of its bytes. `null` has
+/// none.
+#[derive(Debug)]
+pub(in crate::wire) struct Elements<'a>(Members<'a>);
+
+impl<'a> Elements<'a> {
+    pub(in crate::wire) fn of(array: &'a [u8]) -> Result<Self, SplitError> {
+        let position = match array.first() {
+            Some(b'[') => 1,
+            Some(b'n') => array.len(),
+            Some(_) | None => {
+                return Err(SplitError::Json {
+                    expected: "an array",
+                });
+            }
+        };
+        Ok(Self(Members {
+            object: array,
+            position,
+        }))
+    }
+}
+
+impl Iterator for Elements<'_> {
+    type Item = Range<usize>;
+
+    fn next(&mut self) -> Option<Range<usize>> {
+        self.0.value()
+    }
+}
+
 /// Whether `value` is one JSON value.
-pub(super) fn check(value: &[u8]) -> Result<(), SplitError> {
+pub(in crate::wire) fn check(value: &[u8]) -> Result<(), SplitError> {
     serde_json::from_slice::<IgnoredAny>(value)
         .map(|_| ())
         .map_err(|_| SplitError::Json { expected: "JSON" })
 }
 
 /// Refuses a value that nests too deep. The values of a [`ValueBuffer`] do not.
-pub(super) fn check_depth(value: &[u8]) -> Result<(), SplitError> {
+pub(in crate::wire) fn check_depth(value: &[u8]) -> Result<(), SplitError> {
     ValueScanner::default().end(value).map(|_| ())
 }
 
 /// The text of a string.
-pub(super) fn text(string: &[u8]) -> Result<Cow<'_, str>, SplitError> {
+pub(in crate::wire) fn text(string: &[u8]) -> Result<Cow<'_, str>, SplitError> {
     let plain = string
         .strip_prefix(b"\"")
         .and_then(|rest| rest.strip_suffix(b"\""))
@@ -224,7 +255,7 @@ pub(super) fn text(string: &[u8]) -> Result<Cow<'_, str>, SplitError> {
 }
 
 /// `chunk` without the whitespace at its start.
-pub(super) fn trim_start(chunk: &[u8]) -> &[u8] {
+pub(in crate::wire) fn trim_start(chunk: &[u8]) -> &[u8] {
     let length = chunk
         .iter()
         .take_while(|byte| is_whitespace(**byte))

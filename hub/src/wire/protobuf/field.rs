@@ -62,7 +62,7 @@ impl Varint {
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Value<'a> {
+pub(in crate::wire) enum Value<'a> {
     Varint(u64),
     Bytes(&'a [u8]),
     Fixed,
@@ -70,16 +70,16 @@ pub(super) enum Value<'a> {
 
 /// One field of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Field<'a> {
-    pub(super) number: u64,
-    pub(super) value: Value<'a>,
+pub(in crate::wire) struct Field<'a> {
+    pub(in crate::wire) number: u64,
+    pub(in crate::wire) value: Value<'a>,
     /// Tag and value as they were.
-    pub(super) whole: &'a [u8],
+    pub(in crate::wire) whole: &'a [u8],
 }
 
 impl<'a> Field<'a> {
     /// The bytes, if this field has the number and is of bytes.
-    pub(super) fn bytes(&self, number: u64) -> Option<&'a [u8]> {
+    pub(in crate::wire) fn bytes(&self, number: u64) -> Option<&'a [u8]> {
         match self.value {
             Value::Bytes(bytes) if self.number == number => Some(bytes),
             Value::Bytes(_) | Value::Varint(_) | Value::Fixed => None,
@@ -89,12 +89,12 @@ impl<'a> Field<'a> {
 
 /// The fields of a complete message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub(in crate::wire) struct Fields<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(message: &'a [u8]) -> Self {
+    pub(in crate::wire) fn of(message: &'a [u8]) -> Self {
         Self { rest: message }
     }
 
@@ -152,7 +152,7 @@ pub(super) fn text(bytes: &[u8]) -> Result<String, SplitError> {
         .map_err(|_| malformed("UTF-8"))
 }
 
-pub(super) fn malformed(expected: &'static str) -> SplitError {
+pub(in crate::wire) fn malformed(expected: &'static str) -> SplitError {
     SplitError::Protobuf { expected }
 }
 
@@ -172,13 +172,13 @@ pub(super) fn put_length(out: &mut Vec<u8>, number: u64, length: u64) {
 }
 
 /// Appends a field of bytes.
-pub(super) fn put_bytes(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
+pub(in crate::wire) fn put_bytes(out: &mut Vec<u8>, number: u64, bytes: &[u8]) {
     put_length(out, number, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
 /// Appends a field with a number.
-pub(super) fn put_number(out: &mut Vec<u8>, number: u64, value: u64) {
+pub(in crate::wire) fn put_number(out: &mut Vec<u8>, number: u64, value: u64) {
     put_varint(out, number << 3);
     put_varint(out, value);
 }

@@ -86,20 +86,40 @@ fn put_metadata(
             continue;
         }
         kept.extend_from_slice(inner.whole);
-        if let Some(bytes) = inner.bytes(object_meta::NAME) {
-            metadata.name = text(bytes)?;
-        } else if let Some(bytes) = inner.bytes(object_meta::NAMESPACE) {
-            metadata.namespace = text(bytes)?;
-        } else if let Some(bytes) = inner.bytes(object_meta::UID) {
-            metadata.uid = text(bytes)?;
-        } else if let Some(bytes) = inner.bytes(object_meta::RESOURCE_VERSION) {
-            metadata.resource_version = resource_version(&text(bytes)?)?;
-        }
+        read_metadata(&inner, metadata)?;
     }
     if kept.len() == message.len() {
         out.extend_from_slice(field.whole);
     } else {
         put_bytes(out, METADATA, &kept);
+    }
+    Ok(())
+}
+
+/// The metadata of an object; empty if it has none.
+pub(in crate::wire) fn metadata(object: &[u8]) -> Result<Metadata, SplitError> {
+    let mut metadata = Metadata::default();
+    for field in Fields::of(object) {
+        let Some(message) = field?.bytes(METADATA) else {
+            continue;
+        };
+        for inner in Fields::of(message) {
+            read_metadata(&inner?, &mut metadata)?;
+        }
+    }
+    Ok(metadata)
+}
+
+/// Reads a field of the metadata.
+fn read_metadata(field: &Field<'_>, metadata: &mut Metadata) -> Result<(), SplitError> {
+    if let Some(bytes) = field.bytes(object_meta::NAME) {
+        metadata.name = text(bytes)?;
+    } else if let Some(bytes) = field.bytes(object_meta::NAMESPACE) {
+        metadata.namespace = text(bytes)?;
+    } else if let Some(bytes) = field.bytes(object_meta::UID) {
+        metadata.uid = text(bytes)?;
+    } else if let Some(bytes) = field.bytes(object_meta::RESOURCE_VERSION) {
+        metadata.resource_version = resource_version(&text(bytes)?)?;
     }
     Ok(())
 }
@@ -110,7 +130,7 @@ pub(in crate::wire) fn labels(object: &[u8]) -> Result<Labels, SplitError> {
 }
 
 /// `metadata.annotations`
-pub(super) fn annotations(object: &[u8]) -> Result<Labels, SplitError> {
+pub(in crate::wire) fn annotations(object: &[u8]) -> Result<Labels, SplitError> {
     map_of_metadata(object, object_meta::ANNOTATIONS)
 }
 

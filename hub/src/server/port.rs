@@ -1,13 +1,17 @@
-//! The node port: TLS with an optional client certificate, HTTP/1.1 with upgrades, and HTTP/2.
+//! The ports of programs of the node and of its pods: TLS, HTTP/1.1 with upgrades, and HTTP/2.
+//!
+//! On the node port a client may show a certificate. On a pod port none is asked for, so none can
+//! be believed: a bearer token is the only proof there.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::Drain;
+use culvert_daemon::{Drain, Permit, Quota};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
@@ -16,6 +20,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
 use rustls::server::ResolvesServerCert;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -23,8 +28,8 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
-use super::Hub;
 use super::identity::NodeCertificates;
+use super::{Hub, Peer};
 use crate::crypto::provider;
 use crate::upstream::Body;
 
@@ -33,8 +38,13 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of a request's head, and between two requests of HTTP/1.1.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_HEAD: usize = 64 << 10;
-/// Kubelet, kube-proxy, the CNI and pods of the host's network have some ten each.
+/// Of one port. Kubelet, kube-proxy, the CNI and pods of the host's network have some ten each, and
+/// a node has some 110 pods.
 const MAX_CONNECTIONS: usize = 1024;
+/// Of one pod, those in their handshake included.
+const MAX_CONNECTIONS_OF_POD: usize = 64;
+/// Connections that wait for the accept loop.
+const BACKLOG: i32 = 256;
 /// Pause after a failed accept, as without free file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A client that vanished is noticed after three times as long.
@@ -42,19 +52,21 @@ const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
 const MAX_STREAMS: u32 = 2000;
 
-/// The bound port.
-pub(crate) struct NodePort {
+/// A bound port.
+pub(crate) struct Port {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    certificates: Arc<NodeCertificates>,
+    /// Whose certificates make a client the node. `None`: nobody is the node on this port.
+    certificates: Option<Arc<NodeCertificates>>,
+    connections: Quota<IpAddr>,
 }
 
-impl NodePort {
-    /// Takes the port.
+impl Port {
+    /// Takes the node port.
     ///
     /// # Errors
     /// The address is taken, or the certificate cannot be used.
-    pub(crate) async fn bind(
+    pub(crate) async fn bind_for_node(
         address: SocketAddr,
         serving: Arc<CertifiedKey>,
         certificates: Arc<NodeCertificates>,
@@ -62,16 +74,35 @@ impl NodePort {
         let listener = TcpListener::bind(address)
             .await
             .with_context(|| format!("bind the node port {address}"))?;
-        let serving: Arc<dyn ResolvesServerCert> = Arc::new(SingleCertAndKey::from(serving));
-        let mut tls = ServerConfig::builder_with_provider(provider())
+        let tls = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(certificates.clone())
-            .with_cert_resolver(serving);
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+            .with_cert_resolver(resolver(serving));
         Ok(Self {
             listener,
-            acceptor: TlsAcceptor::from(Arc::new(tls)),
-            certificates,
+            acceptor: acceptor(tls),
+            certificates: Some(certificates),
+            connections: Quota::new(MAX_CONNECTIONS, MAX_CONNECTIONS),
+        })
+    }
+
+    /// Takes a pod port. Its address may appear on the host later: an address that is missing must
+    /// not keep kubelet from its API.
+    ///
+    /// # Errors
+    /// The address is taken, or the certificate cannot be used.
+    pub(crate) fn bind_for_pods(address: SocketAddr, serving: Arc<CertifiedKey>) -> Result<Self> {
+        let listener = listen_before_address_exists(address)
+            .with_context(|| format!("bind the pod port {address}"))?;
+        let tls = ServerConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_no_client_auth()
+            .with_cert_resolver(resolver(serving));
+        Ok(Self {
+            listener,
+            acceptor: acceptor(tls),
+            certificates: None,
+            connections: Quota::new(MAX_CONNECTIONS_OF_POD, MAX_CONNECTIONS),
         })
     }
 
@@ -79,7 +110,7 @@ impl NodePort {
     pub(crate) fn local_addr(&self) -> Result<SocketAddr> {
         self.listener
             .local_addr()
-            .context("read the node port's address")
+            .context("read the address of a port")
     }
 
     /// Serves until the drain has begun and the last request has ended.
@@ -96,11 +127,18 @@ impl NodePort {
                 () = drain.begun() => break,
             };
             match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, client)) => {
+                    let address = client.ip().to_canonical();
+                    let Some(permit) = self.connections.take(address) else {
+                        tracing::debug!(client.addr = %client, "a client has enough connections");
+                        continue;
+                    };
                     let connection = Connection {
                         hub: hub.clone(),
                         certificates: self.certificates.clone(),
+                        address,
                         drain: drain.clone(),
+                        _permit: permit,
                     };
                     connections.spawn(connection.serve(self.acceptor.clone(), stream));
                 }
@@ -115,10 +153,36 @@ impl NodePort {
     }
 }
 
+fn resolver(serving: Arc<CertifiedKey>) -> Arc<dyn ResolvesServerCert> {
+    Arc::new(SingleCertAndKey::from(serving))
+}
+
+fn acceptor(mut tls: ServerConfig) -> TlsAcceptor {
+    tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    TlsAcceptor::from(Arc::new(tls))
+}
+
+fn listen_before_address_exists(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+        socket.set_freebind_v6(true)?;
+    } else {
+        socket.set_freebind_v4(true)?;
+    }
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
 struct Connection {
     hub: Arc<Hub>,
-    certificates: Arc<NodeCertificates>,
+    certificates: Option<Arc<NodeCertificates>>,
+    address: IpAddr,
     drain: Drain,
+    _permit: Permit<IpAddr>,
 }
 
 impl Connection {
@@ -131,15 +195,20 @@ impl Connection {
             Err(_) => return tracing::debug!("a client did not complete its handshake"),
         };
         let (_, session) = stream.get_ref();
-        let is_node = session
-            .peer_certificates()
-            .and_then(|chain| chain.first())
-            .is_some_and(|leaf| self.certificates.is_node(leaf));
+        let shown = session.peer_certificates().and_then(|chain| chain.first());
+        let is_node = match (&self.certificates, shown) {
+            (Some(certificates), Some(leaf)) => certificates.is_node(leaf),
+            (Some(_) | None, Some(_) | None) => false,
+        };
+        let peer = Peer {
+            is_node,
+            address: self.address,
+        };
         let http2 = session.alpn_protocol() == Some(b"h2");
         let ended = if http2 {
-            self.serve_http2(stream, is_node).await
+            self.serve_http2(stream, peer).await
         } else {
-            self.serve_http1(stream, is_node).await
+            self.serve_http1(stream, peer).await
         };
         if let Err(error) = ended {
             tracing::debug!(%error, "a client's connection ended");
@@ -149,10 +218,10 @@ impl Connection {
     async fn serve_http1(
         &self,
         stream: TlsStream<TcpStream>,
-        is_node: bool,
+        peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), is_node, request));
+        let service = service_fn(move |request| answer(hub.clone(), peer, request));
         let mut server = http1::Builder::new();
         server
             .timer(TokioTimer::new())
@@ -173,10 +242,10 @@ impl Connection {
     async fn serve_http2(
         &self,
         stream: TlsStream<TcpStream>,
-        is_node: bool,
+        peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), is_node, request));
+        let service = service_fn(move |request| answer(hub.clone(), peer, request));
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
         let mut server = http2::Builder::new(Streams { ended });
@@ -197,8 +266,8 @@ impl Connection {
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-fn answer(hub: Arc<Hub>, is_node: bool, request: Request<Incoming>) -> Answering {
-    Box::pin(async move { Ok(hub.answer(is_node, request).await) })
+fn answer(hub: Arc<Hub>, peer: Peer, request: Request<Incoming>) -> Answering {
+    Box::pin(async move { Ok(hub.answer(peer, request).await) })
 }
 
 /// Runs the streams of one HTTP/2 connection.

@@ -1,0 +1,93 @@
+//! Sends the queued events when the link is back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_daemon::Drain;
+use http::{Method, Request, StatusCode, header};
+use tokio::time::sleep;
+
+use super::{Kind, QueuedEvent};
+use crate::metrics::EventFate;
+use crate::server::{Hub, is_overloaded};
+use crate::upstream::{Body, Credential, collect, full};
+use crate::wire::Encoding;
+
+/// Five events a second: a thousand of them take three minutes, which the API server does not
+/// notice.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Until the next try after one that failed, and until the next look at an empty queue.
+const LATER: Duration = Duration::from_secs(5);
+/// Answers are not looked at.
+const MAX_ANSWER: usize = 1 << 20;
+
+/// Sends until the drain begins.
+///
+/// # Errors
+/// None; the type is that of a supervised task.
+pub(crate) async fn send_events(hub: Arc<Hub>, drain: Drain) -> Result<()> {
+    let sending = async {
+        let mut link = hub.upstream.link.subscribe();
+        loop {
+            // Its sender lives as long as the hub.
+            link.wait_for(|link| link.is_up()).await.ok();
+            sleep(send_first(&hub).await).await;
+        }
+    };
+    tokio::select! {
+        () = sending => {}
+        () = drain.begun() => {}
+    }
+    Ok(())
+}
+
+/// Sends the oldest event; returns how long to wait then.
+async fn send_first(hub: &Hub) -> Duration {
+    let first = hub.memory.lock().events.take_first();
+    let Some((place, event)) = first else {
+        return LATER;
+    };
+    match hub.upstream.send(Credential::Node, request(&event)).await {
+        Ok(answer) if !is_overloaded(answer.status()) => {
+            let status = answer.status();
+            // So that the connection can be used again.
+            collect(answer.into_body(), MAX_ANSWER).await;
+            // The API server had got it before the link was cut.
+            let arrived = status.is_success() || status == StatusCode::CONFLICT;
+            if !arrived {
+                tracing::debug!(%status, path = event.head.path, "an event is not taken");
+            }
+            let fate = if arrived {
+                EventFate::Sent
+            } else {
+                EventFate::Refused
+            };
+            hub.metrics.events(fate, 1);
+            PAUSE
+        }
+        Ok(_) | Err(_) => {
+            hub.memory.lock().events.put(place, event);
+            LATER
+        }
+    }
+}
+
+fn request(event: &QueuedEvent) -> Request<Body> {
+    let mut request = Request::new(full(event.body.clone()));
+    *request.method_mut() = match event.head.kind {
+        Kind::Create { .. } => Method::POST,
+        Kind::Patch => Method::PATCH,
+    };
+    // Both were read from a request.
+    if let Ok(path) = event.head.path.parse() {
+        *request.uri_mut() = path;
+    }
+    let headers = request.headers_mut();
+    if let Ok(content_type) = event.head.content_type.parse() {
+        headers.insert(header::CONTENT_TYPE, content_type);
+    }
+    let json = http::HeaderValue::from_static(Encoding::Json.content_type());
+    headers.insert(header::ACCEPT, json);
+    request
+}

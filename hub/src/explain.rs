@@ -1,0 +1,183 @@
+//! `explain`: who answers a request now and without a link, from which set, and under which grant.
+
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+
+use crate::answers::{documents, local};
+use crate::cache::{Identity, ObjectName, SetStatus, Verb, Verdict};
+use crate::request::percent::parameters;
+use crate::server::{Hub, Plan, Read, may_be_kept};
+use crate::wire::Encoding;
+
+/// The request to explain.
+#[derive(Debug)]
+pub(crate) struct Question {
+    method: Method,
+    uri: Uri,
+    identity: Identity,
+}
+
+/// Why there is nothing to explain.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum QuestionError {
+    #[error("{0:?} is not a method of HTTP")]
+    Method(String),
+    #[error("{0:?} is not a path such as /api/v1/nodes")]
+    Path(String),
+    #[error("{0:?} is not an identity: node, sa:NAMESPACE/NAME or user:NAME")]
+    Identity(String),
+}
+
+impl Question {
+    /// Reads `method`, `path` and `as` of a query.
+    pub(crate) fn from_query(query: &str) -> Result<Self, QuestionError> {
+        let value = |name: &str| {
+            let mut all = parameters(query);
+            all.find(|(key, _)| key == name).map(|(_, value)| value)
+        };
+        let method = value("method").unwrap_or_default();
+        let path = value("path").unwrap_or_default();
+        let identity = value("as").unwrap_or_default();
+        // Spaces of a selector are as people type them.
+        let uri = path.replace(' ', "%20").parse().ok();
+        Ok(Self {
+            method: method
+                .to_ascii_uppercase()
+                .parse()
+                .map_err(|_| QuestionError::Method(method))?,
+            uri: uri
+                .filter(|_| path.starts_with('/'))
+                .ok_or(QuestionError::Path(path))?,
+            identity: Identity::parse(&identity).ok_or(QuestionError::Identity(identity))?,
+        })
+    }
+}
+
+/// Explains, in lines for people.
+pub(crate) fn explain(hub: &Hub, question: &Question) -> Vec<String> {
+    let Question {
+        method,
+        uri,
+        identity,
+    } = question;
+    let credential = match identity {
+        Identity::Node => "the node's certificate",
+        Identity::ServiceAccount { .. } | Identity::User(_) => "its own token",
+    };
+    let link = hub.upstream.link.status();
+    let now = if link.is_up() {
+        format!("the API server answers, asked with {credential}")
+    } else {
+        format!("there is no link ({}): as below", link.reason)
+    };
+    let mut lines = vec![
+        format!("{method} {uri} as {identity}"),
+        format!("now: {now}"),
+    ];
+    for encoding in [Encoding::Json, Encoding::Protobuf] {
+        let mut headers = HeaderMap::new();
+        let accepted = HeaderValue::from_static(encoding.content_type());
+        headers.insert(header::ACCEPT, accepted);
+        match Plan::new(method, uri, &headers) {
+            Plan::Read(read) => lines.extend(of_read(hub, identity, &read)),
+            Plan::Document(read) => {
+                let known = match documents::known(hub, identity, &read) {
+                    Some(answer) => format!("{}: from memory", answer.status().as_u16()),
+                    None => "503: it is not known, or not for this identity".to_owned(),
+                };
+                lines.push(format!("without a link: {known}"));
+                break;
+            }
+            plan @ (Plan::Upgrade | Plan::Write(_) | Plan::Pass) => {
+                lines.push(format!("without a link: {}", without_read(&plan)));
+                break;
+            }
+        }
+    }
+    lines
+}
+
+fn without_read(plan: &Plan) -> &'static str {
+    match plan {
+        Plan::Write(_) => "a write: 503, but for what kubelet sends again by itself (docs/hub.md)",
+        Plan::Upgrade | Plan::Read(_) | Plan::Document(_) | Plan::Pass => {
+            "503: answers to this are not remembered"
+        }
+    }
+}
+
+fn of_read(hub: &Hub, identity: &Identity, read: &Read) -> Vec<String> {
+    let encoding = match read.encoding() {
+        Encoding::Json => "JSON",
+        Encoding::Protobuf => "protobuf",
+    };
+    let mut lines = vec![format!(
+        "without a link, in {encoding}: {}",
+        answer(hub, identity, read)
+    )];
+    let now = hub.memory.now();
+    let kept = hub.memory.lock();
+    let verdicts = kept.cache.verdicts_for(identity, read.verb, &read.scope);
+    if verdicts.is_empty() {
+        lines.push("  grant: none; the API server has not answered this to it".to_owned());
+    }
+    for (verb, selection, verdict, at) in verdicts {
+        let verdict = match verdict {
+            Verdict::Allowed => "allowed",
+            Verdict::Refused => "refused",
+        };
+        let age = now.wall.duration_since(at).unwrap_or_default().as_secs();
+        lines.push(format!(
+            "  grant: {} {selection}: {verdict} {age} s ago",
+            verb.text()
+        ));
+    }
+    let sets = kept.cache.statuses(now);
+    let mut sets = sets.iter().filter(|set| concerns(set, read)).peekable();
+    if sets.peek().is_none() {
+        lines.push("  set: none".to_owned());
+    }
+    lines.extend(sets.map(|set| {
+        format!(
+            "  set: {}: version {}, {} objects, {} s old{}",
+            set.scope.selection,
+            set.resource_version,
+            set.members,
+            set.age.as_secs(),
+            if set.behind { ", behind" } else { "" }
+        )
+    }));
+    lines
+}
+
+fn answer(hub: &Hub, identity: &Identity, read: &Read) -> String {
+    if !may_be_kept(identity, read) {
+        return "503: lists of secrets are remembered for the node only".to_owned();
+    }
+    let status = match read.verb {
+        Verb::Watch => match local::snapshot(&hub.memory, identity, read) {
+            Some(_) => StatusCode::OK,
+            None => StatusCode::SERVICE_UNAVAILABLE,
+        },
+        Verb::Get | Verb::List => local::answer(&hub.memory, identity, read, "").status(),
+    };
+    let source = match status {
+        StatusCode::SERVICE_UNAVAILABLE => "it is not known, or not for this identity",
+        _ => "from memory",
+    };
+    format!("{}: {source}", status.as_u16())
+}
+
+/// Whether this set may answer the read.
+fn concerns(set: &SetStatus, read: &Read) -> bool {
+    let (of, asked) = (&set.scope, &read.scope);
+    if of.representation != asked.representation {
+        return false;
+    }
+    match (read.verb, &asked.selection.name) {
+        (Verb::Get, Some(name)) => of.selection.may_contain(&ObjectName {
+            namespace: asked.selection.namespace.clone().unwrap_or_default(),
+            name: name.clone(),
+        }),
+        (Verb::Get | Verb::List | Verb::Watch, _) => of.selection == asked.selection,
+    }
+}
