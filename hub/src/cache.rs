@@ -117,11 +117,6 @@ impl Cache {
         self.grants.record(identity, verb, scope, verdict, now);
     }
 
-    /// Forgets all grants of an identity: its token was revoked, or its pod is gone.
-    pub(crate) fn forget_identity(&mut self, identity: &Identity) {
-        self.grants.forget(identity);
-    }
-
     /// How many objects have a local write laid over them.
     pub(crate) fn overlaid_objects(&self) -> usize {
         self.overlays.len()
@@ -132,15 +127,6 @@ impl Cache {
         if let Some(set) = self.set_mut(scope) {
             set.mark_behind();
         }
-    }
-
-    /// The state of one set, if it was ever filled.
-    pub(crate) fn status(&self, scope: &Scope, now: Now) -> Option<SetStatus> {
-        let set = self
-            .sets
-            .get(&scope.representation)?
-            .get(&scope.selection)?;
-        Some(set.status(scope.clone(), now))
     }
 
     /// The state of all sets.

@@ -106,12 +106,10 @@ fn events(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split 
             }
         }
     }
-    let whole = if splitter.is_between_events() {
-        Ok(parts.concat().into())
-    } else {
-        Err("ends within an event".to_owned())
-    };
-    Split { parts, whole }
+    Split {
+        whole: Ok(parts.concat().into()),
+        parts,
+    }
 }
 
 fn object(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {

@@ -8,7 +8,6 @@
 mod answers;
 mod args;
 mod authority;
-#[allow(dead_code, reason = "shared scopes come with later parts of the hub")]
 mod cache;
 mod config;
 mod crypto;
@@ -22,18 +21,15 @@ mod kubeconfig;
 mod memory;
 mod metrics;
 mod reboot;
-#[allow(dead_code, reason = "shared scopes, which match selectors, come later")]
 mod request;
 mod run;
 mod server;
 mod status;
-#[allow(dead_code, reason = "compaction comes later")]
 mod store;
 #[cfg(test)]
 mod test_cluster;
 mod upstream;
 mod watches;
-#[allow(dead_code, reason = "shared scopes, which read labels, come later")]
 mod wire;
 
 use std::process::ExitCode;

@@ -53,6 +53,8 @@ pub(crate) struct Kept {
     token_answers: BTreeMap<String, Bytes>,
     unsaved_tokens: Batch,
     pub(crate) events: EventQueue,
+    /// Old things were forgotten: the disk may have unused space after the next write.
+    forgot: bool,
 }
 
 /// A token that the API server has accepted.
@@ -129,6 +131,7 @@ impl Memory {
             }),
             unsaved_tokens: Batch::default(),
             events: EventQueue::restore(&rows),
+            forgot: false,
         };
         let memory = Self(Arc::new(Shared {
             kept: Mutex::new(kept),
@@ -161,6 +164,7 @@ impl Memory {
         let sets = kept.cache.forget_unasked(since);
         let at = since.duration_since(SystemTime::UNIX_EPOCH);
         kept.forget_expired(at.unwrap_or_default().as_secs());
+        kept.forgot = true;
         tracing::debug!(sets, "what nobody asks for any more was forgotten");
     }
 
@@ -347,11 +351,12 @@ impl MemoryWriter {
         if !self.store.is_due(uptime) {
             return self;
         }
-        let batch = {
+        let (batch, forgot) = {
             let mut kept = self.memory.lock();
             let everything = self.store.wants_everything();
             let worth = everything || kept.unsaved_bytes() > 0;
-            worth.then(|| kept.take_batch(everything))
+            let batch = worth.then(|| kept.take_batch(everything));
+            (batch, std::mem::take(&mut kept.forgot))
         };
         if let Some(batch) = batch.filter(|batch| !batch.is_empty())
             && let Err(error) = self.store.write(&batch, uptime)
@@ -361,6 +366,9 @@ impl MemoryWriter {
                 error,
                 "the disk cannot be written: the memory goes on without it"
             );
+        }
+        if forgot && let Err(error) = self.store.compact(uptime) {
+            tracing::warn!(error = chain(error), "the disk cannot be compacted");
         }
         if rescue {
             let essential = self.memory.lock().cache.take_everything(Extent::Essential);

@@ -36,6 +36,9 @@ const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// A full disk is not helped by trying more often.
 const LONGEST_RETRY: Duration = Duration::from_secs(300);
 
+/// A shorter file is not worth compacting, in bytes.
+const COMPACT_FROM: u64 = 1 << 20;
+
 /// Why the disk was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
@@ -251,15 +254,26 @@ impl Store {
         rescue::write(&self.directory, batch).map_err(|source| StoreError::Rescue { source })
     }
 
-    /// Gives unused space back. It rewrites much of the file: only with the link up.
+    /// Gives unused space back if more than half of the file is unused. It rewrites much of the
+    /// file: only with the link up.
     pub(crate) fn compact(&mut self, uptime: Duration) -> Result<(), &StoreError> {
+        self.try_compact()
+            .map_err(|error| self.note_error(error, uptime))
+    }
+
+    fn try_compact(&mut self) -> Result<(), StoreError> {
         let Some(database) = &mut self.database else {
             return Ok(());
         };
-        match database.compact() {
-            Ok(()) => Ok(()),
-            Err(error) => Err(self.note_error(error, uptime)),
+        let path = database_path(&self.directory);
+        let length = match path.metadata() {
+            Ok(metadata) => metadata.len(),
+            Err(source) => return Err(StoreError::OpenFile { path, source }),
+        };
+        if length >= COMPACT_FROM && database.used_bytes()? < length / 2 {
+            database.compact()?;
         }
+        Ok(())
     }
 
     /// How the disk is.

@@ -51,7 +51,7 @@ fn get(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Bod
             let body = object.alone(read.encoding(), &item_type);
             Some(ok(read.encoding(), body, age))
         }
-        GetAnswer::Absent { .. } => {
+        GetAnswer::Absent => {
             let resource = &read.scope.representation.resource.resource;
             let name = read.scope.selection.name.as_deref().unwrap_or_default();
             Some(refusal::not_found(resource, name))

@@ -19,7 +19,7 @@ pub(crate) enum GetAnswer {
         age: Duration,
     },
     /// It is known that the object does not exist: 404.
-    Absent { age: Duration },
+    Absent,
     /// It is not known: 503.
     Unknown,
     /// The API server refused this identity, or it never asked.
@@ -44,10 +44,6 @@ pub(crate) struct Snapshot {
     pub(crate) item_type: TypeMeta,
     /// Time since the API server last agreed with it.
     pub(crate) age: Duration,
-    /// The API server has told something since that is not in it.
-    pub(crate) behind: bool,
-    /// See [`super::SetStatus::epoch`].
-    pub(crate) epoch: u64,
     members: Members,
     /// `None`: deleted by a local write.
     overlaid: BTreeMap<ObjectName, Option<Arc<Object>>>,
@@ -222,8 +218,6 @@ impl Cache {
             },
             item_type: item_type.clone(),
             age: set.generation.age(now),
-            behind: set.behind,
-            epoch: set.epoch,
             members: members.clone(),
             overlaid,
         }))
@@ -296,7 +290,7 @@ fn answer_of(
 ) -> GetAnswer {
     let age = known.map_or(Duration::ZERO, |it| it.age(now));
     match (overlay, known) {
-        (Some(Overlaid::Deleted), _) => GetAnswer::Absent { age },
+        (Some(Overlaid::Deleted), _) => GetAnswer::Absent,
         (Some(Overlaid::Object(written)), _) => GetAnswer::Found {
             object: written.object.clone(),
             item_type: written.item_type.clone(),
@@ -304,7 +298,7 @@ fn answer_of(
         },
         (Some(Overlaid::Elsewhere), _) | (None, None) => GetAnswer::Unknown,
         (None, Some(generation)) => match generation.members.get(name) {
-            None => GetAnswer::Absent { age },
+            None => GetAnswer::Absent,
             Some(object) => GetAnswer::Found {
                 object: object.clone(),
                 item_type: generation.item_type.clone(),

@@ -6,7 +6,9 @@ use std::time::{Duration, UNIX_EPOCH};
 use bytes::Bytes;
 
 use super::overlay::{Worth, Written};
-use super::{Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection};
+use super::{
+    Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection, SetStatus,
+};
 use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape, TypeMeta};
 
 pub(super) const NODE: Identity = Identity::Node;
@@ -150,4 +152,10 @@ pub(super) fn event(kind: EventKind, object: Object) -> Event {
 pub(super) fn bookmark(resource_version: u64, initial_events_end: bool) -> Event {
     let object = pod("", resource_version);
     event(EventKind::Bookmark { initial_events_end }, object)
+}
+
+/// The state of one set, if it was ever filled.
+pub(super) fn status(cache: &Cache, scope: &Scope) -> Option<SetStatus> {
+    let mut statuses = cache.statuses(at(0)).into_iter();
+    statuses.find(|status| status.scope == *scope)
 }

@@ -70,7 +70,7 @@ mod tests {
         saved(&mut cache, &mut rows);
         let mut restored = Cache::new(Bounds::default());
         assert_eq!(restored.restore(&rows).sets, 1);
-        assert!(restored.status(&all(), at(0)).is_some());
+        assert!(status(&restored, &all()).is_some());
     }
 
     #[test]

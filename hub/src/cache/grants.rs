@@ -71,13 +71,6 @@ impl Grants {
         self.by_key.insert(key, grant);
     }
 
-    pub(super) fn forget(&mut self, identity: &Identity) {
-        let gone = self
-            .by_key
-            .extract_if(.., |key, _| key.identity == *identity);
-        self.unsaved.extend(gone.map(|(key, _)| key));
-    }
-
     pub(super) fn forget_older_than(&mut self, since: SystemTime) {
         let gone = self.by_key.extract_if(.., |_, grant| grant.at < since);
         self.unsaved.extend(gone.map(|(key, _)| key));

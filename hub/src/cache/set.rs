@@ -112,7 +112,6 @@ impl Set {
         SetStatus {
             scope,
             resource_version: self.generation.resource_version,
-            epoch: self.epoch,
             members: self.generation.members.len(),
             behind: self.behind,
             essential: self.essential,
@@ -133,8 +132,6 @@ impl Generation {
 pub(crate) struct SetStatus {
     pub(crate) scope: Scope,
     pub(crate) resource_version: u64,
-    /// Rises when the cluster was restored from a backup; `resource_version` may then be smaller.
-    pub(crate) epoch: u64,
     pub(crate) members: usize,
     /// To be filled again: the API server told something that is not in it.
     pub(crate) behind: bool,

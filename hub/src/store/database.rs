@@ -77,6 +77,19 @@ impl Database {
         )
     }
 
+    /// The length of the pages that are in use, in bytes.
+    pub(super) fn used_bytes(&self) -> Result<u64, StoreError> {
+        guarded(
+            |source| StoreError::Compact { source },
+            || {
+                let transaction = self.redb.begin_write()?;
+                let stats = transaction.stats()?;
+                transaction.abort()?;
+                Ok(stats.allocated_pages() * stats.page_size() as u64)
+            },
+        )
+    }
+
     /// Gives unused pages back to the file system.
     pub(super) fn compact(&mut self) -> Result<(), StoreError> {
         guarded(

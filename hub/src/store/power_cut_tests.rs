@@ -93,10 +93,10 @@ pub(super) fn batch(number: u32) -> Batch {
     batch
 }
 
-/// Runs the batches, and returns what was asked of the disk and the state after each batch.
+/// Runs the batches, compacts after half of them, and returns what was asked of the disk and the state after each batch.
 fn run(batches: u32) -> (Vec<DiskCall>, Vec<Rows>) {
     let disk = RecordingDisk::new();
-    let database = Database::open(disk.clone()).unwrap();
+    let mut database = Database::open(disk.clone()).unwrap();
     let mut states = vec![Rows::default()];
     for number in 0..batches {
         let batch = batch(number);
@@ -105,6 +105,9 @@ fn run(batches: u32) -> (Vec<DiskCall>, Vec<Rows>) {
         let mut state = states[states.len() - 1].clone();
         state.apply(&batch);
         states.push(state);
+        if number == batches / 2 {
+            database.compact().unwrap();
+        }
     }
     let calls = disk.calls.lock().unwrap().clone();
     assert!(

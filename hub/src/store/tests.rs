@@ -89,6 +89,35 @@ fn a_disk_that_takes_nothing_is_tried_again_later_and_then_gets_everything() {
 }
 
 #[test]
+fn a_file_is_compacted_when_more_than_half_of_it_is_unused() {
+    let directory = tempfile::tempdir().unwrap();
+    let length = || database_path(directory.path()).metadata().unwrap().len();
+    let (mut store, _) = Store::open(directory.path(), START);
+    let mut large = Batch::replacing(&Table::ALL);
+    for row in 0..400 {
+        large.put(Table::Objects, format!("{row:03}"), vec![7; 10_000]);
+    }
+    store.write(&large, START).unwrap();
+    let full = length();
+    store.compact(START).unwrap();
+    assert_eq!(length(), full, "little of it is unused");
+    // What is left is spread over the file, so that redb does not cut it by itself.
+    let mut less = Batch::default();
+    for row in (0..400).filter(|row| row % 10 != 9) {
+        less.remove(Table::Objects, format!("{row:03}"));
+    }
+    store.write(&less, START).unwrap();
+    let unused = length();
+    store.compact(START).unwrap();
+    assert!(length() < unused / 2, "{} of {unused}", length());
+    drop(store);
+    let mut rows = Rows::default();
+    rows.apply(&large);
+    rows.apply(&less);
+    assert_eq!(Store::open(directory.path(), START).1, rows);
+}
+
+#[test]
 fn a_batch_of_everything_removes_what_it_does_not_have() {
     let directory = tempfile::tempdir().unwrap();
     written(directory.path());

@@ -93,7 +93,8 @@ impl ListSplitter {
     }
 }
 
-/// Splits the body of a watch. After an error it must not be used again.
+/// Splits the body of a watch. After an error it must not be used again. A watch may be cut anywhere:
+/// the begun event is then lost, and was given to nobody.
 #[derive(Debug)]
 pub(crate) enum EventSplitter {
     Json(json::events::EventSplitter),
@@ -117,15 +118,6 @@ impl EventSplitter {
         match self {
             Self::Json(splitter) => splitter.next_event(chunk),
             Self::Protobuf(splitter) => splitter.next_event(chunk),
-        }
-    }
-
-    /// Whether the bytes so far end where an event ends. A watch may be cut anywhere; the begun
-    /// event is then lost, and was given to nobody.
-    pub(crate) fn is_between_events(&self) -> bool {
-        match self {
-            Self::Json(splitter) => splitter.is_between_events(),
-            Self::Protobuf(splitter) => splitter.is_between_events(),
         }
     }
 }

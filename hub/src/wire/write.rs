@@ -10,7 +10,6 @@ use super::{json, protobuf};
 #[derive(Debug)]
 pub(crate) struct ListWriter {
     encoding: Encoding,
-    content_length: u64,
     item_written: bool,
 }
 
@@ -23,35 +22,17 @@ impl ListWriter {
         lengths: impl Iterator<Item = usize>,
         out: &mut BytesMut,
     ) -> Self {
-        let (start, items_length, end) = match encoding {
-            Encoding::Json => {
-                let (count, sum) = lengths.fold((0, 0), |(count, sum), length| {
-                    (count + 1, sum + length as u64)
-                });
-                let commas = u64::saturating_sub(count, 1);
-                (
-                    json::write::list_start(head),
-                    sum + commas,
-                    json::write::LIST_END,
-                )
-            }
+        out.extend_from_slice(&match encoding {
+            Encoding::Json => json::write::list_start(head),
             Encoding::Protobuf => {
-                let sum = lengths.map(protobuf::write::item_length).sum();
-                let start = protobuf::write::list_start(head, sum);
-                (start, sum, protobuf::write::ENVELOPE_END)
+                let items_length = lengths.map(protobuf::write::item_length).sum();
+                protobuf::write::list_start(head, items_length)
             }
-        };
-        out.extend_from_slice(&start);
+        });
         Self {
             encoding,
-            content_length: (start.len() + end.len()) as u64 + items_length,
             item_written: false,
         }
-    }
-
-    /// The length of the whole body.
-    pub(crate) fn content_length(&self) -> u64 {
-        self.content_length
     }
 
     /// Appends an item to `out`, given its `Object::bytes`.

@@ -1,11 +1,10 @@
-//! Field selectors. The hub knows no types, so it evaluates two fields of the metadata only.
+//! Field selectors. The hub knows no types: whoever evaluates one knows the values of some fields.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
 use super::InvalidSelector;
-use crate::wire::Metadata;
 
 /// Which fields an object must have. Without requirements it selects all.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -28,19 +27,6 @@ enum Operator {
 }
 
 impl FieldSelector {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.requirements.is_empty()
-    }
-
-    /// `None`: it names a field other than `metadata.name` and `metadata.namespace`.
-    pub(crate) fn matches(&self, metadata: &Metadata) -> Option<bool> {
-        self.matches_fields(|field| match field {
-            "metadata.name" => Some(metadata.name.clone()),
-            "metadata.namespace" => Some(metadata.namespace.clone()),
-            _ => None,
-        })
-    }
-
     /// `None`: it names a field whose value is not known.
     pub(crate) fn matches_fields(&self, value_of: impl Fn(&str) -> Option<String>) -> Option<bool> {
         let mut all = true;
@@ -174,19 +160,16 @@ mod tests {
     use super::*;
 
     fn matches(selector: &str) -> Option<bool> {
-        let metadata = Metadata {
-            namespace: "kube-system".to_owned(),
-            name: "coredns".to_owned(),
-            ..Metadata::default()
-        };
-        selector
-            .parse::<FieldSelector>()
-            .unwrap()
-            .matches(&metadata)
+        let selector: FieldSelector = selector.parse().unwrap();
+        selector.matches_fields(|field| match field {
+            "metadata.name" => Some("coredns".to_owned()),
+            "metadata.namespace" => Some("kube-system".to_owned()),
+            _ => None,
+        })
     }
 
     #[test]
-    fn name_and_namespace_are_evaluated() {
+    fn all_requirements_must_be_met() {
         for (selector, expected) in [
             ("", true),
             ("metadata.name=coredns", true),
@@ -203,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn other_fields_are_not_evaluated() {
+    fn a_field_that_is_not_known_leaves_it_open() {
         assert_eq!(matches("spec.nodeName=edge-7"), None);
         assert_eq!(matches("metadata.name=other,status.phase!=Running"), None);
     }

@@ -38,10 +38,6 @@ impl EventSplitter {
         self.buffer.clear();
         Ok(Some(event))
     }
-
-    pub(crate) fn is_between_events(&self) -> bool {
-        !self.buffer.is_inside_value()
-    }
 }
 
 fn event(document: &[u8], of_rows: bool) -> Result<Event, SplitError> {

@@ -23,7 +23,7 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
             let value = &object[member.value.clone()];
             read_metadata(value, &mut metadata)?;
             bytes.extend_from_slice(&object[copied..member.value.start]);
-            bytes.extend_from_slice(&without(value, &["managedFields"])?);
+            bytes.extend_from_slice(&without(value, "managedFields")?);
             copied = member.value.end;
         }
     }
@@ -112,10 +112,10 @@ pub(in crate::wire) fn member<'a>(
     Ok(found.map(|member| &object[member.value]))
 }
 
-/// The object without the members of these names.
-fn without(object: &[u8], names: &[&str]) -> Result<Vec<u8>, SplitError> {
+/// The object without the members of this name.
+fn without(object: &[u8], name: &str) -> Result<Vec<u8>, SplitError> {
     let mut members = Members::of(object)?;
-    let is_cut = |member: &Member| names.iter().any(|name| member.is(object, name));
+    let is_cut = |member: &Member| member.is(object, name);
     if !members.any(|member| is_cut(&member)) {
         return Ok(object.to_vec());
     }
@@ -128,18 +128,6 @@ fn without(object: &[u8], names: &[&str]) -> Result<Vec<u8>, SplitError> {
     }
     kept.push(b'}');
     Ok(kept)
-}
-
-impl Object {
-    /// An object in JSON as the items of a built-in list are: without `kind` and `apiVersion`.
-    pub(crate) fn without_type_meta(&self) -> Result<Self, SplitError> {
-        Ok(Self {
-            metadata: self.metadata.clone(),
-            bytes: without(&self.bytes, &["kind", "apiVersion"])?
-                .into_boxed_slice()
-                .into(),
-        })
-    }
 }
 
 /// The object with `kind` and `apiVersion` at its start, where it has them not.

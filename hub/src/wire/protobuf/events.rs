@@ -35,10 +35,6 @@ impl EventSplitter {
         Ok(Some(event))
     }
 
-    pub(crate) fn is_between_events(&self) -> bool {
-        self.frame.is_empty()
-    }
-
     /// Moves bytes out of `chunk` until the frame has so many. `false`: the chunk is used up.
     fn fill(&mut self, length: usize, chunk: &mut &[u8]) -> bool {
         let missing = length.saturating_sub(self.frame.len());

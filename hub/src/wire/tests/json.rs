@@ -200,15 +200,6 @@ fn a_type_that_is_there_is_not_written_twice() {
 }
 
 #[test]
-fn an_object_loses_its_type_to_become_an_item() {
-    let body = pod("web", "").replacen('{', r#"{"kind":"Pod","apiVersion":"v1","#, 1);
-    let (type_meta_found, object) = alone(&body).unwrap();
-    assert_eq!(type_meta_found, type_meta("v1", "Pod"));
-    let item = object.without_type_meta().unwrap();
-    assert_eq!(text(&item.bytes), pod("web", ""));
-}
-
-#[test]
 fn a_list_of_metadata_is_a_list() {
     let body = r#"{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"7"},"items":[{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":{"name":"web","namespace":"default","resourceVersion":"6"}}]}
 "#;

@@ -107,16 +107,6 @@ fn an_item_alone_is_in_its_envelope() {
 }
 
 #[test]
-fn the_length_of_a_list_is_known_before_its_items() {
-    let body = pod_list(&[pod("web", false), pod("db", false)]);
-    let (items, head) = split(&body);
-    let mut out = bytes::BytesMut::new();
-    let lengths = items.iter().map(|item| item.bytes.len());
-    let writer = write::ListWriter::begin(Protobuf, &head, lengths, &mut out);
-    assert_eq!(writer.content_length(), body.len() as u64);
-}
-
-#[test]
 fn a_list_that_is_cut_is_not_taken_for_a_shorter_one() {
     let body = pod_list(&[pod("web", false), pod("db", false)]);
     // The last four bytes are two empty fields of the envelope.
