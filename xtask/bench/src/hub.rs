@@ -1,6 +1,6 @@
-//! `cargo xtask bench hub`: compares the hub with direct access to the API server and, if `YURTHUB`
-//! names that program, with YurtHub in its place. Every round does the same work by each way, one
-//! after the other. The result is the median of the rounds. No test depends on these times.
+//! `cargo xtask bench hub`: compares the hub with direct access to an API server. Every round does
+//! the same work by each way, one after the other. The result is the median of the rounds. No test
+//! depends on these times.
 
 mod cluster;
 mod place;

@@ -56,8 +56,7 @@ pub struct Args {
 /// A bench of its own.
 #[derive(clap::Subcommand)]
 enum Part {
-    /// Measure the hub beside direct access to an API server, and beside YurtHub, if `YURTHUB`
-    /// names that program (root; KUBEBUILDER_ASSETS)
+    /// Measure the hub beside direct access to an API server (root; KUBEBUILDER_ASSETS)
     Hub(hub::Args),
 }
 
