@@ -1,6 +1,6 @@
 //! Watches that stay open from job to job.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::sync::watch;
@@ -55,8 +55,7 @@ impl Held {
     pub(super) async fn await_change(&mut self, writer: &Target) -> Result<Figures> {
         let started = Instant::now();
         let mut connection = writer.connect().await?;
-        // A number that no earlier change had.
-        let change = u64::try_from(SystemTime::UNIX_EPOCH.elapsed()?.as_millis())?;
+        let change = objects::new_change()?;
         let mut paths: Vec<&String> = self.watches.iter().map(|(path, _)| path).collect();
         paths.dedup();
         for path in paths {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail};
 use hyper::Method;
@@ -42,6 +43,14 @@ pub(super) async fn create(target: &Target, path: &str, count: usize) -> Result<
         done??;
     }
     Ok(vec![("made", count as f64)])
+}
+
+/// The first of numbers that no earlier change had: an API server makes no event of a change to what
+/// is there already.
+pub(super) fn new_change() -> Result<u64> {
+    Ok(u64::try_from(
+        SystemTime::UNIX_EPOCH.elapsed()?.as_micros(),
+    )?)
 }
 
 /// Changes object `number` of the list at `path`, so that [`change_of`] its event is `change`.

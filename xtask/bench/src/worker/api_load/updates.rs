@@ -27,6 +27,7 @@ pub(super) async fn run(
     pids: &[u32],
 ) -> Result<Figures> {
     let mut watch = target.connect().await?.watch(path).await?;
+    let first_change = objects::new_change()?;
     let sent = Arc::new(Mutex::new(vec![None::<Instant>; count as usize]));
     let mut writers = JoinSet::new();
     for first in 0..WRITERS {
@@ -34,11 +35,11 @@ pub(super) async fn run(
         let (path, sent) = (path.to_owned(), sent.clone());
         let mut pace = interval(Duration::from_secs(1) * WRITERS / per_second);
         writers.spawn(async move {
-            for change in (first..count).step_by(WRITERS as usize) {
+            for number in (first..count).step_by(WRITERS as usize) {
                 pace.tick().await;
-                let index = change as usize;
+                let (index, change) = (number as usize, first_change + u64::from(number));
                 sent.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(Instant::now());
-                objects::change(&mut connection, &path, index % OBJECTS, change.into()).await?;
+                objects::change(&mut connection, &path, index % OBJECTS, change).await?;
             }
             anyhow::Ok(())
         });
@@ -50,16 +51,17 @@ pub(super) async fn run(
             .await
             .with_context(|| format!("{} of {count} events came", delays.len()))??;
         let arrived = Instant::now();
-        let Some(change) = objects::change_of(&event) else {
+        let number = objects::change_of(&event).and_then(|it| it.checked_sub(first_change));
+        let Some(number) = number else {
             continue;
         };
         let sent = sent
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .get(usize::try_from(change)?)
+            .get(usize::try_from(number)?)
             .copied()
             .flatten()
-            .with_context(|| format!("an event of a change that was not made: {change}"))?;
+            .with_context(|| format!("an event of a change that was not made: {number}"))?;
         delays.push(arrived - sent);
     }
     let used = processor_time(pids)? - before;
