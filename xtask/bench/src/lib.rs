@@ -4,6 +4,7 @@
 //! No test depends on these times.
 #![forbid(unsafe_code)]
 
+mod hub;
 mod load;
 mod plan;
 mod report;
@@ -22,7 +23,10 @@ use world::World;
 
 /// What to measure, and how long.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct Args {
+    #[command(subcommand)]
+    part: Option<Part>,
     /// Measure only the row of this name, or all rows whose names contain it if none is called so;
     /// repeat it for more
     #[arg(long, value_name = "ROW")]
@@ -49,6 +53,13 @@ pub struct Args {
     dev: bool,
 }
 
+/// A bench of its own.
+#[derive(clap::Subcommand)]
+enum Part {
+    /// Measure the hub beside direct access to an API server (root; KUBEBUILDER_ASSETS)
+    Hub(hub::Args),
+}
+
 /// Measures, prints the table and writes the JSON. `prepare` makes what compiling the programs
 /// needs.
 ///
@@ -56,6 +67,9 @@ pub struct Args {
 /// Something cannot be built or started. If a path failed, the error comes after everything else
 /// has been measured.
 pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
+    if let Some(Part::Hub(args)) = &args.part {
+        return hub::run(args);
+    }
     let jobs = plan::chosen(&args.only);
     if args.list {
         jobs.iter()
@@ -73,7 +87,15 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         "the bench makes network namespaces and loads eBPF programs: run it as root"
     );
     prepare()?;
-    let programs = build(args.dev)?;
+    let programs = build(
+        &[
+            "culvert-proxy",
+            "culvert-agent",
+            "culvert-redirector",
+            "culvert-bench",
+        ],
+        args.dev,
+    )?;
     let started = Instant::now();
     let report = measure(&programs, &jobs, args)?;
     println!("\n{}", report.table());
@@ -116,15 +138,10 @@ fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
 }
 
 /// Builds the measured programs and the measuring ones; returns their folder.
-fn build(dev: bool) -> Result<PathBuf> {
+fn build(packages: &[&str], dev: bool) -> Result<PathBuf> {
     let mut command = workspace::cargo();
     command.args(["build", "--bins", "--features", "culvert-bench/worker"]);
-    for package in [
-        "culvert-proxy",
-        "culvert-agent",
-        "culvert-redirector",
-        "culvert-bench",
-    ] {
+    for package in packages {
         command.args(["--package", package]);
     }
     let profile = if dev {

@@ -154,7 +154,7 @@ pub(super) fn found(found: &Result<Figures>) -> String {
 }
 
 /// Formats three significant digits.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     match value.abs() {
         size if size >= 100.0 => format!("{value:.0}"),
         size if size >= 10.0 => format!("{value:.1}"),
@@ -163,7 +163,7 @@ fn short(value: f64) -> String {
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);

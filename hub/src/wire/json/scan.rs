@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use memchr::memchr2;
 use serde::de::IgnoredAny;
 
 use crate::wire::split::{DEPTH_MAX, KEPT_CAPACITY, SplitError};
@@ -32,7 +33,16 @@ impl ValueScanner {
     /// The offset in `input` after the value. `None`: all of `input` belongs to the value, which
     /// goes on. The first byte must not be whitespace.
     fn end(&mut self, input: &[u8]) -> Result<Option<usize>, SplitError> {
-        for (offset, &byte) in input.iter().enumerate() {
+        let mut offset = 0;
+        loop {
+            if self.position == Position::String {
+                // Most bytes are in strings, where only these two mean something.
+                let rest = &input[offset..];
+                offset += memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
+            }
+            let Some(&byte) = input.get(offset) else {
+                return Ok(None);
+            };
             match (self.position, byte) {
                 (Position::Start | Position::Container, b'{' | b'[') => self.open()?,
                 (Position::Start | Position::Container, b'"') => self.position = Position::String,
@@ -58,8 +68,8 @@ impl ValueScanner {
                 (Position::Escape, _) => self.position = Position::String,
                 (Position::Word | Position::Container | Position::String, _) => {}
             }
+            offset += 1;
         }
-        Ok(None)
     }
 
     fn open(&mut self) -> Result<(), SplitError> {

@@ -9,7 +9,7 @@ mod endpoint;
 mod job;
 mod memory;
 mod moved;
-mod observed;
+pub(crate) mod observed;
 mod ping;
 
 use std::io::{BufRead, Write};

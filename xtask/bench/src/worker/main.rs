@@ -3,6 +3,7 @@
 //! Built only with `--features worker`.
 #![forbid(unsafe_code)]
 
+mod api_load;
 mod delay;
 mod load;
 mod relay;
@@ -28,6 +29,9 @@ enum Role {
     /// Serves a backend, and runs the jobs that come as lines of standard input; answers each with
     /// a line of JSON
     Load(load::Args),
+    /// The clients of `cargo xtask bench hub`: runs the jobs that come as lines of standard input;
+    /// answers each with a line of JSON
+    ApiLoad,
     /// The half of a comparison relay that stands at the clients
     RelayNear(relay::NearArgs),
     /// The half of a comparison relay that stands at the backend
@@ -49,6 +53,7 @@ fn main() -> ExitCode {
 fn run(role: Role) -> Result<()> {
     match role {
         Role::Load(args) => load::run(&args),
+        Role::ApiLoad => api_load::run(),
         Role::RelayNear(args) => relay::near(args),
         Role::RelayFar(args) => relay::far(args),
         Role::Delay(args) => delay::run(args),

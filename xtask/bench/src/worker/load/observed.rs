@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 /// Processor time used so far by all threads of these processes.
-pub(super) fn processor_time(pids: &[u32]) -> Result<Duration> {
+pub(crate) fn processor_time(pids: &[u32]) -> Result<Duration> {
     let mut nanoseconds = 0;
     for pid in pids {
         let folder = format!("/proc/{pid}/task");
@@ -41,7 +41,7 @@ fn resident_of(pid: u32) -> Result<u64> {
 }
 
 /// A percentile of sorted times, in microseconds.
-pub(super) fn percentile(times: &[Duration], part: f64) -> f64 {
+pub(crate) fn percentile(times: &[Duration], part: f64) -> f64 {
     let index = ((times.len() - 1) as f64 * part).round();
     times[index as usize].as_secs_f64() * 1e6
 }

@@ -1,0 +1,173 @@
+//! A real API server with the objects that a node reads, and the node's identity in it.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use culvert_lab::apiserver::ApiServer;
+use culvert_lab::progress::Step;
+use culvert_lab::self_signed::SelfSigned;
+use culvert_lab::workspace;
+use serde_json::{Value, json};
+
+use super::place::{CUT_ADDRESS, Place};
+use crate::load::Load;
+
+/// The node's pods, a list that a hub starts with, and the services of a large cluster.
+pub(super) const PODS: &str = "/api/v1/namespaces/bench/pods";
+pub(super) const POD: &str = "/api/v1/namespaces/bench/pods/pods-50";
+pub(super) const THOUSAND: &str = "/api/v1/namespaces/thousand/services";
+pub(super) const MANY_SERVICES: &str = "/api/v1/namespaces/many/services";
+
+/// Nothing is logged of each request.
+const NO_AUDIT: &str =
+    r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "None"}]}"#;
+const NODE: &str = "system:node:edge-1";
+
+/// The running API server.
+pub(super) struct Cluster {
+    server: ApiServer,
+    /// The node's own kubeconfig.
+    kubeconfig: PathBuf,
+    /// An administrator, by the address that is never cut.
+    pub(super) writer: PathBuf,
+    /// The node, without anything in between.
+    pub(super) direct: PathBuf,
+    slices: &'static str,
+}
+
+impl Cluster {
+    /// Starts it and makes the objects.
+    pub(super) fn start(assets: &Path, place: &Place, load: &mut Load) -> Result<Self> {
+        let step = Step::start("start an API server");
+        let folder = place.folder("cluster")?;
+        let policy = folder.join("audit-policy.json");
+        std::fs::write(&policy, NO_AUDIT)?;
+        let node = SelfSigned::make(
+            &folder,
+            "node",
+            &format!("/O=system:nodes/CN={NODE}"),
+            "extendedKeyUsage=clientAuth",
+        )?;
+        let flags = [
+            "--bind-address=0.0.0.0".to_owned(),
+            format!("--client-ca-file={}", node.certificate.display()),
+            format!("--audit-policy-file={}", policy.display()),
+        ];
+        let server = ApiServer::start(assets, &flags.each_ref().map(String::as_str))?;
+        step.done();
+        let authority = server.folder().join("certificates/apiserver.crt");
+        let at = |ip: &str| format!("{ip}:{}", server.port());
+        let writer = write_target(
+            &folder.join("writer.json"),
+            &json!({ "address": at("127.0.0.1"), "authority": authority, "token": token_of(&server)? }),
+        )?;
+        let direct = write_target(
+            &folder.join("direct.json"),
+            &json!({
+                "address": at(CUT_ADDRESS),
+                "authority": authority,
+                "certificate": node.certificate,
+                "key": node.key,
+            }),
+        )?;
+        let kubeconfig = folder.join("node.kubeconfig");
+        let content = kubeconfig_of(&at(CUT_ADDRESS), &authority, &node);
+        std::fs::write(&kubeconfig, content.to_string())?;
+        let slices = if server.minor_version()? < 21 {
+            "/apis/discovery.k8s.io/v1beta1/namespaces/many/endpointslices"
+        } else {
+            "/apis/discovery.k8s.io/v1/namespaces/many/endpointslices"
+        };
+        let cluster = Self {
+            server,
+            kubeconfig,
+            writer,
+            direct,
+            slices,
+        };
+        cluster.make_objects(load)?;
+        Ok(cluster)
+    }
+
+    /// The list of the slices of a large cluster.
+    pub(super) fn slices(&self) -> &'static str {
+        self.slices
+    }
+
+    /// What is cut.
+    pub(super) fn cut_address(&self) -> Result<SocketAddr> {
+        Ok(SocketAddr::new(CUT_ADDRESS.parse()?, self.server.port()))
+    }
+
+    /// A copy of the node's kubeconfig, which `install` may change.
+    pub(super) fn copy_kubeconfig(&self, folder: &Path) -> Result<PathBuf> {
+        let copy = folder.join("kubelet.conf");
+        std::fs::copy(&self.kubeconfig, &copy)?;
+        Ok(copy)
+    }
+
+    fn make_objects(&self, load: &mut Load) -> Result<()> {
+        let step = Step::start("make 100 pods, 6,000 services and 5,000 slices");
+        for namespace in ["bench", "thousand", "many"] {
+            self.kubectl(&["create", "namespace", namespace])?;
+        }
+        self.kubectl(&[
+            "create",
+            "clusterrole",
+            "bench",
+            "--verb=get,list,watch",
+            "--resource=pods,services,endpointslices.discovery.k8s.io",
+        ])?;
+        let user = format!("--user={NODE}");
+        self.kubectl(&[
+            "create",
+            "clusterrolebinding",
+            "bench",
+            "--clusterrole=bench",
+            &user,
+        ])?;
+        let writer = self.writer.display();
+        for (path, count) in [
+            (PODS, 100),
+            (THOUSAND, 1_000),
+            (MANY_SERVICES, 5_000),
+            (self.slices, 5_000),
+        ] {
+            load.run(&format!("create {writer} {path} {count}"))?;
+        }
+        step.done();
+        Ok(())
+    }
+
+    fn kubectl(&self, args: &[&str]) -> Result<()> {
+        workspace::output(self.server.kubectl().args(args)).map(drop)
+    }
+}
+
+/// Writes a target for the load.
+pub(super) fn write_target(path: &Path, target: &Value) -> Result<PathBuf> {
+    std::fs::write(path, target.to_string())
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(path.to_owned())
+}
+
+/// The administrator's token.
+fn token_of(server: &ApiServer) -> Result<String> {
+    let kubeconfig: Value = serde_json::from_slice(&std::fs::read(server.kubeconfig())?)?;
+    let token = kubeconfig["users"][0]["user"]["token"].as_str();
+    Ok(token
+        .context("an administrator without a token")?
+        .to_owned())
+}
+
+fn kubeconfig_of(address: &str, authority: &Path, node: &SelfSigned) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "bench",
+        "clusters": [{"name": "bench", "cluster": {
+            "server": format!("https://{address}"), "certificate-authority": authority}}],
+        "users": [{"name": NODE, "user": {
+            "client-certificate": node.certificate, "client-key": node.key}}],
+        "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": NODE}}],
+    })
+}

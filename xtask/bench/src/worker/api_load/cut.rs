@@ -1,0 +1,115 @@
+//! A link that drops every packet, as a mobile network does, and what clients notice of it.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use hyper::StatusCode;
+use tokio::task::JoinSet;
+use tokio::time::interval;
+
+use super::Figures;
+use super::connection::{Target, ask};
+
+/// Time from the begin of one request to the next.
+const EVERY: Duration = Duration::from_millis(200);
+/// A request that takes longer counts as this long. YurtHub lets some hang for 45 s.
+const LONGEST: Duration = Duration::from_secs(70);
+/// Requests before the cut: the link is in use.
+const BEFORE: Duration = Duration::from_secs(2);
+
+/// One request. The times are those since the first one.
+struct Asked {
+    started: Duration,
+    ended: Duration,
+    good: bool,
+}
+
+/// Drops the packets while requests without a deadline come at a steady rate, each on a connection
+/// of its own; ends when all are answered.
+pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Result<Figures> {
+    let begin = Instant::now();
+    let mut tasks = JoinSet::new();
+    let mut answered: Vec<Asked> = Vec::new();
+    let mut pace = interval(EVERY);
+    let mut cut_at = None;
+    loop {
+        pace.tick().await;
+        if cut_at.is_none() && begin.elapsed() >= BEFORE {
+            sever(address)?;
+            cut_at = Some(begin.elapsed());
+        }
+        while let Some(done) = tasks.try_join_next() {
+            answered.push(done?);
+        }
+        let cut_at = cut_at.unwrap_or(Duration::MAX);
+        let noticed = answered
+            .iter()
+            .any(|asked| asked.started >= cut_at && asked.good);
+        if noticed || begin.elapsed() > BEFORE + LONGEST {
+            break;
+        }
+        tasks.spawn(one(target.clone(), path.to_owned(), begin));
+    }
+    while let Some(done) = tasks.join_next().await {
+        answered.push(done?);
+    }
+    let cut_at = cut_at.context("the cut was not made")?;
+    let good = answered
+        .iter()
+        .filter(|asked| asked.started >= cut_at && asked.good);
+    let noticed = good.map(|asked| asked.ended - cut_at).min();
+    let longest = answered
+        .iter()
+        .map(|asked| asked.ended - asked.started)
+        .max();
+    let errors = answered.iter().filter(|asked| !asked.good).count();
+    Ok(vec![
+        ("noticed_s", noticed.unwrap_or(LONGEST).as_secs_f64()),
+        ("longest_s", longest.unwrap_or_default().as_secs_f64()),
+        ("errors", errors as f64),
+    ])
+}
+
+async fn one(target: Target, path: String, begin: Instant) -> Asked {
+    let started = begin.elapsed();
+    let answer = ask(&target, &path, LONGEST).await;
+    Asked {
+        started,
+        ended: begin.elapsed(),
+        good: matches!(answer, Ok(StatusCode::OK)),
+    }
+}
+
+/// Drops what comes from and to an address, in this network namespace. Nobody is told.
+pub(super) fn sever(address: SocketAddr) -> Result<()> {
+    let (ip, port) = (address.ip(), address.port());
+    nft(&format!(
+        "add table ip cut
+         add chain ip cut packets {{ type filter hook input priority -300; }}
+         add rule ip cut packets ip daddr {ip} tcp dport {port} drop
+         add rule ip cut packets ip saddr {ip} tcp sport {port} drop\n"
+    ))
+}
+
+/// Lets the packets through again.
+pub(super) fn heal() -> Result<()> {
+    nft("add table ip cut\ndelete table ip cut\n")
+}
+
+fn nft(rules: &str) -> Result<()> {
+    let mut child = Command::new("nft")
+        .args(["-f", "-"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .context("start nft")?;
+    child
+        .stdin
+        .take()
+        .context("stdin")?
+        .write_all(rules.as_bytes())?;
+    ensure!(child.wait()?.success(), "nft refuses the rules");
+    Ok(())
+}

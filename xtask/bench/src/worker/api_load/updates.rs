@@ -1,0 +1,77 @@
+//! Changes at a steady rate, and how late a watch shows them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use tokio::task::JoinSet;
+use tokio::time::{interval, timeout};
+
+use super::connection::Target;
+use super::{Figures, PATIENCE, objects};
+use crate::load::observed::{percentile, processor_time};
+
+/// Objects that are changed in turn.
+pub(super) const OBJECTS: usize = 100;
+/// An API server takes some milliseconds for a change, so one writer would be late.
+const WRITERS: u32 = 4;
+
+/// The delays of `count` events from the begin of the request that caused each, and the processor
+/// time of `pids` meanwhile.
+pub(super) async fn run(
+    target: &Target,
+    writer: &Target,
+    path: &str,
+    count: u32,
+    per_second: u32,
+    pids: &[u32],
+) -> Result<Figures> {
+    let mut watch = target.connect().await?.watch(path).await?;
+    let first_change = objects::new_change()?;
+    let sent = Arc::new(Mutex::new(vec![None::<Instant>; count as usize]));
+    let mut writers = JoinSet::new();
+    for first in 0..WRITERS {
+        let mut connection = writer.connect().await?;
+        let (path, sent) = (path.to_owned(), sent.clone());
+        let mut pace = interval(Duration::from_secs(1) * WRITERS / per_second);
+        writers.spawn(async move {
+            for number in (first..count).step_by(WRITERS as usize) {
+                pace.tick().await;
+                let (index, change) = (number as usize, first_change + u64::from(number));
+                sent.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(Instant::now());
+                objects::change(&mut connection, &path, index % OBJECTS, change).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    let before = processor_time(pids)?;
+    let mut delays = Vec::new();
+    while delays.len() < count as usize {
+        let event = timeout(PATIENCE, watch.next())
+            .await
+            .with_context(|| format!("{} of {count} events came", delays.len()))??;
+        let arrived = Instant::now();
+        let number = objects::change_of(&event).and_then(|it| it.checked_sub(first_change));
+        let Some(number) = number else {
+            continue;
+        };
+        let sent = sent
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(usize::try_from(number)?)
+            .copied()
+            .flatten()
+            .with_context(|| format!("an event of a change that was not made: {number}"))?;
+        delays.push(arrived - sent);
+    }
+    let used = processor_time(pids)? - before;
+    while let Some(done) = writers.join_next().await {
+        done??;
+    }
+    delays.sort_unstable();
+    Ok(vec![
+        ("p50_us", percentile(&delays, 0.5)),
+        ("p99_us", percentile(&delays, 0.99)),
+        ("cpu_per_1000", used.as_secs_f64() / f64::from(count) * 1e3),
+    ])
+}
