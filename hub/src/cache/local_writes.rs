@@ -6,6 +6,7 @@
 //! goes on from this version asks the API server for one that was.
 
 mod change;
+mod endpoints;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -93,8 +94,20 @@ enum Known {
 
 impl Cache {
     /// Applies a patch of the node to the JSON copy, if there is one. `None`: there is only a
-    /// protobuf copy, which stays as it is; see [`super::patch`].
+    /// protobuf copy, which stays as it is; see [`super::patch`]. Endpoints follow a pod.
     pub(crate) fn patch_locally(
+        &mut self,
+        target: &Target,
+        node: Option<&str>,
+        patch_type: PatchType,
+        patch: &[u8],
+    ) -> Result<Option<WrittenObject>, LocalWriteError> {
+        let patched = self.patch_json(target, node, patch_type, patch)?;
+        self.lead_endpoints(target, node, patch);
+        Ok(patched)
+    }
+
+    fn patch_json(
         &mut self,
         target: &Target,
         node: Option<&str>,

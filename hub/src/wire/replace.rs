@@ -9,6 +9,7 @@ pub(crate) mod protobuf;
 
 use std::ops::Range;
 
+use super::path::Step;
 use super::split::SplitError;
 use super::{Encoding, Metadata};
 
@@ -50,6 +51,24 @@ pub(crate) fn event(encoding: Encoding, frame: &[u8], edit: &mut Edit<'_>) -> Ed
             json::member(event, "object", &mut *edit)
         }),
         Encoding::Protobuf => protobuf::event(frame, edit),
+    }
+}
+
+/// Edits every value at a path, those of each element of a list one by one.
+pub(crate) fn at(encoding: Encoding, value: &[u8], path: &[Step], edit: &mut Edit<'_>) -> Edited {
+    let Some((Step(name, number), rest)) = path.split_first() else {
+        return edit(value);
+    };
+    match encoding {
+        Encoding::Json if name.is_empty() => at(encoding, value, rest, edit),
+        Encoding::Json => json::member(value, name, |member| match member.first() {
+            Some(b'[') => json::elements(member, |_, one| at(encoding, one, rest, &mut *edit)),
+            _ if member == b"null" => Ok(None),
+            _ => at(encoding, member, rest, &mut *edit),
+        }),
+        Encoding::Protobuf => protobuf::messages(value, *number, |message| {
+            at(encoding, message, rest, &mut *edit)
+        }),
     }
 }
 
