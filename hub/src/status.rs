@@ -1,10 +1,10 @@
-//! What operators see: `/debug/{status,sets,clients,explain}`, and the commands `status` and
+//! What operators see: `/debug/{status,sets,clients,servers,explain}`, and the commands `status` and
 //! `explain` that print two of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use axum::Router;
@@ -78,12 +78,22 @@ struct SetLine {
     age_seconds: u64,
 }
 
+#[derive(Serialize)]
+struct ServerLine {
+    url: String,
+    link: &'static str,
+    link_seconds: u64,
+    link_reason: String,
+    connections: u64,
+}
+
 /// Serves the pages as JSON.
 pub(crate) fn routes(pages: Pages) -> Router {
     Router::new()
         .route("/debug/status", get(debug_status))
         .route("/debug/sets", get(debug_sets))
         .route("/debug/clients", get(debug_clients))
+        .route("/debug/servers", get(debug_servers))
         .route("/debug/explain", get(debug_explain))
         .with_state(pages)
 }
@@ -98,6 +108,10 @@ async fn debug_sets(State(pages): State<Pages>) -> Response {
 
 async fn debug_clients(State(pages): State<Pages>) -> Response {
     page(move || -> BTreeMap<String, [u32; 2]> { pages.hub.limits.counts() }).await
+}
+
+async fn debug_servers(State(pages): State<Pages>) -> Response {
+    page(move || pages.servers()).await
 }
 
 async fn debug_explain(State(pages): State<Pages>, uri: Uri) -> Response {
@@ -122,14 +136,25 @@ impl Pages {
         addresses.map(port).collect()
     }
 
+    fn servers(&self) -> [ServerLine; 1] {
+        let upstream = &self.hub.upstream;
+        let link = upstream.link.status();
+        [ServerLine {
+            url: upstream.server.to_string(),
+            link: link.word(),
+            link_seconds: link.age().as_secs(),
+            link_reason: link.reason,
+            connections: upstream.link.connections(),
+        }]
+    }
+
     fn summary(&self) -> Summary {
         let (sets, link) = (self.sets(), self.hub.upstream.link.status());
         let disk = self.disk.borrow().clone();
         let missing = reboot::missing(&self.hub.memory, &disk);
-        let since = SystemTime::now().duration_since(link.since);
         Summary {
-            link: if link.is_up() { "up" } else { "down" }.to_owned(),
-            link_seconds: since.unwrap_or_default().as_secs(),
+            link: link.word().to_owned(),
+            link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             sets: sets.len(),
             sets_behind: sets.iter().filter(|set| set.behind).count(),

@@ -70,7 +70,7 @@ pub(crate) enum SendError {
 
 /// The API server.
 pub(crate) struct Upstream {
-    server: Uri,
+    pub(crate) server: Uri,
     pub(crate) link: LinkWatch,
     pub(crate) identity: Arc<CloudIdentity>,
     tls: CloudTls,

@@ -36,6 +36,16 @@ impl LinkStatus {
     pub(crate) fn is_up(&self) -> bool {
         self.state == LinkState::Up
     }
+
+    pub(crate) fn word(&self) -> &'static str {
+        if self.is_up() { "up" } else { "down" }
+    }
+
+    /// For how long it has been so.
+    pub(crate) fn age(&self) -> Duration {
+        let since = SystemTime::now().duration_since(self.since);
+        since.unwrap_or_default()
+    }
 }
 
 /// What is known of the link. Clones share it.
@@ -121,8 +131,9 @@ impl LinkWatch {
         self.0.start.elapsed().saturating_sub(heard)
     }
 
-    fn has_connections(&self) -> bool {
-        self.0.connections.load(Ordering::Relaxed) > 0
+    /// How many connections to the API server are open.
+    pub(crate) fn connections(&self) -> u64 {
+        self.0.connections.load(Ordering::Relaxed)
     }
 }
 
@@ -223,7 +234,7 @@ async fn watch_while_up(upstream: &Upstream) {
             () = link.0.suspect.notified() => true,
         };
         let silence = link.silence();
-        if link.has_connections() && silence >= DEAD_AFTER {
+        if link.connections() > 0 && silence >= DEAD_AFTER {
             link.observe(Observation::Silence, "the API server is silent");
         } else if suspect || silence >= ASK_AFTER {
             if probe(upstream).await {

@@ -4,6 +4,7 @@
 mod containers;
 mod node;
 mod pods;
+mod service;
 
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use serde_json::{Value, json};
 use self::containers::{Container, running};
 use self::node::{CONTAINERD, HUB, KUBELET, Node};
 use self::pods::{APP, CONFIG, CREATED, DELETED, MAIN, has_volumes, pod};
+use self::service::Service;
 use crate::cluster::MASTER;
 use crate::command::Running;
 use crate::world::World;
@@ -36,6 +38,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     pods::start(world)?;
     let original = std::fs::read(node.kubeconfig()?)?;
     install(world, &mut node)?;
+    let service = service::start(world, &mut node)?;
     logs::prove(world, NODE)?;
     exec::prove(world, NODE)?;
     let online = reboot(world, &node, "with a link")?;
@@ -43,13 +46,16 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     cut(world, &node, &pods)?;
     kill_each(world, &node)?;
     change_meanwhile(world)?;
+    let address = service::pod_address(world)?;
     let offline = reboot(world, &node, "while the link is cut")?;
     progress::say(&format!(
         "    the start without a link took {:.2} times as long as with one",
         offline.as_secs_f32() / online.as_secs_f32()
     ));
+    follow(world, &service, &address)?;
     let logged = come_back(world)?;
     flap(world, &node)?;
+    service.stop(world, &mut node)?;
     stop(world, &node, logged)?;
     uninstall(world, &node, &original)
 }
@@ -74,7 +80,7 @@ fn install(world: &mut World, node: &mut Node) -> Result<()> {
                 survives(world)
             })?;
             wait::until("kubelet serves", STARTED, || serves(world))?;
-            asks_only_the_hub(world)?;
+            asks_only_the_hub(world, KUBELET)?;
             ensure!(running(world, APP, MAIN)? == before, "it was restarted");
             Ok(())
         },
@@ -102,7 +108,11 @@ fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
     let lasts = Duration::from_secs(if world.long { 600 } else { 30 });
     world.claim("the link is cut: the hub notices", |world| {
         node::cut(world)?;
-        wait::until("the link is down", NOTICED, || says(world, "link: down"))
+        wait::until("the link is down", NOTICED, || says(world, "link: down"))?;
+        let page = "http://127.0.0.1:7439/debug/servers";
+        let servers = world.cluster.on(NODE, &["curl", "-sS", "--fail", page])?;
+        ensure!(servers.contains(r#""link":"down""#), "{servers}");
+        Ok(())
     })?;
     world.claim(
         &format!(
@@ -160,6 +170,18 @@ fn kill_each(world: &mut World, node: &Node) -> Result<()> {
                 })?;
             }
             Ok(())
+        },
+    )
+}
+
+fn follow(world: &mut World, service: &Service, before: &str) -> Result<()> {
+    world.claim(
+        "the link is cut: the pod has another address than before the reboot, and the service \
+         leads to it",
+        |world| {
+            let now = service::pod_address(world)?;
+            ensure!(now != before, "it has {now} again");
+            wait::until("the service answers", NOTICED, || service.answers(world))
         },
     )
 }
@@ -361,14 +383,15 @@ fn serves(world: &World) -> Result<()> {
     world.shop(&["logs", APP]).map(drop)
 }
 
-/// Kubelet has no connection to the API server's machine.
-fn asks_only_the_hub(world: &World) -> Result<()> {
+/// A program of the node has no connection to the API server's machine.
+fn asks_only_the_hub(world: &World, program: &str) -> Result<()> {
     let sockets = world.cluster.on(NODE, &["ss", "-Htnp"])?;
     let address = world.cluster.variable_of(MASTER, "ADDRESS")?;
-    let of_kubelet = |line: &&str| line.contains("\"kubelet\"");
-    let kubelets: Vec<_> = sockets.lines().filter(of_kubelet).collect();
-    ensure!(!kubelets.is_empty(), "kubelet has no connection: {sockets}");
-    let past = kubelets
+    let quoted = format!("\"{program}\"");
+    let own = sockets.lines().filter(|line| line.contains(&quoted));
+    let own: Vec<_> = own.collect();
+    ensure!(!own.is_empty(), "{program} has no connection: {sockets}");
+    let past = own
         .iter()
         .find(|line| line.contains(&format!("{address}:")));
     ensure!(past.is_none(), "{past:?}");

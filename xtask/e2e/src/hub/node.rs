@@ -15,8 +15,9 @@ use crate::world::World;
 pub(super) const HUB: &str = "culvert-hub";
 pub(super) const KUBELET: &str = "kubelet";
 pub(super) const CONTAINERD: &str = "containerd";
-/// What an init system starts, in its order. The last one may not be there.
-const PROGRAMS: [&str; 4] = [CONTAINERD, HUB, KUBELET, "kube-proxy"];
+pub(super) const KUBE_PROXY: &str = "kube-proxy";
+/// What an init system starts, in its order.
+const PROGRAMS: [&str; 4] = [CONTAINERD, HUB, KUBELET, KUBE_PROXY];
 /// Time for a killed process to be gone.
 const GONE: Duration = Duration::from_secs(20);
 
@@ -43,6 +44,18 @@ impl Node {
     pub(super) fn add_hub(&mut self, world: &World) {
         let run = [&hub_line(world)[..], &["run".to_owned()]].concat();
         self.programs.push(run);
+    }
+
+    /// Gives one of its programs another value for `FLAG VALUE` from its next start on; returns the
+    /// value that it had.
+    pub(super) fn set_flag(&mut self, program: &str, flag: &str, value: String) -> Result<String> {
+        let mut lines = self.programs.iter_mut();
+        let line = lines.find(|line| Path::new(&line[0]).ends_with(program));
+        let line = line.with_context(|| format!("{NODE} has no process {program}"))?;
+        let mut words = line.iter_mut().skip_while(|word| *word != flag);
+        let word = words.nth(1);
+        let word = word.with_context(|| format!("{program} has no {flag}"))?;
+        Ok(std::mem::replace(word, value))
     }
 
     /// Kubelet's kubeconfig.

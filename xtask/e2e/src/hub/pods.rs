@@ -14,6 +14,8 @@ pub(super) const DELETED: &str = "hub-deleted";
 pub(super) const CREATED: &str = "hub-created";
 /// A container of these pods.
 pub(super) const MAIN: &str = "main";
+/// Where it serves the files of its ConfigMap by HTTP.
+pub(super) const PORT: u16 = 8080;
 /// The files of [`APP`]'s volumes.
 const SECRET: &str = "/etc/app/secret/word";
 pub(super) const CONFIG: &str = "/etc/app/config/color";
@@ -36,12 +38,12 @@ pub(super) fn pod(name: &str) -> Value {
     let mount = |volume: &str| json!({"name": volume, "mountPath": format!("/etc/app/{volume}")});
     let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP, "labels": {"app": name}},
         "spec": {
             "nodeName": NODE, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": MAIN, "image": "local/busybox:1", "imagePullPolicy": "Never",
-                "command": ["sleep", "1000000"],
+                "command": ["httpd", "-f", "-p", PORT.to_string(), "-h", "/etc/app/config"],
                 "envFrom": [{"configMapRef": {"name": APP}}],
                 "volumeMounts": [mount("secret"), mount("config"), mount("token")]
             }],
