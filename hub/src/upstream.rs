@@ -14,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bytes::{Bytes, BytesMut};
 use culvert_daemon::Drain;
-use http::{Request, Response, Uri, header};
+use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
@@ -26,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::Config;
 use cloud_identity::{CloudIdentity, CloudTls};
 use connector::{Connector, Protocols};
+use link::Observation;
 use watcher::LinkWatch;
 
 /// Any error of a body.
@@ -122,22 +123,39 @@ impl Upstream {
             answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(credential, request))) => answer,
             _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
         };
-        Ok(answer.map_err(|_| SendError::Head)??)
+        let answer = answer.map_err(|_| SendError::Head)??;
+        if credential == Credential::Node && answer.status() == StatusCode::UNAUTHORIZED {
+            self.link.suspect();
+        }
+        Ok(answer)
     }
 
-    /// Asks whether the API server is there. An error is for people.
-    pub(crate) async fn probe(&self) -> Result<(), String> {
+    /// Asks whether the API server is there, and takes the node's certificate. Returns what was
+    /// seen, and the reason for people.
+    pub(crate) async fn probe(&self) -> (Observation, String) {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
         let pools = self.pools();
         let answer = pools.node.request(self.outgoing(Credential::Node, request));
+        let failed = |reason| (Observation::TryFailed, reason);
         match timeout(PROBE_TIMEOUT, answer).await {
-            Err(_) => Err("a probe had no answer within 3 s".to_owned()),
-            Ok(Err(error)) => Err(format!("a probe failed: {}", culvert_daemon::chain(&error))),
+            Err(_) => failed("a probe had no answer within 3 s".to_owned()),
+            Ok(Err(error)) => failed(format!("a probe failed: {}", culvert_daemon::chain(&error))),
             Ok(Ok(answer)) if answer.status().is_server_error() => {
-                Err(format!("a probe was answered with {}", answer.status()))
+                failed(format!("a probe was answered with {}", answer.status()))
             }
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(answer)) if answer.status() == StatusCode::UNAUTHORIZED => {
+                let end = self.identity.valid_until();
+                let end = end.unwrap_or_else(|| "an unknown date".to_owned());
+                let reason = format!(
+                    "the API server refuses the node's certificate, which is valid until {end}"
+                );
+                (Observation::Refused, reason)
+            }
+            Ok(Ok(_)) => {
+                let reason = "the API server answers".to_owned();
+                (Observation::ProbeAnswered, reason)
+            }
         }
     }
 

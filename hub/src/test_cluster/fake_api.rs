@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -45,6 +45,8 @@ pub(super) struct FakeApi {
 /// What the fake knows.
 pub(super) struct Shared {
     cut: watch::Sender<bool>,
+    /// The node's certificate has expired: every request with it is answered with 401.
+    pub(super) refuses_node: AtomicBool,
     /// All events so far: word, name, version.
     history: watch::Sender<Vec<(&'static str, String, u64)>>,
     /// Watches from earlier versions are answered with 410.
@@ -86,6 +88,7 @@ impl FakeApi {
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
+            refuses_node: AtomicBool::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
@@ -196,7 +199,8 @@ impl Shared {
         if request.headers().contains_key("upgrade") {
             return self.echo(request);
         }
-        if token.as_deref() == Some("revoked") {
+        let is_refused = is_node && self.refuses_node.load(Ordering::Relaxed);
+        if is_refused || token.as_deref() == Some("revoked") {
             return json(401, "{}".to_owned());
         }
         if request.method() == Method::POST && path.ends_with("/events") {

@@ -217,6 +217,35 @@ async fn after_a_restart_without_a_link_the_memory_is_the_same() {
 }
 
 #[tokio::test]
+async fn a_node_whose_certificate_is_refused_is_served_from_memory_and_starts_so() {
+    let cluster = with_listed_pods().await;
+    let live = cluster.kubelet().get(PODS).await.1;
+    cluster
+        .api
+        .shared
+        .refuses_node
+        .store(true, Ordering::Relaxed);
+    let (status, _) = cluster.kubelet().get("/api/v1/nodes/edge-1").await;
+    assert_eq!(status, 401, "the link seemed to be up");
+    cluster.link_is(false).await;
+    let reason = cluster.hub.upstream.link.status().reason;
+    assert!(
+        reason.contains("refuses the node's certificate"),
+        "{reason}"
+    );
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let cluster = cluster.restart().await;
+    let (status, offline) = cluster.kubelet().get(PODS).await;
+    assert_eq!((status, parse(&offline)), (200, parse(&live)));
+    cluster
+        .api
+        .shared
+        .refuses_node
+        .store(false, Ordering::Relaxed);
+    cluster.link_is(true).await;
+}
+
+#[tokio::test]
 async fn an_upgrade_passes_bytes_both_ways() {
     let cluster = with_listed_pods().await;
     let connector = cluster.connector(

@@ -103,6 +103,13 @@ impl CloudIdentity {
         Some(node.to_owned())
     }
 
+    /// When the certificate ends, as people read it.
+    pub(crate) fn valid_until(&self) -> Option<String> {
+        let current = self.current()?;
+        let (_, leaf) = X509Certificate::from_der(current.cert.first()?).ok()?;
+        Some(leaf.validity().not_after.to_string())
+    }
+
     fn is_local(&self, certificate: &CertificateDer<'_>) -> bool {
         let issuer = X509Certificate::from_der(certificate);
         let local = X509Certificate::from_der(&self.local_authority);

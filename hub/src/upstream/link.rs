@@ -27,6 +27,8 @@ pub(crate) enum Observation {
     TryFailed,
     /// A connection is open, and nothing came on it for too long.
     Silence,
+    /// It answered a probe, and does not take the node's certificate.
+    Refused,
     /// It answered a probe.
     ProbeAnswered,
 }
@@ -67,7 +69,9 @@ impl Link {
                 }
                 Some(self.change(LinkState::Down))
             }
-            (LinkState::Up, Observation::Silence) => Some(self.change(LinkState::Down)),
+            (LinkState::Up, Observation::Silence | Observation::Refused) => {
+                Some(self.change(LinkState::Down))
+            }
             (LinkState::Down, Observation::ProbeAnswered) => {
                 self.answered += 1;
                 if self.answered < self.needed {
@@ -75,7 +79,7 @@ impl Link {
                 }
                 Some(self.change(LinkState::Up))
             }
-            (LinkState::Down, Observation::TryFailed) => {
+            (LinkState::Down, Observation::TryFailed | Observation::Refused) => {
                 self.answered = 0;
                 self.failures = self.failures.saturating_add(1);
                 None
@@ -108,7 +112,7 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Observation::{Heard, ProbeAnswered, Silence, TryFailed};
+    use Observation::{Heard, ProbeAnswered, Refused, Silence, TryFailed};
 
     fn up() -> Link {
         let mut link = Link::new();
@@ -128,6 +132,11 @@ mod tests {
     #[test]
     fn silence_of_an_open_connection_is_a_cut() {
         assert_eq!(up().observe(Silence), Some(LinkState::Down));
+    }
+
+    #[test]
+    fn an_api_server_that_refuses_the_node_is_as_one_that_is_away() {
+        assert_eq!(up().observe(Refused), Some(LinkState::Down));
     }
 
     #[test]

@@ -102,9 +102,22 @@ impl LinkWatch {
                 since: SystemTime::now(),
                 reason: reason.to_owned(),
             });
-        } else if observation == Observation::TryFailed && self.is_up() {
-            self.0.suspect.notify_one();
+        } else if self.is_up() {
+            if observation == Observation::TryFailed {
+                self.suspect();
+            }
+        } else {
+            // For `status`; nobody waits for it.
+            self.0.status.send_if_modified(|status| {
+                reason.clone_into(&mut status.reason);
+                false
+            });
         }
+    }
+
+    /// Something speaks against the link: the next probe is due now.
+    pub(crate) fn suspect(&self) {
+        self.0.suspect.notify_one();
     }
 
     /// Counts the bytes that a connection receives.
@@ -147,7 +160,7 @@ impl<S> Drop for HeardStream<S> {
     fn drop(&mut self) {
         self.link.0.connections.fetch_sub(1, Ordering::Relaxed);
         // It may have ended because the API server is gone.
-        self.link.0.suspect.notify_one();
+        self.link.suspect();
     }
 }
 
@@ -255,14 +268,9 @@ async fn probe_while_down(upstream: &Upstream) {
     }
 }
 
-/// Whether the API server answered.
+/// Whether the API server answered as it should.
 async fn probe(upstream: &Upstream) -> bool {
-    let answer = upstream.probe().await;
-    match &answer {
-        Ok(()) => upstream
-            .link
-            .observe(Observation::ProbeAnswered, "the API server answers"),
-        Err(reason) => upstream.link.observe(Observation::TryFailed, reason),
-    }
-    answer.is_ok()
+    let (observation, reason) = upstream.probe().await;
+    upstream.link.observe(observation, &reason);
+    observation == Observation::ProbeAnswered
 }

@@ -41,7 +41,9 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     let service = service::start(world, &mut node)?;
     logs::prove(world, NODE)?;
     exec::prove(world, NODE)?;
+    let address = service::pod_address(world)?;
     let online = reboot(world, &node, "with a link")?;
+    follow(world, &service, &address, "with a link")?;
     let pods = by_hub(world, &node)?;
     cut(world, &node, &pods)?;
     kill_each(world, &node)?;
@@ -52,7 +54,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "    the start without a link took {:.2} times as long as with one",
         offline.as_secs_f32() / online.as_secs_f32()
     ));
-    follow(world, &service, &address)?;
+    follow(world, &service, &address, "without a link")?;
     let logged = come_back(world)?;
     flap(world, &node)?;
     service.stop(world, &mut node)?;
@@ -174,10 +176,11 @@ fn kill_each(world: &mut World, node: &Node) -> Result<()> {
     )
 }
 
-fn follow(world: &mut World, service: &Service, before: &str) -> Result<()> {
+fn follow(world: &mut World, service: &Service, before: &str, when: &str) -> Result<()> {
     world.claim(
-        "the link is cut: the pod has another address than before the reboot, and the service \
-         leads to it",
+        &format!(
+            "{when}: the pod has another address than before the reboot, and the service leads to it"
+        ),
         |world| {
             let now = service::pod_address(world)?;
             ensure!(now != before, "it has {now} again");
