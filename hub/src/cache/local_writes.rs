@@ -15,6 +15,7 @@ use self::change::{Change, change};
 use super::answers::newest_word;
 use super::overlay::{Overlaid, Worth, Written};
 use super::patch::{PatchError, PatchType, patched};
+use super::set::Set;
 use super::{Cache, ObjectName, Representation, Resource, Selection};
 use crate::request::selector::{FieldSelector, LabelSelector};
 use crate::wire::edit::{self, Path, Value};
@@ -250,7 +251,7 @@ impl Cache {
             Change::Heartbeat => Worth::Nothing,
             Change::Other => Worth::Saving,
         };
-        let newest = self.newest_version(&target.in_encoding(encoding));
+        let newest = self.newest_version_of_core();
         let next = (version + 1).min(newest).max(version);
         let new = new.at_version(encoding, next)?;
         self.keep(target, encoding, new, item_type, worth)
@@ -323,6 +324,16 @@ impl Cache {
             Some(object) => Known::Object(object.clone(), set.generation.item_type.clone()),
             None => Known::Absent,
         }
+    }
+
+    /// Of all that the cache knows of the core group, whose resources have one count.
+    fn newest_version_of_core(&self) -> u64 {
+        let core = self.sets.iter();
+        let core = core.filter(|(of, _)| of.resource.group.is_empty());
+        core.flat_map(|(_, sets)| sets.values())
+            .map(Set::resource_version)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Of all that the cache knows of a resource; zero if it knows nothing.

@@ -7,12 +7,13 @@ use std::net::IpAddr;
 use memchr::memmem;
 use serde_json::Value as Json;
 
-use super::{Known, Target, check_node};
+use super::{Known, LocalWriteError, Target, check_node};
+use crate::cache::overlay::Worth;
 use crate::cache::{Cache, ObjectName, Representation, Resource};
 use crate::wire::path::{self, Step};
 use crate::wire::replace::{self, Edited, json};
 use crate::wire::split::SplitError;
-use crate::wire::{Encoding, Object, Shape};
+use crate::wire::{Encoding, Metadata, Object, Shape};
 
 /// `podIPs` of a pod's status.
 const POD_ADDRESSES: [Step; 3] = [Step("status", 3), Step("podIPs", 12), Step("ip", 1)];
@@ -108,7 +109,12 @@ impl Cache {
             let Ok(Some(bytes)) = led else {
                 continue;
             };
-            let new = Object {
+            // Nobody who writes endpoints reads them here, so the version may be any later one.
+            let metadata = Metadata {
+                resource_version: object.metadata.resource_version + 1,
+                ..object.metadata.clone()
+            };
+            let led = Object {
                 metadata: object.metadata.clone(),
                 bytes: bytes.into(),
             };
@@ -116,8 +122,10 @@ impl Cache {
                 resource, encoding, ..
             } = of;
             let endpoints = Target { resource, name };
-            // Too many overlays: the patch itself was the last one that had room.
-            self.lay_over(&endpoints, encoding, Some(&object), new, item_type)
+            led.with_metadata(encoding, metadata)
+                .map_err(LocalWriteError::from)
+                .and_then(|led| self.keep(&endpoints, encoding, led, item_type, Worth::Saving))
+                // Too many overlays: the patch itself was the last one that had room.
                 .ok();
         }
     }

@@ -22,6 +22,8 @@ pub(super) const MANY_SERVICES: &str = "/api/v1/namespaces/many/services";
 /// Nothing is logged of each request.
 const NO_AUDIT: &str =
     r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [{"level": "None"}]}"#;
+/// The node that asks.
+pub(super) const NODE_NAME: &str = "edge-1";
 const NODE: &str = "system:node:edge-1";
 
 /// The running API server.
@@ -29,6 +31,8 @@ pub(super) struct Cluster {
     server: ApiServer,
     /// The node's own kubeconfig.
     kubeconfig: PathBuf,
+    /// The node's certificate.
+    pub(super) node: SelfSigned,
     /// An administrator, by the address that is never cut.
     pub(super) writer: PathBuf,
     /// The node, without anything in between.
@@ -82,6 +86,7 @@ impl Cluster {
         let cluster = Self {
             server,
             kubeconfig,
+            node,
             writer,
             direct,
             slices,
@@ -100,11 +105,34 @@ impl Cluster {
         Ok(SocketAddr::new(CUT_ADDRESS.parse()?, self.server.port()))
     }
 
+    /// What is cut, as a URL.
+    pub(super) fn url(&self) -> Result<String> {
+        Ok(format!("https://{}", self.cut_address()?))
+    }
+
+    /// The authority of the API server's certificate.
+    pub(super) fn authority(&self) -> PathBuf {
+        self.server.folder().join("certificates/apiserver.crt")
+    }
+
     /// A copy of the node's kubeconfig, which `install` may change.
-    pub(super) fn copy_kubeconfig(&self, folder: &Path) -> Result<PathBuf> {
-        let copy = folder.join("kubelet.conf");
-        std::fs::copy(&self.kubeconfig, &copy)?;
-        Ok(copy)
+    pub(super) fn copy_kubeconfig(&self, to: &Path) -> Result<PathBuf> {
+        std::fs::copy(&self.kubeconfig, to).with_context(|| format!("write {}", to.display()))?;
+        Ok(to.to_owned())
+    }
+
+    /// Lets the node read and write what YurtHub does besides.
+    pub(super) fn allow_everything(&self) -> Result<()> {
+        let user = format!("--user={NODE}");
+        let role = "--clusterrole=cluster-admin";
+        self.kubectl(&["create", "clusterrolebinding", "bench-all", role, &user])?;
+        self.kubectl(&[
+            "create",
+            "--namespace=kube-system",
+            "configmap",
+            "yurt-hub-cfg",
+            "--from-literal=cache_agents=*",
+        ])
     }
 
     fn make_objects(&self, load: &mut Load) -> Result<()> {

@@ -66,6 +66,24 @@ impl Place {
         Ok(folder)
     }
 
+    /// Lets programs change a folder of the machine: nobody else sees it, and nothing stays.
+    pub(super) fn own_folder(&self, folder: &Path) -> Result<()> {
+        let name = folder.display().to_string().replace('/', "-");
+        let (upper, work) = (
+            self.folder(&format!("upper{name}"))?,
+            self.folder(&format!("work{name}"))?,
+        );
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            folder.display(),
+            upper.display(),
+            work.display()
+        );
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "overlay", "overlay", "-o", &options]);
+        workspace::output(mount.arg(folder)).map(drop)
+    }
+
     /// What the disk has done so far. What programs wrote and did not flush is not in it yet.
     pub(super) fn disk_use(&self) -> Result<DiskUse> {
         let text = std::fs::read_to_string(&self.counters)

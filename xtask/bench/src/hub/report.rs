@@ -62,8 +62,10 @@ impl Report {
 
     /// One line per row. What is not direct is followed by its ratio to it, in brackets.
     pub(super) fn table(&self) -> String {
+        let measured = |it: &Subject| self.values.keys().any(|(_, of)| of == it);
+        let subjects: Vec<Subject> = Subject::ALL.into_iter().filter(measured).collect();
         let mut text = format!("{:<24} {:<11} {:<17}", "row", "unit", "");
-        for subject in Subject::ALL {
+        for subject in subjects.iter().copied() {
             text += &format!(" {:>16}", subject.name());
         }
         text += "  aim of the hub\n";
@@ -74,7 +76,7 @@ impl Report {
                 row.unit,
                 row.better.words()
             );
-            for subject in Subject::ALL {
+            for subject in subjects.iter().copied() {
                 text += &format!(" {:>16}", self.cell(row, subject));
             }
             let aim = self.aim(row);

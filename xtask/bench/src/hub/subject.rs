@@ -1,16 +1,12 @@
 //! The ways to the API server that are measured.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
 use culvert_lab::process::{Process, bound};
-use culvert_lab::{ports, workspace};
-use serde_json::json;
-
-use super::cluster::{Cluster, write_target};
-use super::place::Place;
+use culvert_lab::workspace;
 
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,64 +15,58 @@ pub(super) enum Subject {
     Direct,
     /// `culvert-hub`.
     Hub,
+    /// The program that [`super::yurthub::PROGRAM`] names.
+    YurtHub,
 }
 
 impl Subject {
     /// All of them, in the order of the columns.
-    pub(super) const ALL: [Self; 2] = [Self::Direct, Self::Hub];
+    pub(super) const ALL: [Self; 3] = [Self::Direct, Self::Hub, Self::YurtHub];
 
     /// Its name in the JSON and the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
             Self::Hub => "hub",
+            Self::YurtHub => "yurthub",
         }
     }
 }
 
-/// A hub with a state of its own. Dropping it ends it.
-pub(super) struct RunningHub {
-    command: HubCommand,
-    process: Process,
+/// A program between the clients and the API server, ready to start.
+pub(super) struct Prepared {
+    pub(super) name: &'static str,
+    pub(super) program: PathBuf,
+    pub(super) args: Vec<String>,
     /// For the load.
     pub(super) target: PathBuf,
 }
 
-struct HubCommand {
-    program: PathBuf,
-    folder: PathBuf,
-    listen: String,
-    admin_listen: String,
+/// The running program. Dropping it ends it.
+pub(super) struct Between {
+    prepared: Prepared,
+    process: Process,
 }
 
-impl RunningHub {
-    /// Starts one that knows nothing, installed for a kubelet as an operator does.
-    pub(super) fn start(programs: &Path, place: &Place, cluster: &Cluster) -> Result<Self> {
-        let folder = place.folder("hub")?;
-        let command = HubCommand {
-            program: programs.join("culvert-hub"),
-            listen: ports::free_address()?.to_string(),
-            admin_listen: ports::free_address()?.to_string(),
-            folder,
-        };
-        let kubeconfig = cluster.copy_kubeconfig(&command.folder)?;
-        let mut install = command.of(Command::new(&command.program), "install");
-        workspace::output(install.arg("--kubelet-kubeconfig").arg(kubeconfig))?;
-        let local = |name: &str| command.state().join("local").join(name);
-        let target = write_target(
-            &command.folder.join("target.json"),
-            &json!({
-                "address": command.listen,
-                "authority": local("ca.crt"),
-                "certificate": local("kubelet.crt"),
-                "key": local("kubelet.key"),
-            }),
-        )?;
-        Ok(Self {
-            process: command.run()?,
-            command,
-            target,
+impl Prepared {
+    pub(super) fn start(self) -> Result<Between> {
+        Ok(Between {
+            process: self.run()?,
+            prepared: self,
         })
+    }
+
+    fn run(&self) -> Result<Process> {
+        // The log is not on the disk that is measured.
+        let logs = workspace::target_dir().join("bench-hub");
+        let command: &mut Command = &mut bound(&self.program);
+        Process::start(self.name, &logs, command.args(&self.args))
+    }
+}
+
+impl Between {
+    pub(super) fn target(&self) -> PathBuf {
+        self.prepared.target.clone()
     }
 
     pub(super) fn process(&mut self) -> Result<&Process> {
@@ -88,32 +78,7 @@ impl RunningHub {
     pub(super) fn crash(&mut self) -> Result<Instant> {
         self.process.kill()?;
         let started = Instant::now();
-        self.process = self.command.run()?;
+        self.process = self.prepared.run()?;
         Ok(started)
-    }
-}
-
-impl HubCommand {
-    fn state(&self) -> PathBuf {
-        self.folder.join("state")
-    }
-
-    fn run(&self) -> Result<Process> {
-        // The log is not on the disk that is measured.
-        let logs = workspace::target_dir().join("bench-hub");
-        Process::start(
-            "culvert-hub",
-            &logs,
-            &mut self.of(bound(&self.program), "run"),
-        )
-    }
-
-    fn of(&self, mut program: Command, command: &str) -> Command {
-        program.args([command, "--listen", &self.listen]);
-        program.args(["--admin-listen", &self.admin_listen]);
-        program.arg("--state-dir").arg(self.state());
-        let socket = self.folder.join("admin.sock");
-        program.arg("--admin-socket").arg(socket);
-        program
     }
 }

@@ -10,7 +10,8 @@ use super::cluster::{Cluster, MANY_SERVICES, POD, PODS, THOUSAND};
 use super::place::Place;
 use super::report::Report;
 use super::rows;
-use super::subject::{RunningHub, Subject};
+use super::subject::{Between, Prepared, Subject};
+use super::{culvert, yurthub};
 use crate::load::Load;
 use crate::report::{Figures, short};
 
@@ -20,6 +21,9 @@ const WATCHES: u32 = 5;
 const RATE: u32 = 100;
 /// Until a hub has written what it has read, and has given back what it needed for that.
 const REST: Duration = Duration::from_secs(12);
+
+/// Makes a program that knows nothing ready to start.
+type Prepare = fn(&Path, &Place, &Cluster) -> Result<Prepared>;
 
 /// What a turn needs.
 pub(super) struct Turn<'a> {
@@ -41,13 +45,14 @@ impl Turn<'_> {
                 self.requests(&direct, "", None)?;
                 self.updates(&direct, None)
             }
-            Subject::Hub => self.hub(),
+            Subject::Hub => self.between(culvert::prepare),
+            Subject::YurtHub => self.between(yurthub::prepare),
         }
     }
 
-    fn hub(&mut self) -> Result<()> {
-        let mut hub = self.start()?;
-        let target = hub.target.clone();
+    fn between(&mut self, prepare: Prepare) -> Result<()> {
+        let mut hub = self.start(prepare)?;
+        let target = hub.target();
         self.hold(&target, PODS)?;
         rest()?;
         let resident = hub.process()?.resident()?;
@@ -64,21 +69,24 @@ impl Turn<'_> {
         self.add("first_offline_answer", started.elapsed().as_secs_f64())?;
         self.run("heal")?;
         drop(hub);
-        self.memory_of_many()
+        self.memory_of_many(prepare)
     }
 
-    /// A hub that knows nothing, with a link.
-    fn start(&mut self) -> Result<RunningHub> {
-        let hub = RunningHub::start(self.programs, self.place, self.cluster)?;
-        self.run(&format!("until-answered {} {PODS}", hub.target.display()))?;
+    /// A program that knows nothing, with a link.
+    fn start(&mut self, prepare: Prepare) -> Result<Between> {
+        let hub = prepare(self.programs, self.place, self.cluster)?.start()?;
+        let target = hub.target();
+        self.run(&format!("until-answered {} {PODS}", target.display()))?;
         Ok(hub)
     }
 
-    fn memory_of_many(&mut self) -> Result<()> {
-        let mut hub = self.start()?;
-        let target = hub.target.clone();
-        self.hold(&target, MANY_SERVICES)?;
-        self.hold(&target, self.cluster.slices())?;
+    fn memory_of_many(&mut self, prepare: Prepare) -> Result<()> {
+        let mut hub = self.start(prepare)?;
+        let target = hub.target();
+        for path in [MANY_SERVICES, self.cluster.slices()] {
+            self.run(&format!("until-answered {} {path}", target.display()))?;
+            self.hold(&target, path)?;
+        }
         rest()?;
         let resident = hub.process()?.resident()?;
         self.add("memory_10000", resident as f64 / 1e6)?;

@@ -130,11 +130,19 @@ fn the_endpoint_of_a_pod_that_has_another_address_follows_and_no_other_one_chang
     let mut cache = cache_with_pod("edge-1");
     let scope = slices(Encoding::Json);
     let slice = json_slice(OLD).to_string().into_bytes();
-    list(&mut cache, &scope, &[object("s", slice)]);
+    // Nothing is newer.
+    let newest = Object {
+        metadata: Metadata {
+            resource_version: 10,
+            ..object("s", Vec::new()).metadata
+        },
+        bytes: slice.into(),
+    };
+    list(&mut cache, &scope, &[newest]);
     patch(&mut cache, &to_new());
     let mut expected = json_slice(NEW);
     // Informers pass over a version that they know.
-    expected["metadata"]["resourceVersion"] = "6".into();
+    expected["metadata"]["resourceVersion"] = "11".into();
     assert_eq!(json_seen(&mut cache, &scope), expected);
 }
 
