@@ -1,6 +1,7 @@
 //! The hub in front of a kubelet: the node lives on through a cut, kill -9 and a reboot. This
 //! follows docs/hub.md.
 
+mod client;
 mod containers;
 mod node;
 mod pods;
@@ -45,7 +46,9 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     let online = reboot(world, &node, "with a link")?;
     follow(world, &service, &address, "with a link")?;
     let pods = by_hub(world, &node)?;
+    let seen = client::prove_online(world)?;
     cut(world, &node, &pods)?;
+    client::prove_offline(world, &seen)?;
     kill_each(world, &node)?;
     change_meanwhile(world)?;
     let address = service::pod_address(world)?;
@@ -55,6 +58,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         offline.as_secs_f32() / online.as_secs_f32()
     ));
     follow(world, &service, &address, "without a link")?;
+    client::prove_offline(world, &seen)?;
     let logged = come_back(world)?;
     flap(world, &node)?;
     service.stop(world, &mut node)?;
@@ -333,6 +337,10 @@ fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
             Ok(())
         },
     )?;
+    let address = format!("{}/32", client::ADDRESS);
+    let delete = ["ip", "address", "delete", &address, "dev", "lo"];
+    world.cluster.on(NODE, &delete)?;
+    world.shop(&["delete", "serviceaccount,rolebinding", APP])?;
     world
         .shop(&["delete", "pod", APP, CREATED, "--wait=false"])
         .map(drop)

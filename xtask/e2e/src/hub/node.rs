@@ -8,7 +8,7 @@ use culvert_lab::{wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::NODE;
+use super::{NODE, client};
 use crate::processes::{self, Process};
 use crate::world::World;
 
@@ -42,7 +42,9 @@ impl Node {
 
     /// Has the hub as one of its programs from now on.
     pub(super) fn add_hub(&mut self, world: &World) {
-        let run = [&hub_line(world)[..], &["run".to_owned()]].concat();
+        let pods = format!("{}:7440", client::ADDRESS);
+        let run = ["run", "--pod-listen", &pods].map(str::to_owned);
+        let run = [&hub_line(world)[..], &run].concat();
         self.programs.push(run);
     }
 
@@ -66,6 +68,12 @@ impl Node {
 
     /// Starts one of its programs.
     pub(super) fn start(&self, world: &World, program: &str) -> Result<()> {
+        if program == HUB {
+            // As its unit does.
+            let address = format!("{}/32", client::ADDRESS);
+            let add = ["ip", "address", "replace", &address, "dev", "lo"];
+            world.cluster.on(NODE, &add)?;
+        }
         let log = world.file(&format!("hub-{program}.log"));
         processes::start(&world.cluster, NODE, self.line(program)?, &log)
     }

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::NODE;
+use super::client;
 use super::containers::Container;
 use crate::world::{SHOP, World};
 
@@ -28,7 +29,12 @@ pub(super) fn start(world: &World) -> Result<()> {
     secret["stringData"] = json!({"word": "sesame"});
     let mut config = named("ConfigMap", APP);
     config["data"] = json!({"color": "blue"});
-    world.apply("hub-pods", &[secret, config, pod(APP), pod(DELETED)])?;
+    let [account, binding] = client::account();
+    let pods = [pod(APP), pod(DELETED)];
+    world.apply(
+        "hub-pods",
+        &[&[secret, config, account, binding], &pods[..]].concat(),
+    )?;
     [APP, DELETED]
         .into_iter()
         .try_for_each(|name| world.wait_for_phase(name, "Running"))
@@ -40,7 +46,7 @@ pub(super) fn pod(name: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP, "labels": {"app": name}},
         "spec": {
-            "nodeName": NODE, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
+            "nodeName": NODE, "serviceAccountName": APP, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": MAIN, "image": "local/busybox:1", "imagePullPolicy": "Never",
                 "command": ["httpd", "-f", "-p", PORT.to_string(), "-h", "/etc/app/config"],

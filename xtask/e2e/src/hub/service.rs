@@ -52,8 +52,10 @@ pub(super) fn start(world: &mut World, node: &mut Node) -> Result<Service> {
         |world| {
             node.kill(world, KUBE_PROXY)?;
             node.start(world, KUBE_PROXY)?;
-            wait::until("the service answers", NOTICED, || service.answers(world))?;
-            super::asks_only_the_hub(world, KUBE_PROXY)
+            wait::until("it asks", NOTICED, || {
+                super::asks_only_the_hub(world, KUBE_PROXY)
+            })?;
+            wait::until("the service answers", NOTICED, || service.answers(world))
         },
     )?;
     Ok(service)

@@ -1,0 +1,163 @@
+//! The pod as a client of the API server. Its environment, its token and its `ca.crt` lead it to the
+//! hub.
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+use super::containers::{Container, running};
+use super::pods::{APP, MAIN};
+use crate::cluster::KUBECTL_TIME;
+use crate::command::{Finished, finish};
+use crate::world::{SHOP, World};
+
+/// Where the hub serves pods.
+pub(super) const ADDRESS: &str = "169.254.74.40";
+/// What the pod may read.
+const PODS: &str = "/api/v1/namespaces/shop/pods";
+/// What it may not.
+const SECRETS: &str = "/api/v1/namespaces/shop/secrets";
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// The names of the pods as the pod reads them.
+pub(super) type Names = Vec<String>;
+
+/// An answer of the hub.
+struct Answer {
+    status: u16,
+    /// Out of the hub's memory.
+    is_local: bool,
+    body: String,
+}
+
+/// The pod's account, and what it may do.
+pub(super) fn account() -> [Value; 2] {
+    let subject = json!({"kind": "ServiceAccount", "name": APP, "namespace": SHOP});
+    let group = "rbac.authorization.k8s.io";
+    [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": APP, "namespace": SHOP}}),
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": APP, "namespace": SHOP},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"}, "subjects": [subject]
+        }),
+    ]
+}
+
+/// With a link: what the API server says.
+pub(super) fn prove_online(world: &mut World) -> Result<Names> {
+    world.claim(
+        "a pod is led to the hub, and is answered as the API server answers it: with its token, \
+         without one, and where it may not read",
+        |world| {
+            let names = names(world, false)?;
+            ensure!(ask(world, PODS, false)?.status == 401, "without a token");
+            let refused = ask(world, SECRETS, true)?;
+            ensure!(refused.status == 403, "{SECRETS}: {}", refused.status);
+            Ok(names)
+        },
+    )
+}
+
+/// Without a link: what it was shown with one, and nothing else.
+pub(super) fn prove_offline(world: &mut World, before: &Names) -> Result<()> {
+    world.claim(
+        "the link is cut: the pod sees what it saw with it and nothing else, and nothing without \
+         its token",
+        |world| {
+            let now = names(world, true)?;
+            ensure!(now == *before, "now {now:?}, before {before:?}");
+            ensure!(ask(world, PODS, false)?.status == 401, "without a token");
+            let refused = ask(world, SECRETS, true)?;
+            ensure!(refused.status == 403, "{SECRETS}: {}", refused.status);
+            let never_asked = ask(world, "/api/v1/namespaces/shop/services", true)?;
+            ensure!(
+                never_asked.status == 503,
+                "services: {}",
+                never_asked.status
+            );
+            Ok(())
+        },
+    )
+}
+
+fn names(world: &World, is_local: bool) -> Result<Names> {
+    let answer = ask(world, PODS, true)?;
+    ensure!(
+        answer.status == 200,
+        "{PODS}: {}: {}",
+        answer.status,
+        answer.body
+    );
+    ensure!(answer.is_local == is_local, "local: {}", answer.is_local);
+    let list: Value = serde_json::from_str(&answer.body)?;
+    let items = list["items"].as_array().context("no list")?;
+    let names = items.iter().map(|it| it["metadata"]["name"].to_string());
+    Ok(names.collect())
+}
+
+/// Asks as a program in the pod does.
+fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
+    let pod = running(world, APP, MAIN)?;
+    let (host, port) = (
+        variable(&pod, "KUBERNETES_SERVICE_HOST")?,
+        variable(&pod, "KUBERNETES_SERVICE_PORT")?,
+    );
+    ensure!(host == ADDRESS, "the pod is led to {host}");
+    let mut command = Command::new("nsenter");
+    command.args(["--target", &pod.pid.to_string(), "--net"]);
+    command.args([
+        "curl",
+        "-sS",
+        "-m",
+        "10",
+        "--include",
+        "--http1.1",
+        "--cacert",
+    ]);
+    command.arg(format!("/proc/{}/root{ACCOUNT}/ca.crt", pod.pid));
+    if with_token {
+        let token = pod.read(&format!("{ACCOUNT}/token"))?;
+        command.args(["--header", &format!("Authorization: Bearer {token}")]);
+    }
+    command.arg(format!("https://{host}:{port}{path}"));
+    let said = finish(&mut command, KUBECTL_TIME).and_then(Finished::success)?;
+    Answer::parse(&said).with_context(|| said.clone())
+}
+
+impl Answer {
+    fn parse(said: &str) -> Option<Self> {
+        let (head, body) = said.split_once("\r\n\r\n")?;
+        let head = head.to_lowercase();
+        Some(Self {
+            status: head.split(' ').nth(1)?.parse().ok()?,
+            is_local: head.contains("\r\nculvert-hub: local"),
+            body: body.to_owned(),
+        })
+    }
+}
+
+/// A variable of the pod's environment.
+fn variable(pod: &Container, name: &str) -> Result<String> {
+    let path = format!("/proc/{}/environ", pod.pid);
+    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+    let mut pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
+    let found = pairs.find(|(key, _)| *key == name);
+    Ok(found.with_context(|| format!("no {name}"))?.1.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_local_if_their_head_says_so() {
+        let said = |header: &str| format!("HTTP/1.1 200 OK\r\n{header}\r\n\r\n{{}}");
+        let local = Answer::parse(&said("Culvert-Hub: local; age=3")).unwrap();
+        assert_eq!(
+            (local.status, local.is_local, &*local.body),
+            (200, true, "{}")
+        );
+        assert!(!Answer::parse(&said("Date: today")).unwrap().is_local);
+    }
+}
