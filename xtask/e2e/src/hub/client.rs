@@ -106,6 +106,8 @@ fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
     ensure!(host == ADDRESS, "the pod is led to {host}");
     let mut command = Command::new("nsenter");
     command.args(["--target", &pod.pid.to_string(), "--net"]);
+    // An API server makes other JSON for curl, for people to read: not what programs ask for.
+    let agent = ["--user-agent", "app"];
     command.args([
         "curl",
         "-sS",
@@ -116,6 +118,7 @@ fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
         "--cacert",
     ]);
     command.arg(format!("/proc/{}/root{ACCOUNT}/ca.crt", pod.pid));
+    command.args(agent);
     if with_token {
         let token = pod.read(&format!("{ACCOUNT}/token"))?;
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
