@@ -23,6 +23,7 @@ pub mod progress;
 pub mod random;
 pub mod self_signed;
 pub mod site;
+pub mod skewed_clock;
 pub mod skip;
 pub mod unpacked;
 pub mod wait;

@@ -8,7 +8,7 @@ use culvert_lab::cloud_host::CloudHost;
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::{Lab, skewed_clock, wait, workspace};
 
 use crate::connect;
 use crate::pki::{Authority, text};
@@ -20,7 +20,7 @@ const TIME: Duration = Duration::from_secs(60);
 const FAST: u16 = 5;
 const SLOW: u16 = 6;
 /// A quarter of an hour.
-const SKEW: &str = "900";
+const SKEW: i64 = 900;
 /// The admin port of a second agent on a host.
 const SECOND_AGENT: u16 = 7430;
 
@@ -36,12 +36,9 @@ fn three(lab: &Lab) -> Result<Options> {
 }
 
 /// Starts a proxy whose clock is wrong by that many seconds.
-fn start_skewed(world: &World<'_>, number: u16, seconds: &str) -> Result<Process> {
+fn start_skewed(world: &World<'_>, number: u16, seconds: i64) -> Result<Process> {
     let cloud = world.lab.site(Host::Cloud);
-    let shim = text(&cloud.file("skewed_clock.so"));
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/chain/skewed_clock.c");
-    workspace::output(Command::new("cc").args(["-shared", "-fPIC", "-o", &shim, source]))?;
-    let environment = [("LD_PRELOAD", shim), ("CLOCK_SKEW", seconds.to_owned())];
+    let environment = skewed_clock::environment(&cloud.file(""), seconds)?;
     let authority = Authority::at(cloud.file("operator")).proxy_flags();
     let further = [&authority[..], &proxies::nodes(world), &peer_flags()].concat();
     proxies::start_on(world, number, (CloudHost::First, &environment), &further)
@@ -101,7 +98,7 @@ fn revoke(world: &World<'_>) -> Result<()> {
 fn proxies_whose_clocks_differ_reach_each_other_and_agree_on_who_is_revoked() {
     world::prepared(EDGES, three, |world| {
         let fast = start_skewed(world, FAST, SKEW)?;
-        let slow = start_skewed(world, SLOW, &format!("-{SKEW}"))?;
+        let slow = start_skewed(world, SLOW, -SKEW)?;
         ensure!(first_time(&fast)? > log_time("10 minutes")?, "not fast");
         ensure!(first_time(&slow)? < log_time("-10 minutes")?, "not slow");
         wait_greets_everywhere(world)?;

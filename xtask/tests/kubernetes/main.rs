@@ -12,6 +12,7 @@ mod directory;
 mod events;
 mod forwards;
 mod hosts;
+mod hub;
 mod identity;
 mod leases;
 mod loopback;
