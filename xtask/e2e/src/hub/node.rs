@@ -149,13 +149,13 @@ pub(super) fn pid(world: &World, program: &str) -> Result<i32> {
         .pid)
 }
 
-/// Nothing goes over the node's link from now on, without an answer.
+/// Nothing goes over the node's link from now on, without an answer. Where a packet goes is known
+/// when kube-proxy's rules have led it.
 pub(super) fn cut(world: &World) -> Result<()> {
     let file = world.file("hub-cut.nft");
     let rules = "table inet culvert_e2e_cut {
         chain inward { type filter hook input priority -300; iifname \"wan\" drop; }
-        chain outward { type filter hook output priority -300; oifname \"wan\" drop; }
-        chain through { type filter hook forward priority -300; oifname \"wan\" drop; }\n}\n";
+        chain outward { type filter hook postrouting priority 300; oifname \"wan\" drop; }\n}\n";
     std::fs::write(&file, rules).with_context(|| format!("write {}", file.display()))?;
     let file = file.display().to_string();
     world.cluster.on(NODE, &["nft", "--file", &file]).map(drop)
