@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::{HostPort, NodeName};
 use culvert_daemon::{
     Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, Workers,
-    raise_open_file_limit, report_to_systemd, use_small_pages,
+    raise_open_file_limit, report_to_systemd,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
@@ -60,7 +60,6 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     tracing::info!(node, version = VERSION, admin.addr = %admin.local_addr(), "agent started");
 
     raise_open_file_limit();
-    use_small_pages();
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));

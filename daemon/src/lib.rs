@@ -53,7 +53,6 @@ pub use problem::Problem;
 pub use quota::{Permit, Quota};
 pub use readiness::{Gate, Readiness};
 pub use run_main::run_main;
-pub use small_pages::use_small_pages;
 pub use supervisor::{Drain, Supervisor};
 pub use systemd::report_to_systemd;
 pub use tasks::{RunningTasks, Runtimes, TaskCounts, tasks_page};

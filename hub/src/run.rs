@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use culvert_daemon::{
     Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, chain,
-    raise_open_file_limit, report_to_systemd, use_small_pages,
+    raise_open_file_limit, report_to_systemd,
 };
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
@@ -58,7 +58,6 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     tracing::info!(version = VERSION, node.addr = %node_addr, admin.addr = %admin_addr, "hub started");
 
     raise_open_file_limit();
-    use_small_pages();
     let mut supervisor = Supervisor::new(config.grace)?;
     let drain = supervisor.drain();
     supervisor.spawn_observer("admin", admin.serve());

@@ -18,7 +18,7 @@ use culvert_api::Zone;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{
     Admin, AdminListen, Idle, Listeners, Logs, Readiness, SocketUse, Supervisor, Workers,
-    raise_open_file_limit, report_to_systemd, use_small_pages,
+    raise_open_file_limit, report_to_systemd,
 };
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
@@ -89,7 +89,6 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     names::check(&args)?;
     forwards::check(&args)?;
     raise_open_file_limit();
-    use_small_pages();
     let mut supervisor = Supervisor::new(args.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
