@@ -22,7 +22,7 @@ use std::time::Duration;
 use redb::StorageBackend;
 use redb::backends::{FileBackend, InMemoryBackend};
 
-pub(crate) use self::batch::{Batch, Rows, Table};
+pub(crate) use self::batch::{Batch, Rows, Table, Value};
 use self::database::Database;
 
 /// How often changes are written. A power cut loses no more than this, and all of it can be asked

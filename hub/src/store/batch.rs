@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
 /// The tables of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Table {
@@ -54,11 +56,40 @@ impl Table {
     }
 }
 
+/// The value of a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Value {
+    head: Vec<u8>,
+    /// Follows the head. It may be shared with whoever puts the row: a batch can be all of memory.
+    rest: Bytes,
+}
+
+impl Value {
+    pub(crate) fn new(head: Vec<u8>, rest: Bytes) -> Self {
+        Self { head, rest }
+    }
+
+    /// Its two parts.
+    pub(super) fn parts(&self) -> [&[u8]; 2] {
+        [&self.head, &self.rest]
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.head.len() + self.rest.len()
+    }
+}
+
+impl From<Vec<u8>> for Value {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::new(bytes, Bytes::new())
+    }
+}
+
 /// Changes that are written together or not at all. The later change of a row wins.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     /// `None` removes the row.
-    rows: BTreeMap<(Table, String), Option<Vec<u8>>>,
+    rows: BTreeMap<(Table, String), Option<Value>>,
     /// These tables are replaced: rows that are not in the batch are removed.
     replaced: Vec<Table>,
 }
@@ -78,8 +109,8 @@ impl Batch {
     }
 
     /// Writes a row.
-    pub(crate) fn put(&mut self, table: Table, key: String, value: Vec<u8>) {
-        self.rows.insert((table, key), Some(value));
+    pub(crate) fn put(&mut self, table: Table, key: String, value: impl Into<Value>) {
+        self.rows.insert((table, key), Some(value.into()));
     }
 
     /// Removes a row, if it exists.
@@ -99,8 +130,8 @@ impl Batch {
 
     /// Bytes of keys and values.
     pub(crate) fn bytes(&self) -> usize {
-        let size = |(key, value): (&(Table, String), &Option<Vec<u8>>)| {
-            key.1.len() + value.as_ref().map_or(0, Vec::len)
+        let size = |(key, value): (&(Table, String), &Option<Value>)| {
+            key.1.len() + value.as_ref().map_or(0, Value::len)
         };
         self.rows.iter().map(size).sum()
     }
@@ -121,11 +152,11 @@ impl Batch {
     }
 
     /// Changes of one table.
-    pub(super) fn changes(&self, table: Table) -> impl Iterator<Item = (&str, Option<&[u8]>)> {
+    pub(super) fn changes(&self, table: Table) -> impl Iterator<Item = (&str, Option<&Value>)> {
         let of_table = self.rows.range((table, String::new())..);
         of_table
             .take_while(move |((it, _), _)| *it == table)
-            .map(|((_, key), value)| (key.as_str(), value.as_deref()))
+            .map(|((_, key), value)| (key.as_str(), value.as_ref()))
     }
 }
 
@@ -158,7 +189,7 @@ impl Rows {
         for ((table, key), value) in &batch.rows {
             let rows = self.by_table.entry(*table).or_default();
             match value {
-                Some(value) => rows.insert(key.clone(), value.clone()),
+                Some(value) => rows.insert(key.clone(), value.parts().concat()),
                 None => rows.remove(key),
             };
         }

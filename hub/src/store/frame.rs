@@ -2,17 +2,20 @@
 //! when it reads; a flipped bit must not become a wrong answer.
 
 use super::Table;
+use super::batch::Value;
 
 const HEAD: usize = 8;
 
 /// Frames a value: length and CRC-32 (IEEE), both little-endian, then the bytes. The checksum also
 /// covers where the value belongs.
-pub(super) fn frame(table: Table, key: &str, value: &[u8]) -> Vec<u8> {
+pub(super) fn frame(table: Table, key: &str, value: &Value) -> Vec<u8> {
     let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
     let mut framed = Vec::with_capacity(HEAD + value.len());
     framed.extend_from_slice(&length.to_le_bytes());
-    framed.extend_from_slice(&checksum(table, key, value).to_le_bytes());
-    framed.extend_from_slice(value);
+    framed.extend_from_slice(&checksum(table, key, &value.parts()).to_le_bytes());
+    for part in value.parts() {
+        framed.extend_from_slice(part);
+    }
     framed
 }
 
@@ -21,17 +24,17 @@ pub(super) fn unframe<'a>(table: Table, key: &str, framed: &'a [u8]) -> Option<&
     let (length, rest) = framed.split_first_chunk()?;
     let (sum, value) = rest.split_first_chunk()?;
     let intact = u32::from_le_bytes(*length) as usize == value.len()
-        && u32::from_le_bytes(*sum) == checksum(table, key, value);
+        && u32::from_le_bytes(*sum) == checksum(table, key, &[value]);
     intact.then_some(value)
 }
 
-fn checksum(table: Table, key: &str, value: &[u8]) -> u32 {
+fn checksum(table: Table, key: &str, value: &[&[u8]]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(table.name().as_bytes());
     hasher.update(&[0]);
     hasher.update(key.as_bytes());
     hasher.update(&[0]);
-    hasher.update(value);
+    value.iter().for_each(|part| hasher.update(part));
     hasher.finalize()
 }
 
@@ -41,7 +44,8 @@ mod tests {
 
     #[test]
     fn a_flipped_bit_anywhere_is_noticed() {
-        let framed = frame(Table::Objects, "key", b"value");
+        let value = Value::new(b"va".to_vec(), b"lue".as_slice().into());
+        let framed = frame(Table::Objects, "key", &value);
         assert_eq!(
             unframe(Table::Objects, "key", &framed),
             Some(b"value".as_slice())
@@ -55,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_value_of_another_row_is_noticed() {
-        let framed = frame(Table::Objects, "key", b"value");
+        let framed = frame(Table::Objects, "key", &b"value".to_vec().into());
         assert_eq!(unframe(Table::Objects, "other", &framed), None);
         assert_eq!(unframe(Table::Sets, "key", &framed), None);
     }

@@ -49,16 +49,21 @@ fn encode(sequence: u64, batch: &Batch) -> Vec<u8> {
     for table in Table::ALL {
         for (key, value) in batch.changes(table) {
             let Some(value) = value else { continue };
-            for field in [table.name().as_bytes(), key.as_bytes(), value] {
-                let length = u32::try_from(field.len()).unwrap_or(u32::MAX);
-                bytes.extend_from_slice(&length.to_le_bytes());
-                bytes.extend_from_slice(field);
-            }
+            put_field(&mut bytes, &[table.name().as_bytes()]);
+            put_field(&mut bytes, &[key.as_bytes()]);
+            put_field(&mut bytes, &value.parts());
         }
     }
     let sum = crc32fast::hash(&bytes);
     bytes.extend_from_slice(&sum.to_le_bytes());
     bytes
+}
+
+fn put_field(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let length = u32::try_from(length).unwrap_or(u32::MAX);
+    bytes.extend_from_slice(&length.to_le_bytes());
+    parts.iter().for_each(|part| bytes.extend_from_slice(part));
 }
 
 fn decode(bytes: &[u8]) -> Option<(u64, Rows)> {

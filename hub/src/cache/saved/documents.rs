@@ -90,7 +90,7 @@ fn put_document(batch: &mut Batch, key: &DocumentKey, kept: &KeptDocument) {
         confirmed: seconds(kept.document.confirmed),
     };
     let line = String::from_utf8_lossy(&json(&saved)).into_owned();
-    let value = with_line(&line, &kept.document.body);
+    let value = with_line(&line, kept.document.body.clone());
     batch.put(Table::Documents, document_key(key), value);
 }
 

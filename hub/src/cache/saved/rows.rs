@@ -11,7 +11,7 @@ use crate::cache::objects::{ObjectVersion, name_of};
 use crate::cache::overlay::{Overlay, Written};
 use crate::cache::scope::{encoding_text, join, parse_encoding, split};
 use crate::cache::{Identity, ObjectName, Representation, Resource, Scope, Verb, Verdict};
-use crate::store::{Batch, Table};
+use crate::store::{Batch, Table, Value};
 use crate::wire::{Encoding, Metadata, Object, Shape, TypeMeta};
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ pub(super) fn put_object(batch: &mut Batch, of: &Representation, object: &Object
     batch.put(
         Table::Objects,
         object_key(&version),
-        with_line(&object.metadata.uid, &object.bytes),
+        with_line(&object.metadata.uid, object.bytes.clone()),
     );
 }
 
@@ -137,7 +137,7 @@ pub(super) fn put_overlay(
     batch.put(
         Table::Overlay,
         overlay_key(resource, name),
-        with_line(&line, &bytes.concat()),
+        with_line(&line, bytes.concat().into()),
     );
 }
 
@@ -202,8 +202,8 @@ pub(super) fn overlay_key(resource: &Resource, name: &ObjectName) -> String {
     join(&[group, version, resource, &name.namespace, &name.name])
 }
 
-pub(super) fn with_line(line: &str, bytes: &[u8]) -> Vec<u8> {
-    [line.as_bytes(), b"\n", bytes].concat()
+pub(super) fn with_line(line: &str, bytes: Bytes) -> Value {
+    Value::new([line.as_bytes(), b"\n"].concat(), bytes)
 }
 
 pub(super) fn split_line(value: &[u8]) -> Option<(&str, &[u8])> {
