@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -25,6 +26,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Sent bytes that nobody acknowledges for this long end a connection, as silence does.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(18);
 const KEEPALIVE: Duration = Duration::from_secs(6);
+/// Two TLS records. rustls itself reads 4 KiB at a time, which a long list notices.
+const READ_BUFFER: usize = 32 << 10;
 /// Of an https address without one.
 const HTTPS_PORT: u16 = 443;
 
@@ -97,7 +100,7 @@ impl Connector {
                 .with_time(KEEPALIVE)
                 .with_interval(KEEPALIVE),
         )?;
-        let heard = self.link.listen_on(tcp);
+        let heard = BufReader::with_capacity(READ_BUFFER, self.link.listen_on(tcp));
         let tls = self.tls.connect(self.name, heard);
         let tls = timeout(CONNECT_TIMEOUT, tls)
             .await
@@ -121,7 +124,7 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 /// A connection to the API server.
-pub(crate) struct CloudStream(TokioIo<TlsStream<HeardStream<TcpStream>>>);
+pub(crate) struct CloudStream(TokioIo<TlsStream<BufReader<HeardStream<TcpStream>>>>);
 
 impl Connection for CloudStream {
     fn connected(&self) -> Connected {
