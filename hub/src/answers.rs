@@ -3,6 +3,7 @@
 pub(crate) mod copy;
 pub(crate) mod documents;
 mod events;
+pub(crate) mod list_body;
 pub(crate) mod local;
 mod node_writes;
 pub(crate) mod refusal;

@@ -30,6 +30,7 @@ pub(crate) mod patch;
 mod saved;
 mod scope;
 mod set;
+mod unchanged;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ pub(crate) use self::scope::{
 };
 pub(crate) use self::set::SetStatus;
 use self::set::{RemovedSet, Set};
+pub(crate) use self::unchanged::{Digest, Digester};
 pub(crate) use self::watch::Applied;
 use crate::wire::{Encoding, Object, Shape};
 

@@ -150,7 +150,8 @@ fn resource_version(text: &str) -> Result<u64, SplitError> {
 }
 
 /// An object as it is in a list: in JSON with or without `kind` and `apiVersion`, in protobuf the
-/// message without the `k8s\0` envelope. `managedFields` are cut out.
+/// message without the `k8s\0` envelope. `managedFields` are cut out. The bytes are its own: they keep
+/// no larger buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) metadata: Metadata,

@@ -13,14 +13,15 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use super::list_body::ListBody;
 use crate::cache::documents::{DOCUMENT_MAX, Document};
-use crate::cache::{Identity, ListCopy, Verb};
+use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::request::discovery::DocumentRead;
 use crate::server::Read;
 use crate::upstream::{Body, BodyError};
-use crate::wire::split::{ListSplitter, ObjectSplitter, SplitError};
+use crate::wire::split::{ObjectSplitter, SplitError};
 
 /// What one copy may hold while it waits.
 const MAX_QUEUED_BYTES: usize = 256 << 10;
@@ -256,51 +257,48 @@ async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(
         match chunk {
             Chunk::Bytes(bytes) => splitter.push(&bytes)?,
             Chunk::End => {
-                let (item_type, object) = splitter.finish()?;
-                let now = copy.memory.now();
-                let cache = &mut copy.memory.lock().cache;
-                cache.record_object(&read.scope, &item_type, &object, &copy.reader, now);
-                return Ok(());
+                return keep_object(copy, read, splitter);
             }
+        }
+    }
+    Ok(())
+}
+
+fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(), SplitError> {
+    let mut body = Digester::new();
+    body.write(splitter.body());
+    let (scope, reader, body) = (&read.scope, &copy.reader, body.digest());
+    let now = copy.memory.now();
+    let confirmed = {
+        let cache = &mut copy.memory.lock().cache;
+        cache.confirm_object(scope, body, reader, now)
+    };
+    if confirmed.is_none() {
+        let (item_type, object) = splitter.finish()?;
+        let cache = &mut copy.memory.lock().cache;
+        if cache.record_object(scope, &item_type, object, reader, now) == Filled::Whole {
+            cache.note_made_by(scope, body);
         }
     }
     Ok(())
 }
 
 async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
-    let Some(mut list) = begin_list(&copy.memory, read) else {
+    let options = &read.options;
+    let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
+    let list = (!options.is_exact()).then(|| ListBody::begin(&copy.memory, read, token));
+    let Some(mut list) = list.flatten() else {
         return Ok(());
     };
-    let mut splitter = ListSplitter::new(read.encoding(), read.shape());
     while let Some(chunk) = chunks.next().await {
         match chunk {
-            Chunk::Bytes(bytes) => {
-                let mut rest = &bytes[..];
-                while let Some(item) = splitter.next_item(&mut rest)? {
-                    list.add(&item);
-                }
-            }
+            Chunk::Bytes(bytes) => list.push(&bytes)?,
             Chunk::End => {
-                let head = splitter.finish()?;
-                let now = copy.memory.now();
-                let cache = &mut copy.memory.lock().cache;
-                let filled = cache.finish_list(list, &head, &copy.reader, now);
+                let filled = list.finish(&copy.memory, read, &copy.reader)?;
                 tracing::debug!(?filled, scope = read.scope.text(), "a list was copied");
                 return Ok(());
             }
         }
     }
     Ok(())
-}
-
-/// `None`: a list that fills nothing, or a page whose earlier ones are not known.
-fn begin_list(memory: &Memory, read: &Read) -> Option<ListCopy> {
-    let options = &read.options;
-    if options.is_exact() {
-        return None;
-    }
-    let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
-    let now = memory.now();
-    let cache = &mut memory.lock().cache;
-    cache.start_list(&read.scope, token, now)
 }

@@ -4,8 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::objects::{name_of, size};
 use super::{Bounds, Now, ObjectName, Scope};
 use crate::wire::{Object, TypeMeta};
@@ -42,20 +40,14 @@ impl ListCopy {
 
     /// Adds one item. Beyond the bounds the copy is spoiled: it then takes nothing more, and fills
     /// nothing.
-    pub(crate) fn add(&mut self, object: &Object) {
-        self.bytes += size(object);
+    pub(crate) fn add(&mut self, object: Object) {
+        self.bytes += size(&object);
         if object.bytes.len() > self.bounds.object || self.bytes > self.bounds.total {
             self.spoil();
         }
         if self.spoiled {
             return;
         }
-        // The bytes given may be a slice of a large buffer, which they would keep in memory.
-        let bytes = Bytes::copy_from_slice(&object.bytes);
-        let object = Object {
-            metadata: object.metadata.clone(),
-            bytes,
-        };
         self.members.insert(name_of(&object), object);
     }
 

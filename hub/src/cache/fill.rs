@@ -91,7 +91,7 @@ impl Cache {
             });
         let members = members
             .into_iter()
-            .map(|(name, object)| (name, self.objects.hold(representation, &object)))
+            .map(|(name, object)| (name, self.objects.hold(representation, object)))
             .collect();
         self.replace(&scope, members, resource_version, types, now);
         self.touch(&scope, reader);
@@ -104,11 +104,11 @@ impl Cache {
         &mut self,
         scope: &Scope,
         item_type: &TypeMeta,
-        object: &Object,
+        object: Object,
         reader: &Identity,
         now: Now,
     ) -> Filled {
-        let name = name_of(object);
+        let name = name_of(&object);
         let is_other = scope.selection.name.as_ref() != Some(&name.name);
         if is_other || object.bytes.len() > self.bounds.object {
             self.mark_behind(scope);
@@ -186,7 +186,12 @@ impl Cache {
         self.touch(scope, reader);
     }
 
-    fn advance_set(&mut self, scope: &Scope, resource_version: u64, now: Now) -> Advance {
+    pub(super) fn advance_set(
+        &mut self,
+        scope: &Scope,
+        resource_version: u64,
+        now: Now,
+    ) -> Advance {
         let Some(set) = self.set_mut(scope) else {
             return Advance::Forward;
         };
@@ -212,6 +217,7 @@ impl Cache {
             list_type: types.list,
             exact: true,
             members: Members::new(members),
+            made_by: None,
             confirmed: now.wall,
         };
         if !self.sets.contains_key(&scope.representation) {

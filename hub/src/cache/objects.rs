@@ -3,8 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::{ObjectName, Representation};
 use crate::wire::Object;
 
@@ -37,10 +35,9 @@ struct Held {
 }
 
 impl StoredObjects {
-    /// Adds a reference. The returned object has bytes of its own: those given may be a slice of
-    /// a large buffer, which they would keep in memory.
-    pub(super) fn hold(&mut self, of: &Representation, object: &Object) -> Arc<Object> {
-        let name = name_of(object);
+    /// Adds a reference.
+    pub(super) fn hold(&mut self, of: &Representation, object: Object) -> Arc<Object> {
+        let name = name_of(&object);
         if !self.by_name.contains_key(of) {
             self.by_name.insert(of.clone(), BTreeMap::new());
         }
@@ -60,20 +57,14 @@ impl StoredObjects {
             if !of.shape.is_table() || held.object.bytes == object.bytes {
                 return held.object.clone();
             }
-            let later = Arc::new(Object {
-                metadata: object.metadata.clone(),
-                bytes: Bytes::copy_from_slice(&object.bytes),
-            });
+            let later = Arc::new(object);
             self.bytes = self.bytes + size(&later) - size(&held.object);
             self.unsaved_bytes += size(&later);
             held.object = later.clone();
             self.note_unsaved(of, name, resource_version);
             return later;
         }
-        let object = Arc::new(Object {
-            metadata: object.metadata.clone(),
-            bytes: Bytes::copy_from_slice(&object.bytes),
-        });
+        let object = Arc::new(object);
         versions.push(Held {
             object: object.clone(),
             references: 1,

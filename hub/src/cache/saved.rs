@@ -161,7 +161,7 @@ impl Cache {
         }
         let members = members
             .into_iter()
-            .map(|(name, object)| (name, self.objects.hold(&scope.representation, &object)))
+            .map(|(name, object)| (name, self.objects.hold(&scope.representation, object)))
             .collect();
         let columns = Bytes::from(saved.columns);
         let with_columns = |type_meta| TypeMeta {
@@ -176,6 +176,7 @@ impl Cache {
                 list_type: saved.list_type.map(parse_type).map(with_columns),
                 exact: saved.exact,
                 members: Members::new(members),
+                made_by: None,
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
             },
             behind: saved.behind,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Now, ObjectName, RESTORED_AFTER, Scope};
+use super::{Digest, Now, ObjectName, RESTORED_AFTER, Scope};
 use crate::wire::{Object, TypeMeta};
 
 /// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
@@ -41,6 +41,8 @@ pub(super) struct Generation {
     /// a later one, which nobody told: good enough for a GET, not for a list.
     pub(super) exact: bool,
     pub(super) members: Members,
+    /// The answer that made it. `None`: it was made by a watch, by several pages, or from the disk.
+    pub(super) made_by: Option<Digest>,
     /// When the API server last said something that agreed with it.
     pub(super) confirmed: SystemTime,
 }

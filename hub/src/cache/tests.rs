@@ -7,7 +7,7 @@ use crate::wire::{EventKind, Object};
 /// Lists a scope whole, as the node, with the grant for it.
 fn fill(cache: &mut Cache, scope: &Scope, rv: u64, items: &[Object], now: Now) -> Filled {
     let mut copy = cache.start_list(scope, None, now).unwrap();
-    items.iter().for_each(|object| copy.add(object));
+    items.iter().for_each(|object| copy.add(object.clone()));
     cache.record_verdict(&NODE, Verb::List, scope, Verdict::Allowed, now);
     cache.finish_list(copy, &head(rv, ""), &NODE, now)
 }
@@ -46,14 +46,14 @@ fn a_list_is_served_whole_after_its_last_page_and_not_before() {
     let mut cache = cache();
     cache.record_verdict(&NODE, Verb::List, &all(), Verdict::Allowed, at(0));
     let mut page = cache.start_list(&all(), None, at(0)).unwrap();
-    page.add(&pod("a", 1));
+    page.add(pod("a", 1));
     assert_eq!(
         cache.finish_list(page, &head(10, "next"), &NODE, at(0)),
         Filled::Partly
     );
     assert_eq!(listed(&mut cache, &all()), None);
     let mut page = cache.start_list(&all(), Some("next"), at(1)).unwrap();
-    page.add(&pod("b", 2));
+    page.add(pod("b", 2));
     assert_eq!(
         cache.finish_list(page, &head(10, ""), &NODE, at(1)),
         Filled::Whole
@@ -286,9 +286,9 @@ fn a_get_is_not_answered_from_an_older_set_once_a_newer_one_answered() {
     fill(&mut cache, &labelled("app=x"), 110, &[], at(0));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "unknown");
     // Nor from the answer of a lagging API server.
-    cache.record_object(&one("a"), &pod_type(), &pod("a", 70), &NODE, at(0));
+    cache.record_object(&one("a"), &pod_type(), pod("a", 70), &NODE, at(0));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "unknown");
-    cache.record_object(&one("a"), &pod_type(), &pod("a", 105), &NODE, at(0));
+    cache.record_object(&one("a"), &pod_type(), pod("a", 105), &NODE, at(0));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "a@105");
 }
 
@@ -296,7 +296,7 @@ fn a_get_is_not_answered_from_an_older_set_once_a_newer_one_answered() {
 fn a_get_cannot_answer_a_list() {
     let mut cache = cache();
     cache.record_verdict(&NODE, Verb::List, &one("a"), Verdict::Allowed, at(0));
-    cache.record_object(&one("a"), &pod_type(), &pod("a", 5), &NODE, at(0));
+    cache.record_object(&one("a"), &pod_type(), pod("a", 5), &NODE, at(0));
     assert!(matches!(
         cache.list(&NODE, Verb::List, &one("a"), at(0)),
         ListAnswer::Unknown
@@ -385,9 +385,9 @@ fn the_least_recently_used_set_goes_first_and_the_nodes_never() {
         ..Bounds::default()
     });
     let user = Identity::User("u".to_owned());
-    cache.record_object(&one("n"), &pod_type(), &pod("n", 1), &NODE, at(0));
+    cache.record_object(&one("n"), &pod_type(), pod("n", 1), &NODE, at(0));
     for name in ["a", "b", "c"] {
-        cache.record_object(&one(name), &pod_type(), &pod(name, 1), &user, at(0));
+        cache.record_object(&one(name), &pod_type(), pod(name, 1), &user, at(0));
     }
     assert!(status(&cache, &one("n")).is_some());
     assert!(status(&cache, &one("a")).is_none());

@@ -100,7 +100,7 @@ impl Cache {
             return Applied::NotJoined;
         };
         match event.kind {
-            EventKind::Added | EventKind::Modified => shadow.add(&event.object),
+            EventKind::Added | EventKind::Modified => shadow.add(event.object.clone()),
             EventKind::Deleted => shadow.remove(&name_of(&event.object)),
             EventKind::Bookmark {
                 initial_events_end: true,
@@ -180,12 +180,14 @@ impl Cache {
         let representation = &scope.representation;
         let name: ObjectName = name_of(object);
         self.overlays.end(&representation.resource, &name);
-        let held = (kind != EventKind::Deleted).then(|| self.objects.hold(representation, object));
+        let held =
+            (kind != EventKind::Deleted).then(|| self.objects.hold(representation, object.clone()));
         let Some(set) = self.set_mut(scope) else {
             return;
         };
         set.unsaved.members.insert(name.clone());
         set.generation.exact = true;
+        set.generation.made_by = None;
         let members = Arc::make_mut(&mut set.generation.members);
         let earlier = match held {
             Some(object) => members.insert(name, object),

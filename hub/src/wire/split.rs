@@ -84,6 +84,18 @@ impl ListSplitter {
         }
     }
 
+    /// Reads up to the items, and returns the head as far as it comes before them. `None`: the chunk
+    /// is used up. Not after [`ListSplitter::next_item`].
+    pub(crate) fn begin_items(
+        &mut self,
+        chunk: &mut &[u8],
+    ) -> Result<Option<ListHead>, SplitError> {
+        match self {
+            Self::Json(splitter) => splitter.begin_items(chunk),
+            Self::Protobuf(splitter) => splitter.begin_items(chunk),
+        }
+    }
+
     /// The body has ended.
     pub(crate) fn finish(self) -> Result<ListHead, SplitError> {
         match self {
@@ -145,6 +157,11 @@ impl ObjectSplitter {
         }
         self.body.extend_from_slice(chunk);
         Ok(())
+    }
+
+    /// What has arrived.
+    pub(crate) fn body(&self) -> &[u8] {
+        &self.body
     }
 
     /// The body has ended. The metadata may be empty: what is not an object of a collection, such

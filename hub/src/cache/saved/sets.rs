@@ -1,7 +1,7 @@
 //! Sets as rows: a head, and a row for each member that says which version it is.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -101,7 +101,7 @@ pub(super) fn read_members(
     rows: &Rows,
     set: &str,
     of: &Representation,
-) -> Option<BTreeMap<ObjectName, Arc<Object>>> {
+) -> Option<BTreeMap<ObjectName, Object>> {
     let prefix = join(&[set, ""]);
     let mut members = BTreeMap::new();
     for (key, value) in rows.starting_with(Table::Members, &prefix) {
@@ -117,20 +117,20 @@ pub(super) fn read_members(
             resource_version,
         };
         let object = parse_object(&version, rows.find(Table::Objects, &object_key(&version))?)?;
-        members.insert(version.name, Arc::new(object));
+        members.insert(version.name, object);
     }
     Some(members)
 }
 
 /// Of names and versions, in order.
-pub(super) fn checksum(members: &BTreeMap<ObjectName, Arc<Object>>) -> u32 {
+pub(super) fn checksum(members: &BTreeMap<ObjectName, impl Borrow<Object>>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for (name, object) in members {
         for text in [&name.namespace, &name.name] {
             hasher.update(text.as_bytes());
             hasher.update(&[0]);
         }
-        hasher.update(&object.metadata.resource_version.to_le_bytes());
+        hasher.update(&member_value(object.borrow()));
     }
     hasher.finalize()
 }

@@ -4,7 +4,8 @@
 use http::StatusCode;
 use hyper::body::Incoming;
 
-use super::{Session, State};
+use super::{Client, Session, State};
+use crate::answers::list_body::ListBody;
 use crate::answers::local;
 use crate::cache::Snapshot;
 use crate::metrics::Splice;
@@ -12,7 +13,7 @@ use crate::upstream::SendError;
 use crate::watches::difference;
 use crate::watches::position::{Position, list_of};
 use crate::wire::Event;
-use crate::wire::split::{ListSplitter, SplitError};
+use crate::wire::split::SplitError;
 use http_body_util::BodyExt;
 
 /// Why there was no list.
@@ -78,28 +79,18 @@ impl Session {
     }
 
     async fn fill(&self, mut body: Incoming) -> Result<(), RelistError> {
-        let client = &self.client;
-        let (memory, scope) = (&client.hub.memory, &client.read.scope);
-        let now = memory.now();
-        let copy = memory.lock().cache.start_list(scope, None, now);
-        let mut copy = copy.ok_or(RelistError::NotKept)?;
-        let mut splitter = ListSplitter::new(client.encoding(), client.read.shape());
+        let Client {
+            hub, reader, read, ..
+        } = &self.client;
+        let list = ListBody::begin(&hub.memory, read, None);
+        let mut list = list.ok_or(RelistError::NotKept)?;
         while let Some(frame) = body.frame().await {
-            let Ok(bytes) = frame?.into_data() else {
-                continue;
-            };
-            let mut rest = &bytes[..];
-            while let Some(item) = splitter.next_item(&mut rest)? {
-                copy.add(&item);
+            if let Ok(bytes) = frame?.into_data() {
+                list.push(&bytes)?;
             }
         }
-        let head = splitter.finish()?;
-        let now = memory.now();
-        let filled = memory
-            .lock()
-            .cache
-            .finish_list(copy, &head, &client.reader, now);
-        tracing::debug!(?filled, scope = scope.text(), "listed for a watch");
+        let filled = list.finish(&hub.memory, read, reader)?;
+        tracing::debug!(?filled, scope = read.scope.text(), "listed for a watch");
         Ok(())
     }
 

@@ -99,6 +99,33 @@ impl ListSplitter {
         }
     }
 
+    pub(crate) fn begin_items(
+        &mut self,
+        chunk: &mut &[u8],
+    ) -> Result<Option<ListHead>, SplitError> {
+        while self.position != Position::FirstItem {
+            if !self.buffer.is_inside_value() {
+                *chunk = trim_start(chunk);
+            }
+            let Some(&byte) = chunk.first() else {
+                return Ok(None);
+            };
+            self.head(byte, chunk)?;
+        }
+        Ok(Some(ListHead {
+            type_meta: self.type_meta(),
+            resource_version: self.resource_version,
+            continue_token: self.continue_token.clone(),
+        }))
+    }
+
+    fn type_meta(&self) -> TypeMeta {
+        TypeMeta {
+            columns: self.columns.clone(),
+            ..TypeMeta::new(&*self.api_version, &*self.kind)
+        }
+    }
+
     pub(crate) fn finish(self) -> Result<ListHead, SplitError> {
         if self.position != Position::End {
             return Err(SplitError::EndsEarly);
@@ -106,10 +133,7 @@ impl ListSplitter {
         if !self.items_seen {
             return Err(SplitError::NotAList);
         }
-        let type_meta = TypeMeta {
-            columns: self.columns,
-            ..TypeMeta::new(self.api_version, self.kind)
-        };
+        let type_meta = self.type_meta();
         if type_meta.is_table() != (self.expected != Expected::Items) {
             return Err(SplitError::NotAList);
         }

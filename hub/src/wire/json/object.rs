@@ -20,10 +20,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     let mut copied = 0;
     for member in Members::of(object)? {
         if member.is(object, "metadata") {
-            let value = &object[member.value.clone()];
-            read_metadata(value, &mut metadata)?;
             bytes.extend_from_slice(&object[copied..member.value.start]);
-            bytes.extend_from_slice(&without(value, "managedFields")?);
+            put_metadata(&object[member.value.clone()], &mut bytes, &mut metadata)?;
             copied = member.value.end;
         }
     }
@@ -39,25 +37,51 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
 pub(in crate::wire) fn metadata(object: &[u8]) -> Result<Metadata, SplitError> {
     let mut metadata = Metadata::default();
     if let Some(value) = member(object, "metadata")? {
-        read_metadata(value, &mut metadata)?;
+        for member in Members::of(value)? {
+            read_member(value, &member, &mut metadata)?;
+        }
     }
     Ok(metadata)
 }
 
-fn read_metadata(json: &[u8], metadata: &mut Metadata) -> Result<(), SplitError> {
+/// Appends metadata to `out` without `managedFields`, and reads them.
+fn put_metadata(json: &[u8], out: &mut Vec<u8>, metadata: &mut Metadata) -> Result<(), SplitError> {
+    let start = out.len();
+    out.push(b'{');
+    let mut is_cut = false;
     for member in Members::of(json)? {
-        let value = &json[member.value.clone()];
-        // As if it was missing, as in Go.
-        if value == b"null" {
+        if member.is(json, "managedFields") {
+            is_cut = true;
             continue;
         }
-        match &*member.key(json).unwrap_or_default() {
-            "namespace" => metadata.namespace = text(value)?.into_owned(),
-            "name" => metadata.name = text(value)?.into_owned(),
-            "uid" => metadata.uid = text(value)?.into_owned(),
-            "resourceVersion" => metadata.resource_version = resource_version(&text(value)?)?,
-            _ => {}
+        if out.len() > start + 1 {
+            out.push(b',');
         }
+        out.extend_from_slice(&json[member.range()]);
+        read_member(json, &member, metadata)?;
+    }
+    if is_cut {
+        out.push(b'}');
+    } else {
+        out.truncate(start);
+        out.extend_from_slice(json);
+    }
+    Ok(())
+}
+
+/// Reads a member of metadata.
+fn read_member(json: &[u8], member: &Member, metadata: &mut Metadata) -> Result<(), SplitError> {
+    let value = &json[member.value.clone()];
+    // As if it was missing, as in Go.
+    if value == b"null" {
+        return Ok(());
+    }
+    match &*member.key(json).unwrap_or_default() {
+        "namespace" => metadata.namespace = text(value)?.into_owned(),
+        "name" => metadata.name = text(value)?.into_owned(),
+        "uid" => metadata.uid = text(value)?.into_owned(),
+        "resourceVersion" => metadata.resource_version = resource_version(&text(value)?)?,
+        _ => {}
     }
     Ok(())
 }
@@ -110,24 +134,6 @@ pub(in crate::wire) fn member<'a>(
         .filter(|member| member.is(object, name))
         .last();
     Ok(found.map(|member| &object[member.value]))
-}
-
-/// The object without the members of this name.
-fn without(object: &[u8], name: &str) -> Result<Vec<u8>, SplitError> {
-    let mut members = Members::of(object)?;
-    let is_cut = |member: &Member| member.is(object, name);
-    if !members.any(|member| is_cut(&member)) {
-        return Ok(object.to_vec());
-    }
-    let mut kept = vec![b'{'];
-    for member in Members::of(object)?.filter(|member| !is_cut(member)) {
-        if kept.len() > 1 {
-            kept.push(b',');
-        }
-        kept.extend_from_slice(&object[member.range()]);
-    }
-    kept.push(b'}');
-    Ok(kept)
 }
 
 /// The object with `kind` and `apiVersion` at its start, where it has them not.

@@ -45,27 +45,62 @@ enum ListProgress {
     Ended,
 }
 
+/// What one step has read.
+enum Step {
+    Item(Object),
+    Other,
+    ChunkUsedUp,
+}
+
 impl ListSplitter {
     pub(crate) fn next_item(&mut self, chunk: &mut &[u8]) -> Result<Option<Object>, SplitError> {
         loop {
-            if let (Position::Tag, ListProgress::Inside(0)) = (self.position, self.list) {
-                self.list = ListProgress::Ended;
-            }
-            if let Position::Collect(number, length) = self.position
-                && self.buffer.len() == length
-            {
-                let item = self.collected(number)?;
-                if item.is_some() {
-                    return Ok(item);
-                }
-            } else if self.position == Position::Skip(0) {
-                self.position = Position::Tag;
-            } else if chunk.is_empty() {
-                return Ok(None);
-            } else {
-                self.read(chunk)?;
+            match self.step(chunk)? {
+                Step::Item(object) => return Ok(Some(object)),
+                Step::Other => {}
+                Step::ChunkUsedUp => return Ok(None),
             }
         }
+    }
+
+    pub(crate) fn begin_items(
+        &mut self,
+        chunk: &mut &[u8],
+    ) -> Result<Option<ListHead>, SplitError> {
+        while !self.is_at_item() {
+            if let Step::ChunkUsedUp = self.step(chunk)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ListHead {
+            type_meta: self.type_meta.clone(),
+            resource_version: self.resource_version,
+            continue_token: self.continue_token.clone(),
+        }))
+    }
+
+    fn is_at_item(&self) -> bool {
+        self.position == Position::Length(list_fields::ITEMS)
+            && matches!(self.list, ListProgress::Inside(_))
+    }
+
+    fn step(&mut self, chunk: &mut &[u8]) -> Result<Step, SplitError> {
+        if let (Position::Tag, ListProgress::Inside(0)) = (self.position, self.list) {
+            self.list = ListProgress::Ended;
+        }
+        if let Position::Collect(number, length) = self.position
+            && self.buffer.len() == length
+        {
+            return Ok(self.collected(number)?.map_or(Step::Other, Step::Item));
+        }
+        if self.position == Position::Skip(0) {
+            self.position = Position::Tag;
+        } else if chunk.is_empty() {
+            return Ok(Step::ChunkUsedUp);
+        } else {
+            self.read(chunk)?;
+        }
+        Ok(Step::Other)
     }
 
     pub(crate) fn finish(self) -> Result<ListHead, SplitError> {

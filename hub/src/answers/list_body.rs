@@ -1,0 +1,121 @@
+//! The body of a list on its way into the memory. If it is byte for byte the list that made its
+//! set, only its head is read.
+
+use bytes::Bytes;
+
+use crate::cache::{Digest, Digester, Filled, Identity, ListCopy};
+use crate::memory::Memory;
+use crate::server::Read;
+use crate::wire::ListHead;
+use crate::wire::split::{ListSplitter, SplitError};
+
+/// What may wait until it is known whether a list is the last one. A node with 100 pods reads
+/// some 0.5 MB of them; a longer list is cut while it comes.
+const MAX_HELD: usize = 1 << 20;
+
+/// A list that is arriving.
+pub(crate) struct ListBody {
+    copy: ListCopy,
+    splitter: ListSplitter,
+    /// Known when the items begin.
+    head: Option<ListHead>,
+    items: Digester,
+    /// One page, of objects: only of these a digest is kept.
+    is_whole: bool,
+    /// What made the set, as long as this list may be the same.
+    expected: Option<Digest>,
+    /// Items that are not cut yet.
+    held: Vec<Bytes>,
+    held_bytes: usize,
+}
+
+impl ListBody {
+    /// `token` is the `continue` token that was asked with. `None`: the earlier pages are not known.
+    pub(crate) fn begin(memory: &Memory, read: &Read, token: Option<&str>) -> Option<Self> {
+        // The cells of rows have ages: they hardly ever are the same.
+        let is_whole = token.is_none() && !read.shape().is_table();
+        let now = memory.now();
+        let cache = &mut memory.lock().cache;
+        let copy = cache.start_list(&read.scope, token, now)?;
+        let expected = cache.made_by(&read.scope).filter(|_| is_whole);
+        Some(Self {
+            copy,
+            splitter: ListSplitter::new(read.encoding(), read.shape()),
+            head: None,
+            items: Digester::new(),
+            is_whole,
+            expected,
+            held: Vec::new(),
+            held_bytes: 0,
+        })
+    }
+
+    /// Takes the next bytes.
+    pub(crate) fn push(&mut self, bytes: &Bytes) -> Result<(), SplitError> {
+        let mut rest = &bytes[..];
+        if !self.is_whole {
+            return self.cut(rest);
+        }
+        if self.head.is_none() {
+            self.head = self.splitter.begin_items(&mut rest)?;
+        }
+        if self.head.is_none() {
+            return Ok(());
+        }
+        self.items.write(rest);
+        if self.expected.is_none() {
+            return self.cut(rest);
+        }
+        self.held.push(bytes.slice_ref(rest));
+        self.held_bytes += rest.len();
+        if self.held_bytes > MAX_HELD {
+            self.cut_held()?;
+        }
+        Ok(())
+    }
+
+    /// The body has ended: the set is this list now.
+    pub(crate) fn finish(
+        mut self,
+        memory: &Memory,
+        read: &Read,
+        reader: &Identity,
+    ) -> Result<Filled, SplitError> {
+        let (scope, items) = (&read.scope, self.items.digest());
+        if let (Some(head), Some(expected)) = (&self.head, self.expected)
+            && expected == items
+            && head.continue_token.is_empty()
+        {
+            let now = memory.now();
+            let cache = &mut memory.lock().cache;
+            if let Some(filled) = cache.confirm_list(scope, items, head, reader, now) {
+                return Ok(filled);
+            }
+        }
+        self.cut_held()?;
+        let head = self.splitter.finish()?;
+        let now = memory.now();
+        let cache = &mut memory.lock().cache;
+        let filled = cache.finish_list(self.copy, &head, reader, now);
+        // The head of another list with these items is what comes before them.
+        if filled == Filled::Whole && self.head == Some(head) {
+            cache.note_made_by(scope, items);
+        }
+        Ok(filled)
+    }
+
+    fn cut_held(&mut self) -> Result<(), SplitError> {
+        self.expected = None;
+        for bytes in std::mem::take(&mut self.held) {
+            self.cut(&bytes)?;
+        }
+        Ok(())
+    }
+
+    fn cut(&mut self, mut bytes: &[u8]) -> Result<(), SplitError> {
+        while let Some(item) = self.splitter.next_item(&mut bytes)? {
+            self.copy.add(item);
+        }
+        Ok(())
+    }
+}
