@@ -76,8 +76,16 @@ pub fn object_protobuf(body: &[u8], piece: usize) -> Split {
 fn list(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {
     let mut splitter = ListSplitter::new(encoding, shape);
     let mut parts = Vec::new();
+    // Both ways of reading: the head first, or all at once.
+    let mut items_begun = piece.is_multiple_of(2);
     for mut chunk in body.chunks(piece.max(1)) {
-        loop {
+        if !items_begun {
+            match splitter.begin_items(&mut chunk) {
+                Ok(head) => items_begun = head.is_some(),
+                Err(error) => return Split::refused(parts, &error),
+            }
+        }
+        while items_begun {
             match splitter.next_item(&mut chunk) {
                 Ok(Some(object)) => parts.push(object.bytes),
                 Ok(None) => break,

@@ -119,3 +119,106 @@ impl ListBody {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{HeaderMap, Method, Uri};
+
+    use super::*;
+    use crate::answers::local;
+    use crate::cache::{Verb, Verdict};
+    use crate::config::StateDir;
+    use crate::server::Plan;
+
+    const NODE: Identity = Identity::Node;
+
+    fn read() -> Read {
+        let uri = Uri::from_static("/api/v1/pods");
+        match Plan::new(&Method::GET, &uri, &HeaderMap::new()) {
+            Plan::Read(read) => read,
+            plan => panic!("{plan:?}"),
+        }
+    }
+
+    /// A list at this version of pods that have these versions.
+    fn body(version: u64, pods: &[u64], continue_token: &str) -> Bytes {
+        let pods: Vec<String> = (pods.iter().enumerate())
+            .map(|(name, version)| {
+                format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":"{version}"}}}}"#)
+            })
+            .collect();
+        let pods = pods.join(",");
+        let metadata =
+            format!(r#"{{"resourceVersion":"{version}","continue":"{continue_token}"}}"#);
+        format!(r#"{{"kind":"PodList","apiVersion":"v1","metadata":{metadata},"items":[{pods}]}}"#)
+            .into()
+    }
+
+    struct Lists {
+        memory: Memory,
+        read: Read,
+    }
+
+    impl Lists {
+        fn new(directory: &tempfile::TempDir) -> Self {
+            let state = StateDir::new(directory.path().to_owned());
+            let (memory, _) = Memory::open(&state);
+            let (read, now) = (read(), memory.now());
+            let allowed = Verdict::Allowed;
+            let cache = &mut memory.lock().cache;
+            cache.record_verdict(&NODE, Verb::List, &read.scope, allowed, now);
+            Self {
+                memory: memory.clone(),
+                read,
+            }
+        }
+
+        /// Reads a list in pieces; whether its items waited to its end, and what became of the set.
+        fn read(&self, body: &Bytes) -> (bool, Filled) {
+            let mut list = ListBody::begin(&self.memory, &self.read, None).unwrap();
+            for start in (0..body.len()).step_by(7) {
+                let piece = body.slice(start..body.len().min(start + 7));
+                list.push(&piece).unwrap();
+            }
+            let waited = !list.held.is_empty();
+            let filled = list.finish(&self.memory, &self.read, &NODE).unwrap();
+            (waited, filled)
+        }
+
+        /// The version of the set, and those of its objects.
+        fn known(&self) -> (u64, Vec<u64>) {
+            let known = local::snapshot(&self.memory, &NODE, &self.read).unwrap();
+            let versions = known.items().map(|it| it.metadata.resource_version);
+            (known.head.resource_version, versions.collect())
+        }
+    }
+
+    #[test]
+    fn a_list_that_comes_again_only_advances_its_set() {
+        let directory = tempfile::tempdir().unwrap();
+        let lists = Lists::new(&directory);
+        assert_eq!(lists.read(&body(10, &[1, 2], "")), (false, Filled::Whole));
+        assert_eq!(lists.read(&body(12, &[1, 2], "")), (true, Filled::Whole));
+        assert_eq!(lists.known(), (12, vec![1, 2]));
+        assert_eq!(lists.read(&body(11, &[1, 2], "")), (true, Filled::Older));
+        assert_eq!(lists.known(), (12, vec![1, 2]));
+    }
+
+    #[test]
+    fn a_list_that_differs_is_cut_after_all() {
+        let directory = tempfile::tempdir().unwrap();
+        let lists = Lists::new(&directory);
+        lists.read(&body(10, &[1, 2], ""));
+        assert_eq!(lists.read(&body(13, &[1, 13], "")), (true, Filled::Whole));
+        assert_eq!(lists.known(), (13, vec![1, 13]));
+    }
+
+    #[test]
+    fn a_first_page_with_the_items_of_the_whole_list_is_not_the_list() {
+        let directory = tempfile::tempdir().unwrap();
+        let lists = Lists::new(&directory);
+        lists.read(&body(10, &[1, 2], ""));
+        assert_eq!(lists.read(&body(14, &[1, 2], "more")).1, Filled::Partly);
+        assert_eq!(lists.known(), (10, vec![1, 2]));
+    }
+}

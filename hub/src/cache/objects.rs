@@ -23,7 +23,7 @@ pub(super) struct StoredObjects {
     by_name: BTreeMap<Representation, BTreeMap<ObjectName, Vec<Held>>>,
     bytes: usize,
     /// Came or went since the last batch was taken for the disk.
-    pub(super) unsaved: BTreeSet<ObjectVersion>,
+    unsaved: BTreeMap<Representation, BTreeSet<(ObjectName, u64)>>,
     unsaved_bytes: usize,
 }
 
@@ -65,6 +65,8 @@ impl StoredObjects {
             return later;
         }
         let object = Arc::new(object);
+        // Of most objects there is one.
+        versions.reserve_exact(1);
         versions.push(Held {
             object: object.clone(),
             references: 1,
@@ -111,12 +113,12 @@ impl StoredObjects {
         if of.resource.is_lease() {
             return;
         }
-        let representation = of.clone();
-        self.unsaved.insert(ObjectVersion {
-            representation,
-            name,
-            resource_version,
-        });
+        if !self.unsaved.contains_key(of) {
+            self.unsaved.insert(of.clone(), BTreeSet::new());
+        }
+        if let Some(versions) = self.unsaved.get_mut(of) {
+            versions.insert((name, resource_version));
+        }
     }
 
     /// One version, if a set refers to it.
@@ -142,9 +144,18 @@ impl StoredObjects {
     }
 
     /// Takes the list of what came and went.
-    pub(super) fn take_unsaved(&mut self) -> BTreeSet<ObjectVersion> {
+    pub(super) fn take_unsaved(&mut self) -> impl Iterator<Item = ObjectVersion> + use<> {
         self.unsaved_bytes = 0;
-        std::mem::take(&mut self.unsaved)
+        let unsaved = std::mem::take(&mut self.unsaved);
+        unsaved.into_iter().flat_map(|(representation, versions)| {
+            versions
+                .into_iter()
+                .map(move |(name, resource_version)| ObjectVersion {
+                    representation: representation.clone(),
+                    name,
+                    resource_version,
+                })
+        })
     }
 }
 

@@ -1,5 +1,7 @@
 //! One object in JSON: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
+use bytes::Bytes;
+
 use super::scan::{Member, Members, check, check_depth, text, trim_start};
 use crate::wire::split::SplitError;
 use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
@@ -28,8 +30,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     bytes.extend_from_slice(&object[copied..]);
     Ok(Object {
         metadata,
-        // Without the capacity that the managed fields had.
-        bytes: bytes.into_boxed_slice().into(),
+        // Shrunk in place it would keep the memory that the managed fields had.
+        bytes: Bytes::copy_from_slice(&bytes),
     })
 }
 

@@ -19,7 +19,7 @@ pub(super) fn read_row(row: &[u8]) -> Result<Object, SplitError> {
     let bytes = [&row[..value.start], &object.bytes, &row[value.end..]].concat();
     Ok(Object {
         metadata: object.metadata,
-        bytes: bytes.into_boxed_slice().into(),
+        bytes: bytes.into(),
     })
 }
 

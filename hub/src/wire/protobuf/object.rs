@@ -1,5 +1,7 @@
 //! One object in protobuf: its metadata is read, `managedFields` are cut out, all other bytes stay.
 
+use bytes::Bytes;
+
 use super::field::{Field, Fields, malformed, put_bytes, text};
 use super::{MAGIC, METADATA, map_entry, object_meta, type_meta, unknown};
 use crate::wire::split::SplitError;
@@ -67,8 +69,8 @@ pub(super) fn read(object: &[u8]) -> Result<Object, SplitError> {
     }
     Ok(Object {
         metadata,
-        // Without the capacity that the managed fields had.
-        bytes: bytes.into_boxed_slice().into(),
+        // Shrunk in place it would keep the memory that the managed fields had.
+        bytes: Bytes::copy_from_slice(&bytes),
     })
 }
 
