@@ -81,11 +81,12 @@ fn list(encoding: Encoding, shape: Shape, body: &[u8], piece: usize) -> Split {
     for mut chunk in body.chunks(piece.max(1)) {
         if !items_begun {
             match splitter.begin_items(&mut chunk) {
-                Ok(head) => items_begun = head.is_some(),
+                Ok(Some(_)) => items_begun = true,
+                Ok(None) => continue,
                 Err(error) => return Split::refused(parts, &error),
             }
         }
-        while items_begun {
+        loop {
             match splitter.next_item(&mut chunk) {
                 Ok(Some(object)) => parts.push(object.bytes),
                 Ok(None) => break,

@@ -134,10 +134,11 @@ mod tests {
 
     fn read() -> Read {
         let uri = Uri::from_static("/api/v1/pods");
-        match Plan::new(&Method::GET, &uri, &HeaderMap::new()) {
-            Plan::Read(read) => read,
-            plan => panic!("{plan:?}"),
-        }
+        let plan = Plan::new(&Method::GET, &uri, &HeaderMap::new());
+        let Plan::Read(read) = plan else {
+            panic!("{plan:?}");
+        };
+        read
     }
 
     /// A list at this version of pods that have these versions.
