@@ -47,7 +47,7 @@ fn list(cache: &mut Cache, scope: &Scope, objects: &[Object]) {
         cache.record_verdict(&NODE, verb, scope, Verdict::Allowed, at(0));
     }
     let mut copy = cache.start_list(scope, None, at(0)).unwrap();
-    objects.iter().for_each(|object| copy.add(object));
+    objects.iter().for_each(|object| copy.add(object.clone()));
     cache.finish_list(copy, &head(10, ""), &NODE, at(0));
 }
 
