@@ -56,7 +56,7 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
             prometheus.check_alerts(&["CulvertCertificateEnds"])
         })?;
         prometheus.check_alerted_series()?;
-        break_things(world)?;
+        break_things(world, &prometheus)?;
         for query in dashboards::queries()? {
             // Their streams end with the certificate of their tunnel.
             let _held = world.hold(format!("edge-1:{ECHO}"), 4)?;
@@ -97,7 +97,7 @@ fn load(world: &World<'_>) {
 }
 
 /// A node goes, one joins, and others' hands are on an agent and on the rules.
-fn break_things(world: &mut World<'_>) -> Result<()> {
+fn break_things(world: &mut World<'_>, prometheus: &Prometheus<'_>) -> Result<()> {
     world.culvert.agent(1).kill()?;
     let join = world.culvert.create_token(Host::Edge3, &[])?;
     world.culvert.join(Host::Edge3, &join)?;
@@ -112,7 +112,12 @@ fn break_things(world: &mut World<'_>) -> Result<()> {
             ensure!(times >= f64::from(repaired), "{times} times");
             Ok(())
         })?;
-        world.wait_greeting("edge-1", SOON)?;
+        wait::until("Prometheus has seen the restart", SOON, || {
+            let restarts = "changes(process_start_time_seconds{node=\"edge-1\"}[1h])";
+            let seen = prometheus.values(restarts)?;
+            ensure!(seen == [f64::from(repaired)], "{seen:?} of {repaired}");
+            Ok(())
+        })?;
     }
     Ok(())
 }
