@@ -14,12 +14,14 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 use axum::{Json, Router};
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
 use crate::http;
 use crate::local_socket::{LocalSocket, SocketAccess};
+use crate::process_metrics;
 use crate::{Listeners, Logs, Readiness, SocketUse};
 
 /// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
@@ -50,7 +52,8 @@ pub struct Admin {
 #[derive(Clone)]
 struct Parts {
     readiness: Readiness,
-    registry: Arc<Registry>,
+    /// The program's own, and those of its process: the program's may have a prefix.
+    registries: Arc<[Registry; 2]>,
 }
 
 impl Admin {
@@ -72,9 +75,11 @@ impl Admin {
         let address = listener
             .local_addr()
             .context("read the admin listener's address")?;
+        let mut process = Registry::default();
+        process_metrics::register(&mut process);
         let parts = Parts {
             readiness,
-            registry: Arc::new(registry),
+            registries: Arc::new([registry, process]),
         };
         let plain = Router::new()
             .route("/livez", get(async || "ok\n"))
@@ -222,9 +227,8 @@ async fn ready(State(parts): State<Parts>) -> Response {
 }
 
 async fn metrics(State(parts): State<Parts>) -> Response {
-    let mut text = String::new();
-    match prometheus_client::encoding::text::encode(&mut text, &parts.registry) {
-        Ok(()) => (
+    match encode(parts.registries.as_slice()) {
+        Ok(text) => (
             [(
                 "content-type",
                 "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -234,6 +238,15 @@ async fn metrics(State(parts): State<Parts>) -> Response {
             .into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }
+}
+
+fn encode(registries: &[Registry]) -> Result<String, std::fmt::Error> {
+    let mut text = String::new();
+    for registry in registries {
+        encode_registry(&mut text, registry)?;
+    }
+    encode_eof(&mut text)?;
+    Ok(text)
 }
 
 async fn set_log_filter(State(logs): State<Logs>, filter: String) -> Response {
@@ -361,9 +374,10 @@ mod tests {
         let heads = heads.map(|path| format!("GET {path} HTTP/1.1\r\nHost: a"));
         let answers = answers(metrics, &heads.each_ref().map(String::as_str)).await;
         assert!(
-            answers[0].1.starts_with("HTTP/1.1 200 ") && answers[0].1.contains("# EOF"),
+            answers[0].1.starts_with("HTTP/1.1 200 ") && answers[0].1.matches("# EOF").count() == 1,
             "{answers:?}"
         );
+        assert!(answers[0].1.contains("\nprocess_open_fds "), "{answers:?}");
         for (head, answer) in &answers[1..] {
             assert!(answer.starts_with("HTTP/1.1 404 "), "{head}: {answer}");
         }

@@ -23,6 +23,7 @@ mod logs;
 mod open_files;
 mod payload_bytes;
 mod problem;
+mod process_metrics;
 mod quota;
 mod readiness;
 mod run_main;

@@ -58,6 +58,16 @@ pub(crate) struct Args {
     )]
     pub(crate) admin_listen: SocketAddr,
 
+    /// Address of /metrics alone, such as `[::]:7438`, for scrapers that do not reach --admin-listen.
+    /// Off by default.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_METRICS_LISTEN",
+        value_name = "IP:PORT",
+        global = true
+    )]
+    pub(crate) metrics_listen: Option<SocketAddr>,
+
     /// What to log: a level such as `info`, or filters such as `info,culvert_hub=debug`.
     #[arg(
         long,

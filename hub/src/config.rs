@@ -86,7 +86,7 @@ impl Args {
             admin: AdminListen {
                 program: "culvert-hub",
                 address: self.admin_listen,
-                metrics: None,
+                metrics: self.metrics_listen,
                 socket: self.admin_socket.clone(),
             },
             grace: run.grace,

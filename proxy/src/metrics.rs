@@ -278,6 +278,12 @@ impl Metrics {
         self.node_events.get_or_create(&Outcome { outcome }).inc();
     }
 
+    /// Starts at zero to count the connections with this end. All ends of all frontends would be too
+    /// many, so this is for those that an alert watches.
+    pub(crate) fn expect_stream(&self, frontend: &'static str, outcome: &'static str) {
+        drop(self.streams.get_or_create(&Stream { frontend, outcome }));
+    }
+
     /// Counts a client's connection through `frontend` that has ended.
     pub(crate) fn stream_ended(&self, frontend: &'static str, outcome: &'static str) {
         self.streams

@@ -1,5 +1,6 @@
 //! `cargo xtask manifests`: runs `kustomize build` on each folder of `deploy/overlays`. The output
-//! is committed in `deploy/rendered`, for those who want to read it first or have no kustomize.
+//! is committed in `deploy/rendered`, for those who want to read it first or have no kustomize. Also
+//! makes the object of the Prometheus Operator that has the alerts of `deploy/monitoring`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,10 +14,24 @@ use crate::setup::{self, kustomize};
 /// An overlay only for the cluster of `cargo xtask e2e`, which renders it itself.
 const NOT_FOR_READERS: &str = "e2e";
 
-/// Renders all overlays into `deploy/rendered`.
+/// What comes before the alerts in the object.
+const RULE_HEAD: &str = "\
+# Made of rules.yaml by `cargo xtask manifests`.
+apiVersion: monitoring.coreos.com/v1
+kind: PrometheusRule
+metadata:
+  name: culvert
+  namespace: culvert-system
+  labels:
+    app.kubernetes.io/part-of: culvert
+spec:
+";
+
+/// Renders all overlays into `deploy/rendered`, and the alerts into [`monitoring`].
 ///
 /// # Errors
-/// kustomize is missing and cannot be installed, or it refuses an overlay.
+/// kustomize is missing and cannot be installed, or it refuses an overlay. `rules.yaml` has no
+/// groups.
 pub fn run() -> Result<()> {
     if kustomize().is_none() {
         setup::run()?;
@@ -26,6 +41,9 @@ pub fn run() -> Result<()> {
         let path = committed().join(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
+    let path = monitoring().join(PROMETHEUS_RULE);
+    std::fs::write(&path, prometheus_rule()?)
+        .with_context(|| format!("write {}", path.display()))?;
     progress::say(&format!(
         "rendered {} overlays into {}",
         rendered.len(),
@@ -37,6 +55,29 @@ pub fn run() -> Result<()> {
 /// The folder of the rendered manifests.
 pub fn committed() -> PathBuf {
     workspace::root().join("deploy/rendered")
+}
+
+/// The folder of alerts, dashboards and scrape configurations.
+pub fn monitoring() -> PathBuf {
+    workspace::root().join("deploy/monitoring")
+}
+
+/// The file of [`prometheus_rule`] in [`monitoring`].
+pub const PROMETHEUS_RULE: &str = "prometheusrule.yaml";
+
+/// The alerts of `rules.yaml` as an object of the Prometheus Operator.
+///
+/// # Errors
+/// `rules.yaml` cannot be read, or has no groups.
+pub fn prometheus_rule() -> Result<String> {
+    let path = monitoring().join("rules.yaml");
+    let rules =
+        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let groups = rules
+        .find("groups:\n")
+        .context("rules.yaml has no groups")?;
+    let lines = rules[groups..].lines();
+    Ok(lines.fold(RULE_HEAD.to_owned(), |all, line| format!("{all}  {line}\n")))
 }
 
 /// The manifests of each overlay, by the name of their file in [`committed`].

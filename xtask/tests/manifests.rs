@@ -36,6 +36,15 @@ fn what_is_committed_is_what_kustomize_renders() {
 }
 
 #[test]
+fn the_operators_object_has_the_alerts_of_the_rules() {
+    let committed = fs::read_to_string(manifests::monitoring().join(manifests::PROMETHEUS_RULE));
+    assert!(
+        committed.expect("read it") == manifests::prometheus_rule().expect("make it"),
+        "run `cargo xtask manifests`"
+    );
+}
+
+#[test]
 fn every_image_is_of_this_version() {
     let version = env!("CARGO_PKG_VERSION");
     for path in committed() {

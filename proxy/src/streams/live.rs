@@ -10,6 +10,7 @@ use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
 use culvert_tunnel::{RelayError, Transferred};
 use serde::Serialize;
+use strum::VariantArray;
 use tokio::sync::watch;
 
 use crate::directory::Destination;
@@ -18,7 +19,7 @@ use crate::streams::ended::{EndedStream, EndedStreams};
 use crate::streams::error::RouteError;
 
 /// The way by which a connection came to the proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub(crate) enum Frontend {
     /// Steered by the connect hook.
     Ebpf,
@@ -122,6 +123,9 @@ impl Streams {
 
     /// Each connection that has ended goes to `ended`, if that is given.
     pub(crate) fn passing_on(metrics: Metrics, ended: Option<EndedStreams>) -> Self {
+        for frontend in Frontend::VARIANTS {
+            metrics.expect_stream(frontend.label(), RelayError::Budget.reason());
+        }
         Self(Arc::new(Shared {
             live: Mutex::default(),
             count_tx: watch::Sender::new(0),

@@ -24,6 +24,7 @@ mod grpc;
 mod handover;
 mod hostile;
 mod life;
+mod monitoring;
 mod names;
 mod nodes;
 mod partitions;
