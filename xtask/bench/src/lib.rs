@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod hub;
+pub mod line;
 mod load;
 mod plan;
 mod report;
