@@ -4,6 +4,7 @@
 //! No test depends on these times.
 #![forbid(unsafe_code)]
 
+mod far;
 mod hub;
 pub mod line;
 mod load;
@@ -12,14 +13,14 @@ mod report;
 mod run;
 mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{Lab, LabName, interrupt, progress, workspace};
 
-use plan::{Job, Pace};
-use report::Report;
+use plan::{Job, Pace, Path};
+use report::{Figures, Report};
 use world::World;
 
 /// What to measure, and how long.
@@ -111,31 +112,60 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
 }
 
-fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
+fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Report> {
     let pace = if args.quick { Pace::Quick } else { Pace::Full };
     let rounds = if args.quick { 1 } else { args.rounds };
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
-        // Programs keep memory after they moved bytes, so each round starts new ones.
-        let mut world = World::start(&lab, programs, jobs)?;
-        for job in jobs {
-            for path in job.paths() {
-                interrupt::check()?;
+        let near: Vec<&Job> = jobs.iter().filter(|job| job.packets().is_none()).collect();
+        if !near.is_empty() {
+            // Programs keep memory after they moved bytes, so each round starts new ones.
+            let mut world = World::start(&lab, programs, jobs)?;
+            measure_each(&near, &mut report, |job, path| {
                 world.check()?;
-                let found = run::run(&mut world, job, *path, pace);
-                progress::say(&format!(
-                    "    {:<28} {:<15} {}",
-                    job.name(),
-                    path.name(),
-                    report::found(&found)
-                ));
-                report.add(job, *path, found);
+                Ok(run::run(&mut world, job, path, pace))
+            })?;
+        }
+        for link in far::Link::ALL {
+            let over: Vec<&Job> = jobs
+                .iter()
+                .filter(|job| job.packets() == Some(link))
+                .collect();
+            if over.is_empty() {
+                continue;
             }
+            let mut world = far::World::start(&lab, programs, link, round)?;
+            measure_each(&over, &mut report, |job, path| {
+                world.check()?;
+                Ok(world.run(job, path, pace))
+            })?;
         }
     }
     Ok(report)
+}
+
+/// Runs the jobs on all their paths. `run` fails only if none can be run any more.
+fn measure_each(
+    jobs: &[&Job],
+    report: &mut Report,
+    mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
+) -> Result<()> {
+    for job in jobs {
+        for path in job.paths() {
+            interrupt::check()?;
+            let found = run(job, *path)?;
+            progress::say(&format!(
+                "    {:<28} {:<15} {}",
+                job.name(),
+                path.name(),
+                report::found(&found)
+            ));
+            report.add(job, *path, found);
+        }
+    }
+    Ok(())
 }
 
 /// Builds the measured programs and the measuring ones; returns their folder.

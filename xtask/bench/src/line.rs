@@ -47,7 +47,7 @@ impl Line {
             return None;
         }
         self.free_at = now + sending + self.time_of(bytes);
-        (!self.losses.next()).then_some(self.free_at + self.direction.delay)
+        (!self.losses.lose()).then_some(self.free_at + self.direction.delay)
     }
 
     fn time_of(&self, bytes: u64) -> Duration {

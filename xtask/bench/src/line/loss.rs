@@ -42,7 +42,7 @@ impl Losses {
     }
 
     /// Whether the next packet is lost.
-    pub fn next(&mut self) -> bool {
+    pub fn lose(&mut self) -> bool {
         match self.loss {
             Loss::None => false,
             Loss::Random { share } => self.happens(share),
@@ -79,7 +79,7 @@ mod tests {
 
     fn lost(loss: Loss, seed: u64) -> Vec<usize> {
         let mut losses = Losses::new(loss, seed);
-        (0..PACKETS).filter(|_| losses.next()).collect()
+        (0..PACKETS).filter(|_| losses.lose()).collect()
     }
 
     #[test]

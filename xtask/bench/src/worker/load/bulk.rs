@@ -134,7 +134,11 @@ pub(super) fn run(
     let cpu = processor_time(pids)?.saturating_sub(cpu_before);
     bulk.check()?;
     ensure!(moved > 0.0, "nothing moved");
-    let mut figures = vec![("gib_per_second", moved / GIB / elapsed.as_secs_f64())];
+    let per_second = moved / elapsed.as_secs_f64();
+    let mut figures = vec![
+        ("gib_per_second", per_second / GIB),
+        ("mbit_per_second", per_second * 8.0 / 1e6),
+    ];
     if !pids.is_empty() {
         figures.push(("cpu_per_gib", cpu.as_secs_f64() / (moved / GIB)));
     }
