@@ -29,11 +29,13 @@ const NODE: &str = "far";
 /// Time for programs that start side by side on two cores, over a slow link.
 const START_TIME: Duration = Duration::from_secs(60);
 /// What the hosts of users have, whatever this machine is set to.
-const TCP: [&str; 3] = [
-    "net.ipv4.tcp_congestion_control=cubic",
+const BUFFERS: [&str; 2] = [
     "net.ipv4.tcp_rmem=4096 131072 6291456",
     "net.ipv4.tcp_wmem=4096 16384 4194304",
 ];
+/// The same, set by the route: as the default of a namespace, Linux accepts only what the machine
+/// allows to all programs.
+const CONGESTION_CONTROL: &str = "cubic";
 /// Packets that wait in the device while the process of the link waits for a processor: more than
 /// any queue of a link has, so that only the link drops them.
 const DEVICE_QUEUE: &str = "10000";
@@ -121,11 +123,14 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, link: Link, seed: u32) ->
             process.check()?;
             ip(&format!("link show {DEVICE}"))
         })?;
-        for setting in TCP {
+        for setting in BUFFERS {
             starter.site.output("sysctl", ["-qw", setting])?;
         }
-        ip(&format!("addr add {own} peer {other} dev {DEVICE}"))?;
+        ip(&format!("addr add {own} dev {DEVICE}"))?;
         ip(&format!("link set {DEVICE} txqueuelen {DEVICE_QUEUE} up"))?;
+        ip(&format!(
+            "route add {other} dev {DEVICE} congctl {CONGESTION_CONTROL}"
+        ))?;
     }
     Ok(process)
 }
