@@ -5,8 +5,6 @@
 mod work;
 mod world;
 
-use std::time::Duration;
-
 pub(super) use work::{Work, jobs};
 pub(super) use world::World;
 
@@ -48,12 +46,13 @@ impl Link {
         }
     }
 
-    pub(super) fn round_trip(self) -> Duration {
-        Duration::from_millis(match self {
+    /// Milliseconds of a round trip.
+    pub(super) fn round_trip(self) -> u16 {
+        match self {
             Self::Rtt80 => 80,
             Self::Loss1 | Self::Bursts1 => 50,
             Self::Up10m | Self::Up2m => 40,
-        })
+        }
     }
 
     /// Bits per second from the edge to the cloud.
@@ -65,7 +64,8 @@ impl Link {
         }
     }
 
-    /// Bytes that may wait at either end: a round trip of bulk, and 200 ms of it at 2 Mbit/s.
+    /// Bytes that may wait at either end: as many as a round trip carries, and 200 ms of an uplink
+    /// of 2 Mbit/s.
     fn queue(self) -> u64 {
         match self {
             Self::Rtt80 => 500_000,

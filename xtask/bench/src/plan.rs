@@ -85,9 +85,10 @@ impl Distance {
     /// Milliseconds of a round trip.
     pub(super) fn round_trip(self) -> u16 {
         match self {
-            Self::Near | Self::NearByPeer | Self::Packets(_) => 0,
+            Self::Near | Self::NearByPeer => 0,
             Self::Ms20 => 20,
             Self::Ms80 => 80,
+            Self::Packets(link) => link.round_trip(),
         }
     }
 

@@ -15,8 +15,8 @@ pub(crate) enum Work {
         streams: usize,
     },
     /// 100 bytes there and back, beside two streams that the edge sends.
-    Keystrokes,
-    /// The same on connections that are mostly idle.
+    PingUnderBulk,
+    /// The same on connections that are mostly idle, with nothing beside them.
     Thin { connections: usize },
 }
 
@@ -49,7 +49,7 @@ fn works(link: Link) -> Vec<Work> {
             bulk.chain([thin]).collect()
         }
         Link::Bursts1 => vec![thin],
-        Link::Up10m | Link::Up2m => vec![Work::Keystrokes],
+        Link::Up10m | Link::Up2m => vec![Work::PingUnderBulk],
     }
 }
 
@@ -59,7 +59,7 @@ impl Work {
             Self::Scrape { is_kept: true, .. } => {
                 &[Path::Direct, Path::DirectNew, Path::TlsRelay, Path::Connect]
             }
-            Self::Scrape { .. } | Self::Bulk { .. } | Self::Keystrokes | Self::Thin { .. } => {
+            Self::Scrape { .. } | Self::Bulk { .. } | Self::PingUnderBulk | Self::Thin { .. } => {
                 &[Path::Direct, Path::TlsRelay, Path::Connect]
             }
         }
@@ -87,15 +87,10 @@ impl Work {
                 let name = format!("bulk_{}_{streams}", direction.word());
                 vec![row(name, "Mbit/s", "mbit_per_second", Path::Direct)]
             }
-            Self::Keystrokes => ["p50", "p99"]
-                .map(|part| {
-                    let figure = if part == "p50" { "p50_us" } else { "p99_us" };
-                    row(
-                        format!("ping_{part}_under_bulk"),
-                        "us",
-                        figure,
-                        Path::Direct,
-                    )
+            Self::PingUnderBulk => [("p50", "p50_us"), ("p99", "p99_us")]
+                .map(|(part, figure)| {
+                    let name = format!("ping_{part}_under_bulk");
+                    row(name, "us", figure, Path::Direct)
                 })
                 .to_vec(),
             Self::Thin { connections } => {
@@ -122,7 +117,7 @@ impl Work {
                 format!("bulk {endpoint} {} {streams} {seconds}", direction.word())
             }
             // The cloud's clients receive what the edge sends.
-            Self::Keystrokes => {
+            Self::PingUnderBulk => {
                 format!("ping {endpoint} 4 2 {seconds} --direction down --warm-up 4")
             }
             Self::Thin { connections } => {
@@ -133,8 +128,8 @@ impl Work {
 
     /// What the rows call by the same names: pings beside bulk count beyond the round trip.
     pub(super) fn counted(self, mut figures: Figures, link: Link) -> Figures {
-        if self == Self::Keystrokes {
-            let round_trip = link.round_trip().as_secs_f64() * 1e6;
+        if self == Self::PingUnderBulk {
+            let round_trip = f64::from(link.round_trip()) * 1e3;
             figures.values_mut().for_each(|us| *us -= round_trip);
         }
         figures
@@ -149,7 +144,7 @@ mod tests {
     fn pings_beside_bulk_count_beyond_the_round_trip() {
         let figures = || Figures::from([("p50_us".to_owned(), 45_000.0)]);
         let counted = |work: Work| work.counted(figures(), Link::Up2m)["p50_us"];
-        assert_eq!(counted(Work::Keystrokes), 5_000.0);
+        assert_eq!(counted(Work::PingUnderBulk), 5_000.0);
         assert_eq!(counted(Work::Thin { connections: 16 }), 45_000.0);
     }
 }

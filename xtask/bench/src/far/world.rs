@@ -107,10 +107,10 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, link: Link, seed: u32) ->
         command.arg(end).arg(starter.site.netns());
     }
     for (name, value) in [
-        ("round-trip", link.round_trip().as_millis()),
-        ("up", u128::from(link.up())),
-        ("down", DOWN.into()),
-        ("queue", link.queue().into()),
+        ("round-trip", u64::from(link.round_trip())),
+        ("up", link.up()),
+        ("down", DOWN),
+        ("queue", link.queue()),
         ("seed", seed.into()),
     ] {
         command.arg(format!("--{name}={value}"));
@@ -155,7 +155,7 @@ fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]
     let address = format!("{CLOUD}:{PROXY}");
     let mut command = cloud.command("culvert-proxy");
     command.args(["--log", "warn", "--advertise", &address]);
-    command.args(["--state-dir", &file(cloud.site, "proxy")]);
+    command.args(["--state-dir", &file(cloud.site, "far-proxy")]);
     for socket in ["connect", "directory", "control", "admin"] {
         let path = file(cloud.site, &format!("{socket}.sock"));
         command.args([format!("--{socket}-socket"), path]);
@@ -171,7 +171,7 @@ fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]
     let (_, join) = printed
         .split_once("culvert-agent ")
         .context("no join command")?;
-    let state = file(edge.site, "agent");
+    let state = file(edge.site, "far-agent");
     let join = join.split_whitespace().chain(["--state-dir", &state]);
     edge.output(
         "culvert-agent",
