@@ -30,7 +30,7 @@ pub struct Args {
     #[command(subcommand)]
     part: Option<Part>,
     /// Measure only the row of this name, or all rows whose names contain it if none is called so;
-    /// repeat it for more
+    /// repeat it for more. `far`: those over links of packets, which are not measured otherwise
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
     /// One short round, to see that everything works; its numbers say little
@@ -74,7 +74,13 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
     let jobs = plan::chosen(&args.only);
     if args.list {
-        jobs.iter()
+        let listed = if args.only.is_empty() {
+            plan::all()
+        } else {
+            jobs
+        };
+        listed
+            .iter()
             .flat_map(Job::rows)
             .for_each(|row| println!("{:<32} {}", row.name, row.unit));
         return Ok(());

@@ -1,48 +1,11 @@
 //! What is measured: rows, the paths each is measured on, and the jobs that find them.
 
+mod path;
+
 use std::time::Duration;
 
 use crate::far;
-
-/// A path from a client to the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Path {
-    /// One TCP connection.
-    Direct,
-    /// A new one each time, where the others keep theirs.
-    DirectNew,
-    /// Two processes that copy between TCP connections.
-    PlainRelay,
-    /// The same, with a TLS connection between them for each client.
-    TlsRelay,
-    /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
-    Connect,
-    /// The same at a second proxy, which has no tunnel of the node and reaches it through the first.
-    ConnectByPeer,
-    /// Culvert, steered by the connect hook.
-    InterceptEbpf,
-    /// Culvert, steered by nftables.
-    InterceptNft,
-    /// No path to a backend: the redirector itself answers.
-    Redirector,
-}
-
-impl Path {
-    /// Its name in the JSON and the table.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::DirectNew => "direct_new",
-            Self::PlainRelay => "plain_relay",
-            Self::TlsRelay => "tls_relay",
-            Self::Connect => "connect",
-            Self::ConnectByPeer => "connect_by_peer",
-            Self::InterceptEbpf => "intercept_ebpf",
-            Self::InterceptNft => "intercept_nft",
-            Self::Redirector => "redirector",
-        }
-    }
-}
+pub(super) use path::Path;
 
 const ALL: &[Path] = &[
     Path::Direct,
@@ -189,9 +152,9 @@ pub(super) struct Job {
 /// Readers that do not read, where their memory is measured.
 pub(super) const STALLED: usize = 100;
 
-/// All jobs but those over links of packets. Memory comes first: a program that has moved bulk keeps memory that would hide what an
-/// idle stream takes.
-pub(super) fn jobs() -> Vec<Job> {
+/// All jobs but those over links of packets. Memory comes first: a program that has moved bulk keeps
+/// memory that would hide what an idle stream takes.
+fn jobs() -> Vec<Job> {
     let near = |work| Job {
         work,
         distance: Distance::Near,
@@ -229,6 +192,11 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs
 }
 
+/// All jobs.
+pub(super) fn all() -> Vec<Job> {
+    [jobs(), far::jobs()].concat()
+}
+
 /// The jobs that find the rows of these names, or, where a name is not a row's, all rows whose names
 /// contain it; `far` is the name of all rows over links of packets. All other jobs if no name is
 /// given.
@@ -236,7 +204,7 @@ pub(super) fn chosen(only: &[String]) -> Vec<Job> {
     if only.is_empty() {
         return jobs();
     }
-    let jobs = [jobs(), far::jobs()].concat();
+    let jobs = all();
     let is_row = |name: &String| jobs.iter().flat_map(Job::rows).any(|row| row.name == *name);
     let (exact, parts): (Vec<&String>, Vec<&String>) = only.iter().partition(|name| is_row(name));
     let is_wanted = |row: Row| {
@@ -399,8 +367,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let rows: Vec<String> = [jobs(), far::jobs()]
-            .concat()
+        let rows: Vec<String> = all()
             .iter()
             .flat_map(Job::rows)
             .map(|row| row.name)
@@ -441,7 +408,7 @@ mod tests {
 
     #[test]
     fn every_row_is_compared_with_a_path_it_is_measured_on() {
-        assert!([jobs(), far::jobs()].concat().iter().all(|job| {
+        assert!(all().iter().all(|job| {
             job.rows()
                 .iter()
                 .all(|row| job.paths().contains(&row.beside))
