@@ -4,21 +4,23 @@
 //! No test depends on these times.
 #![forbid(unsafe_code)]
 
+mod far;
 mod hub;
+pub mod line;
 mod load;
 mod plan;
 mod report;
 mod run;
 mod world;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{Lab, LabName, interrupt, progress, workspace};
 
-use plan::{Job, Pace};
-use report::Report;
+use plan::{Job, Pace, Path};
+use report::{Figures, Report};
 use world::World;
 
 /// What to measure, and how long.
@@ -28,7 +30,7 @@ pub struct Args {
     #[command(subcommand)]
     part: Option<Part>,
     /// Measure only the row of this name, or all rows whose names contain it if none is called so;
-    /// repeat it for more
+    /// repeat it for more. `far`: those over links of packets, which are not measured otherwise
     #[arg(long, value_name = "ROW")]
     only: Vec<String>,
     /// One short round, to see that everything works; its numbers say little
@@ -72,7 +74,13 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
     let jobs = plan::chosen(&args.only);
     if args.list {
-        jobs.iter()
+        let listed = if args.only.is_empty() {
+            plan::all()
+        } else {
+            jobs
+        };
+        listed
+            .iter()
             .flat_map(Job::rows)
             .for_each(|row| println!("{:<32} {}", row.name, row.unit));
         return Ok(());
@@ -110,31 +118,60 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
 }
 
-fn measure(programs: &Path, jobs: &[Job], args: &Args) -> Result<Report> {
+fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Report> {
     let pace = if args.quick { Pace::Quick } else { Pace::Full };
     let rounds = if args.quick { 1 } else { args.rounds };
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
-        // Programs keep memory after they moved bytes, so each round starts new ones.
-        let mut world = World::start(&lab, programs, jobs)?;
-        for job in jobs {
-            for path in job.paths() {
-                interrupt::check()?;
+        let near: Vec<&Job> = jobs.iter().filter(|job| job.packets().is_none()).collect();
+        if !near.is_empty() {
+            // Programs keep memory after they moved bytes, so each round starts new ones.
+            let mut world = World::start(&lab, programs, jobs)?;
+            measure_each(&near, &mut report, |job, path| {
                 world.check()?;
-                let found = run::run(&mut world, job, *path, pace);
-                progress::say(&format!(
-                    "    {:<28} {:<15} {}",
-                    job.name(),
-                    path.name(),
-                    report::found(&found)
-                ));
-                report.add(job, *path, found);
+                Ok(run::run(&mut world, job, path, pace))
+            })?;
+        }
+        for link in far::Link::ALL {
+            let over: Vec<&Job> = jobs
+                .iter()
+                .filter(|job| job.packets() == Some(link))
+                .collect();
+            if over.is_empty() {
+                continue;
             }
+            let mut world = far::World::start(&lab, programs, link, round)?;
+            measure_each(&over, &mut report, |job, path| {
+                world.check()?;
+                Ok(world.run(job, path, pace))
+            })?;
         }
     }
     Ok(report)
+}
+
+/// Runs the jobs on all their paths. `run` fails only if none can be run any more.
+fn measure_each(
+    jobs: &[&Job],
+    report: &mut Report,
+    mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
+) -> Result<()> {
+    for job in jobs {
+        for path in job.paths() {
+            interrupt::check()?;
+            let found = run(job, *path)?;
+            progress::say(&format!(
+                "    {:<28} {:<15} {}",
+                job.name(),
+                path.name(),
+                report::found(&found)
+            ));
+            report.add(job, *path, found);
+        }
+    }
+    Ok(())
 }
 
 /// Builds the measured programs and the measuring ones; returns their folder.

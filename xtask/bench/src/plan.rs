@@ -1,43 +1,11 @@
 //! What is measured: rows, the paths each is measured on, and the jobs that find them.
 
+mod path;
+
 use std::time::Duration;
 
-/// A path from a client to the backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Path {
-    /// One TCP connection.
-    Direct,
-    /// Two processes that copy between TCP connections.
-    PlainRelay,
-    /// The same, with a TLS connection between them for each client.
-    TlsRelay,
-    /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
-    Connect,
-    /// The same at a second proxy, which has no tunnel of the node and reaches it through the first.
-    ConnectByPeer,
-    /// Culvert, steered by the connect hook.
-    InterceptEbpf,
-    /// Culvert, steered by nftables.
-    InterceptNft,
-    /// No path to a backend: the redirector itself answers.
-    Redirector,
-}
-
-impl Path {
-    /// Its name in the JSON and the table.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Direct => "direct",
-            Self::PlainRelay => "plain_relay",
-            Self::TlsRelay => "tls_relay",
-            Self::Connect => "connect",
-            Self::ConnectByPeer => "connect_by_peer",
-            Self::InterceptEbpf => "intercept_ebpf",
-            Self::InterceptNft => "intercept_nft",
-            Self::Redirector => "redirector",
-        }
-    }
-}
+use crate::far;
+pub(super) use path::Path;
 
 const ALL: &[Path] = &[
     Path::Direct,
@@ -69,6 +37,8 @@ pub(super) enum Distance {
     Ms20,
     /// Behind a link with a round trip of 80 ms.
     Ms80,
+    /// Behind a link of packets.
+    Packets(far::Link),
 }
 
 impl Distance {
@@ -81,6 +51,7 @@ impl Distance {
             Self::Near | Self::NearByPeer => 0,
             Self::Ms20 => 20,
             Self::Ms80 => 80,
+            Self::Packets(link) => link.round_trip(),
         }
     }
 
@@ -89,6 +60,7 @@ impl Distance {
             Self::Near => String::new(),
             Self::NearByPeer => "_by_peer".to_owned(),
             Self::Ms20 | Self::Ms80 => format!("_rtt{}", self.round_trip()),
+            Self::Packets(link) => link.suffix().to_owned(),
         }
     }
 }
@@ -138,6 +110,8 @@ pub(super) enum Work {
     ConnectCost { destinations: usize },
     /// DNS queries for a node's name.
     Dns,
+    /// Work over a link of packets.
+    Far(far::Work),
 }
 
 /// How long a measurement takes.
@@ -178,9 +152,9 @@ pub(super) struct Job {
 /// Readers that do not read, where their memory is measured.
 pub(super) const STALLED: usize = 100;
 
-/// All jobs. Memory comes first: a program that has moved bulk keeps memory that would hide what an
-/// idle stream takes.
-pub(super) fn jobs() -> Vec<Job> {
+/// All jobs but those over links of packets. Memory comes first: a program that has moved bulk keeps
+/// memory that would hide what an idle stream takes.
+fn jobs() -> Vec<Job> {
     let near = |work| Job {
         work,
         distance: Distance::Near,
@@ -218,18 +192,30 @@ pub(super) fn jobs() -> Vec<Job> {
     jobs
 }
 
+/// All jobs.
+pub(super) fn all() -> Vec<Job> {
+    [jobs(), far::jobs()].concat()
+}
+
 /// The jobs that find the rows of these names, or, where a name is not a row's, all rows whose names
-/// contain it; all jobs if no name is given.
+/// contain it; `far` is the name of all rows over links of packets. All other jobs if no name is
+/// given.
 pub(super) fn chosen(only: &[String]) -> Vec<Job> {
-    let jobs = jobs();
+    if only.is_empty() {
+        return jobs();
+    }
+    let jobs = all();
     let is_row = |name: &String| jobs.iter().flat_map(Job::rows).any(|row| row.name == *name);
     let (exact, parts): (Vec<&String>, Vec<&String>) = only.iter().partition(|name| is_row(name));
     let is_wanted = |row: Row| {
         exact.contains(&&row.name) || parts.iter().any(|part| row.name.contains(part.as_str()))
     };
+    let is_all_far = only.iter().any(|name| name == far::NAME);
     jobs.iter()
         .copied()
-        .filter(|job| only.is_empty() || job.rows().into_iter().any(is_wanted))
+        .filter(|job| {
+            is_all_far && job.packets().is_some() || job.rows().into_iter().any(is_wanted)
+        })
         .collect()
 }
 
@@ -239,8 +225,16 @@ impl Job {
         self.rows().swap_remove(0).name
     }
 
-    /// Whether it needs a long link.
-    pub(super) fn is_far(&self) -> bool {
+    /// The link of packets that it needs.
+    pub(super) fn packets(&self) -> Option<far::Link> {
+        match self.distance {
+            Distance::Packets(link) => Some(link),
+            Distance::Near | Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 => None,
+        }
+    }
+
+    /// Whether it needs a long link of connections.
+    pub(super) fn needs_long_link(&self) -> bool {
         Distance::LINKS.contains(&self.distance)
     }
 
@@ -262,6 +256,7 @@ impl Job {
     pub(super) fn paths(&self) -> &'static [Path] {
         match self.work {
             _ if self.is_by_peer() => HOPS,
+            Work::Far(work) => work.paths(),
             Work::IdleStreams => RELAYED,
             Work::IdleTunnels | Work::StalledReaders | Work::SmallFrames => &[Path::Connect],
             Work::ConnectCost { .. } => STEERED,
@@ -279,7 +274,9 @@ impl Job {
         match self.distance {
             Distance::Near => [Path::TlsRelay, Path::TlsRelay, Path::PlainRelay],
             Distance::NearByPeer => [Path::Connect; 3],
-            Distance::Ms20 | Distance::Ms80 => [Path::Direct, Path::TlsRelay, Path::PlainRelay],
+            Distance::Ms20 | Distance::Ms80 | Distance::Packets(_) => {
+                [Path::Direct, Path::TlsRelay, Path::PlainRelay]
+            }
         }
     }
 
@@ -346,6 +343,14 @@ impl Job {
                 let name = format!("connect_cost_{destinations}");
                 vec![row(name, "us", "p50_us", Path::InterceptEbpf)]
             }
+            Work::Far(work) => work
+                .rows()
+                .into_iter()
+                .map(|row| Row {
+                    name: row.name + &suffix,
+                    ..row
+                })
+                .collect(),
             Work::Dns => vec![
                 row("dns_answers".into(), "1/s", "per_second", Path::Redirector),
                 row("dns_p99".into(), "us", "p99_us", Path::Redirector),
@@ -362,7 +367,7 @@ mod tests {
 
     #[test]
     fn every_row_has_a_name_of_its_own() {
-        let rows: Vec<String> = jobs()
+        let rows: Vec<String> = all()
             .iter()
             .flat_map(Job::rows)
             .map(|row| row.name)
@@ -375,6 +380,9 @@ mod tests {
             "ping_p99_64_under_bulk_4",
             "bulk_up_1_rtt20",
             "bulk_up_8_by_peer",
+            "scrape_300k_kept_rtt80",
+            "ping_p99_under_bulk_up2m",
+            "ping_p99_16_loss1_rtt50",
         ] {
             assert!(
                 rows.iter().any(|row| row == name),
@@ -391,6 +399,8 @@ mod tests {
             1,
             "the row of that name, not those over long links"
         );
+        assert_eq!(count("far"), far::jobs().len());
+        assert_eq!(count("scrape_300k_new_rtt80"), 1);
         assert_eq!(count("rtt20"), 11, "all whose names contain it");
         assert_eq!(count("nothing"), 0);
         assert_eq!(chosen(&[]).len(), jobs().len());
@@ -398,7 +408,7 @@ mod tests {
 
     #[test]
     fn every_row_is_compared_with_a_path_it_is_measured_on() {
-        assert!(jobs().iter().all(|job| {
+        assert!(all().iter().all(|job| {
             job.rows()
                 .iter()
                 .all(|row| job.paths().contains(&row.beside))

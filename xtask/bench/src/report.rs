@@ -17,8 +17,9 @@ const COMPARED: [Path; 4] = [
     Path::InterceptEbpf,
     Path::InterceptNft,
 ];
-const COLUMNS: [Path; 8] = [
+const COLUMNS: [Path; 9] = [
     Path::Direct,
+    Path::DirectNew,
     Path::PlainRelay,
     Path::TlsRelay,
     Path::Connect,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 
 use crate::plan::{Job, Pace, Path, STALLED, Work};
 use crate::report::Figures;
@@ -32,6 +32,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 .load(path)
                 .run(&format!("connect-cost {to} {CONNECTS}"))
         }
+        Work::Far(_) => bail!("it needs a link of packets"),
         Work::Dns => {
             let server = world.dns();
             world.load(path).run(&format!(
@@ -71,7 +72,11 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                     "stalled {endpoint} bytes {STALLED}{}",
                     pid_options(&route.pids[..1])
                 ),
-                Work::IdleStreams | Work::IdleTunnels | Work::ConnectCost { .. } | Work::Dns => {
+                Work::IdleStreams
+                | Work::IdleTunnels
+                | Work::ConnectCost { .. }
+                | Work::Dns
+                | Work::Far(_) => {
                     format!("idle {endpoint} {IDLE_STREAMS}{pids}")
                 }
             };

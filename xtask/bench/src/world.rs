@@ -53,11 +53,11 @@ impl<'lab> World<'lab> {
     /// Starts what the jobs need; `programs` is the folder of the binaries.
     pub(super) fn start(lab: &'lab Lab, programs: &FilePath, jobs: &[Job]) -> Result<Self> {
         let starter = Starter {
-            cloud: lab.site(Host::Cloud),
+            site: lab.site(Host::Cloud),
             programs: programs.to_path_buf(),
         };
         // Closed connections must not use up the ports of the next job.
-        starter.cloud.output(
+        starter.site.output(
             "sysctl",
             [
                 "-qw",
@@ -66,16 +66,16 @@ impl<'lab> World<'lab> {
             ],
         )?;
         let worker = starter.programs.join("culvert-bench");
-        let hooked = load(&mut starter.cloud.command(&worker), BACKENDS[0])?;
+        let hooked = load(&mut starter.site.command(&worker), BACKENDS[0])?;
         let elsewhere = &mut lab
             .site(Host::Edge1)
-            .command_in(starter.cloud.netns(), &worker);
+            .command_in(starter.site.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
         let has_peer = jobs.iter().any(Job::is_by_peer);
         let mut culvert = Culvert::start(starter, has_peer)?;
         let mut links = Vec::new();
-        if jobs.iter().any(Job::is_far) {
+        if jobs.iter().any(Job::needs_long_link) {
             for distance in Distance::LINKS {
                 links.push(Link::start(&mut culvert, distance)?);
             }
@@ -112,7 +112,7 @@ impl<'lab> World<'lab> {
             return link.route(path, &self.relays, &self.culvert);
         }
         Ok(match path {
-            Path::Direct => Route {
+            Path::Direct | Path::DirectNew => Route {
                 endpoint: tcp(BACKENDS[0]),
                 pids: Vec::new(),
             },
@@ -151,32 +151,32 @@ impl<'lab> World<'lab> {
     }
 }
 
-/// Starts the bench's programs as processes of the lab's cloud.
-struct Starter<'lab> {
-    cloud: &'lab Site,
-    programs: PathBuf,
+/// Starts the bench's programs as processes of a host of the lab.
+pub(super) struct Starter<'lab> {
+    pub(super) site: &'lab Site,
+    pub(super) programs: PathBuf,
 }
 
 impl Starter<'_> {
-    fn command(&self, program: &str) -> Command {
-        self.cloud.command(self.programs.join(program))
+    pub(super) fn command(&self, program: &str) -> Command {
+        self.site.command(self.programs.join(program))
     }
 
     /// Starts one of the bench's own programs, and waits until it listens on `port`.
-    fn worker(&self, name: &str, port: u16, args: &[String]) -> Result<Process> {
+    pub(super) fn worker(&self, name: &str, port: u16, args: &[String]) -> Result<Process> {
         let mut command = self.command("culvert-bench");
-        let mut process = self.cloud.start_process(name, command.args(args))?;
+        let mut process = self.site.start_process(name, command.args(args))?;
         wait::until(&format!("{name} listens on {port}"), START_TIME, || {
             process.check()?;
             let listening = self
-                .cloud
+                .site
                 .output("ss", ["-Htln", "sport", "=", &format!(":{port}")])?;
             (!listening.is_empty()).then_some(()).context("not yet")
         })?;
         Ok(process)
     }
 
-    fn output(&self, program: &str, args: &[String]) -> Result<String> {
+    pub(super) fn output(&self, program: &str, args: &[String]) -> Result<String> {
         workspace::output(self.command(program).args(args))
     }
 }

@@ -11,9 +11,11 @@ mod memory;
 mod moved;
 pub(crate) mod observed;
 mod ping;
+mod scrape;
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -33,6 +35,9 @@ const AFTERMATH: Duration = Duration::from_secs(5);
 pub(crate) struct Args {
     #[arg(long)]
     listen: SocketAddr,
+    /// The network namespace of the backend, if it is not that of the clients
+    #[arg(long)]
+    netns: Option<PathBuf>,
 }
 
 /// The direction of bytes, from the client's point of view.
@@ -56,7 +61,7 @@ type Figures = Vec<(&'static str, f64)>;
 
 /// Runs the jobs from standard input until its end.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let backend = Backend::start(args.listen)?;
+    let backend = Backend::start(args.listen, args.netns.as_deref())?;
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let answer = match answer(&line?, &backend) {

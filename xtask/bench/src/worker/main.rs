@@ -1,10 +1,10 @@
 //! The processes that `cargo xtask bench` starts beside Culvert: the load (clients and backends in
-//! one), the relays that Culvert is compared with, and the relay that delays the link to the edge.
-//! Built only with `--features worker`.
-#![forbid(unsafe_code)]
+//! one), the relays that Culvert is compared with, and the links to the edge: of connections, and of
+//! packets. Built only with `--features worker`.
 
 mod api_load;
 mod delay;
+mod link;
 mod load;
 mod relay;
 
@@ -38,6 +38,8 @@ enum Role {
     RelayFar(relay::FarArgs),
     /// Passes TCP connections on, each byte late by half a round trip
     Delay(delay::Args),
+    /// Passes IP packets on between two namespaces, late, at a rate, and not all of them
+    Link(link::Args),
 }
 
 fn main() -> ExitCode {
@@ -57,5 +59,6 @@ fn run(role: Role) -> Result<()> {
         Role::RelayNear(args) => relay::near(args),
         Role::RelayFar(args) => relay::far(args),
         Role::Delay(args) => delay::run(args),
+        Role::Link(args) => link::run(&args),
     }
 }

@@ -36,14 +36,14 @@ pub(super) struct Culvert<'lab> {
 
 impl<'lab> Culvert<'lab> {
     pub(super) fn start(starter: Starter<'lab>, has_peer: bool) -> Result<Self> {
-        let file = |name: &str| starter.cloud.file(name).display().to_string();
-        std::fs::write(starter.cloud.file("nodes.toml"), directory(0))
+        let file = |name: &str| starter.site.file(name).display().to_string();
+        std::fs::write(starter.site.file("nodes.toml"), directory(0))
             .context("write the directory file")?;
         let proxy = start_proxy(&starter, has_peer)?;
         let mut command = starter.command("culvert-redirector");
         command
             .arg("--cgroup")
-            .arg(starter.cloud.cgroup())
+            .arg(starter.site.cgroup())
             .args(["--directory-socket", &file("directory.sock")]);
         command.args([
             "--state-dir",
@@ -52,7 +52,7 @@ impl<'lab> Culvert<'lab> {
             "203.0.113.1/32",
         ]);
         command.args(["--admin-socket", &file("redirector.sock")]);
-        let redirector = starter.cloud.start_process("redirector", &mut command)?;
+        let redirector = starter.site.start_process("redirector", &mut command)?;
         let mut culvert = Self {
             starter,
             proxy,
@@ -82,10 +82,7 @@ impl<'lab> Culvert<'lab> {
         self.wait_for_peer()?;
         let connect = format!("exec 3<>/dev/tcp/{}/{}", self.vip("near")?, BACKENDS[0]);
         wait::until("a client of near is steered", START_TIME, || {
-            self.starter
-                .cloud
-                .output("bash", ["-c", &connect])
-                .map(drop)
+            self.starter.site.output("bash", ["-c", &connect]).map(drop)
         })
     }
 
@@ -94,7 +91,7 @@ impl<'lab> Culvert<'lab> {
         if self.second.is_none() {
             return Ok(());
         }
-        let socket = self.starter.cloud.file("second-control.sock");
+        let socket = self.starter.site.file("second-control.sock");
         let socket = socket.display().to_string();
         let explain = ["explain", "near", "--control-socket", &socket].map(str::to_owned);
         wait::until("the second proxy reaches near", START_TIME, || {
@@ -107,7 +104,7 @@ impl<'lab> Culvert<'lab> {
     fn wait_ready(&mut self, admin: u16) -> Result<()> {
         wait::until(&format!("port {admin} says ready"), START_TIME, || {
             self.check()?;
-            self.starter.cloud.http_get(admin, "/readyz").map(drop)
+            self.starter.site.http_get(admin, "/readyz").map(drop)
         })
     }
 
@@ -131,7 +128,7 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn join(&self, node: &str) -> Result<()> {
-        let file = |name: &str| self.starter.cloud.file(name).display().to_string();
+        let file = |name: &str| self.starter.site.file(name).display().to_string();
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let create = format!(
             "token create {node} --control-socket {}",
@@ -153,7 +150,7 @@ impl<'lab> Culvert<'lab> {
     fn start_agent(&mut self, node: &str, port: u16, tunnels: usize) -> Result<()> {
         let state = self
             .starter
-            .cloud
+            .site
             .file(&format!("agent-{node}"))
             .display()
             .to_string();
@@ -167,12 +164,12 @@ impl<'lab> Culvert<'lab> {
         let mut command = self.starter.command("culvert-agent");
         let agent = self
             .starter
-            .cloud
+            .site
             .start_process(&format!("agent-{node}"), command.args(run.split(' ')))?;
         self.agents.insert(node.to_owned(), agent);
         wait::until(&format!("{node} has its tunnels"), START_TIME, || {
             self.agents.get_mut(node).context("no agent")?.check()?;
-            let list = self.starter.cloud.json(PROXY_ADMIN, "/debug/tunnels")?;
+            let list = self.starter.site.json(PROXY_ADMIN, "/debug/tunnels")?;
             let up = list
                 .as_array()
                 .context("no list")?
@@ -194,7 +191,7 @@ impl<'lab> Culvert<'lab> {
 
     /// The route by CONNECT to a node's name.
     pub(super) fn by_connect(&self, node: &str) -> Route {
-        let socket = self.starter.cloud.file("connect.sock");
+        let socket = self.starter.site.file("connect.sock");
         Route {
             endpoint: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
             pids: self.pids(node),
@@ -203,7 +200,7 @@ impl<'lab> Culvert<'lab> {
 
     /// The same at the second proxy.
     pub(super) fn by_peer(&self, node: &str) -> Route {
-        let socket = self.starter.cloud.file("second-connect.sock");
+        let socket = self.starter.site.file("second-connect.sock");
         let second = self.second.iter().map(Process::pid);
         Route {
             endpoint: format!("connect:{}:{node}:{}", socket.display(), BACKENDS[0]),
@@ -220,7 +217,7 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn vip(&self, node: &str) -> Result<String> {
-        let nodes = self.starter.cloud.json(PROXY_ADMIN, "/debug/nodes")?;
+        let nodes = self.starter.site.json(PROXY_ADMIN, "/debug/nodes")?;
         let found = nodes
             .as_array()
             .and_then(|nodes| nodes.iter().find(|view| view["name"] == node));
@@ -263,7 +260,7 @@ impl<'lab> Culvert<'lab> {
         let grows = count > self.destinations;
         let wanted = self.steered()? - self.destinations as f64 + count as f64;
         culvert_lab::progress::say(&format!("    {count} destinations"));
-        let file = self.starter.cloud.file("nodes.toml");
+        let file = self.starter.site.file("nodes.toml");
         std::fs::write(file.with_extension("new"), directory(count))
             .context("write the directory file")?;
         std::fs::rename(file.with_extension("new"), &file).context("replace the directory file")?;
@@ -290,14 +287,14 @@ impl<'lab> Culvert<'lab> {
     fn steered(&self) -> Result<f64> {
         let state = |state| {
             let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
-            self.starter.cloud.metric(REDIRECTOR_ADMIN, &name)
+            self.starter.site.metric(REDIRECTOR_ADMIN, &name)
         };
         Ok(state("online")? + state("offline")?)
     }
 }
 
 fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
-    let file = |name: &str| starter.cloud.file(name).display().to_string();
+    let file = |name: &str| starter.site.file(name).display().to_string();
     let mut command = starter.command("culvert-proxy");
     command.args([
         "--log",
@@ -317,13 +314,13 @@ fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
         command.args(["--peer", &local(PEERS[1])]);
     }
     starter
-        .cloud
+        .site
         .start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
 }
 
 /// Starts a proxy that has its nodes from the first one, and no agents.
 fn start_second(starter: &Starter<'_>) -> Result<Process> {
-    let file = |name: &str| starter.cloud.file(name).display().to_string();
+    let file = |name: &str| starter.site.file(name).display().to_string();
     let mut command = starter.command("culvert-proxy");
     command.args(["--log", "warn", "--state-dir", &file("second")]);
     command.args(["--ca-cert", &file("proxy/ca.crt")]);
@@ -341,7 +338,7 @@ fn start_second(starter: &Starter<'_>) -> Result<Process> {
         let path = file(&format!("second-{socket}.sock"));
         command.args([format!("--{socket}-socket"), path]);
     }
-    starter.cloud.start_process("second", &mut command)
+    starter.site.start_process("second", &mut command)
 }
 
 /// A directory file with that many destinations.

@@ -61,7 +61,7 @@ impl Relays {
 
     /// The certificate that the near half of the TLS relay trusts.
     pub(super) fn certificate(starter: &Starter<'_>) -> PathBuf {
-        starter.cloud.file("relay.der")
+        starter.site.file("relay.der")
     }
 }
 

@@ -3,12 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use culvert_lab::inside;
 
 use super::moved::Moved;
 
@@ -20,6 +22,10 @@ pub(super) const SINK: u8 = b'U';
 pub(super) const SOURCE: u8 = b'D';
 /// Sends one byte at a time, endlessly.
 pub(super) const DRIP: u8 = b'1';
+/// Answers each request with as many bytes as the request's first eight say.
+pub(super) const ANSWER: u8 = b'A';
+/// Bytes of such a request.
+pub(super) const REQUEST: usize = 500;
 /// Pause between two bytes of a drip: long enough that no program on the path joins them.
 const DRIP_PAUSE: Duration = Duration::from_millis(2);
 /// Size of one read or write of bulk.
@@ -39,9 +45,13 @@ struct Shared {
 }
 
 impl Backend {
-    pub(super) fn start(address: SocketAddr) -> Result<Self> {
-        let listener =
-            TcpListener::bind(address).with_context(|| format!("listen on {address}"))?;
+    /// Listens in the network namespace `netns`, or in that of this process.
+    pub(super) fn start(address: SocketAddr, netns: Option<&Path>) -> Result<Self> {
+        let bind = || TcpListener::bind(address).with_context(|| format!("listen on {address}"));
+        let listener = match netns {
+            Some(netns) => inside::run(netns, bind)?,
+            None => bind()?,
+        };
         let (waiting, connections, received) = Default::default();
         let backend = Self(Arc::new(Shared {
             listener,
@@ -121,6 +131,7 @@ impl Backend {
             SINK => self.sink(&mut client),
             SOURCE => source(&mut client),
             DRIP => drip(&mut client),
+            ANSWER => answer(&mut client),
             other => Err(io::Error::other(format!("unknown wish {other}"))),
         }
     }
@@ -157,5 +168,14 @@ fn drip(client: &mut TcpStream) -> io::Result<()> {
     loop {
         client.write_all(&[7])?;
         std::thread::sleep(DRIP_PAUSE);
+    }
+}
+
+fn answer(client: &mut TcpStream) -> io::Result<()> {
+    let mut request = [0; REQUEST];
+    loop {
+        client.read_exact(&mut request)?;
+        let bytes = u64::from_be_bytes(std::array::from_fn(|index| request[index]));
+        io::copy(&mut io::repeat(7).take(bytes), client)?;
     }
 }

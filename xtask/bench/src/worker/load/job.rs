@@ -1,13 +1,14 @@
 //! The load's jobs. Each is one line of input.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use super::backend::Backend;
 use super::endpoint::Endpoint;
-use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping};
+use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping, scrape};
 
 /// A line of input.
 #[derive(Parser)]
@@ -35,6 +36,25 @@ pub(super) enum Job {
         connections: usize,
         bulk: usize,
         seconds: f64,
+        /// All bulk goes that way
+        #[arg(long)]
+        direction: Option<Direction>,
+        /// Seconds between the pings of a connection
+        #[arg(long, default_value_t = 0.0)]
+        pause: f64,
+        /// Seconds until threads run and bulk has filled its buffers
+        #[arg(long, default_value_t = 0.5)]
+        warm_up: f64,
+    },
+    /// Answers of that many bytes, each after a pause in seconds
+    Scrape {
+        endpoint: Endpoint,
+        bytes: usize,
+        count: usize,
+        pause: f64,
+        /// All on one connection
+        #[arg(long)]
+        kept: bool,
     },
     /// Connects, pings once and closes, over and over
     Connects {
@@ -93,7 +113,36 @@ impl Job {
                 connections,
                 bulk,
                 seconds,
-            } => ping::run(&endpoint, connections, bulk, seconds),
+                direction,
+                pause,
+                warm_up,
+            } => {
+                let directions = match direction {
+                    Some(direction) => vec![direction],
+                    None => vec![Direction::Up, Direction::Down],
+                };
+                let directions = directions.into_iter().cycle().take(bulk);
+                let [pause, warm_up, time] = [pause, warm_up, seconds].map(Duration::from_secs_f64);
+                let times = ping::Times {
+                    pause,
+                    warm_up,
+                    time,
+                };
+                ping::run(&endpoint, connections, directions, &times)
+            }
+            Self::Scrape {
+                endpoint,
+                bytes,
+                count,
+                pause,
+                kept,
+            } => scrape::run(
+                &endpoint,
+                bytes,
+                count,
+                Duration::from_secs_f64(pause),
+                kept,
+            ),
             Self::Connects {
                 endpoint,
                 at_once,

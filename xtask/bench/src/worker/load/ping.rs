@@ -13,32 +13,35 @@ use super::endpoint::{Endpoint, Stream};
 use super::observed::percentile;
 use super::{Direction, Figures};
 
-/// Time until threads run and bulk has filled its buffers.
-const WARM_UP: Duration = Duration::from_millis(500);
+/// How long a measurement takes.
+pub(super) struct Times {
+    /// Between the pings of a connection.
+    pub(super) pause: Duration,
+    /// Until threads run and bulk has filled its buffers.
+    pub(super) warm_up: Duration,
+    /// The measurement itself.
+    pub(super) time: Duration,
+}
 
 pub(super) fn run(
     endpoint: &Endpoint,
     connections: usize,
-    bulk: usize,
-    seconds: f64,
+    bulk: impl IntoIterator<Item = Direction>,
+    limits: &Times,
 ) -> Result<Figures> {
     let mut streams = (0..connections)
         .map(|_| open(endpoint))
         .collect::<Result<Vec<_>>>()?;
-    let directions = [Direction::Up, Direction::Down]
-        .into_iter()
-        .cycle()
-        .take(bulk);
-    let bulk = Bulk::start(endpoint, directions)?;
+    let bulk = Bulk::start(endpoint, bulk)?;
     let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let times = thread::scope(|scope| {
         let threads: Vec<_> = streams
             .iter_mut()
-            .map(|stream| scope.spawn(|| ping_pong(stream, &counts, &stop)))
+            .map(|stream| scope.spawn(|| ping_pong(stream, limits.pause, &counts, &stop)))
             .collect();
-        sleep(WARM_UP);
+        sleep(limits.warm_up);
         counts.store(true, Ordering::Relaxed);
-        sleep(Duration::from_secs_f64(seconds));
+        sleep(limits.time);
         stop.store(true, Ordering::Relaxed);
         threads
             .into_iter()
@@ -47,7 +50,11 @@ pub(super) fn run(
     })?;
     bulk.check()?;
     let mut times = times.concat();
-    ensure!(!times.is_empty(), "no ping came back within {seconds} s");
+    ensure!(
+        !times.is_empty(),
+        "no ping came back within {:?}",
+        limits.time
+    );
     times.sort_unstable();
     Ok(vec![
         ("p50_us", percentile(&times, 0.5)),
@@ -65,6 +72,7 @@ pub(super) fn open(endpoint: &Endpoint) -> Result<Stream> {
 
 fn ping_pong(
     stream: &mut Stream,
+    pause: Duration,
     counts: &AtomicBool,
     stop: &AtomicBool,
 ) -> std::io::Result<Vec<Duration>> {
@@ -75,6 +83,7 @@ fn ping_pong(
         if counts.load(Ordering::Relaxed) {
             times.push(started.elapsed());
         }
+        sleep(pause);
     }
     Ok(times)
 }

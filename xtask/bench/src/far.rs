@@ -1,0 +1,88 @@
+//! An edge that is far away: behind a link of packets with delay, rate and loss, as real TCP sees
+//! them. `--only far` measures it. Each link has programs of its own, started for it, so that no
+//! congestion window remembers another link.
+
+mod work;
+mod world;
+
+pub(super) use work::{Work, jobs};
+pub(super) use world::World;
+
+/// What `--only` calls all jobs over these links.
+pub(super) const NAME: &str = "far";
+
+/// The links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// Far, fast, and without loss.
+    Rtt80,
+    /// One packet of a hundred is lost, independently of the others.
+    Loss1,
+    /// As many are lost, in bursts.
+    Bursts1,
+    /// An uplink of 10 Mbit/s.
+    Up10m,
+    /// An uplink of 2 Mbit/s.
+    Up2m,
+}
+
+impl Link {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Rtt80,
+        Self::Loss1,
+        Self::Bursts1,
+        Self::Up10m,
+        Self::Up2m,
+    ];
+
+    /// The end of its rows' names.
+    pub(super) fn suffix(self) -> &'static str {
+        match self {
+            Self::Rtt80 => "_rtt80",
+            Self::Loss1 => "_loss1_rtt50",
+            Self::Bursts1 => "_bursts1_rtt50",
+            Self::Up10m => "_up10m",
+            Self::Up2m => "_up2m",
+        }
+    }
+
+    /// Milliseconds of a round trip.
+    pub(super) fn round_trip(self) -> u16 {
+        match self {
+            Self::Rtt80 => 80,
+            Self::Loss1 | Self::Bursts1 => 50,
+            Self::Up10m | Self::Up2m => 40,
+        }
+    }
+
+    /// Bits per second from the edge to the cloud.
+    fn up(self) -> u64 {
+        match self {
+            Self::Rtt80 | Self::Loss1 | Self::Bursts1 => DOWN,
+            Self::Up10m => 10_000_000,
+            Self::Up2m => 2_000_000,
+        }
+    }
+
+    /// Bytes that may wait at either end: as many as a round trip carries, and 200 ms of an uplink
+    /// of 2 Mbit/s.
+    fn queue(self) -> u64 {
+        match self {
+            Self::Rtt80 => 500_000,
+            Self::Loss1 | Self::Bursts1 => 312_500,
+            Self::Up10m | Self::Up2m => 50_000,
+        }
+    }
+
+    /// The loss, as arguments of the worker.
+    fn loss(self) -> &'static [&'static str] {
+        match self {
+            Self::Rtt80 | Self::Up10m | Self::Up2m => &[],
+            Self::Loss1 => &["--loss=0.01"],
+            Self::Bursts1 => &["--loss=0.01", "--bursts=4"],
+        }
+    }
+}
+
+/// Bits per second from the cloud to the edge.
+const DOWN: u64 = 50_000_000;

@@ -1,0 +1,150 @@
+//! What is measured over links of packets.
+
+use super::Link;
+use crate::plan::{self, Direction, Distance, Job, Path, Row};
+use crate::report::Figures;
+
+/// What a job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// An answer of that many kB, after two seconds of silence.
+    Scrape { kilobytes: usize, is_kept: bool },
+    /// Streams that move all they can one way.
+    Bulk {
+        direction: Direction,
+        streams: usize,
+    },
+    /// 100 bytes there and back, beside two streams that the edge sends.
+    PingUnderBulk,
+    /// The same on connections that are mostly idle, with nothing beside them.
+    Thin { connections: usize },
+}
+
+/// All jobs over these links.
+pub(crate) fn jobs() -> Vec<Job> {
+    Link::ALL
+        .into_iter()
+        .flat_map(|link| {
+            works(link).into_iter().map(move |work| Job {
+                work: plan::Work::Far(work),
+                distance: Distance::Packets(link),
+            })
+        })
+        .collect()
+}
+
+fn works(link: Link) -> Vec<Work> {
+    let thin = Work::Thin { connections: 16 };
+    match link {
+        Link::Rtt80 => [false, true]
+            .map(|is_kept| Work::Scrape {
+                kilobytes: 300,
+                is_kept,
+            })
+            .to_vec(),
+        Link::Loss1 => {
+            let bulk = [1, 8].into_iter().flat_map(|streams| {
+                [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams })
+            });
+            bulk.chain([thin]).collect()
+        }
+        Link::Bursts1 => vec![thin],
+        Link::Up10m | Link::Up2m => vec![Work::PingUnderBulk],
+    }
+}
+
+impl Work {
+    pub(crate) fn paths(self) -> &'static [Path] {
+        match self {
+            Self::Scrape { is_kept: true, .. } => {
+                &[Path::Direct, Path::DirectNew, Path::TlsRelay, Path::Connect]
+            }
+            Self::Scrape { .. } | Self::Bulk { .. } | Self::PingUnderBulk | Self::Thin { .. } => {
+                &[Path::Direct, Path::TlsRelay, Path::Connect]
+            }
+        }
+    }
+
+    /// The rows, without the end of their names.
+    pub(crate) fn rows(self) -> Vec<Row> {
+        let row = |name: String, unit, figure, beside| Row {
+            name,
+            unit,
+            figure,
+            beside,
+        };
+        match self {
+            Self::Scrape { kilobytes, is_kept } => {
+                let (kind, beside) = if is_kept {
+                    ("kept", Path::DirectNew)
+                } else {
+                    ("new", Path::Direct)
+                };
+                let name = format!("scrape_{kilobytes}k_{kind}");
+                vec![row(name, "us", "p50_us", beside)]
+            }
+            Self::Bulk { direction, streams } => {
+                let name = format!("bulk_{}_{streams}", direction.word());
+                vec![row(name, "Mbit/s", "mbit_per_second", Path::Direct)]
+            }
+            Self::PingUnderBulk => [("p50", "p50_us"), ("p99", "p99_us")]
+                .map(|(part, figure)| {
+                    let name = format!("ping_{part}_under_bulk");
+                    row(name, "us", figure, Path::Direct)
+                })
+                .to_vec(),
+            Self::Thin { connections } => {
+                let name = format!("ping_p99_{connections}");
+                vec![row(name, "us", "p99_us", Path::Direct)]
+            }
+        }
+    }
+
+    /// The line for the load.
+    pub(super) fn line(self, path: Path, endpoint: &str, is_quick: bool) -> String {
+        let seconds = if is_quick { 2 } else { 8 };
+        match self {
+            Self::Scrape { kilobytes, is_kept } => {
+                let (bytes, count) = (kilobytes * 1_000, seconds / 2);
+                let kept = if is_kept && path != Path::DirectNew {
+                    " --kept"
+                } else {
+                    ""
+                };
+                format!("scrape {endpoint} {bytes} {count} 2{kept}")
+            }
+            Self::Bulk { direction, streams } => {
+                format!("bulk {endpoint} {} {streams} {seconds}", direction.word())
+            }
+            // The cloud's clients receive what the edge sends.
+            Self::PingUnderBulk => {
+                format!("ping {endpoint} 4 2 {seconds} --direction down --warm-up 4")
+            }
+            Self::Thin { connections } => {
+                format!("ping {endpoint} {connections} 0 {seconds} --pause 0.2")
+            }
+        }
+    }
+
+    /// What the rows call by the same names: pings beside bulk count beyond the round trip.
+    pub(super) fn counted(self, mut figures: Figures, link: Link) -> Figures {
+        if self == Self::PingUnderBulk {
+            let round_trip = f64::from(link.round_trip()) * 1e3;
+            figures.values_mut().for_each(|us| *us -= round_trip);
+        }
+        figures
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pings_beside_bulk_count_beyond_the_round_trip() {
+        let figures = || Figures::from([("p50_us".to_owned(), 45_000.0)]);
+        let counted = |work: Work| work.counted(figures(), Link::Up2m)["p50_us"];
+        assert_eq!(counted(Work::PingUnderBulk), 5_000.0);
+        assert_eq!(counted(Work::Thin { connections: 16 }), 45_000.0);
+    }
+}

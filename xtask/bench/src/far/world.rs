@@ -1,0 +1,196 @@
+//! The programs on both ends of one link: the clients, the proxy and the near half of the relay in
+//! the cloud; the backend, the agent and the far half on the edge.
+
+use std::path::Path as FilePath;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::host::Host;
+use culvert_lab::process::Process;
+use culvert_lab::site::Site;
+use culvert_lab::{Lab, wait};
+
+use super::{DOWN, Link};
+use crate::load::Load;
+use crate::plan::{Job, Pace, Path, Work};
+use crate::report::Figures;
+use crate::world::Starter;
+
+/// The name of the link's device on both hosts.
+const DEVICE: &str = "packets";
+const CLOUD: &str = "192.0.2.1";
+const EDGE: &str = "192.0.2.2";
+const BACKEND: u16 = 9100;
+const PROXY: u16 = 7400;
+const PROXY_ADMIN: u16 = 7409;
+/// The ports of the near and the far half of the relay.
+const RELAY: [u16; 2] = [8120, 8121];
+const NODE: &str = "far";
+/// Time for programs that start side by side on two cores, over a slow link.
+const START_TIME: Duration = Duration::from_secs(60);
+/// What the hosts of users have, whatever this machine is set to.
+const BUFFERS: [&str; 2] = [
+    "net.ipv4.tcp_rmem=4096 131072 6291456",
+    "net.ipv4.tcp_wmem=4096 16384 4194304",
+];
+/// The same, set by the route: as the default of a namespace, Linux accepts only what the machine
+/// allows to all programs.
+const CONGESTION_CONTROL: &str = "cubic";
+/// Packets that wait in the device while the process of the link waits for a processor: more than
+/// any queue of a link has, so that only the link drops them.
+const DEVICE_QUEUE: &str = "10000";
+
+/// All programs, running. Dropping it ends them.
+pub(crate) struct World {
+    link: Link,
+    load: Load,
+    connect_socket: String,
+    processes: Vec<Process>,
+}
+
+impl World {
+    /// Starts the programs; `programs` is the folder of the binaries.
+    pub(crate) fn start(lab: &Lab, programs: &FilePath, link: Link, seed: u32) -> Result<Self> {
+        let [cloud, edge] = [Host::Cloud, Host::Edge1].map(|host| Starter {
+            site: lab.site(host),
+            programs: programs.to_path_buf(),
+        });
+        let mut processes = vec![start_link(&cloud, &edge, link, seed)?];
+        let mut load = cloud.command("culvert-bench");
+        let listen = format!("0.0.0.0:{BACKEND}");
+        load.args(["load", "--listen", &listen, "--netns"])
+            .arg(edge.site.netns());
+        let load = Load::start(&mut load)?;
+        processes.extend(start_relay(&cloud, &edge)?);
+        processes.extend(start_culvert(&cloud, &edge)?);
+        Ok(Self {
+            link,
+            load,
+            connect_socket: file(cloud.site, "connect.sock"),
+            processes,
+        })
+    }
+
+    /// Fails if one of the programs has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.processes.iter_mut().try_for_each(Process::check)
+    }
+
+    /// Runs the job on that path.
+    pub(crate) fn run(&mut self, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
+        let Work::Far(work) = job.work else {
+            bail!("it needs the near world")
+        };
+        let endpoint = match path {
+            Path::Direct | Path::DirectNew => format!("tcp:{EDGE}:{BACKEND}"),
+            Path::TlsRelay => format!("tcp:127.0.0.1:{}", RELAY[0]),
+            Path::Connect => format!("connect:{}:{NODE}:{BACKEND}", self.connect_socket),
+            Path::PlainRelay
+            | Path::ConnectByPeer
+            | Path::InterceptEbpf
+            | Path::InterceptNft
+            | Path::Redirector => bail!("no {} over a link of packets", path.name()),
+        };
+        let line = work.line(path, &endpoint, pace == Pace::Quick);
+        Ok(work.counted(self.load.run(&line)?, self.link))
+    }
+}
+
+fn file(site: &Site, name: &str) -> String {
+    site.file(name).display().to_string()
+}
+
+fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, link: Link, seed: u32) -> Result<Process> {
+    let mut command = cloud.command("culvert-bench");
+    command.args(["link", "--device", DEVICE]);
+    for (end, starter) in [("--cloud", cloud), ("--edge", edge)] {
+        command.arg(end).arg(starter.site.netns());
+    }
+    for (name, value) in [
+        ("round-trip", u64::from(link.round_trip())),
+        ("up", link.up()),
+        ("down", DOWN),
+        ("queue", link.queue()),
+        ("seed", seed.into()),
+    ] {
+        command.arg(format!("--{name}={value}"));
+    }
+    command.args(link.loss());
+    let mut process = cloud.site.start_process("link", &mut command)?;
+    for (starter, own, other) in [(cloud, CLOUD, EDGE), (edge, EDGE, CLOUD)] {
+        let ip = |args: &str| starter.site.output("ip", args.split(' ')).map(drop);
+        wait::until("the link has its device", START_TIME, || {
+            process.check()?;
+            ip(&format!("link show {DEVICE}"))
+        })?;
+        for setting in BUFFERS {
+            starter.site.output("sysctl", ["-qw", setting])?;
+        }
+        ip(&format!("addr add {own} dev {DEVICE}"))?;
+        ip(&format!("link set {DEVICE} txqueuelen {DEVICE_QUEUE} up"))?;
+        ip(&format!(
+            "route add {other} dev {DEVICE} congctl {CONGESTION_CONTROL}"
+        ))?;
+    }
+    Ok(process)
+}
+
+/// Starts a relay with TLS over the link.
+fn start_relay(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> {
+    let certificate = file(edge.site, "relay.der");
+    let args = |words: &str| {
+        let words = words.split(' ').chain(["--certificate", &certificate]);
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let [near, far] = RELAY;
+    let words = format!("relay-far --listen 0.0.0.0:{far} --backend 127.0.0.1:{BACKEND}");
+    let far_half = edge.worker("relay-far", far, &args(&words))?;
+    let words = format!("relay-near --listen 127.0.0.1:{near} --far {EDGE}:{far}");
+    let near_half = cloud.worker("relay-near", near, &args(&words))?;
+    Ok([near_half, far_half])
+}
+
+/// Starts proxy and agent with default settings, and waits for the tunnels.
+fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> {
+    let address = format!("{CLOUD}:{PROXY}");
+    let mut command = cloud.command("culvert-proxy");
+    command.args(["--log", "warn", "--advertise", &address]);
+    command.args(["--state-dir", &file(cloud.site, "far-proxy")]);
+    for socket in ["connect", "directory", "control", "admin"] {
+        let path = file(cloud.site, &format!("{socket}.sock"));
+        command.args([format!("--{socket}-socket"), path]);
+    }
+    let mut proxy = cloud.site.start_process("proxy", &mut command)?;
+    wait::until("the proxy is ready", START_TIME, || {
+        proxy.check()?;
+        cloud.site.http_get(PROXY_ADMIN, "/readyz").map(drop)
+    })?;
+    let control = file(cloud.site, "control.sock");
+    let create = ["token", "create", NODE, "--control-socket", &control].map(str::to_owned);
+    let printed = cloud.output("culvert-proxy", &create)?.replace("\\\n", " ");
+    let (_, join) = printed
+        .split_once("culvert-agent ")
+        .context("no join command")?;
+    let state = file(edge.site, "far-agent");
+    let join = join.split_whitespace().chain(["--state-dir", &state]);
+    edge.output(
+        "culvert-agent",
+        &join.map(str::to_owned).collect::<Vec<_>>(),
+    )?;
+    let run = format!(
+        "--log warn --state-dir {state} --proxy {address} --port {BACKEND} --admin-socket \
+         {state}.sock"
+    );
+    let mut command = edge.command("culvert-agent");
+    let mut agent = edge
+        .site
+        .start_process("agent", command.args(run.split(' ')))?;
+    wait::until("the agent has its tunnels", START_TIME, || {
+        agent.check()?;
+        let tunnels = cloud.site.json(PROXY_ADMIN, "/debug/tunnels")?;
+        let count = tunnels.as_array().context("no list")?.len();
+        ensure!(count == 2, "it has {count} of 2");
+        Ok(())
+    })?;
+    Ok([proxy, agent])
+}

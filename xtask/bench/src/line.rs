@@ -1,0 +1,119 @@
+//! One direction of a link of packets: delay, rate with a queue that drops at its tail, and loss. It
+//! has no clock and no sockets: the caller tells the time, and gets the time of arrival.
+
+mod loss;
+
+use std::time::Duration;
+
+pub use loss::{Loss, Losses};
+
+/// The properties of one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Direction {
+    /// From the end of sending a packet to its arrival.
+    pub delay: Duration,
+    /// Bits per second, above zero.
+    pub rate: u64,
+    /// Bytes that may wait, with the packet that is being sent.
+    pub queue: u64,
+    /// What is lost of the packets that were sent.
+    pub loss: Loss,
+}
+
+/// A direction in use.
+#[derive(Debug)]
+pub struct Line {
+    direction: Direction,
+    losses: Losses,
+    /// When the last packet in the queue has been sent.
+    free_at: Duration,
+}
+
+impl Line {
+    /// An empty line. The seed chooses what is lost.
+    pub fn new(direction: Direction, seed: u64) -> Self {
+        Self {
+            direction,
+            losses: Losses::new(direction.loss, seed),
+            free_at: Duration::ZERO,
+        }
+    }
+
+    /// When a packet of that many bytes arrives that comes `now`, counted as `now` is; `None` if the
+    /// queue has no capacity for it, or it is lost on the way.
+    pub fn enter(&mut self, now: Duration, bytes: u64) -> Option<Duration> {
+        let sending = self.free_at.saturating_sub(now);
+        if self.bytes_in(sending) + bytes > self.direction.queue {
+            return None;
+        }
+        self.free_at = now + sending + self.time_of(bytes);
+        (!self.losses.lose()).then_some(self.free_at + self.direction.delay)
+    }
+
+    fn time_of(&self, bytes: u64) -> Duration {
+        Duration::from_nanos(bytes * 8 * 1_000_000_000 / self.direction.rate)
+    }
+
+    fn bytes_in(&self, time: Duration) -> u64 {
+        let bits = time.as_nanos() * u128::from(self.direction.rate) / 1_000_000_000;
+        u64::try_from(bits / 8).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A byte takes a microsecond.
+    const DIRECTION: Direction = Direction {
+        delay: Duration::from_millis(10),
+        rate: 8_000_000,
+        queue: 3_000,
+        loss: Loss::None,
+    };
+
+    fn micros(count: u64) -> Duration {
+        Duration::from_micros(count)
+    }
+
+    #[test]
+    fn a_packet_arrives_when_rate_and_delay_say() {
+        let mut line = Line::new(DIRECTION, 1);
+        assert_eq!(line.enter(micros(5), 1_000), Some(micros(11_005)));
+        assert_eq!(
+            line.enter(micros(105), 500),
+            Some(micros(11_505)),
+            "after the first one"
+        );
+        assert_eq!(
+            line.enter(micros(50_000), 500),
+            Some(micros(60_500)),
+            "the line is idle again"
+        );
+    }
+
+    #[test]
+    fn the_queue_drops_what_exceeds_its_bytes_and_has_capacity_again_once_they_are_sent() {
+        let mut line = Line::new(DIRECTION, 1);
+        assert!((0..3).all(|_| line.enter(micros(0), 1_000).is_some()));
+        assert_eq!(line.enter(micros(0), 1), None);
+        assert_eq!(line.enter(micros(999), 1_000), None);
+        assert_eq!(line.enter(micros(1_000), 1_000), Some(micros(14_000)));
+    }
+
+    #[test]
+    fn a_dropped_packet_does_not_delay_those_behind_it() {
+        let mut line = Line::new(DIRECTION, 1);
+        assert!((0..2).all(|_| line.enter(micros(0), 1_000).is_some()));
+        assert_eq!(line.enter(micros(0), 1_500), None);
+        assert_eq!(line.enter(micros(0), 1_000), Some(micros(13_000)));
+    }
+
+    #[test]
+    fn a_lost_packet_takes_its_time_on_the_line() {
+        let loss = Loss::Random { share: 1.0 };
+        let mut line = Line::new(Direction { loss, ..DIRECTION }, 1);
+        assert!((0..3).all(|_| line.enter(micros(0), 1_000).is_none()));
+        assert_eq!(line.free_at, micros(3_000));
+    }
+}

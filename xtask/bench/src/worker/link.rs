@@ -1,0 +1,161 @@
+//! A link of packets between two network namespaces: a TUN device in each, and this process between
+//! them, which is the line.
+
+mod tun;
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use culvert_bench::line::{Direction, Line, Loss};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+
+/// The longest IP packet that a device of the default MTU passes.
+const MTU: usize = 1500;
+
+/// Arguments of the link. *Up* is from the edge to the cloud.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The namespace of the cloud
+    #[arg(long)]
+    cloud: PathBuf,
+    /// The namespace of the edge
+    #[arg(long)]
+    edge: PathBuf,
+    /// The name of both devices
+    #[arg(long)]
+    device: String,
+    /// Milliseconds there and back
+    #[arg(long)]
+    round_trip: u64,
+    /// Bits per second
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    up: u64,
+    /// Bits per second
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    down: u64,
+    /// Bytes that wait in each direction
+    #[arg(long)]
+    queue: u64,
+    /// Lost share of the packets of each direction
+    #[arg(long, default_value_t = 0.0)]
+    loss: f64,
+    /// Lose as many in bursts, of that many packets in the mean
+    #[arg(long, value_name = "PACKETS", requires = "loss")]
+    bursts: Option<f64>,
+    /// Chooses the lost packets
+    #[arg(long)]
+    seed: u64,
+}
+
+/// Serves until it is killed.
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let loss = loss(args)?;
+    let direction = |rate| Direction {
+        delay: Duration::from_millis(args.round_trip) / 2,
+        rate,
+        queue: args.queue,
+        loss,
+    };
+    let cloud = tun::open(&args.cloud, &args.device)?;
+    let edge = tun::open(&args.edge, &args.device)?;
+    let mut down = Way::new(&cloud, &edge, Line::new(direction(args.down), args.seed));
+    let mut up = Way::new(&edge, &cloud, Line::new(direction(args.up), !args.seed));
+    let started = Instant::now();
+    loop {
+        let now = started.elapsed();
+        let due = [down.deliver(now)?, up.deliver(now)?];
+        let timeout = due.into_iter().flatten().min().map(|at| at - now);
+        let mut ready = [&cloud, &edge].map(|tun| PollFd::new(tun.as_fd(), PollFlags::POLLIN));
+        match ppoll(&mut ready, timeout.map(Into::into), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        down.take(started)?;
+        up.take(started)?;
+    }
+}
+
+/// In bursts, half of the packets are lost while the line is bad.
+fn loss(args: &Args) -> Result<Loss> {
+    ensure!(
+        (0.0..0.5).contains(&args.loss),
+        "a loss of {} is not below a half",
+        args.loss
+    );
+    Ok(match args.bursts {
+        None if args.loss == 0.0 => Loss::None,
+        None => Loss::Random { share: args.loss },
+        Some(packets) => {
+            ensure!(packets >= 1.0, "bursts of {packets} packets");
+            let (recovers, share, bad) = (1.0 / packets, 0.5, args.loss * 2.0);
+            Loss::Bursts {
+                worsens: recovers * bad / (1.0 - bad),
+                recovers,
+                share,
+            }
+        }
+    })
+}
+
+/// One direction between two devices.
+struct Way<'a> {
+    from: &'a File,
+    to: &'a File,
+    line: Line,
+    /// Packets under way, with the time of their arrival.
+    packets: VecDeque<(Duration, Vec<u8>)>,
+    unused: Vec<Vec<u8>>,
+}
+
+impl<'a> Way<'a> {
+    fn new(from: &'a File, to: &'a File, line: Line) -> Self {
+        let (packets, unused) = Default::default();
+        Self {
+            from,
+            to,
+            line,
+            packets,
+            unused,
+        }
+    }
+
+    /// Takes all packets that wait in the device. The queue bounds how many are under way.
+    fn take(&mut self, started: Instant) -> Result<()> {
+        loop {
+            let mut packet = self.unused.pop().unwrap_or_default();
+            packet.resize(MTU, 0);
+            match (&mut &*self.from).read(&mut packet) {
+                Ok(count) => packet.truncate(count),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.unused.push(packet);
+                    return Ok(());
+                }
+                Err(error) => return Err(error).context("read a packet from the device"),
+            }
+            match self.line.enter(started.elapsed(), packet.len() as u64) {
+                Some(arrival) => self.packets.push_back((arrival, packet)),
+                None => self.unused.push(packet),
+            }
+        }
+    }
+
+    /// Delivers what has arrived; returns when the next packet does.
+    fn deliver(&mut self, now: Duration) -> Result<Option<Duration>> {
+        while let Some((_, packet)) = self.packets.pop_front_if(|(at, _)| *at <= now) {
+            match (&mut &*self.to).write(&packet) {
+                // A device that is not up yet refuses packets.
+                Err(error) if error.raw_os_error() != Some(Errno::EIO as i32) => {
+                    return Err(error).context("write a packet to the device");
+                }
+                _ => self.unused.push(packet),
+            }
+        }
+        Ok(self.packets.front().map(|(arrival, _)| *arrival))
+    }
+}
