@@ -76,13 +76,8 @@ impl Service {
         node.kill(world, KUBE_PROXY)?;
         node.set_flag(KUBE_PROXY, FLAG, self.kubeconfig)?;
         node.start(world, KUBE_PROXY)?;
-        world.shop(&[
-            "delete",
-            "service,serviceaccount",
-            APP,
-            ACCOUNT,
-            "--ignore-not-found",
-        ])?;
+        world.shop(&["delete", "service", APP])?;
+        world.shop(&["delete", "serviceaccount", ACCOUNT])?;
         let binding = ["delete", "clusterrolebinding", ACCOUNT];
         world.cluster.ask(&binding).map(drop)
     }
