@@ -1,7 +1,7 @@
 //! The alerts, by promtool and beside the documents; and what the scrape configurations make of
 //! pods.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -108,7 +108,8 @@ fn each_pod_is_scraped_where_its_program_serves_metrics() -> Result<()> {
     std::fs::remove_dir_all(&folder)?;
     let said: Value = serde_json::from_str(&said?).context("promtool's answer")?;
     let targets = said.as_array().into_iter().flatten();
-    let targets: Vec<_> = targets
+    // In no order.
+    let targets: BTreeSet<_> = targets
         .filter_map(|target| {
             let labels = target["labels"].as_object()?;
             let label = |name: &str| labels.get(name)?.as_str();
@@ -121,7 +122,9 @@ fn each_pod_is_scraped_where_its_program_serves_metrics() -> Result<()> {
                 "culvert-proxy master-1 10.0.0.1:7408",
                 "culvert-redirector master-1 10.0.0.1:7418",
                 "culvert-agent edge-1 edge-1:7429",
-            ],
+            ]
+            .map(str::to_owned)
+            .into(),
         "{said}"
     );
     Ok(())
