@@ -7,7 +7,8 @@ use bytes::Bytes;
 
 use super::overlay::{Worth, Written};
 use super::{
-    Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection, SetStatus,
+    Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection,
+    SetStatus, Verb, Verdict,
 };
 use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape, TypeMeta};
 
@@ -158,4 +159,24 @@ pub(super) fn bookmark(resource_version: u64, initial_events_end: bool) -> Event
 pub(super) fn status(cache: &Cache, scope: &Scope) -> Option<SetStatus> {
     let mut statuses = cache.statuses(at(0)).into_iter();
     statuses.find(|status| status.scope == *scope)
+}
+
+/// A list of this scope at version 10.
+pub(super) fn list(cache: &mut Cache, scope: &Scope, objects: &[Object]) {
+    for verb in [Verb::List, Verb::Watch] {
+        cache.record_verdict(&NODE, verb, scope, Verdict::Allowed, at(0));
+    }
+    let mut copy = cache.start_list(scope, None, at(0)).unwrap();
+    objects.iter().for_each(|object| copy.add(object.clone()));
+    cache.finish_list(copy, &head(10, ""), &NODE, at(0));
+}
+
+/// Fields of protobuf by their numbers; each is shorter than 128 bytes.
+pub(super) fn message(fields: &[(u8, &[u8])]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for (number, bytes) in fields {
+        out.extend([number << 3 | 2, u8::try_from(bytes.len()).unwrap()]);
+        out.extend(*bytes);
+    }
+    out
 }

@@ -60,7 +60,7 @@ impl Table {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Value {
     head: Vec<u8>,
-    /// Follows the head. It may be shared with whoever puts the row: a batch can be all of memory.
+    /// Follows the head. The memory shares it: a batch can be all that is there.
     rest: Bytes,
 }
 

@@ -38,22 +38,12 @@ fn json_pod(phase: &str, heartbeat: &str) -> Object {
     }
 }
 
-fn put(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
-    out.extend([number << 3 | 2, u8::try_from(bytes.len()).unwrap()]);
-    out.extend(bytes);
-}
-
 /// A mirror pod of the node `edge-1`, in protobuf.
 fn protobuf_pod(pod_name: &str) -> Object {
-    let (mut annotation, mut metadata) = (Vec::new(), Vec::new());
-    put(&mut annotation, 1, MIRROR.as_bytes());
-    put(&mut annotation, 2, b"hash");
-    put(&mut metadata, 1, pod_name.as_bytes());
-    put(&mut metadata, 12, &annotation);
-    let (mut spec, mut bytes) = (Vec::new(), Vec::new());
-    put(&mut spec, 10, b"edge-1");
-    put(&mut bytes, 1, &metadata);
-    put(&mut bytes, 2, &spec);
+    let annotation = message(&[(1, MIRROR.as_bytes()), (2, b"hash")]);
+    let metadata = message(&[(1, pod_name.as_bytes()), (12, &annotation)]);
+    let spec = message(&[(10, b"edge-1")]);
+    let bytes = message(&[(1, &metadata), (2, &spec)]);
     let metadata = Metadata {
         name: pod_name.to_owned(),
         ..Metadata::default()
@@ -67,12 +57,7 @@ fn protobuf_pod(pod_name: &str) -> Object {
 /// A cache in which a list of this scope has these pods, at version 10.
 fn listed(scope: &Scope, objects: &[Object]) -> Cache {
     let mut cache = cache();
-    for verb in [Verb::List, Verb::Watch] {
-        cache.record_verdict(&NODE, verb, scope, Verdict::Allowed, at(0));
-    }
-    let mut copy = cache.start_list(scope, None, at(0)).unwrap();
-    objects.iter().for_each(|object| copy.add(object.clone()));
-    cache.finish_list(copy, &head(10, ""), &NODE, at(0));
+    list(&mut cache, scope, objects);
     drop(cache.take_changes());
     cache
 }

@@ -1,4 +1,4 @@
-//! Field selectors. The hub knows no types: whoever evaluates one knows the values of some fields.
+//! Field selectors. The hub knows no types: the caller gives the values of the fields that it knows.
 
 use std::collections::BTreeSet;
 use std::fmt;

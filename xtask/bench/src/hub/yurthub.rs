@@ -1,4 +1,4 @@
-//! YurtHub, the program of OpenYurt, as one of the ways: v1.7 with its chart's settings, but for the
+//! YurtHub, the program of OpenYurt, as one of the ways: v1.7 with its chart's settings, without the
 //! network interface that it would make. Clients ask it without TLS, as kubelet does there.
 
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::fixtures::*;
 use crate::cache::patch::PatchType;
-use crate::cache::{ListAnswer, Scope, Selection, Verb, Verdict};
+use crate::cache::{ListAnswer, Scope, Selection, Verb};
 use crate::wire::Metadata;
 
 const OLD: &str = "10.244.1.7";
@@ -41,16 +41,6 @@ fn object(name: &str, bytes: Vec<u8>) -> Object {
     }
 }
 
-/// A list of this scope at version 10.
-fn list(cache: &mut Cache, scope: &Scope, objects: &[Object]) {
-    for verb in [Verb::List, Verb::Watch] {
-        cache.record_verdict(&NODE, verb, scope, Verdict::Allowed, at(0));
-    }
-    let mut copy = cache.start_list(scope, None, at(0)).unwrap();
-    objects.iter().for_each(|object| copy.add(object.clone()));
-    cache.finish_list(copy, &head(10, ""), &NODE, at(0));
-}
-
 /// What the node reads of the only object of a scope.
 fn seen(cache: &mut Cache, scope: &Scope) -> Vec<u8> {
     let ListAnswer::Found(snapshot) = cache.list(&NODE, Verb::List, scope, at(0)) else {
@@ -64,16 +54,6 @@ fn seen(cache: &mut Cache, scope: &Scope) -> Vec<u8> {
 
 fn json_seen(cache: &mut Cache, scope: &Scope) -> Value {
     serde_json::from_slice(&seen(cache, scope)).unwrap()
-}
-
-/// Fields of protobuf by their numbers; each is shorter than 128 bytes.
-fn message(fields: &[(u8, &[u8])]) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (number, bytes) in fields {
-        out.extend([number << 3 | 2, u8::try_from(bytes.len()).unwrap()]);
-        out.extend(*bytes);
-    }
-    out
 }
 
 /// The pod `a` of a node at [`OLD`], as kubelet reads it.
