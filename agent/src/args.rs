@@ -15,7 +15,7 @@ use crate::dial::pin::Pin;
 /// open, and connects their streams to what its allow-list names. Join first, then run it without a
 /// subcommand.
 #[derive(Parser, Debug)]
-#[command(name = "culvert-agent", version, next_line_help = true)]
+#[command(name = "culvert-agent", version = culvert_daemon::BUILD, next_line_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -89,6 +89,17 @@ pub(crate) struct RunArgs {
         value_parser = clap::value_parser!(u8).range(1..=16),
     )]
     pub(crate) tunnels: u8,
+
+    /// Further tunnels to each of these proxies while bulk data keeps the others busy, 0 to 16. New
+    /// connections use them, and wait for no queue of the bulk data.
+    #[arg(
+        long,
+        env = "CULVERT_EXTRA_TUNNELS",
+        value_name = "N",
+        default_value_t = 4,
+        value_parser = clap::value_parser!(u8).range(0..=16),
+    )]
+    pub(crate) extra_tunnels: u8,
 
     /// A port that may be dialled on this node's own addresses and on loopback, besides 10250,
     /// 10255, 9100 and the port of --admin-listen; repeat it for more.
@@ -197,17 +208,23 @@ pub(crate) struct RunArgs {
     pub(crate) buffer_budget: u32,
 
     /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
-    /// Either end is taken for dead after three times as long. Where bytes flow nothing is asked:
-    /// longer saves traffic on a metered link, if whatever is on the way keeps silent connections
-    /// for as long. Load balancers often end them after 60s.
+    /// Either end is taken for dead 12 s later. Where bytes flow nothing is asked. Longer saves
+    /// traffic on a metered link, if whatever is on the way keeps silent connections for as long:
+    /// load balancers often end them after 60s. Shorter notices a dead link sooner.
     #[arg(
         long,
         env = "CULVERT_KEEPALIVE",
         value_name = "DURATION",
-        default_value = "6s",
+        default_value = "25s",
         value_parser = parse_duration,
     )]
     pub(crate) keepalive: Duration,
+
+    /// TCP congestion control of tunnels, such as `bbr`, which keeps its speed on a link that loses
+    /// packets. The kernel must have it; the system's is used otherwise. Not on a machine without
+    /// processor time to spare: bbr becomes slow there.
+    #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
+    pub(crate) tunnel_congestion: Option<String>,
 
     /// How long streams may go on after SIGTERM.
     #[arg(

@@ -33,6 +33,8 @@ pub(crate) struct Config {
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
     pub(crate) keepalive: Duration,
+    /// The system's if none is named.
+    pub(crate) tunnel_congestion: Option<String>,
     pub(crate) grace: Duration,
 }
 
@@ -92,6 +94,7 @@ impl TryFrom<Args> for Config {
             spread: Spread {
                 proxies: run.proxies,
                 tunnels: run.tunnels,
+                extra: run.extra_tunnels,
             },
             allow,
             ports,
@@ -99,6 +102,7 @@ impl TryFrom<Args> for Config {
             stream_window: run.stream_window,
             budget: Budget::new(run.buffer_budget as usize),
             keepalive: run.keepalive,
+            tunnel_congestion: run.tunnel_congestion,
             grace: run.grace,
         })
     }

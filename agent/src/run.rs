@@ -33,7 +33,8 @@ use crate::tunnels::states::Tunnels;
 /// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy
 /// is none, nor is a cluster that has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let outbound = Arc::new(Outbound::from_environment(|name| std::env::var(name).ok())?);
+    let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
+    let outbound = Arc::new(outbound.with_congestion(config.tunnel_congestion.clone()));
     let proxies = watch::Sender::new(proxies(&config)?);
     let first = First::open(&config.source)?;
     let readiness = Readiness::default();

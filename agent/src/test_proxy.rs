@@ -40,7 +40,7 @@ pub(crate) struct UsedTunnel {
 impl UsedTunnel {
     /// Uses a tunnel as a proxy of this instance does, if its agent wants it.
     pub(crate) async fn of(tunnel: ServerTunnel, instance: &str) -> Option<Self> {
-        let last_read = tunnel.get_ref().0.last_read();
+        let socket_state = tunnel.get_ref().0.socket_state();
         let settings = ProxyTunnel {
             far_end: FarEnd::Agent,
             stream_window: 1 << 20,
@@ -48,7 +48,7 @@ impl UsedTunnel {
             streams_in_life: 1 << 29,
             budget: Budget::new(1 << 20),
         };
-        let (tunnel, connection) = settings.establish(tunnel, last_read).await.unwrap();
+        let (tunnel, connection) = settings.establish(tunnel, socket_state).await.unwrap();
         let mut driver = JoinSet::new();
         driver.spawn(connection.run());
         let request = DescribeRequest {

@@ -11,6 +11,7 @@ mod atomic_file;
 mod backoff;
 mod chain;
 mod closed_pipe;
+mod generate;
 mod handover;
 mod host_addresses;
 mod http;
@@ -62,3 +63,10 @@ pub use workers::{Worker, Workers};
 
 /// The version of all of Culvert's binaries, as in `Cargo.toml`.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// What `--version` prints after the name of the program: [`VERSION`], and in a program of `cargo
+/// xtask dist` also the commit and its date.
+pub const BUILD: &str = match option_env!("CULVERT_BUILD") {
+    Some(build) => build,
+    None => VERSION,
+};

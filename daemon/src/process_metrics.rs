@@ -80,8 +80,9 @@ fn show(
     metric.encode(family)
 }
 
-fn gauge(value: u64) -> ConstGauge<i64> {
-    ConstGauge::new(i64::try_from(value).unwrap_or(i64::MAX))
+/// A kernel's number: of 32 or of 64 bits, by processor.
+fn gauge(value: impl TryInto<i64>) -> ConstGauge<i64> {
+    ConstGauge::new(value.try_into().unwrap_or(i64::MAX))
 }
 
 /// The fields of `/proc/self/stat` that are shown (proc(5)).

@@ -12,7 +12,7 @@ use http::Uri;
 /// The API endpoint of an edge node: passes requests to the API server, remembers its answers, and
 /// answers from them while the API server cannot be reached.
 #[derive(Parser, Debug)]
-#[command(name = "culvert-hub", version, next_line_help = true)]
+#[command(name = "culvert-hub", version = culvert_daemon::BUILD, next_line_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Command,

@@ -36,7 +36,7 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// Silence on a connection of HTTP/2 before it is asked whether it is alive.
 const PING_AFTER: Duration = Duration::from_secs(6);
-/// With [`PING_AFTER`], a dead connection ends after 18 s, as a tunnel does.
+/// With [`PING_AFTER`], a dead connection ends after 18 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(12);
 /// The API server's own limit of a request is 60 s.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);

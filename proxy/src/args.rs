@@ -26,7 +26,7 @@ use crate::sockets::strangers::DEFAULT_HANDSHAKES;
 /// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds
 /// nodes.
 #[derive(Parser, Debug)]
-#[command(name = "culvert-proxy", version, next_line_help = true)]
+#[command(name = "culvert-proxy", version = culvert_daemon::BUILD, next_line_help = true)]
 pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
@@ -191,6 +191,12 @@ pub(crate) struct ListenArgs {
         default_value_t = listen(AGENT_PORT)
     )]
     pub(crate) agent_listen: SocketAddr,
+
+    /// TCP congestion control of tunnels, such as `bbr`, which keeps its speed on a link that loses
+    /// packets. The kernel must have it; the system's is used otherwise. Not on a machine without
+    /// processor time to spare: bbr becomes slow there.
+    #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
+    pub(crate) tunnel_congestion: Option<String>,
 
     /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
     /// header, version 2: logs and limits take the client's address from it. Their connections are

@@ -287,7 +287,7 @@ impl Proxy {
         let tcp = |address, used_by| listen::bind(listeners, address, used_by);
         let host = |path| listeners.local(path, Access::Owner, SocketUse::Programs);
         Ok(Bound {
-            agents: tcp(listen.agent_listen, SocketUse::Agents)?,
+            agents: self.bind_agents()?,
             peers: self
                 .may_have_peers()
                 .then(|| tcp(self.args.peers.peer_listen, SocketUse::Programs))
@@ -303,6 +303,15 @@ impl Proxy {
                 SocketUse::Admin,
             )?,
         })
+    }
+
+    fn bind_agents(&self) -> Result<TcpListener> {
+        let listen = &self.args.listen;
+        let agents = listen::bind(&self.listeners, listen.agent_listen, SocketUse::Agents)?;
+        if let Some(name) = &listen.tunnel_congestion {
+            culvert_tunnel::choose_congestion(&agents, name);
+        }
+        Ok(agents)
     }
 
     fn spawn_idle(&self, supervisor: &mut Supervisor) -> Idle<u64> {

@@ -15,7 +15,7 @@ pub(crate) const DNS_PORT: u16 = 53;
 /// Steers connections addressed to edge nodes into the proxy on this host: eBPF connect hooks,
 /// nftables, DNS.
 #[derive(Debug, Parser)]
-#[command(name = "culvert-redirector", version)]
+#[command(name = "culvert-redirector", version = culvert_daemon::BUILD)]
 pub(crate) struct Args {
     /// What to do instead of running the daemon.
     #[command(subcommand)]

@@ -58,11 +58,11 @@ async fn main() -> std::io::Result<()> {
         let tunnel = tunnel.clone();
         connections.spawn(async move {
             let io = ReadAhead::new(socket);
-            let last_read = io.last_read();
+            let socket_state = io.socket_state();
             tunnel
                 .serve(
                     io,
-                    last_read,
+                    socket_state,
                     AgentTunnelState::default(),
                     Arc::new(Loopback),
                     std::future::pending(),

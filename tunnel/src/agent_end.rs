@@ -22,8 +22,9 @@ use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
+use crate::gate::Gate;
 use crate::http2::{self, Keepalive};
-use crate::io::LastRead;
+use crate::io::SocketState;
 use crate::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
 use crate::proxy_end::Tunnel;
 use crate::relay::RelayError;
@@ -131,7 +132,7 @@ impl AgentTunnel {
     pub async fn serve<T, B>(
         &self,
         io: T,
-        last_read: LastRead,
+        socket_state: SocketState,
         state: AgentTunnelState,
         backends: Arc<B>,
         drain: impl Future<Output = ()>,
@@ -140,11 +141,12 @@ impl AgentTunnel {
         T: AsyncRead + AsyncWrite + Unpin,
         B: Backends,
     {
+        let io = Gate::new(io, socket_state.clone(), self.budget.clone());
         let handshake = self.builder().handshake::<_, Payload>(io);
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
         let mut connection = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
-        let mut death = std::pin::pin!(self.peer_death(pings, last_read, &state));
+        let mut death = std::pin::pin!(self.peer_death(pings, socket_state, &state));
         let mut drain = std::pin::pin!(drain);
         let mut draining = false;
         let mut calls = Calls::new(self.clone(), state, backends);
@@ -173,17 +175,11 @@ impl AgentTunnel {
     fn peer_death(
         &self,
         pings: PingPong,
-        last_read: LastRead,
+        socket_state: SocketState,
         state: &AgentTunnelState,
     ) -> impl Future<Output = Duration> + use<> {
-        let keepalive = Keepalive::of(self.describe.keepalive_seconds);
-        http2::peer_death(
-            pings,
-            last_read,
-            state.round_trip_handle(),
-            keepalive,
-            Role::Agent,
-        )
+        let keepalive = Keepalive::of(self.describe.keepalive_seconds, socket_state);
+        http2::peer_death(pings, state.round_trip_handle(), keepalive, Role::Agent)
     }
 
     fn builder(&self) -> h2::server::Builder {

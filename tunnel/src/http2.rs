@@ -6,15 +6,16 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use h2::{Ping, PingPong};
+use tokio::sync::Notify;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, sleep_until};
 
 use crate::error::TunnelError;
-use crate::io::LastRead;
+use crate::io::SocketState;
 use crate::role::Role;
 
 /// The window of the whole connection never fills, so that a stalled reader cannot stop other
@@ -69,21 +70,61 @@ pub(crate) fn established<C>(
         .map_err(TunnelError::Http2)
 }
 
-/// Default of the time without a byte from the agent after which the proxy pings it.
-pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(6);
+/// Default of the time without a byte from the agent after which the proxy pings it. Load balancers
+/// often end a connection after 60 s without a byte.
+pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(25);
 /// The allowed range of that time.
 pub const KEEPALIVE_RANGE: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(300);
+/// The same before the agent has told its own time.
+const UNTOLD_SECONDS: u32 = 6;
+/// The same between proxies, in seconds.
+pub const PEER_KEEPALIVE: u32 = 6;
+/// A peer that has been silent for this long is pinged when a stream is opened.
+const ASK_AFTER: Duration = Duration::from_secs(6);
+/// The agent pings this much later than the proxy: only if it still receives nothing, as when bytes
+/// flow to the proxy alone.
+const AGENT_LATER: Duration = Duration::from_secs(2);
+/// New streams avoid a tunnel whose ping has had no answer for this long.
+const SILENT_AFTER: Duration = Duration::from_secs(3);
+/// A peer is dead after nothing arrived from it for this much longer than `--keepalive`, or for this
+/// long after a ping. Stalls of several seconds are normal on edge links.
+const DEAD_AFTER: Duration = Duration::from_secs(12);
 
-/// How long a tunnel may be silent. The agent chooses it, and reports it to the proxy in
-/// `Describe`. Clones share it.
+/// How long a tunnel may be silent, and what was asked in its silence. The agent chooses the time,
+/// and reports it to the proxy in `Describe`. Clones share it.
 #[derive(Clone, Debug)]
-pub(crate) struct Keepalive(Arc<AtomicU64>);
+pub(crate) struct Keepalive(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    seconds: AtomicU64,
+    socket_state: SocketState,
+    /// When the last ping was sent, in microseconds since `start`.
+    pinged_at: AtomicU64,
+    /// Whether it has no answer yet.
+    awaits_pong: AtomicBool,
+    start: Instant,
+    /// Told when the tunnel is used while it is silent.
+    used: Notify,
+}
 
 impl Keepalive {
+    /// Until [`Self::set`].
+    pub(crate) fn untold(socket_state: SocketState) -> Self {
+        Self::of(UNTOLD_SECONDS, socket_state)
+    }
+
     /// `seconds` as in `Describe`: 0 is the default, and the range is enforced.
-    pub(crate) fn of(seconds: u32) -> Self {
-        let keepalive = Self(Arc::default());
+    pub(crate) fn of(seconds: u32, socket_state: SocketState) -> Self {
+        let keepalive = Self(Arc::new(Shared {
+            seconds: AtomicU64::default(),
+            socket_state,
+            pinged_at: AtomicU64::default(),
+            awaits_pong: AtomicBool::default(),
+            start: Instant::now(),
+            used: Notify::new(),
+        }));
         keepalive.set(seconds);
         keepalive
     }
@@ -95,31 +136,62 @@ impl Keepalive {
         } else {
             Duration::from_secs(seconds.into())
         };
-        self.0
-            .store(chosen.clamp(least, most).as_secs(), Ordering::Relaxed);
+        let chosen = chosen.clamp(least, most).as_secs();
+        self.0.seconds.store(chosen, Ordering::Relaxed);
     }
 
     fn interval(&self) -> Duration {
-        Duration::from_secs(self.0.load(Ordering::Relaxed))
+        Duration::from_secs(self.0.seconds.load(Ordering::Relaxed))
     }
 
-    /// New streams avoid a tunnel from which nothing arrived for this long.
-    pub(crate) fn silent_after(&self) -> Duration {
-        self.interval() * 3 / 2
+    /// Whether a ping has had no answer, and nothing else has arrived, for some time: new streams
+    /// avoid the tunnel.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.asked_at()
+            .is_some_and(|asked| asked.elapsed() > SILENT_AFTER)
     }
 
-    /// A peer is dead after nothing arrived from it for this long. Stalls of several seconds are
-    /// normal on edge links.
-    fn dead_after(&self) -> Duration {
-        self.interval() * 3
+    /// Whether bulk data keeps the tunnel busy.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.0.socket_state.is_busy()
     }
 
-    /// The proxy pings first. The agent pings only if it still receives nothing, as when bytes flow
-    /// to the proxy alone.
-    fn ping_after(&self, role: Role) -> Duration {
+    /// A stream is opened. A tunnel that has been silent for some time is asked whether it is alive.
+    pub(crate) fn used(&self) {
+        if self.0.socket_state.last_read().elapsed() > ASK_AFTER.min(self.interval()) {
+            self.0.used.notify_one();
+        }
+    }
+
+    /// Since when nothing has arrived although a ping should be answered.
+    fn asked_at(&self) -> Option<Instant> {
+        let pinged = Duration::from_micros(self.0.pinged_at.load(Ordering::Relaxed));
+        let asked = self.0.socket_state.last_read().max(self.0.start + pinged);
+        self.0.awaits_pong.load(Ordering::Relaxed).then_some(asked)
+    }
+
+    /// A ping was sent.
+    pub(crate) fn pinged(&self) {
+        let micros = u64::try_from(self.0.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+        self.0.pinged_at.store(micros, Ordering::Relaxed);
+        self.0.awaits_pong.store(true, Ordering::Relaxed);
+    }
+
+    /// The ping was answered.
+    fn ponged(&self) {
+        self.0.awaits_pong.store(false, Ordering::Relaxed);
+    }
+
+    fn dead_at(&self) -> Instant {
+        let latest = self.0.socket_state.last_read() + self.interval();
+        self.asked_at().map_or(latest, |asked| asked.min(latest)) + DEAD_AFTER
+    }
+
+    fn ping_at(&self, role: Role) -> Instant {
+        let silent = self.0.socket_state.last_read() + self.interval();
         match role {
-            Role::Proxy => self.interval(),
-            Role::Agent => self.interval() * 4 / 3,
+            Role::Proxy => silent,
+            Role::Agent => silent + AGENT_LATER,
         }
     }
 }
@@ -159,7 +231,6 @@ impl RoundTrip {
 /// nothing is sent while bytes flow.
 pub(crate) async fn peer_death(
     mut pings: PingPong,
-    last_read: LastRead,
     round_trip: RoundTrip,
     keepalive: Keepalive,
     role: Role,
@@ -167,17 +238,21 @@ pub(crate) async fn peer_death(
     let mut sent: Option<Instant> = None;
     // The first ping is sent at once, so that the round-trip time is known early.
     let mut ping_at = Instant::now();
+    let mut was_used = false;
     loop {
-        let dead_at = last_read.at() + keepalive.dead_after();
         tokio::select! {
             pong = std::future::poll_fn(|context| pings.poll_pong(context)), if sent.is_some() => {
                 let Ok(_) = pong else { return std::future::pending().await };
+                keepalive.ponged();
                 round_trip.set(sent.take().map(|at| at.elapsed()).unwrap_or_default());
-                ping_at = last_read.at() + keepalive.ping_after(role);
+                ping_at = keepalive.ping_at(role);
+            }
+            () = keepalive.0.used.notified(), if sent.is_none() => {
+                (ping_at, was_used) = (Instant::now(), true);
             }
             () = sleep_until(ping_at), if sent.is_none() => {
-                let next = last_read.at() + keepalive.ping_after(role);
-                if round_trip.last().is_some() && next > Instant::now() {
+                let next = keepalive.ping_at(role);
+                if round_trip.last().is_some() && !was_used && next > Instant::now() {
                     ping_at = next;
                     continue;
                 }
@@ -185,12 +260,12 @@ pub(crate) async fn peer_death(
                 if pings.send_ping(Ping::opaque()).is_err() {
                     return std::future::pending().await;
                 }
-                sent = Some(Instant::now());
+                keepalive.pinged();
+                (sent, was_used) = (Some(Instant::now()), false);
             }
-            () = sleep_until(dead_at) => {
-                let silent = last_read.at().elapsed();
-                if silent >= keepalive.dead_after() {
-                    return silent;
+            () = sleep_until(keepalive.dead_at()) => {
+                if keepalive.dead_at() <= Instant::now() {
+                    return keepalive.0.socket_state.last_read().elapsed();
                 }
             }
         }
@@ -200,39 +275,31 @@ pub(crate) async fn peer_death(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ReadAhead;
+
+    fn keepalive(seconds: u32) -> Keepalive {
+        let (near, _far) = tokio::io::duplex(1);
+        Keepalive::of(seconds, ReadAhead::new(near).socket_state())
+    }
 
     #[test]
     fn whatever_an_agent_tells_a_tunnel_is_silent_for_5_s_at_least_and_5_minutes_at_most() {
-        let interval = |seconds| Keepalive::of(seconds).interval().as_secs();
+        let interval = |seconds| keepalive(seconds).interval().as_secs();
         assert_eq!(
             [0, 1, 5, 60, 300, u32::MAX].map(interval),
-            [6, 5, 5, 60, 300, 300]
+            [25, 5, 5, 60, 300, 300]
         );
     }
 
     /// Many end a connection after 60 s without a byte; NAT and firewalls seldom do so earlier.
     #[test]
     fn load_balancers_on_the_way_see_bytes_often_enough_by_default() {
-        let keepalive = Keepalive::of(0);
-        let [proxy, agent] = [Role::Proxy, Role::Agent].map(|role| keepalive.ping_after(role));
-        assert!(
-            proxy.max(agent) * 2 < Duration::from_secs(60),
-            "one ping may be lost"
-        );
+        let pause = DEFAULT_KEEPALIVE + AGENT_LATER;
+        assert!(pause * 2 < Duration::from_secs(60), "one ping may be lost");
     }
 
     #[test]
-    fn a_dead_peer_is_noticed_within_20_s_by_default_and_a_silent_one_avoided_after_one_ping_in_vain()
-     {
-        let keepalive = Keepalive::of(0);
-        assert!(keepalive.dead_after() < Duration::from_secs(20));
-        let pinged = keepalive.ping_after(Role::Proxy);
-        assert!(
-            pinged < keepalive.ping_after(Role::Agent),
-            "only one end pings"
-        );
-        assert!(
-            pinged < keepalive.silent_after() && keepalive.silent_after() < keepalive.dead_after()
-        );
+    fn only_one_end_pings_and_a_silent_tunnel_is_avoided_before_it_is_dead() {
+        assert!(AGENT_LATER < SILENT_AFTER && SILENT_AFTER < DEAD_AFTER);
     }
 }

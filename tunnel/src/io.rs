@@ -1,17 +1,20 @@
-//! The byte stream below a tunnel's TLS and HTTP/2. It reads ahead into one large buffer, and
-//! records when bytes last arrived.
+//! The byte stream below a tunnel's TLS and HTTP/2. It reads ahead into one large buffer, records
+//! when bytes last arrived, and limits what waits unsent.
 
 use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
+
+use crate::send_queue::{FRAME_FIRST, SendQueue, TunnelSocket, UNSENT_FIRST};
+use crate::traffic::Traffic;
 
 /// TLS reads 4 KiB at a time. One read of this size from the socket serves many of these.
 const BUFFER: usize = 128 << 10;
@@ -24,28 +27,58 @@ thread_local! {
     static SPARE: Cell<Option<Box<[u8]>>> = const { Cell::new(None) };
 }
 
-/// When bytes last arrived from the peer. Clones share it.
+/// What is known about a tunnel's socket: when bytes last arrived, how many pass, and how large
+/// frames should be. Clones share it.
 #[derive(Clone, Debug)]
-pub struct LastRead {
+pub struct SocketState {
     start: Instant,
     micros: Arc<AtomicU64>,
+    traffic: Arc<Traffic>,
+    /// The limit of a frame; 0 until the queue is limited.
+    frame: Arc<AtomicU32>,
 }
 
-impl LastRead {
+impl SocketState {
     fn new() -> Self {
         Self {
             start: Instant::now(),
             micros: Arc::default(),
+            traffic: Arc::default(),
+            frame: Arc::default(),
         }
     }
 
-    pub(crate) fn at(&self) -> Instant {
+    /// Limits from now on what waits unsent to what the link needs.
+    pub(crate) fn limit_queue(&self) {
+        self.frame.store(FRAME_FIRST, Ordering::Relaxed);
+    }
+
+    /// The limit of a frame in bytes.
+    pub(crate) fn frame_limit(&self) -> u32 {
+        self.frame.load(Ordering::Relaxed)
+    }
+
+    /// When bytes last arrived.
+    pub(crate) fn last_read(&self) -> Instant {
         self.start + Duration::from_micros(self.micros.load(Ordering::Relaxed))
     }
 
-    fn touch(&self) {
-        let micros = u64::try_from(self.start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    /// Whether bulk data keeps the tunnel busy.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.traffic.is_busy(self.start.elapsed().as_secs())
+    }
+
+    /// Bytes have arrived.
+    fn read(&self, bytes: usize) {
+        let elapsed = self.start.elapsed();
+        let micros = u64::try_from(elapsed.as_micros()).unwrap_or(u64::MAX);
         self.micros.store(micros, Ordering::Relaxed);
+        self.traffic.add(bytes, elapsed.as_secs());
+    }
+
+    fn wrote(&self, bytes: usize) {
+        self.traffic.add(bytes, self.start.elapsed().as_secs());
     }
 }
 
@@ -55,9 +88,12 @@ impl LastRead {
 pub struct ReadAhead<T> {
     inner: T,
     ahead: Option<Ahead>,
-    last_read: LastRead,
+    socket_state: SocketState,
     /// Bytes read since the tunnel's streams had their turn.
     turn: usize,
+    queue: SendQueue,
+    /// Bytes that may wait unsent.
+    unsent: u32,
 }
 
 /// Bytes read ahead: those of `buffer` from `start` to `end`.
@@ -74,14 +110,42 @@ impl<T> ReadAhead<T> {
         Self {
             inner,
             ahead: None,
-            last_read: LastRead::new(),
+            socket_state: SocketState::new(),
             turn: 0,
+            queue: SendQueue::new(Instant::now()),
+            unsent: UNSENT_FIRST,
         }
     }
 
     /// A handle that this wrapper keeps up to date.
-    pub fn last_read(&self) -> LastRead {
-        self.last_read.clone()
+    pub fn socket_state(&self) -> SocketState {
+        self.socket_state.clone()
+    }
+}
+
+impl<T: TunnelSocket> ReadAhead<T> {
+    /// Completes when the socket may take bytes, with how many. It looks at the link now and then.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        self.look();
+        if self.unsent > UNSENT_FIRST {
+            return Poll::Ready(Ok(usize::MAX));
+        }
+        let room = self.unsent as usize / 2;
+        self.inner.poll_room(context).map_ok(|()| room)
+    }
+
+    fn look(&mut self) {
+        let now = Instant::now();
+        if self.socket_state.frame_limit() == 0 || !self.queue.is_due(now) {
+            return;
+        }
+        let unsent = self.inner.unsent();
+        let limits = self.queue.after(now, unsent);
+        self.unsent = limits.unsent;
+        self.inner.limit_unsent(limits.unsent);
+        self.socket_state
+            .frame
+            .store(limits.frame, Ordering::Relaxed);
     }
 }
 
@@ -108,8 +172,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
         let Self {
             inner,
             ahead,
-            last_read,
+            socket_state,
             turn,
+            ..
         } = self.get_mut();
         // Bytes read ahead count as work too. Otherwise a peer that sends small frames without end
         // would keep the streams' tasks from running, and all of it would wait in memory.
@@ -132,7 +197,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
         let end = read.filled().len();
         *turn += end;
         if end > 0 {
-            last_read.touch();
+            socket_state.read(end);
         }
         *ahead = Ahead {
             buffer,
@@ -149,13 +214,30 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
+impl<T: AsyncWrite + TunnelSocket + Unpin> ReadAhead<T> {
+    /// Writes the slices, or of the first one what a slow link has room for.
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let room = ready!(self.poll_room(context))?;
+        if room == usize::MAX {
+            return Pin::new(&mut self.inner).poll_write_vectored(context, slices);
+        }
+        let first = slices.iter().find(|slice| !slice.is_empty());
+        let bytes = first.map_or(&[][..], |slice| &slice[..slice.len().min(room)]);
+        Pin::new(&mut self.inner).poll_write(context, bytes)
+    }
+}
+
+impl<T: AsyncWrite + TunnelSocket + Unpin> AsyncWrite for ReadAhead<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write(context, bytes)
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_write_vectored(
@@ -163,7 +245,13 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for ReadAhead<T> {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().inner).poll_write_vectored(context, slices)
+        let socket = self.get_mut();
+        let polled = socket.poll_send(context, slices);
+        socket.queue.wrote(&polled);
+        if let Poll::Ready(Ok(bytes)) = polled {
+            socket.socket_state.wrote(bytes);
+        }
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -3,7 +3,6 @@
 //! An agent dials a proxy. After mutual TLS the roles are reversed: the agent is the gRPC server of
 //! `culvert.tunnel.v1.Agent` and the proxy its client. One HTTP/2 stream carries one relayed
 //! connection.
-#![forbid(unsafe_code)]
 
 mod agent_end;
 mod budget;
@@ -13,14 +12,17 @@ mod first_message;
 mod frame;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod gate;
 mod grpc;
 mod http2;
 mod io;
 mod proxy_end;
 mod relay;
 mod role;
+mod send_queue;
 mod socket;
 mod tcp;
+mod traffic;
 mod transferred;
 /// The generated messages of `proto/`.
 #[allow(
@@ -51,12 +53,13 @@ pub use dial_failure::{DialFailure, dial_code, dial_codes, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;
 pub use http2::{
-    DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, RoundTrip,
-    STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
+    DEFAULT_KEEPALIVE, DEFAULT_MAX_STREAMS, DEFAULT_STREAM_WINDOW, KEEPALIVE_RANGE, PEER_KEEPALIVE,
+    RoundTrip, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
 };
-pub use io::{LastRead, ReadAhead};
+pub use io::{ReadAhead, SocketState};
 pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, FarEnd, OpenError, ProxyTunnel, Stream, Tunnel};
 pub use relay::RelayError;
+pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};
-pub use tcp::{tune, tune_relayed};
+pub use tcp::{choose_congestion, tune, tune_relayed};
 pub use transferred::{Meter, Total, Transferred};

@@ -6,6 +6,7 @@ mod stream;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,9 +25,10 @@ use crate::budget::outbox::Payload;
 use crate::error::TunnelError;
 use crate::first_message::first_message;
 use crate::frame;
+use crate::gate::Gate;
 use crate::grpc;
 use crate::http2::{self, Keepalive, RoundTrip};
-use crate::io::LastRead;
+use crate::io::SocketState;
 use crate::proto::tunnel::{
     DescribeRequest, DescribeResponse, SetProxiesRequest, SetProxiesResponse,
 };
@@ -73,9 +75,8 @@ pub struct Tunnel {
 
 /// Reads and writes a tunnel's connection. The tunnel works while [`Self::run`] does.
 pub struct Driver<T> {
-    connection: Connection<T, Payload>,
+    connection: Connection<Gate<T>, Payload>,
     pings: PingPong,
-    last_read: LastRead,
     round_trip: RoundTrip,
     keepalive: Keepalive,
 }
@@ -88,20 +89,21 @@ impl ProxyTunnel {
     pub async fn establish<T>(
         &self,
         io: T,
-        last_read: LastRead,
+        socket_state: SocketState,
     ) -> Result<(Tunnel, Driver<T>), TunnelError>
     where
         T: AsyncRead + AsyncWrite + Unpin,
     {
+        let io = Gate::new(io, socket_state.clone(), self.budget.clone());
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
         let (requests, mut connection) = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
-        let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::of(0));
+        let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::untold(socket_state));
         let tunnel = Tunnel {
             far_end: self.far_end,
             requests,
             round_trip: round_trip.clone(),
-            load: Arc::new(Load::new(last_read.clone(), keepalive.clone())),
+            load: Arc::new(Load::new(keepalive.clone())),
             max_streams: self.max_streams,
             streams_in_life: self.streams_in_life,
             budget: self.budget.clone(),
@@ -111,7 +113,6 @@ impl ProxyTunnel {
             Driver {
                 connection,
                 pings,
-                last_read,
                 round_trip,
                 keepalive,
             },
@@ -147,11 +148,10 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         let Self {
             connection,
             pings,
-            last_read,
             round_trip,
             keepalive,
         } = self;
-        let death = http2::peer_death(pings, last_read, round_trip, keepalive, Role::Proxy);
+        let death = http2::peer_death(pings, round_trip, keepalive, Role::Proxy);
         tokio::select! {
             ended = connection => ended.map_err(TunnelError::Http2),
             silent = death => Err(TunnelError::PeerSilent(silent)),
@@ -223,6 +223,7 @@ impl Tunnel {
         message: Bytes,
         end: bool,
     ) -> Result<(h2::client::ResponseFuture, SendStream<Payload>), h2::Error> {
+        self.load.keepalive.used();
         let mut requests = self.requests.clone().ready().await?;
         let (response, mut send) = requests.send_request(grpc::request(path), false)?;
         self.load.opened.fetch_add(1, Ordering::Relaxed);
@@ -236,11 +237,17 @@ impl Tunnel {
         self.load.active.load(Ordering::Relaxed)
     }
 
-    /// Whether nothing has arrived from the agent for longer than a ping takes: the tunnel may be
+    /// Whether nothing has arrived from the agent for some seconds after a ping: the tunnel may be
     /// dead.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         self.load.is_silent()
+    }
+
+    /// Whether bulk data keeps the tunnel busy: a new stream would wait for it again and again.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.load.keepalive.is_busy()
     }
 
     /// Whether another tunnel should replace this one once it has no streams. It has carried as
@@ -251,6 +258,17 @@ impl Tunnel {
         let (opened, given_up) = (&self.load.opened, &self.load.given_up_in_silence);
         opened.load(Ordering::Relaxed) >= self.streams_in_life
             || given_up.load(Ordering::Relaxed) >= http2::GIVEN_UP_IN_SILENCE
+    }
+
+    /// Whether a stream can still be opened. A tunnel whose agent ends it takes no new ones, and
+    /// lives on with those that it has.
+    #[must_use]
+    pub fn takes_streams(&self) -> bool {
+        let mut nobody = Context::from_waker(Waker::noop());
+        !matches!(
+            self.requests.clone().poll_ready(&mut nobody),
+            Poll::Ready(Err(_))
+        )
     }
 
     /// Round-trip time to the agent, once measured.

@@ -33,7 +33,7 @@ use crate::role::Role;
 use crate::socket::{Close, Socket};
 use crate::transferred::Transferred;
 
-/// After one direction has failed, the other may take this long to deliver its data.
+/// After a failure, data that came before it may take this long to be delivered.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Relays until both directions have ended or one has failed. Data from before a failure is still

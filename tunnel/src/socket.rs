@@ -15,8 +15,14 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
 
+use crate::tcp;
+
 /// How often a Unix socket is checked for a closed peer.
 const HANG_UP_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How often a socket is asked whether its bytes were acknowledged, and the first pause.
+const ACKNOWLEDGED_INTERVAL: Duration = Duration::from_millis(50);
+const ACKNOWLEDGED_FIRST: Duration = Duration::from_millis(1);
 
 /// A connected stream socket.
 #[derive(Debug)]
@@ -195,6 +201,17 @@ impl Socket {
         match ready.and_then(|_| self.sock_ref().take_error()) {
             Ok(Some(error)) | Err(error) => error,
             Ok(None) => io::ErrorKind::ConnectionReset.into(),
+        }
+    }
+
+    /// Waits until the peer has acknowledged all bytes written, or the connection has failed. It is
+    /// polled because no event reports that. A closed Unix socket keeps what was written.
+    pub async fn acknowledged(&self) {
+        let Self::Tcp(socket) = self else { return };
+        let mut pause = ACKNOWLEDGED_FIRST;
+        while tcp::awaits_acknowledgement(socket) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(ACKNOWLEDGED_INTERVAL);
         }
     }
 

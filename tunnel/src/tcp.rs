@@ -1,14 +1,20 @@
 //! The options of TCP connections: of a tunnel's own one, and of clients' and backends' ones.
 
-use std::io;
+use std::io::{self, ErrorKind};
+use std::os::fd::AsFd;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::Get;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 
-/// Bytes of a tunnel that may wait unsent in its socket: more would delay small streams behind
-/// bulk.
-const TUNNEL_UNSENT: u32 = 256 << 10;
+use crate::send_queue::{TunnelSocket, UNSENT_FIRST};
+
 /// Data that stays unacknowledged for this long means that the peer is gone.
 const TUNNEL_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -28,8 +34,129 @@ const RELAYED_KEEPALIVE_PROBES: u32 = 3;
 pub fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
-    socket.set_tcp_notsent_lowat(TUNNEL_UNSENT)?;
+    socket.set_tcp_notsent_lowat(UNSENT_FIRST)?;
     socket.set_tcp_user_timeout(Some(TUNNEL_USER_TIMEOUT))
+}
+
+/// Chooses the TCP congestion control of a tunnel's socket, or of all sockets that a listener will
+/// accept. It only logs a name that the kernel refuses: a tunnel with the system's is better than
+/// none.
+pub fn choose_congestion(socket: &impl AsFd, name: &str) {
+    if let Err(error) = SockRef::from(socket).set_tcp_congestion(name.as_bytes()) {
+        tracing::warn!(name, %error, "the kernel refuses this TCP congestion control for tunnels; the system's is used");
+    }
+}
+
+/// Linux's `struct tcp_info`, up to the last field that is used here. Kernels since 4.6 have it.
+const INFO_SIZE: usize = 148;
+
+#[derive(Clone, Copy, Debug)]
+struct TcpInfo;
+nix::getsockopt_impl!(
+    TcpInfo,
+    libc::IPPROTO_TCP,
+    libc::TCP_INFO,
+    Option<[u8; INFO_SIZE]>,
+    GetInfo
+);
+
+/// Receives a `tcp_info`. Unlike nix' `GetStruct` it bears a shorter one, as of older kernels and of
+/// qemu-user.
+struct GetInfo {
+    length: libc::socklen_t,
+    bytes: [u8; INFO_SIZE],
+}
+
+impl Get<Option<[u8; INFO_SIZE]>> for GetInfo {
+    fn uninit() -> Self {
+        Self {
+            length: INFO_SIZE as libc::socklen_t,
+            bytes: [0; INFO_SIZE],
+        }
+    }
+
+    fn ffi_ptr(&mut self) -> *mut libc::c_void {
+        self.bytes.as_mut_ptr().cast()
+    }
+
+    fn ffi_len(&mut self) -> *mut libc::socklen_t {
+        &raw mut self.length
+    }
+
+    #[expect(
+        unsafe_code,
+        reason = "the trait declares it so; all bytes are initialised"
+    )]
+    unsafe fn assume_init(self) -> Option<[u8; INFO_SIZE]> {
+        self.whole()
+    }
+}
+
+impl GetInfo {
+    fn whole(self) -> Option<[u8; INFO_SIZE]> {
+        (self.length as usize == INFO_SIZE).then_some(self.bytes)
+    }
+}
+
+/// What Linux knows about a connection.
+struct Known {
+    /// tcpi_state is not TCP_CLOSE.
+    is_open: bool,
+    /// tcpi_unacked: packets.
+    unacknowledged: u32,
+    /// tcpi_notsent_bytes.
+    unsent: u32,
+}
+
+impl Known {
+    fn about(socket: &TcpStream) -> Option<Self> {
+        const TCP_CLOSE: u8 = 7;
+        let info = getsockopt(socket, TcpInfo).ok()??;
+        Some(Self {
+            is_open: info[0] != TCP_CLOSE,
+            unacknowledged: u32::from_ne_bytes(*info[24..].first_chunk()?),
+            unsent: u32::from_ne_bytes(*info[144..].first_chunk()?),
+        })
+    }
+}
+
+/// Whether the peer may still acknowledge bytes that were written.
+pub(crate) fn awaits_acknowledgement(socket: &TcpStream) -> bool {
+    Known::about(socket)
+        .is_some_and(|known| known.is_open && (known.unacknowledged > 0 || known.unsent > 0))
+}
+
+impl TunnelSocket for TcpStream {
+    fn unsent(&self) -> Option<u32> {
+        Some(Known::about(self)?.unsent)
+    }
+
+    fn limit_unsent(&self, bytes: u32) {
+        // Only a socket that has failed refuses it.
+        SockRef::from(self).set_tcp_notsent_lowat(bytes).ok();
+    }
+
+    /// Linux fills the last packet of the queue, 64 KiB long, whatever `TCP_NOTSENT_LOWAT` says. So
+    /// a write succeeds beyond that limit; only poll(2) tells whether it is reached.
+    fn poll_room(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_write_ready(context))?;
+            // If there is no room, tokio waits for the next event, which poll(2) has asked for.
+            match self.try_io(Interest::WRITABLE, || room(self)) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                asked => return Poll::Ready(asked),
+            }
+        }
+    }
+}
+
+/// Fails with `WouldBlock` if poll(2) says that the socket takes nothing now.
+fn room(socket: &TcpStream) -> io::Result<()> {
+    let mut asked = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
+    match poll(&mut asked, PollTimeout::ZERO)? {
+        0 => Err(ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Prepares a client's or backend's TCP connection: small writes go out at once, and an idle peer
@@ -49,9 +176,60 @@ pub fn tune_relayed(socket: &TcpStream) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
+    use futures_util::poll;
     use tokio::net::TcpListener;
 
     use super::*;
+
+    #[tokio::test]
+    async fn no_room_is_left_once_the_limit_of_unsent_bytes_is_reached_and_there_is_after_it_was_sent()
+     {
+        use tokio::io::AsyncReadExt;
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (mut far, _) = listener.accept().await.unwrap();
+        near.limit_unsent(8 << 10);
+        let mut written = 0;
+        while poll!(poll_fn(|context| near.poll_room(context))).is_ready() {
+            written += near.try_write(&[7; 4 << 10]).unwrap();
+        }
+        let unsent = near.unsent().unwrap();
+        assert!((4 << 10..=8 << 10).contains(&unsent), "{unsent}");
+        let read = async { far.read_exact(&mut vec![0; written]).await };
+        let (room, read) = tokio::join!(poll_fn(|context| near.poll_room(context)), read);
+        room.unwrap();
+        read.unwrap();
+        assert_eq!(near.unsent(), Some(0));
+    }
+
+    #[test]
+    fn a_kernel_that_tells_less_is_not_believed_and_ends_nothing() {
+        let length = |length| GetInfo {
+            length,
+            ..GetInfo::uninit()
+        };
+        assert_eq!(length(4).whole(), None);
+        assert!(GetInfo::uninit().whole().is_some());
+    }
+
+    #[tokio::test]
+    async fn what_a_listener_accepts_has_its_congestion_control_and_an_unknown_one_changes_nothing()
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        choose_congestion(&listener, "reno");
+        choose_congestion(&listener, "no-such");
+        let _near = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (accepted, _) = listener.accept().await.unwrap();
+        let chosen = SockRef::from(&accepted).tcp_congestion().unwrap();
+        assert!(chosen.starts_with(b"reno"), "{chosen:?}");
+    }
 
     #[tokio::test]
     async fn a_relayed_peer_that_vanished_is_detected_after_a_minute() {

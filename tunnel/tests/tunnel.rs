@@ -124,7 +124,7 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
         };
         async move {
             let io = ReadAhead::new(agent_socket);
-            let last_read = io.last_read();
+            let socket_state = io.socket_state();
             let drain = async {
                 if drain_rx.await.is_err() {
                     std::future::pending().await
@@ -138,11 +138,11 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
                 budget,
                 describe,
             };
-            end.serve(io, last_read, state, backends, drain).await
+            end.serve(io, socket_state, state, backends, drain).await
         }
     });
     let io = ReadAhead::new(proxy_socket);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let (tunnel, driver) = ProxyTunnel {
         far_end: FarEnd::Agent,
         stream_window,
@@ -150,7 +150,7 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
         streams_in_life: 1 << 29,
         budget,
     }
-    .establish(io, last_read)
+    .establish(io, socket_state)
     .await
     .unwrap();
     ends.spawn(driver.run());
@@ -206,6 +206,13 @@ async fn relay(
 
 fn reset(socket: TcpStream) {
     Socket::from(socket).on_close(Close::Reset);
+}
+
+/// A reset drops what the kernel has not sent yet.
+async fn reset_after_delivery(socket: TcpStream) {
+    let socket = Socket::from(socket);
+    socket.acknowledged().await;
+    socket.on_close(Close::Reset);
 }
 
 #[tokio::test]
@@ -286,8 +293,9 @@ async fn stalled_readers_leave_their_neighbour_moving() {
 
 #[tokio::test]
 async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_no_other() {
-    // For each the proxy holds about the bytes in flight, 256 KiB: four fit, and five do not.
-    let four = 4 * (288 << 10);
+    // For each the proxy holds the bytes in flight, 256 KiB, and up to a quarter more: four fit, and
+    // five do not.
+    let four = 4 * (320 << 10);
     let budget = Budget::new(four);
     let pair = pair_with_budget(256 << 10, 64, budget.clone()).await;
     let mut relays = JoinSet::new();
@@ -364,7 +372,7 @@ async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes
         let serve = async {
             backend.read_exact(&mut [0; 1000]).await.unwrap();
             backend.write_all(&answer).await.unwrap();
-            drop(backend);
+            reset_after_delivery(backend).await;
         };
         let ask = async {
             let mut received = Vec::new();
@@ -391,6 +399,32 @@ async fn an_early_answer_arrives_whole_though_its_backend_closed_on_unread_bytes
             answer.len()
         );
     }
+}
+
+/// Part of the answer waits in the kernel because the client reads nothing yet.
+#[tokio::test]
+async fn an_answer_before_a_reset_arrives_whole_though_its_client_reads_late() {
+    let pair = pair(1 << 20, 8).await;
+    let mut relays = JoinSet::new();
+    let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    // More than the receive buffer of a client that reads nothing.
+    let answer = vec![2; 500_000];
+    backend.write_all(&answer).await.unwrap();
+    reset_after_delivery(backend).await;
+    timeout(Duration::from_millis(300), relays.join_next())
+        .await
+        .expect_err("the relay waits for its client");
+    let mut received = Vec::new();
+    let read = timeout(DEADLINE, client.read_to_end(&mut received))
+        .await
+        .unwrap();
+    assert_eq!(received.len(), answer.len());
+    assert_eq!(read.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
+    let relayed = timeout(DEADLINE, relays.join_next())
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(relayed.unwrap().unwrap_err().reason(), "peer_reset");
 }
 
 #[tokio::test]
@@ -610,7 +644,7 @@ async fn a_draining_agent_lets_its_streams_end() {
 async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let (tunnel, driver) = ProxyTunnel {
         far_end: FarEnd::Agent,
         stream_window: 1 << 20,
@@ -618,7 +652,7 @@ async fn rubbish_instead_of_http2_is_an_error() {
         streams_in_life: 1 << 29,
         budget: Budget::new(1 << 20),
     }
-    .establish(io, last_read)
+    .establish(io, socket_state)
     .await
     .unwrap();
     stranger.write_all(&[0xff; 100]).await.unwrap();

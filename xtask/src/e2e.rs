@@ -23,12 +23,13 @@ pub struct Args {
 /// The first claim that does not hold.
 pub fn run(args: &Args) -> Result<()> {
     culvert_e2e::run(&args.suite, || {
-        setup::ensure()?;
+        setup::ensure_for_tests()?;
         setup::ensure_for_e2e()?;
         if args.built {
             return Ok(());
         }
         image::run(&image::Args {
+            target: Vec::new(),
             profile: args.profile.clone(),
         })
     })

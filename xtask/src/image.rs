@@ -2,22 +2,24 @@
 //! container engine. The archives depend only on the programs. These contain no times or paths of
 //! the machine, but another source folder changes them.
 //!
-//! Each image has one static program. The redirector's also has this machine's `nft` with the
+//! Each image has one static program for each processor. The redirector's also has `nft` with the
 //! libraries that it loads.
 
 mod archive;
 mod nft;
 mod programs;
-mod tar;
 
-use anyhow::{Context, Result};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, ensure};
 use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
+use crate::processor::Processor;
+use crate::tar::Tar;
 use crate::{build_ebpf, setup};
-use archive::Image;
-use programs::Contents;
-use tar::Tar;
+use archive::{Image, Platform};
+use programs::{Contents, Program};
 
 /// Names are looked up in files and by DNS, which static programs support by themselves.
 const NAME_SERVICES: &str = "hosts: files dns\n";
@@ -28,10 +30,14 @@ pub struct Args {
     /// Profile to compile with: `dev` is done sooner, for tests
     #[arg(long, default_value = "release")]
     pub profile: String,
+    /// Processor to make them for. Can be given again: an image is then for all. Default: that of
+    /// this machine
+    #[arg(long, value_name = "PROCESSOR")]
+    pub target: Vec<Processor>,
 }
 
-/// Builds the programs and writes `target/images/<name>`, and `target/images/<name>-<arch>.tar` of
-/// those that have an image.
+/// Builds the programs and writes `target/images/<name>.tar` of those that have an image, and
+/// `target/images/<name>` of those for this machine.
 ///
 /// # Errors
 /// A program cannot be compiled or is not static, or `nft` is not installed.
@@ -40,19 +46,37 @@ pub fn run(args: &Args) -> Result<()> {
         setup::ensure()?;
     }
     build_ebpf::run()?;
-    let programs = programs::build(&args.profile)?;
+    let processors = Processor::named_or_here(&args.target)?;
+    ensure!(
+        processors.iter().all(|processor| processor.is_64_bit()),
+        "images have programs of the cloud too, which are not made for 32-bit processors"
+    );
+    let built = processors
+        .iter()
+        .map(|processor| programs::build(&args.profile, *processor))
+        .collect::<Result<Vec<_>>>()?;
     let step = Step::start("write the images");
     let folder = workspace::images_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    for program in programs {
-        let bare = workspace::image_program(program.name);
-        std::fs::copy(&program.path, &bare).with_context(|| format!("write {}", bare.display()))?;
-        let Some(contents) = program.image else {
-            continue;
+    let here = Processor::here()?;
+    for program in built.iter().flatten() {
+        if program.processor == here {
+            let bare = workspace::image_program(program.name);
+            std::fs::copy(&program.path, &bare)
+                .with_context(|| format!("write {}", bare.display()))?;
+        }
+    }
+    for (name, contents) in programs::with_image() {
+        let of_name = |program: &&Program| program.name == name;
+        let platforms = built.iter().flatten().filter(of_name);
+        let image = Image {
+            name,
+            platforms: platforms
+                .map(|program| platform(program, contents))
+                .collect::<Result<_>>()?,
         };
-        let image = image(&program, contents)?;
-        let path = workspace::image_archive(program.name);
-        let bytes = image.archive();
+        let path = workspace::image_archive(name);
+        let bytes = image.archive()?;
         std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
         progress::say(&format!(
             "    {} {} ({} MiB)",
@@ -62,27 +86,43 @@ pub fn run(args: &Args) -> Result<()> {
         ));
     }
     step.done();
-    progress::say(&format!(
-        "    only for {}: run this on a machine of another kind for its images",
-        workspace::image_architecture()
-    ));
     Ok(())
 }
 
-fn image(program: &programs::Program, contents: Contents) -> Result<Image> {
+/// Makes the images for those of some processors that have images, and returns their archives.
+///
+/// # Errors
+/// See [`run`].
+pub(crate) fn release(processors: &[Processor]) -> Result<Vec<PathBuf>> {
+    let mut target = processors.to_vec();
+    target.retain(|processor| processor.is_64_bit());
+    ensure!(
+        !target.is_empty(),
+        "there are images for x86_64 and aarch64 only: name one of them too"
+    );
+    run(&Args {
+        profile: "release".to_owned(),
+        target,
+    })?;
+    let archive = |(name, _)| workspace::image_archive(name);
+    Ok(programs::with_image().map(archive).collect())
+}
+
+fn platform(program: &Program, contents: Contents) -> Result<Platform> {
     let mut layer = Tar::default();
-    let inside = format!("usr/bin/{}", program.name);
-    layer.file(&inside, 0o755, std::fs::read(&program.path)?);
+    layer.file(
+        &format!("usr/bin/{}", program.name),
+        0o755,
+        std::fs::read(&program.path)?,
+    );
     layer.file("etc/nsswitch.conf", 0o644, NAME_SERVICES.into());
     if matches!(contents, Contents::WithNft) {
-        for (path, bytes) in nft::with_libraries()? {
+        for (path, bytes) in nft::with_libraries(program.processor)? {
             layer.file(&path, 0o755, bytes);
         }
     }
-    Ok(Image {
-        name: program.name,
-        architecture: workspace::image_architecture(),
-        entrypoint: format!("/{inside}"),
-        layer: layer.finish(),
+    Ok(Platform {
+        processor: program.processor,
+        layer: layer.finish()?,
     })
 }

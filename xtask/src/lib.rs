@@ -2,14 +2,18 @@
 #![forbid(unsafe_code)]
 
 pub mod bench;
+pub mod book;
 pub mod build_ebpf;
 mod cargo_tool;
 pub mod demo;
 pub mod deps;
+pub mod dist;
 pub mod e2e;
 pub mod enter;
 pub mod fuzz;
 pub mod image;
 pub mod manifests;
+pub mod processor;
 pub mod setup;
+mod tar;
 pub mod test;

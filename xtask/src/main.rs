@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use culvert_lab::probe;
-use xtask::{bench, build_ebpf, demo, deps, e2e, enter, fuzz, image, manifests, setup, test};
+use xtask::{
+    bench, book, build_ebpf, demo, deps, dist, e2e, enter, fuzz, image, manifests, setup, test,
+};
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
 #[derive(Parser)]
@@ -40,8 +42,12 @@ enum Task {
     Fuzz(fuzz::Args),
     /// Make container images of the programs, without a container engine
     Image(image::Args),
+    /// Make what users install: packages for dpkg and rpm, an archive, checksums, signed on request
+    Dist(dist::Args),
     /// Render the manifests of deploy/overlays into deploy/rendered
     Manifests,
+    /// Make web pages with search of the documents, in target/book
+    Book,
     /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3
     /// (root)
     Enter(enter::Args),
@@ -72,7 +78,9 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Deps => deps::run()?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
+        Task::Dist(args) => dist::run(&args)?,
         Task::Manifests => manifests::run()?,
+        Task::Book => book::run()?,
         Task::Enter(args) => return enter::run(&args),
         Task::Probe(args) => probe::run(&args)?,
     }

@@ -1,6 +1,9 @@
 //! `cargo xtask manifests`: runs `kustomize build` on each folder of `deploy/overlays`. The output
 //! is committed in `deploy/rendered`, for those who want to read it first or have no kustomize. Also
-//! makes the object of the Prometheus Operator that has the alerts of `deploy/monitoring`.
+//! makes the object of the Prometheus Operator that has the alerts of `deploy/monitoring`, and the
+//! templates of the Helm chart that say the same as a file elsewhere in `deploy`.
+
+pub mod chart;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -27,11 +30,12 @@ metadata:
 spec:
 ";
 
-/// Renders all overlays into `deploy/rendered`, and the alerts into [`monitoring`].
+/// Renders all overlays into `deploy/rendered`, and makes the files of [`monitoring`] and
+/// [`chart`].
 ///
 /// # Errors
 /// kustomize is missing and cannot be installed, or it refuses an overlay. `rules.yaml` has no
-/// groups.
+/// groups. A file that others are made of cannot be read.
 pub fn run() -> Result<()> {
     if kustomize().is_none() {
         setup::run()?;
@@ -44,6 +48,9 @@ pub fn run() -> Result<()> {
     let path = monitoring().join(PROMETHEUS_RULE);
     std::fs::write(&path, prometheus_rule()?)
         .with_context(|| format!("write {}", path.display()))?;
+    for (path, text) in chart::made()? {
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
     progress::say(&format!(
         "rendered {} overlays into {}",
         rendered.len(),
@@ -70,14 +77,24 @@ pub const PROMETHEUS_RULE: &str = "prometheusrule.yaml";
 /// # Errors
 /// `rules.yaml` cannot be read, or has no groups.
 pub fn prometheus_rule() -> Result<String> {
-    let path = monitoring().join("rules.yaml");
-    let rules =
-        std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+    let groups = alerts()?;
+    let lines = groups.lines();
+    Ok(lines.fold(RULE_HEAD.to_owned(), |all, line| format!("{all}  {line}\n")))
+}
+
+/// The groups of `rules.yaml`, without the comment above them.
+fn alerts() -> Result<String> {
+    let rules = read("monitoring/rules.yaml")?;
     let groups = rules
         .find("groups:\n")
         .context("rules.yaml has no groups")?;
-    let lines = rules[groups..].lines();
-    Ok(lines.fold(RULE_HEAD.to_owned(), |all, line| format!("{all}  {line}\n")))
+    Ok(rules[groups..].to_owned())
+}
+
+/// A file of `deploy`.
+fn read(file: &str) -> Result<String> {
+    let path = workspace::root().join("deploy").join(file);
+    std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
 /// The manifests of each overlay, by the name of their file in [`committed`].

@@ -2,28 +2,27 @@
 //! second run changes nothing and takes no time. Programs that must not run as daemons on a
 //! developer's machine are unpacked under `target/`.
 
-mod apt;
+pub(crate) mod apt;
 mod compiled;
-mod coredns;
-mod informers;
+mod go_folder;
 mod kustomize;
 mod linker;
-mod python;
 mod unpacked;
+pub(crate) mod venv;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use culvert_lab::compiled::Compiled;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{progress, workspace};
 
 use crate::build_ebpf;
 
-pub use coredns::program as coredns;
+pub use go_folder::{COREDNS, GoFolder, MONITORING_CHECK};
 pub use kustomize::program as kustomize;
-pub use python::interpreter as python_with_grpc;
+pub use venv::python_with_grpc;
 
 /// Programs that tests and the demo run, each with its Debian package.
-const PROGRAMS: [(&str, &str); 16] = [
+const PROGRAMS: [(&str, &str); 17] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -40,6 +39,7 @@ const PROGRAMS: [(&str, &str); 16] = [
     ("python3", "python3"),
     ("dbus-daemon", "dbus-daemon"),
     ("ssh", "openssh-client"),
+    ("rpmbuild", "rpm"),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.
@@ -61,21 +61,41 @@ struct Missing(Vec<String>);
 
 /// Whether everything is installed. It is fast, because it only looks.
 pub fn is_complete() -> bool {
+    has_programs()
+        && kustomize().is_some()
+        && Compiled::Helm.is_there()
+        && GoFolder::ALL
+            .iter()
+            .all(|folder| folder.program().is_some())
+}
+
+/// Whether all is there that needs no Go.
+fn has_programs() -> bool {
     packages_to_install().is_empty()
         && build_ebpf::Toolchain::find().is_some()
         && build_ebpf::linker().is_some()
         && Unpacked::ALL.iter().all(|program| program.is_there())
-        && python::interpreter().is_some()
-        && kustomize().is_some()
-        && coredns().is_some()
-        && informers::is_there()
+        && python_with_grpc().is_some()
+}
+
+/// Installs what is missing for everything but tests, which also need programs that Go compiles.
+///
+/// # Errors
+/// See [`run`].
+pub fn ensure() -> Result<()> {
+    if has_programs() {
+        return Ok(());
+    }
+    let mut missing = Missing::default();
+    install_programs(&mut missing);
+    missing.into_result()
 }
 
 /// Runs setup if something is missing.
 ///
 /// # Errors
 /// See [`run`].
-pub fn ensure() -> Result<()> {
+pub fn ensure_for_tests() -> Result<()> {
     if is_complete() { Ok(()) } else { run() }
 }
 
@@ -85,18 +105,24 @@ pub fn ensure() -> Result<()> {
 /// Something is missing that it may not or cannot install. The text lists what to do.
 pub fn run() -> Result<()> {
     let mut missing = Missing::default();
+    install_programs(&mut missing);
+    missing.note(kustomize::install());
+    missing.note(compiled::install(Compiled::Helm));
+    for folder in GoFolder::ALL {
+        missing.note(folder.install());
+    }
+    missing.into_result()?;
+    progress::say("setup: everything is there");
+    Ok(())
+}
+
+fn install_programs(missing: &mut Missing) {
     missing.note(system_packages());
     missing.note(linker::install());
     for program in Unpacked::ALL {
         missing.note(unpacked::install(program));
     }
-    missing.note(python::install());
-    missing.note(kustomize::install());
-    missing.note(coredns::install());
-    missing.note(informers::install());
-    missing.into_result()?;
-    progress::say("setup: everything is there");
-    Ok(())
+    missing.note(venv::GRPC.install().map(drop));
 }
 
 /// Compiles what only the end-to-end run needs, unless it exists.
@@ -105,7 +131,7 @@ pub fn run() -> Result<()> {
 /// Something is missing that cannot be compiled. The text lists what to do.
 pub fn ensure_for_e2e() -> Result<()> {
     let mut missing = Missing::default();
-    for program in Compiled::ALL {
+    for program in Compiled::FOR_E2E {
         missing.note(compiled::install(program));
     }
     missing.into_result()
@@ -141,7 +167,7 @@ fn packages_to_install() -> Vec<&'static str> {
     if build_ebpf::linker().is_none() {
         packages.extend(LINKER_NEEDS);
     }
-    if python::interpreter().is_none() {
+    if python_with_grpc().is_none() {
         packages.push("python3-venv");
     }
     packages.dedup();
@@ -168,11 +194,9 @@ fn system_packages() -> Result<()> {
             programs.join(" ")
         );
     }
-    if !workspace::is_root() {
-        bail!(
-            "not root: run `apt-get update && apt-get install --no-install-recommends {list}` as \
-             root, then this again"
-        );
-    }
-    apt::install(&packages)
+    apt::install(&packages).context(
+        "if a package of that list does not exist on this release: the compiler for eBPF is in \
+         Debian 12 with security updates; elsewhere use `rustup toolchain install nightly \
+         --component rust-src` and `cargo install bpf-linker --version 0.13.0`",
+    )
 }

@@ -67,7 +67,7 @@ impl Args {
 /// Something cannot be built, or a test fails. Under `REQUIRE_PRIVILEGED=1` also if a suite cannot
 /// run.
 pub fn run(args: &Args) -> Result<()> {
-    setup::ensure()?;
+    setup::ensure_for_tests()?;
     build_ebpf::run()?;
     let suites = build()?;
     if args.kernels {

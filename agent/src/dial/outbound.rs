@@ -29,6 +29,8 @@ pub(crate) struct Outbound {
     /// Which of a name's addresses is tried first. It is random for each run, so that the agents of
     /// a site spread over the proxies behind one name.
     first: usize,
+    /// TCP congestion control; the system's if none is named.
+    congestion: Option<Arc<str>>,
 }
 
 /// HTTPS_PROXY cannot be used.
@@ -97,7 +99,15 @@ impl Outbound {
         Self {
             forward: Arc::new(forward),
             first: rand::random_range(0..MAX_ADDRESSES),
+            congestion: None,
         }
+    }
+
+    /// With that TCP congestion control; the system's if none is named.
+    #[must_use]
+    pub(crate) fn with_congestion(mut self, name: Option<String>) -> Self {
+        self.congestion = name.map(Arc::from);
+        self
     }
 
     /// Starts `turn` addresses later, so that the tunnels to one name go to different proxies
@@ -106,6 +116,7 @@ impl Outbound {
         Self {
             forward: self.forward.clone(),
             first: self.first.wrapping_add(turn),
+            congestion: self.congestion.clone(),
         }
     }
 
@@ -124,10 +135,14 @@ impl Outbound {
         proxy: &HostPort,
         deadline: Instant,
     ) -> Result<TcpStream, OutboundError> {
-        match self.intercept(proxy) {
+        let stream = match self.intercept(proxy) {
             None => dial_direct(&proxy.host.to_string(), proxy.port, self.first, deadline).await,
             Some(forward) => dial_through(&forward, proxy, self.first, deadline).await,
+        }?;
+        if let Some(name) = &self.congestion {
+            culvert_tunnel::choose_congestion(&stream, name);
         }
+        Ok(stream)
     }
 }
 

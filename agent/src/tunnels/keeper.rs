@@ -9,15 +9,19 @@ use culvert_api::HostPort;
 use culvert_daemon::{Drain, Workers, jittered};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, MissedTickBehavior};
 
+use crate::tunnels::demand::Demand;
 use crate::tunnels::placement::Spread;
 use crate::tunnels::slot::{Shared, TunnelSlot};
-use crate::tunnels::states::Tunnels;
+use crate::tunnels::states::{SlotNumber, Tunnels};
 
 /// Longest time between two looks at the loads of the proxies. Tunnels that moved after the last
 /// look have to be counted before the next one.
 const EVEN_OUT_EVERY: Duration = Duration::from_secs(300);
+
+/// How often the tunnels are looked at for bulk data.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// What the agent needs to keep tunnels.
 pub(crate) struct TunnelKeeper {
@@ -37,7 +41,11 @@ impl TunnelKeeper {
         drain: Drain,
     ) -> Result<()> {
         self.list(&proxies.borrow_and_update());
-        let mut slots = self.start(&drain);
+        let mut slots = JoinSet::new();
+        self.start(&mut slots, self.spread.slots(), &drain);
+        let mut demand = Demand::new(self.spread);
+        let mut look = tokio::time::interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut certificates = self.shared.certificates.changes();
         let mut even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);
         while !drain.has_begun() {
@@ -47,6 +55,12 @@ impl TunnelKeeper {
                 () = tokio::time::sleep_until(even_out_at) => {
                     self.shared.placement.even_out(rand::random());
                     even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);
+                }
+                _ = look.tick() => {
+                    let extra = demand.after(&self.all.counted());
+                    let more = extra.values().copied().map(u16::from).sum::<u16>();
+                    self.start(&mut slots, self.spread.slots() + more, &drain);
+                    self.shared.placement.want(extra);
                 }
                 Some(ended) = slots.join_next() => ended.context("a tunnel's task panicked")?,
                 () = drain.begun() => {}
@@ -58,9 +72,9 @@ impl TunnelKeeper {
         Ok(())
     }
 
-    fn start(&self, drain: &Drain) -> JoinSet<()> {
-        let mut slots = JoinSet::new();
-        for number in self.spread.slots() {
+    /// Starts slots until there are `wanted` of them. They stay.
+    fn start(&self, slots: &mut JoinSet<()>, wanted: u16, drain: &Drain) {
+        for number in (0..wanted).skip(slots.len()).map(SlotNumber) {
             let slot = TunnelSlot {
                 number,
                 shared: self.shared.clone(),
@@ -68,7 +82,6 @@ impl TunnelKeeper {
             };
             slots.spawn_on(slot.run(drain.clone()), self.workers.next().handle());
         }
-        slots
     }
 
     fn list(&self, proxies: &[HostPort]) {

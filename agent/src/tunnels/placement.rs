@@ -4,7 +4,7 @@ mod addresses;
 mod evening;
 mod plan;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,9 +15,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 pub(super) use addresses::{Failure, Retry};
-pub(super) use plan::Choice;
 use plan::Plan;
 pub(crate) use plan::Spread;
+pub(super) use plan::{Choice, Leave};
 
 use crate::tunnels::states::SlotNumber;
 
@@ -95,6 +95,13 @@ impl Placement {
         });
     }
 
+    /// Proxies get this many extra tunnels from now on.
+    pub(super) fn want(&self, extra: BTreeMap<ProxyId, u8>) {
+        if self.lock().want(extra) {
+            self.0.changes.send_replace(());
+        }
+    }
+
     /// What the slot does next; if it dials, others take that into account.
     pub(super) fn next(&self, slot: SlotNumber, look: Look) -> Choice {
         let mut plan = self.lock();
@@ -139,10 +146,14 @@ impl Placement {
         self.lock().may_end(slot)
     }
 
-    /// Completes when the slot's tunnel should be replaced by one to another proxy.
-    pub(super) async fn leaving(&self, slot: SlotNumber) {
+    /// Completes when the slot's tunnel should end.
+    pub(super) async fn leaving(&self, slot: SlotNumber) -> Leave {
         let mut changes = self.changes();
-        while !self.lock().should_leave(slot) {
+        loop {
+            let leave = self.lock().should_leave(slot);
+            if let Some(leave) = leave {
+                return leave;
+            }
             // It lives as long as this.
             if changes.changed().await.is_err() {
                 std::future::pending().await

@@ -15,7 +15,7 @@ use culvert_daemon::{Drain, VERSION, jittered};
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS, Declined,
-    DialFailure, StreamEnd,
+    DialFailure, SocketState, StreamEnd,
 };
 use tokio::io::BufReader;
 use tokio::sync::{Notify, watch};
@@ -29,7 +29,7 @@ use crate::dial::connect::{Connection, connect};
 use crate::dial::outbound::Outbound;
 use crate::dial::tls;
 use crate::metrics::Metrics;
-use crate::tunnels::placement::{Choice, Failure, Look, Met, Placement, Seat};
+use crate::tunnels::placement::{Choice, Failure, Leave, Look, Met, Placement, Seat};
 use crate::tunnels::states::{LiveTunnel, SlotEntry, SlotNumber};
 use error::SlotError;
 use opening::{introduced, taken};
@@ -68,7 +68,7 @@ enum End {
     Drained,
     /// Its certificate was renewed, it has carried all that it may, or its proxy should be left: it
     /// goes on beside the next one for as long as it has streams, and no longer than its
-    /// certificate.
+    /// certificate. Or there is one more than bulk data needs.
     WornOut,
 }
 
@@ -212,7 +212,9 @@ impl TunnelSlot {
         };
         let state = AgentTunnelState::new(self.shared.metrics.transferred.clone());
         let (replaced, leave) = leave(drain.clone());
-        let (met, mut serving) = self.serve(attempt, connection, state.clone(), leave);
+        let socket = connection.get_ref().get_ref().0.socket_state();
+        let (met, mut serving) =
+            self.serve(attempt, connection, socket.clone(), state.clone(), leave);
         let Some(proxy) = introduced(met, &mut serving).await? else {
             return Ok(End::Drained);
         };
@@ -232,6 +234,7 @@ impl TunnelSlot {
         );
         self.entry.up(LiveTunnel {
             state: state.clone(),
+            socket,
             proxy,
             address: attempt.address.clone(),
         });
@@ -243,20 +246,26 @@ impl TunnelSlot {
             %node,
             tunnel = %self.number,
             proxy = %attempt.address,
-            "{reason}; another tunnel takes this one's place"
+            "{reason}"
         );
         worn_out.add(serving, replaced);
         Ok(End::WornOut)
     }
 
-    /// Completes when another tunnel should take the place of the one that is up, with the reason.
+    /// Completes when the tunnel should end with its streams, with the reason.
     async fn worn_out(&self, identity: &Identity, state: &AgentTunnelState) -> &'static str {
         tokio::select! {
-            () = self.renewed(identity) => "certificate renewed",
-            () = state.worn_out() => "tunnel worn out",
-            () = self.shared.placement.leaving(self.number) => {
-                "the proxy drains, was removed, or has too many tunnels"
+            () = self.renewed(identity) => {
+                "certificate renewed; another tunnel takes this one's place"
             }
+            () = state.worn_out() => "tunnel worn out; another tunnel takes this one's place",
+            leave = self.shared.placement.leaving(self.number) => match leave {
+                Leave::Proxy => {
+                    "the proxy drains, was removed, or has too many tunnels; another tunnel takes \
+                     this one's place"
+                }
+                Leave::Surplus => "bulk data needs this tunnel no longer; it ends with its streams",
+            },
         }
     }
 
@@ -288,6 +297,7 @@ impl TunnelSlot {
         &self,
         attempt: Attempt<'_>,
         connection: BufReader<Connection>,
+        socket: SocketState,
         state: AgentTunnelState,
         leave: impl Future<Output = ()> + Send + 'static,
     ) -> (watch::Receiver<Option<Met>>, Serving) {
@@ -306,10 +316,9 @@ impl TunnelSlot {
             seat,
         };
         let tunnel = self.tunnel(attempt.address, sequence);
-        let last_read = connection.get_ref().get_ref().0.last_read();
         let serving = async move {
             tunnel
-                .serve(connection, last_read, state, Arc::new(backends), leave)
+                .serve(connection, socket, state, Arc::new(backends), leave)
                 .await
         };
         (met, Box::pin(serving))

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 
 use culvert_api::HostPort;
 use culvert_daemon::{Counts, Gate, Idle};
-use culvert_tunnel::{AgentTunnelState, LiveStream, Transferred};
+use culvert_tunnel::{AgentTunnelState, LiveStream, SocketState, Transferred};
 use serde::Serialize;
 
+use crate::tunnels::demand::Counted;
 use crate::tunnels::placement::ProxyId;
 
 /// The number of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
@@ -59,6 +60,7 @@ enum TunnelState {
 #[derive(Clone, Debug)]
 pub(crate) struct LiveTunnel {
     pub(crate) state: AgentTunnelState,
+    pub(crate) socket: SocketState,
     pub(crate) proxy: ProxyId,
     pub(crate) address: HostPort,
 }
@@ -114,6 +116,17 @@ impl Tunnels {
         };
         entry.spare();
         entry
+    }
+
+    /// The tunnels to each proxy.
+    pub(super) fn counted(&self) -> BTreeMap<ProxyId, Counted> {
+        let mut counted = BTreeMap::<ProxyId, Counted>::new();
+        for up in self.lock().values().filter_map(Entry::up) {
+            let to_it = counted.entry(up.proxy.clone()).or_default();
+            to_it.up += 1;
+            to_it.busy += u8::from(up.socket.is_busy());
+        }
+        counted
     }
 
     pub(crate) fn tunnels(&self) -> Vec<TunnelView> {
@@ -317,6 +330,7 @@ fn bytes(stream: &LiveStream) -> Counts {
 #[cfg(test)]
 mod tests {
     use culvert_daemon::Readiness;
+    use culvert_tunnel::ReadAhead;
 
     use super::*;
 
@@ -334,6 +348,7 @@ mod tests {
         assert_eq!(missing(), "connection refused");
         second.up(LiveTunnel {
             state: AgentTunnelState::default(),
+            socket: ReadAhead::new(()).socket_state(),
             proxy: "instance".into(),
             address: address.clone(),
         });

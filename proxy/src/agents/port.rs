@@ -10,7 +10,7 @@ use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, NodeName, REFUSED};
 use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
-use culvert_tunnel::{Driver, LastRead, ProxyTunnel, ReadAhead, Tunnel, TunnelError};
+use culvert_tunnel::{Driver, ProxyTunnel, ReadAhead, SocketState, Tunnel, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -202,7 +202,7 @@ impl Agents {
             () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.leaving() => return Ok(AgentOutcome::Drained),
         };
-        let (tls, last_read) = handshake?;
+        let (tls, socket_state) = handshake?;
         let (_, session) = tls.get_ref();
         let certificates = session.peer_certificates().unwrap_or_default();
         let chain: Vec<_> = certificates
@@ -211,7 +211,7 @@ impl Agents {
             .collect();
         match session.alpn_protocol() {
             Some(ALPN_TUNNEL) => self
-                .tunnel(tls, last_read, &chain, client, permit)
+                .tunnel(tls, socket_state, &chain, client, permit)
                 .await
                 .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
@@ -267,20 +267,20 @@ impl Agents {
         &self,
         socket: TcpStream,
         permit: &mut HandshakePermit,
-    ) -> Result<(Tls, LastRead), AgentError> {
+    ) -> Result<(Tls, SocketState), AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         let io = ReadAhead::new(socket);
-        let last_read = io.last_read();
+        let socket_state = io.socket_state();
         let mut tls = handshake(io, self.parts.trust.server_config(), permit).await?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((Box::new(tls), last_read))
+        Ok((Box::new(tls), socket_state))
     }
 
     /// The roles are reversed here: the proxy becomes the client of the agent.
     async fn tunnel(
         &self,
         tls: Tls,
-        last_read: LastRead,
+        socket_state: SocketState,
         chain: &[CertificateDer<'static>],
         client: SocketAddr,
         mut permit: HandshakePermit,
@@ -295,7 +295,7 @@ impl Agents {
         permit.call().await?;
         let evicted = permit.evicted();
         let established = tokio::select! {
-            established = self.establish(&node, tls, last_read) => established,
+            established = self.establish(&node, tls, socket_state) => established,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
@@ -366,13 +366,13 @@ impl Agents {
         &self,
         node: &NodeName,
         tls: Tls,
-        last_read: LastRead,
+        socket_state: SocketState,
     ) -> Result<(Tunnel, Driver<Tls>), TunnelError> {
         let tunnel = ProxyTunnel {
             budget: self.parts.tunnel.budget.of(node.as_str()),
             ..self.parts.tunnel.clone()
         };
-        tunnel.establish(tls, last_read).await
+        tunnel.establish(tls, socket_state).await
     }
 
     /// Records the refusal, so that operators see why the node is offline. A client with a forged

@@ -20,8 +20,8 @@ const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
 /// Agents are told of a change within this time, at random: ten thousand messages at once would
 /// delay the streams.
 const SPREAD: Duration = Duration::from_secs(2);
-/// Tunnels above the fair share that do not matter.
-const TOLERANCE: u32 = 8;
+/// Nodes above the fair share that do not matter.
+const TOLERANCE: u32 = 4;
 
 /// The list of all proxies. Clones share it.
 #[derive(Clone)]
@@ -91,14 +91,14 @@ impl ProxyList {
         let own = Proxy {
             instance: self.own.instance.to_string(),
             addresses: self.own.addresses.clone(),
-            tunnels: self.registry.own_tunnels(),
+            nodes: self.registry.own_nodes(),
             draining: *self.agents.borrow() == AgentsGo::Elsewhere,
         };
         let peers = self.registry.peers();
         let peers = peers.iter().map(|peer| Proxy {
             instance: peer.info.instance.to_string(),
             addresses: peer.info.addresses.clone(),
-            tunnels: u32::try_from(peer.tunnels).unwrap_or(u32::MAX),
+            nodes: u32::try_from(peer.nodes).unwrap_or(u32::MAX),
             draining: peer.draining,
         });
         let mut proxies: Vec<_> = std::iter::once(own).chain(peers).collect();
@@ -112,9 +112,9 @@ impl ProxyList {
             .proxies
             .iter()
             .filter(|proxy| !proxy.draining)
-            .map(|proxy| proxy.tunnels)
+            .map(|proxy| proxy.nodes)
             .collect();
-        is_too_many(self.registry.own_tunnels(), &numbers)
+        is_too_many(self.registry.own_nodes(), &numbers)
     }
 }
 
@@ -129,7 +129,7 @@ fn keep_own_addresses(proxies: &mut [Proxy]) {
     }
 }
 
-/// Whether a proxy with `own` tunnels has clearly more than its share. Pure.
+/// Whether a proxy with `own` nodes has clearly more than its share. Pure.
 fn is_too_many(own: u32, all: &[u32]) -> bool {
     let total: u64 = all.iter().copied().map(u64::from).sum();
     let share = total / (all.len() as u64).max(1);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_has_too_many_tunnels_if_others_have_clearly_fewer() {
+    fn a_proxy_has_too_many_nodes_if_others_have_clearly_fewer() {
         assert!(is_too_many(3000, &[3000, 3000, 0]));
         assert!(!is_too_many(2200, &[2200, 2000, 1800]));
         assert!(!is_too_many(4, &[4, 0, 0]), "a few do not matter");

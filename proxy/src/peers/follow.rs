@@ -431,8 +431,8 @@ enum LinkError {
 
 async fn link(peers: &Peers, address: SocketAddr, peer: &PeerInfo) -> Result<(), LinkError> {
     let connection = dial(peers, address, ALPN_TUNNEL).await?;
-    let last_read = connection.get_ref().0.last_read();
-    let (tunnel, driver) = peers.link(peer).establish(connection, last_read).await?;
+    let socket_state = connection.get_ref().0.socket_state();
+    let (tunnel, driver) = peers.link(peer).establish(connection, socket_state).await?;
     let mut driven = pin!(driver.run());
     let request = DescribeRequest {
         version: VERSION.to_owned(),

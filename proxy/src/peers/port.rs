@@ -9,7 +9,8 @@ use culvert_api::{ALPN_PEER, ALPN_TUNNEL};
 use culvert_daemon::{LogBudget, VERSION, Worker, chain};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, LastRead, ReadAhead, STREAMS_IN_LIFE, TunnelError,
+    AgentTunnel, AgentTunnelState, PEER_KEEPALIVE, ReadAhead, STREAMS_IN_LIFE, SocketState,
+    TunnelError,
 };
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -121,7 +122,7 @@ impl PeerPort {
             .inspect_err(|_| say_busy(&socket))?;
         culvert_tunnel::tune(&socket).map_err(PeerError::Socket)?;
         let io = ReadAhead::new(socket);
-        let last_read = io.last_read();
+        let socket_state = io.socket_state();
         let config = self.peers.trust.peer_server_config()?;
         let evicted = permit.evicted();
         let mut tls = tokio::select! {
@@ -132,7 +133,7 @@ impl PeerPort {
         drop(permit);
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         match tls.get_ref().1.alpn_protocol() {
-            Some(ALPN_TUNNEL) => self.streams(tls, last_read, client).await,
+            Some(ALPN_TUNNEL) => self.streams(tls, socket_state, client).await,
             Some(ALPN_PEER) => self.watch(tls).await,
             _ => Err(PeerError::NoProtocol),
         }
@@ -142,7 +143,7 @@ impl PeerPort {
     async fn streams(
         &self,
         tls: Tls,
-        last_read: LastRead,
+        socket_state: SocketState,
         client: SocketAddr,
     ) -> Result<(), PeerError> {
         let peers = &self.peers;
@@ -154,12 +155,13 @@ impl PeerPort {
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: peers.own.instance.to_string(),
+                keepalive_seconds: PEER_KEEPALIVE,
                 ..DescribeResponse::default()
             },
         };
         let backends = Arc::new(PeerBackends::new(peers.clone(), client));
         let state = AgentTunnelState::default();
-        let served = tunnel.serve(tls, last_read, state, backends, self.drained());
+        let served = tunnel.serve(tls, socket_state, state, backends, self.drained());
         Box::pin(served).await.map_err(PeerError::Streams)
     }
 

@@ -26,8 +26,9 @@ use crate::streams::history::History;
 use crate::streams::rank::Rank;
 pub(crate) use peers::PeerRegistration;
 
-/// Tunnels of one node at this proxy. A further one closes the oldest.
-const TUNNELS_PER_NODE: usize = 32;
+/// Tunnels of one node at this proxy. A further one closes another. An agent has 32 at most
+/// (`--tunnels` and `--extra-tunnels`), and twice as many while it renews its certificate.
+const TUNNELS_PER_NODE: usize = 64;
 /// Longest wait for an agent that is asked again.
 const DESCRIBE_TIME: Duration = Duration::from_secs(2);
 /// How often links to peers are counted while they are waited for.
@@ -260,8 +261,9 @@ impl Registry {
             .filter(|tunnel| !tunnel.close.is_cancelled())
             .collect();
         if open.len() >= TUNNELS_PER_NODE {
-            // The oldest one is closed. An agent needs only a few, and replaces those that it lost.
-            open[0].close.cancel();
+            // The oldest one that nobody misses, or else the oldest. Agents replace what they lost.
+            let unused = open.iter().find(|tunnel| tunnel.tunnel.streams() == 0);
+            unused.unwrap_or(&open[0]).close.cancel();
         }
         tunnels.push(registered.clone());
         // The lock is held, so that the directory gets all changes of a node in their order.
@@ -274,8 +276,9 @@ impl Registry {
         }
     }
 
-    /// The ways to the node in the order in which a new stream tries them: tunnels here, then peers,
-    /// then what is superseded or worn out, and last what is silent.
+    /// The ways to the node in the order in which a new stream tries them: tunnels here, those that
+    /// are not busy first, then peers, then what is superseded, worn out or ending, and last what is
+    /// silent.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Candidate> {
         let (tunnels, peers, ranks) = {
             let state = self.lock();
@@ -288,6 +291,7 @@ impl Registry {
         };
         let is_last = |tunnel: &Registered| {
             tunnel.tunnel.is_worn_out()
+                || !tunnel.tunnel.takes_streams()
                 || tunnels.iter().any(|other| other.supersedes(tunnel))
                 || ranks.iter().any(|other| other.supersedes(&tunnel.rank))
         };
@@ -300,7 +304,12 @@ impl Registry {
             // A stream of another proxy is on a thread already: two would wake each other.
             let is_away = !tunnel.worker.is_current();
             (
-                (order, is_away, tunnel.tunnel.streams()),
+                (
+                    order,
+                    tunnel.tunnel.is_busy(),
+                    is_away,
+                    tunnel.tunnel.streams(),
+                ),
                 Candidate::Agent(tunnel.clone()),
             )
         });
@@ -311,7 +320,7 @@ impl Registry {
                 ranks.iter().all(is_superseded),
                 true,
             );
-            ((order, true, place), Candidate::Peer(link))
+            ((order, false, true, place), Candidate::Peer(link))
         });
         let mut all: Vec<_> = here.chain(elsewhere).collect();
         all.sort_by_key(|(order, _)| *order);
@@ -408,6 +417,8 @@ impl Drop for Registration {
 #[cfg(test)]
 mod tests {
     use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, ReadAhead};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+    use tokio_util::task::TaskTracker;
 
     use super::*;
 
@@ -416,20 +427,32 @@ mod tests {
     }
 
     async fn tunnel_for(streams_in_life: u32) -> Tunnel {
-        let (near, _far) = tokio::io::duplex(1 << 10);
-        let io = ReadAhead::new(near);
-        let last_read = io.last_read();
-        ProxyTunnel {
+        let (near, far) = tokio::io::duplex(1 << 10);
+        tunnel_over(ReadAhead::new(near), far, streams_in_life).await
+    }
+
+    /// A tunnel to `far`, which stays open.
+    async fn tunnel_over(
+        io: ReadAhead<DuplexStream>,
+        far: DuplexStream,
+        streams_in_life: u32,
+    ) -> Tunnel {
+        let socket_state = io.socket_state();
+        let (tunnel, driver) = ProxyTunnel {
             far_end: FarEnd::Agent,
             stream_window: 1 << 20,
             max_streams: 8,
             streams_in_life,
             budget: Budget::new(1 << 20),
         }
-        .establish(io, last_read)
+        .establish(io, socket_state)
         .await
-        .unwrap()
-        .0
+        .unwrap();
+        TaskTracker::new().spawn(async move {
+            let _far = far;
+            driver.run().await
+        });
+        tunnel
     }
 
     async fn register(registry: &Registry, instance: &str, slot: &str) -> Registration {
@@ -504,6 +527,49 @@ mod tests {
         );
         let _restarted = register(&registry, "run-2", "0").await;
         assert_eq!(order(&registry)[0], 4, "all of the earlier run may be");
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_that_its_agent_ends_is_tried_last() {
+        const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+        const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0];
+        let (near, mut far) = tokio::io::duplex(1 << 10);
+        far.write_all(&[&SETTINGS[..], &GOAWAY].concat())
+            .await
+            .unwrap();
+        let ending = tunnel_over(ReadAhead::new(near), far, 1 << 29).await;
+        let (_state, registry) = registry();
+        let agent = "10.0.3.7:40000".parse().unwrap();
+        let slot = |slot: &str| DescribeResponse {
+            slot: slot.into(),
+            ..Default::default()
+        };
+        let _other = registry.register(node(), tunnel().await, slot("1"), agent);
+        let _ending = registry.register(node(), ending.clone(), slot("0"), agent);
+        let _free = registry.register(node(), tunnel().await, slot("2"), agent);
+        while ending.takes_streams() {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(order(&registry), [1, 3, 2]);
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_that_bulk_keeps_busy_is_tried_after_one_that_is_free() {
+        let (near, mut far) = tokio::io::duplex(64 << 10);
+        let mut io = ReadAhead::new(near);
+        far.write_all(&[7; 64 << 10]).await.unwrap();
+        io.read_exact(&mut [0; 64 << 10]).await.unwrap();
+        let busy = tunnel_over(io, far, 1 << 29).await;
+        let (_state, registry) = registry();
+        let agent = "10.0.3.7:40000".parse().unwrap();
+        let slot = |slot: &str| DescribeResponse {
+            slot: slot.into(),
+            ..Default::default()
+        };
+        let _busy = registry.register(node(), busy, slot("0"), agent);
+        assert_eq!(order(&registry), [1], "better than none");
+        let _free = registry.register(node(), tunnel().await, slot("1"), agent);
+        assert_eq!(order(&registry), [2, 1]);
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 
 use crate::budget::Budget;
 use crate::frame;
+use crate::send_queue::FRAME_FIRST;
 
 /// Most unsent bytes of one tunnel: the queues of 64 streams.
 const TUNNEL_MAX: usize = 16 << 20;
@@ -21,13 +22,26 @@ const TUNNEL_MIN: usize = 64 << 10;
 const FRAME_COST: usize = 256;
 
 /// The unsent data of one tunnel.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Outbox {
     /// Memory of unsent frames.
     unsent: AtomicUsize,
     /// Streams that wait for capacity.
     waiting: AtomicUsize,
     capacity: Notify,
+    /// The largest frame that streams make.
+    frame_limit: AtomicUsize,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        Self {
+            unsent: AtomicUsize::default(),
+            waiting: AtomicUsize::default(),
+            capacity: Notify::default(),
+            frame_limit: AtomicUsize::new(FRAME_FIRST as usize),
+        }
+    }
 }
 
 impl Budget {
@@ -51,6 +65,17 @@ impl Budget {
         }
         // One stream is woken at a time, and it may find nothing to send: wake the next one too.
         outbox.capacity.notify_one();
+    }
+
+    /// The largest frame that this tunnel's streams should make, in bytes.
+    pub(crate) fn frame_limit(&self) -> usize {
+        self.unsent().0.frame_limit.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub(crate) fn limit_frames(&self, bytes: u32) {
+        let frame_limit = &self.unsent().0.frame_limit;
+        frame_limit.store(bytes as usize, Ordering::Relaxed);
     }
 
     fn takes(&self, cost: usize) {

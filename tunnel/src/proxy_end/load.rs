@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::http2::Keepalive;
-use crate::io::LastRead;
 
 /// Counts of a tunnel's streams.
 #[derive(Debug)]
@@ -15,25 +14,23 @@ pub(super) struct Load {
     pub(super) opened: AtomicU32,
     /// Streams that this end ended while nothing arrived from the agent.
     pub(super) given_up_in_silence: AtomicU32,
-    last_read: LastRead,
     pub(super) keepalive: Keepalive,
 }
 
 impl Load {
-    pub(super) fn new(last_read: LastRead, keepalive: Keepalive) -> Self {
+    pub(super) fn new(keepalive: Keepalive) -> Self {
         let (active, opened, given_up_in_silence) =
             (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
         Self {
             active,
             opened,
             given_up_in_silence,
-            last_read,
             keepalive,
         }
     }
 
     pub(super) fn is_silent(&self) -> bool {
-        self.last_read.at().elapsed() > self.keepalive.silent_after()
+        self.keepalive.is_silent()
     }
 }
 

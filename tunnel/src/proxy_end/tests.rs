@@ -10,8 +10,8 @@ const RELAY_MAX: usize = 672;
 const OPEN_MAX: usize = 1152;
 
 async fn load() -> Arc<Load> {
-    let last_read = crate::ReadAhead::new(tokio::io::empty()).last_read();
-    Arc::new(Load::new(last_read, Keepalive::of(0)))
+    let socket_state = crate::ReadAhead::new(tokio::io::empty()).socket_state();
+    Arc::new(Load::new(Keepalive::of(0, socket_state)))
 }
 
 #[tokio::test(start_paused = true)]
@@ -20,6 +20,10 @@ async fn clients_that_give_up_count_against_a_tunnel_only_while_its_link_is_cut(
     let given_up = || load.given_up_in_silence.load(Ordering::Relaxed);
     drop(StreamPermit::take(&load, 1).unwrap());
     assert_eq!(given_up(), 0);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    load.keepalive.pinged();
+    drop(StreamPermit::take(&load, 1).unwrap());
+    assert_eq!(given_up(), 0, "the ping may be answered");
     tokio::time::advance(Duration::from_secs(10)).await;
     drop(StreamPermit::take(&load, 1).unwrap());
     assert_eq!(given_up(), 1);

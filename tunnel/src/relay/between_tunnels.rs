@@ -37,7 +37,7 @@ pub(crate) async fn between_tunnels(
             // Boxed to keep idle streams small.
             Box::pin(stalled(incoming, send, budget)).await?;
         } else {
-            let piece = incoming.take(send.capacity())?;
+            let piece = incoming.take(send.capacity().min(budget.frame_limit()))?;
             meter.add(piece.len());
             send.send_data(Payload::forwarded(piece, budget), false)?;
         }

@@ -42,7 +42,9 @@ pub(super) async fn into_tunnel(
             // Boxed to keep idle streams small.
             Box::pin(outbox_capacity(socket, send, budget)).await?;
         }
-        let wanted = capacity(socket, send, size + HEADER_MAX).await? - HEADER_MAX;
+        let limit = budget.frame_limit() - HEADER_MAX;
+        let wanted = size.min(limit) + HEADER_MAX;
+        let wanted = capacity(socket, send, wanted).await? - HEADER_MAX;
         let mut buffer = BytesMut::with_capacity(wanted + HEADER_MAX);
         buffer.put_bytes(0, HEADER_MAX);
         match socket.try_read(&mut (&mut buffer).limit(wanted)) {

@@ -6,9 +6,10 @@ use bytes::Bytes;
 use h2::RecvStream;
 use http::HeaderMap;
 use tokio::sync::futures::OwnedNotified;
+use tokio::time::timeout;
 
-use super::RelayError;
 use super::backlog::Backlog;
+use super::{DELIVERY_TIMEOUT, RelayError};
 use crate::budget::{Budget, Share, SocketPeer};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
@@ -41,8 +42,28 @@ pub(super) async fn out_of_tunnel(
             Err(error) => return Err(RelayError::Socket(error)),
         }
     }
-    incoming.end(role).await?;
+    if role == Role::Proxy {
+        // Boxed to keep idle streams small.
+        Box::pin(ended_in_order(incoming, socket)).await?;
+    }
     socket.shutdown_write().map_err(RelayError::Socket)
+}
+
+/// Checks that the backend's connection ended in order, and was not reset. A reset waits until the
+/// client has acknowledged what came before it, for some seconds: it drops what the kernel has not
+/// sent yet.
+async fn ended_in_order(incoming: &mut Incoming, socket: &Socket) -> Result<(), RelayError> {
+    let ended = incoming.trailers().await.and_then(|trailers| {
+        if grpc::is_ok(&trailers) {
+            Ok(())
+        } else {
+            Err(RelayError::Aborted)
+        }
+    });
+    if ended.is_err() {
+        timeout(DELIVERY_TIMEOUT, socket.acknowledged()).await.ok();
+    }
+    ended
 }
 
 /// Waits until a stalled socket takes bytes again, or more arrive for it.
@@ -218,18 +239,6 @@ impl Incoming {
     fn moves(&mut self, taken: usize) -> Result<(), RelayError> {
         self.share.moves(taken, self.backlog.held());
         self.release(taken)
-    }
-
-    /// Checks that the other side's connection ended in order, and was not reset.
-    async fn end(&mut self, role: Role) -> Result<(), RelayError> {
-        if role == Role::Agent {
-            return Ok(());
-        }
-        if grpc::is_ok(&self.trailers().await?) {
-            Ok(())
-        } else {
-            Err(RelayError::Aborted)
-        }
     }
 
     /// Reads and drops the rest.

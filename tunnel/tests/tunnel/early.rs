@@ -147,7 +147,7 @@ impl ByHand {
         let mut ends = JoinSet::new();
         ends.spawn(async move {
             let io = ReadAhead::new(agent_socket);
-            let last_read = io.last_read();
+            let socket_state = io.socket_state();
             let (stream_window, max_streams, streams_in_life) = (256 << 10, 8, 1 << 29);
             let describe = Default::default();
             let end = AgentTunnel {
@@ -160,7 +160,7 @@ impl ByHand {
             let backends = Arc::<Loopback>::default();
             end.serve(
                 io,
-                last_read,
+                socket_state,
                 AgentTunnelState::default(),
                 backends,
                 std::future::pending(),

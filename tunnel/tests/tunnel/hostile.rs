@@ -119,7 +119,7 @@ impl AgentByHand {
             }
         });
         let io = ReadAhead::new(proxy_socket);
-        let last_read = io.last_read();
+        let socket_state = io.socket_state();
         let settings = ProxyTunnel {
             far_end: FarEnd::Agent,
             stream_window: 256 << 10,
@@ -127,7 +127,7 @@ impl AgentByHand {
             streams_in_life: 1 << 29,
             budget,
         };
-        let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+        let (tunnel, driver) = settings.establish(io, socket_state).await.unwrap();
         ends.spawn(async move {
             driver.run().await.ok();
         });
@@ -241,7 +241,7 @@ const CARRIED: u32 = 25_000;
 async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() {
     let (mut agent, proxy_socket) = socket_pair().await;
     let io = ReadAhead::new(proxy_socket);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let budget = Budget::new(1 << 20);
     let settings = ProxyTunnel {
         far_end: FarEnd::Agent,
@@ -250,7 +250,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
         streams_in_life: 1 << 29,
         budget,
     };
-    let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = settings.establish(io, socket_state).await.unwrap();
     let mut ends = JoinSet::new();
     ends.spawn(driver.run());
     agent.read_exact(&mut [0; 24]).await.unwrap();

@@ -25,7 +25,7 @@ async fn through_second_proxy(mut pair: Pair, stream_window: u32) -> Pair {
     let backends = Arc::new(SecondProxy(pair.tunnel.clone()));
     pair.ends.spawn(async move {
         let io = ReadAhead::new(second_socket);
-        let last_read = io.last_read();
+        let socket_state = io.socket_state();
         let end = AgentTunnel {
             stream_window,
             max_streams: 64,
@@ -34,11 +34,17 @@ async fn through_second_proxy(mut pair: Pair, stream_window: u32) -> Pair {
             describe: DescribeResponse::default(),
         };
         let never = std::future::pending();
-        end.serve(io, last_read, AgentTunnelState::default(), backends, never)
-            .await
+        end.serve(
+            io,
+            socket_state,
+            AgentTunnelState::default(),
+            backends,
+            never,
+        )
+        .await
     });
     let io = ReadAhead::new(first_socket);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let settings = ProxyTunnel {
         far_end: FarEnd::Proxy,
         stream_window,
@@ -46,7 +52,7 @@ async fn through_second_proxy(mut pair: Pair, stream_window: u32) -> Pair {
         streams_in_life: 1 << 29,
         budget: Budget::new(64 << 20),
     };
-    let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = settings.establish(io, socket_state).await.unwrap();
     pair.ends.spawn(driver.run());
     pair.tunnel = tunnel;
     pair

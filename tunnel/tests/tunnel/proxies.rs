@@ -9,7 +9,7 @@ fn proxy(instance: &str) -> Proxy {
     Proxy {
         instance: instance.to_owned(),
         addresses: vec!["proxy.example:7400".to_owned()],
-        tunnels: 3,
+        nodes: 3,
         draining: true,
     }
 }
@@ -65,7 +65,7 @@ async fn an_older_agent_that_does_not_know_the_call_is_no_error() {
         }
     });
     let io = ReadAhead::new(proxy_socket);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let (tunnel, driver) = ProxyTunnel {
         far_end: FarEnd::Agent,
         stream_window: 1 << 20,
@@ -73,7 +73,7 @@ async fn an_older_agent_that_does_not_know_the_call_is_no_error() {
         streams_in_life: 1 << 29,
         budget: Budget::new(1 << 20),
     }
-    .establish(io, last_read)
+    .establish(io, socket_state)
     .await
     .unwrap();
     tasks.spawn(async move { driver.run().await.unwrap() });

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use culvert_tunnel::TunnelSocket;
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadHalf, WriteHalf, split};
 use tokio::time::sleep;
 
@@ -49,7 +50,7 @@ async fn silent(keepalive_seconds: u32) -> Silent {
     let mut ends = JoinSet::new();
     ends.spawn(serve(near, keepalive_seconds));
     let io = ReadAhead::new(far);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let budget = Budget::new(1 << 20);
     let settings = ProxyTunnel {
         far_end: FarEnd::Agent,
@@ -58,7 +59,7 @@ async fn silent(keepalive_seconds: u32) -> Silent {
         streams_in_life: 1 << 29,
         budget,
     };
-    let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+    let (tunnel, driver) = settings.establish(io, socket_state).await.unwrap();
     ends.spawn(driver.run());
     tunnel.describe(&DescribeRequest::default()).await.unwrap();
     Silent {
@@ -72,11 +73,11 @@ async fn silent(keepalive_seconds: u32) -> Silent {
 }
 
 async fn serve(
-    io: impl AsyncRead + AsyncWrite + Unpin,
+    io: impl AsyncRead + AsyncWrite + TunnelSocket + Unpin,
     keepalive_seconds: u32,
 ) -> Result<(), TunnelError> {
     let io = ReadAhead::new(io);
-    let last_read = io.last_read();
+    let socket_state = io.socket_state();
     let describe = DescribeResponse {
         keepalive_seconds,
         ..Default::default()
@@ -92,7 +93,7 @@ async fn serve(
     let state = AgentTunnelState::default();
     end.serve(
         io,
-        last_read,
+        socket_state,
         state,
         Arc::<Loopback>::default(),
         std::future::pending(),
@@ -135,7 +136,7 @@ impl Silent {
 
 #[tokio::test(start_paused = true)]
 async fn an_idle_tunnel_is_pinged_by_one_end_as_often_as_the_agent_chose() {
-    for (keepalive, expected) in [(0, 100), (6, 100), (60, 10), (300, 2)] {
+    for (keepalive, expected) in [(0, 24), (6, 100), (60, 10), (300, 2)] {
         let idle = silent(keepalive).await;
         let (by_proxy, by_agent) = idle.pings();
         sleep(Duration::from_secs(605)).await;
@@ -164,8 +165,8 @@ async fn where_bytes_flow_nobody_pings() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn both_ends_notice_that_the_other_is_dead_within_three_times_the_keepalive() {
-    for (keepalive, least, most) in [(0, 12, 20), (60, 120, 181)] {
+async fn both_ends_notice_that_the_other_is_dead_12_s_after_the_keepalive() {
+    for (keepalive, least, most) in [(0, 36, 38), (6, 17, 19), (60, 71, 73)] {
         let mut tunnel = silent(keepalive).await;
         let cut_at = tokio::time::Instant::now();
         tunnel.cut.store(true, Ordering::Relaxed);
@@ -182,4 +183,29 @@ async fn both_ends_notice_that_the_other_is_dead_within_three_times_the_keepaliv
             );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_tunnel_that_is_used_is_avoided_3_s_later_and_dead_12_s_later() {
+    let mut tunnel = silent(60).await;
+    sleep(Duration::from_secs(10)).await;
+    tunnel.cut.store(true, Ordering::Relaxed);
+    let used_at = tokio::time::Instant::now();
+    let request = DescribeRequest::default();
+    let used = tunnel.tunnel.describe(&request);
+    let ended = async {
+        sleep(Duration::from_millis(2900)).await;
+        assert!(!tunnel.tunnel.is_silent());
+        sleep(Duration::from_millis(200)).await;
+        assert!(tunnel.tunnel.is_silent());
+        tunnel.ends.join_next().await.unwrap().unwrap()
+    };
+    let (used, ended) = tokio::join!(used, ended);
+    assert!(used.is_err());
+    assert!(
+        matches!(ended, Err(TunnelError::PeerSilent(_))),
+        "{ended:?}"
+    );
+    let noticed = used_at.elapsed().as_secs();
+    assert!((12..=13).contains(&noticed), "after {noticed} s");
 }

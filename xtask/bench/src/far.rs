@@ -6,7 +6,7 @@ mod work;
 mod world;
 
 pub(super) use work::{Work, jobs};
-pub(super) use world::World;
+pub(super) use world::{Settings, World};
 
 /// What `--only` calls all jobs over these links.
 pub(super) const NAME: &str = "far";
@@ -14,9 +14,13 @@ pub(super) const NAME: &str = "far";
 /// The links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Link {
+    /// Nearer, fast, and without loss.
+    Rtt20,
     /// Far, fast, and without loss.
     Rtt80,
-    /// One packet of a hundred is lost, independently of the others.
+    /// One packet of a thousand is lost, independently of the others.
+    Loss01,
+    /// One packet of a hundred is lost, likewise.
     Loss1,
     /// As many are lost, in bursts.
     Bursts1,
@@ -27,8 +31,10 @@ pub(super) enum Link {
 }
 
 impl Link {
-    pub(super) const ALL: [Self; 5] = [
+    pub(super) const ALL: [Self; 7] = [
+        Self::Rtt20,
         Self::Rtt80,
+        Self::Loss01,
         Self::Loss1,
         Self::Bursts1,
         Self::Up10m,
@@ -38,7 +44,9 @@ impl Link {
     /// The end of its rows' names.
     pub(super) fn suffix(self) -> &'static str {
         match self {
+            Self::Rtt20 => "_rtt20",
             Self::Rtt80 => "_rtt80",
+            Self::Loss01 => "_loss0.1_rtt50",
             Self::Loss1 => "_loss1_rtt50",
             Self::Bursts1 => "_bursts1_rtt50",
             Self::Up10m => "_up10m",
@@ -49,8 +57,9 @@ impl Link {
     /// Milliseconds of a round trip.
     pub(super) fn round_trip(self) -> u16 {
         match self {
+            Self::Rtt20 => 20,
             Self::Rtt80 => 80,
-            Self::Loss1 | Self::Bursts1 => 50,
+            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 50,
             Self::Up10m | Self::Up2m => 40,
         }
     }
@@ -58,7 +67,7 @@ impl Link {
     /// Bits per second from the edge to the cloud.
     fn up(self) -> u64 {
         match self {
-            Self::Rtt80 | Self::Loss1 | Self::Bursts1 => DOWN,
+            Self::Rtt20 | Self::Rtt80 | Self::Loss01 | Self::Loss1 | Self::Bursts1 => DOWN,
             Self::Up10m => 10_000_000,
             Self::Up2m => 2_000_000,
         }
@@ -68,8 +77,9 @@ impl Link {
     /// of 2 Mbit/s.
     fn queue(self) -> u64 {
         match self {
+            Self::Rtt20 => 125_000,
             Self::Rtt80 => 500_000,
-            Self::Loss1 | Self::Bursts1 => 312_500,
+            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 312_500,
             Self::Up10m | Self::Up2m => 50_000,
         }
     }
@@ -77,7 +87,8 @@ impl Link {
     /// The loss, as arguments of the worker.
     fn loss(self) -> &'static [&'static str] {
         match self {
-            Self::Rtt80 | Self::Up10m | Self::Up2m => &[],
+            Self::Rtt20 | Self::Rtt80 | Self::Up10m | Self::Up2m => &[],
+            Self::Loss01 => &["--loss=0.001"],
             Self::Loss1 => &["--loss=0.01"],
             Self::Bursts1 => &["--loss=0.01", "--bursts=4"],
         }

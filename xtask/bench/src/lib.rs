@@ -50,6 +50,15 @@ pub struct Args {
     /// Print the names of all rows, and measure nothing
     #[arg(long)]
     list: bool,
+    /// TCP congestion control over links of packets: edge machines have `cubic`, some servers `bbr`
+    #[arg(long, value_name = "NAME", default_value = "cubic")]
+    congestion: String,
+    /// Tunnels of the agent over links of packets
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    tunnels: u8,
+    /// Measure the programs of this folder, such as those of another commit, and build nothing
+    #[arg(long, value_name = "DIR", conflicts_with = "dev")]
+    programs: Option<PathBuf>,
     /// Measure programs built without optimisation, which only tells whether the bench works
     #[arg(long)]
     dev: bool,
@@ -94,16 +103,20 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         workspace::is_root(),
         "the bench makes network namespaces and loads eBPF programs: run it as root"
     );
-    prepare()?;
-    let programs = build(
-        &[
+    let programs = if let Some(folder) = &args.programs {
+        folder
+            .canonicalize()
+            .with_context(|| format!("read {}", folder.display()))?
+    } else {
+        prepare()?;
+        let programs = [
             "culvert-proxy",
             "culvert-agent",
             "culvert-redirector",
             "culvert-bench",
-        ],
-        args.dev,
-    )?;
+        ];
+        build(&programs, args.dev)?
+    };
     let started = Instant::now();
     let report = measure(&programs, &jobs, args)?;
     println!("\n{}", report.table());
@@ -142,7 +155,13 @@ fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Repo
             if over.is_empty() {
                 continue;
             }
-            let mut world = far::World::start(&lab, programs, link, round)?;
+            let over_it = far::Settings {
+                link,
+                congestion: &args.congestion,
+                tunnels: args.tunnels,
+                seed: round,
+            };
+            let mut world = far::World::start(&lab, programs, &over_it)?;
             measure_each(&over, &mut report, |job, path| {
                 world.check()?;
                 Ok(world.run(job, path, pace))

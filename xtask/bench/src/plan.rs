@@ -382,6 +382,9 @@ mod tests {
             "bulk_up_8_by_peer",
             "scrape_300k_kept_rtt80",
             "ping_p99_under_bulk_up2m",
+            "ping_p99_late_under_bulk_up2m",
+            "scrape_50k_new_rtt20",
+            "bulk_up_8_loss0.1_rtt50",
             "ping_p99_16_loss1_rtt50",
         ] {
             assert!(
@@ -401,7 +404,7 @@ mod tests {
         );
         assert_eq!(count("far"), far::jobs().len());
         assert_eq!(count("scrape_300k_new_rtt80"), 1);
-        assert_eq!(count("rtt20"), 11, "all whose names contain it");
+        assert_eq!(count("rtt20"), 15, "all whose names contain it");
         assert_eq!(count("nothing"), 0);
         assert_eq!(chosen(&[]).len(), jobs().len());
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
 
-use crate::cluster::{CLOUDS, EDGES};
+use crate::cluster::EDGES;
 use crate::world::World;
 use crate::{balancer, images, logs};
 
@@ -21,24 +21,43 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "nodes are labelled and the manifests applied; every pod becomes ready",
         |world| {
-            label(world, &CLOUDS, "node-role.kubernetes.io/control-plane=")?;
-            label(
-                world,
-                &EDGES,
-                "node-restriction.kubernetes.io/culvert-edge=",
-            )?;
-            for node in CLOUDS {
-                name_cgroup(world, node)?;
-            }
-            balancer::start(world)?;
+            prepare_nodes(world)?;
             world.apply_overlay("e2e")?;
-            PROGRAMS
-                .into_iter()
-                .try_for_each(|program| world.wait_for_rollout(program))
+            wait_for_rollouts(world)
         },
     )?;
     wait_for_tunnels(world)?;
     logs::prove(world, "edge-1")?;
+    check(world)
+}
+
+/// Labels the nodes, and makes what the overlay `e2e` expects of them.
+pub(super) fn prepare_nodes(world: &World) -> Result<()> {
+    label(
+        world,
+        &world.clouds,
+        "node-role.kubernetes.io/control-plane=",
+    )?;
+    label(
+        world,
+        &EDGES,
+        "node-restriction.kubernetes.io/culvert-edge=",
+    )?;
+    for node in &world.clouds {
+        name_cgroup(world, node)?;
+    }
+    balancer::start(world)
+}
+
+/// Waits until all pods of Culvert are ready.
+pub(super) fn wait_for_rollouts(world: &World) -> Result<()> {
+    PROGRAMS
+        .into_iter()
+        .try_for_each(|program| world.wait_for_rollout(program))
+}
+
+/// States that the cluster has no fault that `check` knows.
+pub(super) fn check(world: &mut World) -> Result<()> {
     world.claim(
         "culvert-proxy check finds nothing wrong on any cloud node",
         |world| {

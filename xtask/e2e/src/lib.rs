@@ -8,6 +8,7 @@
 
 mod balancer;
 mod before;
+mod chart;
 mod cluster;
 mod command;
 mod controllers;
@@ -67,7 +68,7 @@ pub struct Args {
 type Step = (&'static str, fn(&mut World) -> Result<()>);
 
 /// The order matters: later steps restart and remove what earlier ones use.
-const STEPS: [Step; 23] = [
+const STEPS: [Step; 24] = [
     ("before", before::run),
     (INSTALL, install::run),
     ("top", top::run),
@@ -90,13 +91,16 @@ const STEPS: [Step; 23] = [
     ("variants", variants::run),
     ("rbac", rbac::run),
     ("uninstall", uninstall::run),
+    (CHART, chart::run),
     (MIGRATE, migrate::run),
 ];
 
-/// The step that every later one needs, but for the last.
+/// The step that every later one needs, but for those of [`OTHER_WAYS`].
 const INSTALL: &str = "install";
-/// The step that installs Culvert in another way.
+const CHART: &str = "chart";
 const MIGRATE: &str = "migrate";
+/// The last steps, which install Culvert in other ways.
+const OTHER_WAYS: [&str; 2] = [CHART, MIGRATE];
 
 /// Runs the steps. `prepare` must create the images of the three programs.
 ///
@@ -162,12 +166,13 @@ fn chosen(only: &[String]) -> Result<Vec<Step>> {
             names.join(", ")
         );
     }
+    let in_other_way = |name: &String| OTHER_WAYS.contains(&name.as_str());
     // The RBAC step compares requests that these steps cause.
     let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
         &[INSTALL, "healing", "egress"]
-    } else if only.iter().all(|name| name == MIGRATE) {
+    } else if only.iter().all(in_other_way) {
         &[]
-    } else if only.iter().any(|name| name == MIGRATE) {
+    } else if only.iter().any(in_other_way) {
         &[INSTALL, "uninstall"]
     } else {
         &[INSTALL]
@@ -197,6 +202,7 @@ mod tests {
             steps.iter().map(|(name, _)| *name).collect()
         };
         assert_eq!(names(&[MIGRATE]), [MIGRATE]);
+        assert_eq!(names(&OTHER_WAYS), OTHER_WAYS);
         assert_eq!(
             names(&[MIGRATE, "logs"]),
             [INSTALL, "logs", "uninstall", MIGRATE]

@@ -10,7 +10,7 @@ use crate::reacher::{self, READYZ, Reacher};
 use crate::world::World;
 use crate::{install, names, proxies};
 
-/// Peers notice a silent one after 8 s and forget it 15 s later. Agents notice within 18 s and set
+/// Peers notice a silent one after 8 s and forget it 15 s later. Agents notice within 39 s and set
 /// up other tunnels. The balancer goes on sending them to the lost node too.
 const NOTICED: Duration = Duration::from_secs(120);
 /// Seconds without a failure after which all is well again.

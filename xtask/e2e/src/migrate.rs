@@ -10,8 +10,8 @@ use serde_json::json;
 
 use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
-use crate::world::{CULVERT, EDGE_1_ADDRESS, World};
-use crate::{install, logs, names};
+use crate::world::{EDGE_1_ADDRESS, World};
+use crate::{install, logs, names, uninstall};
 
 /// YurtTunnel's objects as its manifests make them, with the address of an example.
 const OBJECTS: &str = "proxy/tests/predecessors/yurttunnel.yaml";
@@ -19,8 +19,6 @@ const EXAMPLE: &str = "198.51.100.7";
 /// A port of `http-proxy-ports` there, and one of `localhost-proxy-ports`.
 const HTTP_PORT: u16 = 9051;
 const LOCALHOST_PORT: u16 = 10266;
-/// Kubernetes takes a minute to forget a namespace.
-const FORGOTTEN: Duration = Duration::from_secs(180);
 /// Time for a server to start, and for a new port to be steered.
 const SOON: Duration = Duration::from_secs(40);
 
@@ -53,9 +51,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         |world| {
             run_commands(world, &printed, "# Before:")?;
             apply(world, &printed)?;
-            install::PROGRAMS
-                .into_iter()
-                .try_for_each(|program| world.wait_for_rollout(program))
+            install::wait_for_rollouts(world)
         },
     )?;
     install::wait_for_tunnels(world)?;
@@ -81,14 +77,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 
 /// Makes what a cluster with YurtTunnel has.
 fn before(world: &World) -> Result<()> {
-    wait::until("the namespace of Culvert is gone", FORGOTTEN, || {
-        let line = ["get", "namespace", CULVERT, "--ignore-not-found"];
-        let said = world
-            .cluster
-            .ask(&[&line[..], &["--output", "name"]].concat())?;
-        ensure!(said.is_empty(), "{said}");
-        Ok(())
-    })?;
+    uninstall::forgotten(world)?;
     install::label(
         world,
         &EDGES,

@@ -266,8 +266,6 @@ fn as_before(world: &World) -> Result<()> {
     ports::set(world, &json!({"ports": null}))?;
     world.culvert(&["delete", "service", "culvert-edge"])?;
     world.apply_overlay("e2e")?;
-    install::PROGRAMS
-        .into_iter()
-        .try_for_each(|program| world.wait_for_rollout(program))?;
+    install::wait_for_rollouts(world)?;
     uninstall::everything_there(world)
 }

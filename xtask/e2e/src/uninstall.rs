@@ -1,14 +1,16 @@
-//! The last step: the uninstall overlay leaves nothing in the kernel of a cloud node.
+//! The uninstall overlay leaves nothing in the kernel of a cloud node.
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_lab::{wait, workspace};
 
-use crate::world::World;
+use crate::world::{CULVERT, World};
 
 /// Time for pods to end gracefully.
 const DELETED: Duration = Duration::from_secs(120);
+/// Kubernetes takes a minute to forget a namespace.
+const FORGOTTEN: Duration = Duration::from_secs(180);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -36,11 +38,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                 ];
                 world.cluster.ask(&[&delete[..], &[&overlay]].concat())?;
             }
-            wait::until("no pod is left", DELETED, || {
-                let pods = world.culvert(&["get", "pods", "--output", "name"])?;
-                ensure!(pods.is_empty(), "{pods}");
-                Ok(())
-            })?;
+            no_pods(world)?;
             nothing_left(world)
         },
     )
@@ -51,6 +49,27 @@ pub(super) fn take_away(world: &World) -> Result<()> {
     world.apply_overlay("e2e/uninstall")?;
     world.wait_for_rollout("culvert-uninstall")?;
     nothing_left(world)
+}
+
+/// Waits until no pod of Culvert is left.
+pub(super) fn no_pods(world: &World) -> Result<()> {
+    wait::until("no pod is left", DELETED, || {
+        let pods = world.culvert(&["get", "pods", "--output", "name"])?;
+        ensure!(pods.is_empty(), "{pods}");
+        Ok(())
+    })
+}
+
+/// Waits until the deleted namespace does not exist.
+pub(super) fn forgotten(world: &World) -> Result<()> {
+    wait::until("the namespace of Culvert is gone", FORGOTTEN, || {
+        let line = ["get", "namespace", CULVERT, "--ignore-not-found"];
+        let said = world
+            .cluster
+            .ask(&[&line[..], &["--output", "name"]].concat())?;
+        ensure!(said.is_empty(), "{said}");
+        Ok(())
+    })
 }
 
 /// Fails unless each cloud node has everything that Culvert installs.

@@ -14,8 +14,8 @@ use crate::{install, logs, names, uninstall};
 
 /// Time for proxies to see a change. They check every few seconds.
 const SOON: Duration = Duration::from_secs(30);
-/// Stands for kube-proxy, which this cluster lacks: the Service's port of a node leads to the
-/// node's own proxy. Other hosts cannot use the proxy's port itself.
+/// The Service's port of a node leads to the node's own proxy, also in a cluster without kube-proxy,
+/// which does the same. Other hosts cannot use the proxy's port itself.
 const NODE_PORT: &str = "table ip e2e_nodeport {
     chain pre { type nat hook prerouting priority dstnat; tcp dport 30740 redirect to :7400; }
     chain guard { type filter hook input priority filter; iif != lo ct state new meta l4proto tcp ct original proto-dst 7400 drop; }
@@ -96,9 +96,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                 world.cluster.on(node, &open)?;
             }
             world.apply_overlay("e2e")?;
-            install::PROGRAMS
-                .into_iter()
-                .try_for_each(|program| world.wait_for_rollout(program))?;
+            install::wait_for_rollouts(world)?;
             uninstall::everything_there(world)
         },
     )

@@ -152,12 +152,12 @@ impl Agent {
     }
 
     async fn serve(&self, connection: Connection) -> Result<(), TunnelError> {
-        let last_read = connection.get_ref().0.last_read();
+        let socket_state = connection.get_ref().0.socket_state();
         let state = AgentTunnelState::default();
         self.tunnel()
             .serve(
                 connection,
-                last_read,
+                socket_state,
                 state,
                 self.backends.clone(),
                 std::future::pending(),

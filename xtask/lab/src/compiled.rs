@@ -1,5 +1,5 @@
-//! Programs of other projects that the end-to-end run compiles from their Go modules. They are
-//! under `target/tools` and never installed.
+//! Programs of other projects that setup and the end-to-end run compile from their Go modules. They
+//! are under `target/tools` and never installed.
 
 use std::path::PathBuf;
 
@@ -8,6 +8,8 @@ use crate::workspace;
 /// A program compiled from a Go module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compiled {
+    /// What installs the chart of `deploy/`.
+    Helm,
     /// What `kubectl top` asks.
     MetricsServer,
     /// The monitoring server with its discovery by Kubernetes, which Debian's build lacks.
@@ -15,12 +17,13 @@ pub enum Compiled {
 }
 
 impl Compiled {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::MetricsServer, Self::Prometheus];
+    /// Those that only the end-to-end run needs.
+    pub const FOR_E2E: [Self; 2] = [Self::MetricsServer, Self::Prometheus];
 
     /// Its name, which is also that of its package below `cmd` of the module.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Helm => "helm",
             Self::MetricsServer => "metrics-server",
             Self::Prometheus => "prometheus",
         }
@@ -29,6 +32,7 @@ impl Compiled {
     /// The module and its version, as Go's tools take it.
     pub fn module(self) -> &'static str {
         match self {
+            Self::Helm => "helm.sh/helm/v3@v3.22.0",
             Self::MetricsServer => "sigs.k8s.io/metrics-server@v0.9.0",
             // Prometheus numbers its release 3.16.0 so.
             Self::Prometheus => "github.com/prometheus/prometheus@v0.316.0",
@@ -39,7 +43,7 @@ impl Compiled {
     /// takes many times as long.
     pub fn tags(self) -> &'static str {
         match self {
-            Self::MetricsServer => "",
+            Self::Helm | Self::MetricsServer => "",
             Self::Prometheus => "netgo,remove_all_sd,enable_kubernetes_sd",
         }
     }
@@ -48,7 +52,7 @@ impl Compiled {
     pub fn manifests(self) -> Option<&'static str> {
         match self {
             Self::MetricsServer => Some("manifests/base"),
-            Self::Prometheus => None,
+            Self::Helm | Self::Prometheus => None,
         }
     }
 

@@ -46,21 +46,12 @@ pub fn images_dir() -> PathBuf {
 
 /// The container image of one of the programs.
 pub fn image_archive(program: &str) -> PathBuf {
-    images_dir().join(format!("{program}-{}.tar", image_architecture()))
+    images_dir().join(format!("{program}.tar"))
 }
 
-/// One of the programs, static, for runs outside of containers.
+/// One of the programs, static, for runs on this machine outside of containers.
 pub fn image_program(program: &str) -> PathBuf {
     images_dir().join(program)
-}
-
-/// This machine's processor, as container images name it.
-pub fn image_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// `cargo` for the workspace, run from [`root`], without the environment variables of an outer

@@ -1,57 +1,78 @@
-//! This machine's program `nft`, with the libraries that it loads.
+//! The program `nft` with the libraries that it loads: of this machine, or of Debian's packages for
+//! another processor.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
+use crate::processor::{Processor, foreign};
+
+/// Debian's packages that have `nft` and its libraries.
+const PACKAGES: [&str; 12] = [
+    "libbsd0",
+    "libc6",
+    "libedit2",
+    "libgmp10",
+    "libjansson4",
+    "libmd0",
+    "libmnl0",
+    "libnftables1",
+    "libnftnl11",
+    "libtinfo6",
+    "libxtables12",
+    "nftables",
+];
+
 /// `nft` and its libraries: content by path, without the first slash.
-pub(super) fn with_libraries() -> Result<BTreeMap<String, Vec<u8>>> {
-    let nft =
-        workspace::find_program("nft").context("no nft here: install the package nftables")?;
-    let listed = workspace::output(Command::new("ldd").arg(&nft))?;
-    let libraries = paths(&listed);
+pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
+    let (root, nft) = if processor == Processor::here()? {
+        let nft =
+            workspace::find_program("nft").context("no nft here: install the package nftables")?;
+        ("/".into(), nft)
+    } else {
+        let root = foreign::tree(processor, &PACKAGES)?;
+        (root, "/usr/sbin/nft".into())
+    };
+    let loader = below(&root, Path::new(processor.loader()));
+    let mut list = foreign::command(processor, &loader)?;
+    let listed = workspace::output(list.arg("--list").arg(below(&root, &nft)))?;
+    let mut libraries = paths(&listed);
+    // It names itself by the path at which it was run.
+    libraries.retain(|path| *path != loader);
     ensure!(
-        !libraries.is_empty(),
-        "ldd {} names no library: {listed}",
+        !libraries.is_empty() && !listed.contains("not found"),
+        "libraries of {} are missing: {listed}",
         nft.display()
     );
-    libraries.into_iter().chain([nft]).map(read).collect()
+    let loader = Path::new("/").join(processor.loader());
+    let files = libraries.into_iter().chain([nft, loader]);
+    files.map(|path| read(&root, path)).collect()
 }
 
-fn read(path: PathBuf) -> Result<(String, Vec<u8>)> {
+fn read(root: &Path, path: PathBuf) -> Result<(String, Vec<u8>)> {
     // Follows links: in the image a library's file has the name by which it is loaded.
-    let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-    let inside = path
-        .strip_prefix("/")
-        .unwrap_or(&path)
-        .to_str()
-        .context("a path that is not a text")?;
+    let bytes = std::fs::read(below(root, &path))
+        .with_context(|| format!("read {} below {}", path.display(), root.display()))?;
+    let inside = path.strip_prefix("/").unwrap_or(&path).to_str();
+    let inside = inside.context("a path that is not a text")?;
     Ok((inside.to_owned(), bytes))
 }
 
-/// Parses the files in the output of `ldd`: `libx.so => /lib/libx.so (0x...)`, and the loader
-/// without an arrow. An entry without a file is provided by the kernel.
-fn paths(listed: &str) -> Vec<PathBuf> {
-    let path = |line: &str| {
-        let found = line.rsplit("=> ").next()?.split_whitespace().next()?;
-        Path::new(found).is_absolute().then(|| found.into())
-    };
-    listed.lines().filter_map(path).collect()
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// Whether a program loads no libraries.
-pub(super) fn is_static(program: &Path) -> Result<bool> {
-    let done = Command::new("ldd")
-        .arg(program)
-        .env("LC_ALL", "C")
-        .output()
-        .context("run ldd")?;
-    let said = [done.stdout, done.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    Ok(said.contains("statically linked") || said.contains("not a dynamic executable"))
+/// Parses the files in what a loader lists: `libx.so => /lib/libx.so (0x...)`, and itself without an
+/// arrow. An entry without a file is provided by the kernel.
+fn paths(listed: &str) -> Vec<PathBuf> {
+    let path = |line: &str| {
+        let (_, found) = line.split_once("=> ")?;
+        let found = Path::new(found.split_whitespace().next()?);
+        found.is_absolute().then(|| found.into())
+    };
+    listed.lines().filter_map(path).collect()
 }
 
 #[cfg(test)]
@@ -59,16 +80,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libraries_and_the_loader_are_read_from_ldd() {
+    fn libraries_are_read_from_what_a_loader_lists() {
         let listed = "\tlinux-vdso.so.1 (0x00007f8be934d000)\n\tlibmnl.so.0 => \
             /lib/x86_64-linux-gnu/libmnl.so.0 (0x00007f8b)\n\
                       \t/lib64/ld-linux-x86-64.so.2 (0x00007f8b)\n";
         assert_eq!(
             paths(listed),
-            [
-                PathBuf::from("/lib/x86_64-linux-gnu/libmnl.so.0"),
-                PathBuf::from("/lib64/ld-linux-x86-64.so.2")
-            ]
+            [PathBuf::from("/lib/x86_64-linux-gnu/libmnl.so.0")]
         );
     }
 }

@@ -3,16 +3,18 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
-use super::nft;
+use crate::processor::toolchain::Toolchain;
+use crate::processor::{self, Processor};
+use crate::setup::apt;
 
 /// A compiled program.
 pub(super) struct Program {
     pub(super) name: &'static str,
+    pub(super) processor: Processor,
     pub(super) path: PathBuf,
-    pub(super) image: Option<Contents>,
 }
 
 /// What its image has.
@@ -32,11 +34,24 @@ const PROGRAMS: [(&str, Option<Contents>); 4] = [
     ("culvert-hub", None),
 ];
 
-/// Compiles them in a separate target folder, because their flags differ from the workspace's.
-pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
-    let target = target()?;
+/// The programs that have an image, and what it has.
+pub(super) fn with_image() -> impl Iterator<Item = (&'static str, Contents)> {
+    let named = |(name, image): (&'static str, Option<Contents>)| Some((name, image?));
+    PROGRAMS.into_iter().filter_map(named)
+}
+
+/// Compiles them for a processor, in a separate target folder, because their flags differ from the
+/// workspace's.
+pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>> {
+    let is_foreign = processor != Processor::here()?;
+    let target = if is_foreign {
+        processor.target().to_owned()
+    } else {
+        target()?
+    };
+    let toolchain = Toolchain::of(processor)?;
     let folder = workspace::target_dir().join("image");
-    let mut command = workspace::cargo();
+    let mut command = toolchain.cargo();
     command
         .args([
             "build",
@@ -55,8 +70,18 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
     let remapped = workspace::remapped("--remap-path-prefix")?;
     command.env(
         "RUSTFLAGS",
-        format!("-C target-feature=+crt-static {remapped}"),
+        format!(
+            "-C target-feature=+crt-static {remapped}{}",
+            toolchain.flags()
+        ),
     );
+    if is_foreign {
+        let variable = target.to_uppercase().replace('-', "_");
+        command.env(
+            format!("CARGO_TARGET_{variable}_LINKER"),
+            cross_compiler(processor)?,
+        );
+    }
     command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
     // Incremental compilation would make the output depend on earlier compilations.
     command.env("CARGO_INCREMENTAL", "0");
@@ -77,18 +102,45 @@ pub(super) fn build(profile: &str) -> Result<Vec<Program>> {
         .join(if profile == "dev" { "debug" } else { profile });
     PROGRAMS
         .into_iter()
-        .map(|(name, image)| checked(&built, name, image))
+        .map(|(name, _)| checked(&built, name, processor))
         .collect()
 }
 
-fn checked(built: &Path, name: &'static str, image: Option<Contents>) -> Result<Program> {
-    let path = built.join(name);
-    ensure!(nft::is_static(&path)?, "{} is not static", path.display());
-    Ok(Program { name, path, image })
+/// Debian's gcc for a processor, with a static glibc. Installs them if one is missing.
+fn cross_compiler(processor: Processor) -> Result<PathBuf> {
+    let system = format!("{}-linux-gnu", processor.name());
+    let program = format!("{system}-gcc");
+    let library = Path::new("/usr").join(&system).join("lib/libc.a");
+    if workspace::find_program(&program).is_none() || !library.is_file() {
+        ensure!(
+            apt::is_there(),
+            "{program} or {} is missing: install it",
+            library.display()
+        );
+        let compiler = format!("gcc-{}", system.replace('_', "-"));
+        let glibc = format!("libc6-dev-{}-cross", processor.debian());
+        apt::install(&[&compiler, &glibc])?;
+    }
+    workspace::find_program(&program).with_context(|| format!("no {program} in PATH"))
 }
 
-/// musl, if compiler and linker support it. Otherwise glibc, whose `getaddrinfo` has had files and
-/// DNS built in since 2.34.
+fn checked(built: &Path, name: &'static str, processor: Processor) -> Result<Program> {
+    let path = built.join(name);
+    let libraries = processor::libraries(&path)?;
+    ensure!(
+        libraries.is_empty(),
+        "{} loads {libraries:?}",
+        path.display()
+    );
+    Ok(Program {
+        name,
+        processor,
+        path,
+    })
+}
+
+/// For this machine musl, if compiler and linker support it. Otherwise glibc, whose `getaddrinfo` has
+/// had files and DNS built in since 2.34.
 fn target() -> Result<String> {
     let machine = std::env::consts::ARCH;
     let musl = format!("{machine}-unknown-linux-musl");

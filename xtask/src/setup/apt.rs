@@ -3,52 +3,75 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
 /// Whether this system has Debian's package tools.
-pub(super) fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     workspace::find_program("apt-get").is_some() && workspace::find_program("dpkg").is_some()
 }
 
 /// Refreshes the lists and installs packages.
-pub(super) fn install(packages: &[&str]) -> Result<()> {
+pub(crate) fn install(packages: &[&str]) -> Result<()> {
+    let list = packages.join(" ");
+    ensure!(
+        workspace::is_root(),
+        "not root: run `apt-get update && apt-get install --no-install-recommends {list}` as root, \
+         then this again"
+    );
     progress::run("apt-get update", apt_get().arg("update"))?;
     let mut command = apt_get();
     command
         .args(["install", "--yes", "--no-install-recommends"])
         .args(packages);
-    progress::run(
-        &format!("apt-get install {}", packages.join(" ")),
-        &mut command,
-    )
-    .context(
-        "a package of that list does not exist on this release: the compiler for eBPF is in \
-         Debian 12 with security updates; \
-         elsewhere use `rustup toolchain install nightly --component rust-src` and `cargo install \
-         bpf-linker --version 0.13.0`",
-    )?;
-    Ok(())
+    progress::run(&format!("apt-get install {list}"), &mut command).map(drop)
 }
 
 /// Downloads a package into a folder and unpacks it there, without root. Nothing is installed, and
 /// no daemon starts.
 pub(super) fn unpack(package: &str, folder: &Path) -> Result<()> {
+    download(package, folder, &[])
+}
+
+/// The same for packages of another architecture. Lists of that architecture's packages are kept in
+/// the folder, because those of the machine have only its own.
+pub(crate) fn unpack_foreign(architecture: &str, packages: &[&str], folder: &Path) -> Result<()> {
+    let lists = folder.join("lists");
+    std::fs::create_dir_all(lists.join("partial"))
+        .with_context(|| format!("create {}", lists.display()))?;
+    let settings = [
+        format!("APT::Architecture={architecture}"),
+        format!("Dir::State::Lists={}", lists.display()),
+        format!("Dir::Cache={}", lists.display()),
+    ];
+    let mut update = apt_get();
+    with_settings(&mut update, &settings).arg("update");
+    progress::run(&format!("apt-get update for {architecture}"), &mut update)?;
+    packages
+        .iter()
+        .try_for_each(|package| download(package, folder, &settings))
+}
+
+fn download(package: &str, folder: &Path, settings: &[String]) -> Result<()> {
     let downloads = folder.join("downloads");
+    if downloads.exists() {
+        // An earlier version would be found too.
+        std::fs::remove_dir_all(&downloads)?;
+    }
     std::fs::create_dir_all(&downloads)
         .with_context(|| format!("create {}", downloads.display()))?;
     let mut download = apt_get();
-    // As root, apt would download as the user _apt, who may not write here.
-    download
-        .args(["-o", "APT::Sandbox::User=root", "download", package])
+    with_settings(&mut download, settings)
+        .args(["download", package])
         .current_dir(&downloads);
     progress::run(&format!("apt-get download {package}"), &mut download)?;
+    let name = package.split('=').next().unwrap_or(package);
     let archive = std::fs::read_dir(&downloads)?
         .filter_map(Result::ok)
         .map(|file| file.path())
         .find(|path| {
             path.file_name()
-                .is_some_and(|name| name.to_string_lossy().starts_with(&format!("{package}_")))
+                .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}_")))
         })
         .with_context(|| {
             format!(
@@ -58,6 +81,15 @@ pub(super) fn unpack(package: &str, folder: &Path) -> Result<()> {
         })?;
     workspace::output(Command::new("dpkg").arg("-x").arg(&archive).arg(folder))?;
     Ok(())
+}
+
+fn with_settings<'a>(command: &'a mut Command, settings: &[String]) -> &'a mut Command {
+    // As root, apt would download as the user _apt, who may not write here.
+    command.args(["-o", "APT::Sandbox::User=root"]);
+    for setting in settings {
+        command.args(["-o", setting]);
+    }
+    command
 }
 
 fn apt_get() -> Command {

@@ -16,8 +16,8 @@ pub(super) fn install(wanted: Compiled) -> Result<()> {
     let (name, module) = (wanted.name(), wanted.module());
     ensure!(
         workspace::find_program("go").is_some(),
-        "the end-to-end run needs {name}, which is compiled by Go: install Go, or put a static \
-         {name} of {module} at {}",
+        "{name} is compiled by Go, which is not installed: install Go, or put a static {name} of \
+         {module} at {}",
         wanted.program().display()
     );
     let source = download(module)?;

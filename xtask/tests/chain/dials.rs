@@ -54,7 +54,7 @@ fn timed_out(world: &World<'_>) -> Result<f64> {
 #[test]
 fn a_hundred_dials_into_a_black_hole_end_in_504_and_hold_up_nobody() {
     let one_tunnel = Options {
-        agent: vec!["--tunnels".into(), "1".into()],
+        agent: world::one_tunnel(),
         ..Options::default()
     };
     world::with(EDGE, one_tunnel, |world| {

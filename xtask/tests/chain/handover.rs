@@ -59,7 +59,7 @@ fn a_proxy_that_takes_the_place_of_another_refuses_nobody_and_breaks_no_stream()
 
 #[test]
 fn between_two_proxies_clients_wait_and_are_not_refused() {
-    let options = world::proxy_options(["--grace", "8s"]);
+    let options = world::proxy_options(["--grace", "20s"]);
     world::with(&Host::EDGES, options, |world| {
         let mut loads = loads(world, &mut swarm::chance()?)?;
         let mut streams = Streams::begin(world)?;

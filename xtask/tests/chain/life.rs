@@ -294,7 +294,7 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
     world::with(
         EDGE,
         Options {
-            agent: vec!["--tunnels".into(), "1".into()],
+            agent: world::one_tunnel(),
             ..Options::default()
         },
         |world| {

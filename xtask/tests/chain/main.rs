@@ -18,6 +18,7 @@ mod connect_port;
 mod dials;
 mod directory;
 mod documents;
+mod extra_tunnels;
 mod followers;
 mod forwards;
 mod grpc;

@@ -16,14 +16,14 @@ use crate::world::{self, ECHO, GREET, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
 
-/// A dead peer is noticed within 18 s; then the agent dials at once.
+/// In a lab a dead peer is noticed within 18 s; then the agent dials at once.
 const BACK: Duration = Duration::from_secs(30);
 
 const SECOND_ADMIN: u16 = 7430;
 
 fn one_tunnel() -> Options {
     Options {
-        agent: vec!["--tunnels".into(), "1".into()],
+        agent: world::one_tunnel(),
         ..Options::default()
     }
 }

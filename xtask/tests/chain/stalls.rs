@@ -21,7 +21,7 @@ const STALLED: Duration = Duration::from_secs(20);
 /// All streams share one tunnel.
 fn one_tunnel() -> Options {
     Options {
-        agent: vec!["--tunnels".into(), "1".into()],
+        agent: world::one_tunnel(),
         ..Options::default()
     }
 }

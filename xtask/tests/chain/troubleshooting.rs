@@ -497,7 +497,15 @@ fn field_of_column(row: &str, column: usize) -> Option<String> {
 #[test]
 fn the_commands_that_the_documents_name_exist() -> Result<()> {
     let mut checked = 0;
-    for name in ["troubleshooting.md", "logs.md", "metrics.md"] {
+    for name in [
+        "troubleshooting.md",
+        "logs.md",
+        "metrics.md",
+        "k3s.md",
+        "kubeadm-three-masters.md",
+        "openyurt.md",
+        "superedge.md",
+    ] {
         let text = document(name)?;
         for line in text.lines().flat_map(|line| line.split('`')) {
             let mut words = line

@@ -103,6 +103,13 @@ fn show_hook_counters(lab: &Lab) {
     }
 }
 
+/// Flags of an agent with one tunnel to each proxy, whatever it carries.
+pub(crate) fn one_tunnel() -> Vec<String> {
+    ["--tunnels", "1", "--extra-tunnels", "0"]
+        .map(str::to_owned)
+        .into()
+}
+
 /// Options for the proxy alone.
 pub(crate) fn proxy_options<S: Into<String>>(args: impl IntoIterator<Item = S>) -> Options {
     Options {

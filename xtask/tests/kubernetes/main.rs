@@ -4,6 +4,7 @@
 //! *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run at once, each with its own API
 //! server and ports.
 
+mod chart;
 mod check;
 mod claims;
 mod cluster;

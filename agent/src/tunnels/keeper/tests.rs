@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_daemon::Readiness;
 use culvert_tunnel::proto::tunnel::{Open, Proxy, SetProxiesRequest};
-use culvert_tunnel::{OpenError, Stream, Tunnel};
+use culvert_tunnel::{OpenError, Socket, Stream, Transferred, Tunnel};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -82,11 +82,11 @@ impl RunningProxy {
         }
     }
 
-    fn told(&self, tunnels: u32) -> Proxy {
+    fn told(&self, nodes: u32) -> Proxy {
         Proxy {
             instance: self.instance.clone(),
             addresses: vec![self.address.to_string()],
-            tunnels,
+            nodes,
             draining: false,
         }
     }
@@ -171,6 +171,7 @@ impl Agent {
         let spread = Spread {
             proxies: 2,
             tunnels: 2,
+            extra: 1,
         };
         let shared = Arc::new(Shared {
             allow: allow.fixed(),
@@ -330,12 +331,16 @@ async fn when_a_proxy_dies_its_tunnels_go_to_another_one() {
 }
 
 /// A backend on this host, and a stream to it through a tunnel of a proxy.
-async fn stream(listener: &TcpListener, proxy: &RunningProxy) -> (Stream, TcpStream) {
+async fn stream(
+    listener: &TcpListener,
+    proxy: &RunningProxy,
+    tunnel: usize,
+) -> (Stream, TcpStream) {
     let open = Open {
         port: listener.local_addr().unwrap().port().into(),
         ..Open::default()
     };
-    let tunnel = proxy.tunnels.lock().unwrap()[0].clone();
+    let tunnel = proxy.tunnels.lock().unwrap()[tunnel].clone();
     let opened: Result<_, OpenError> = tunnel.open(open, None).await;
     (opened.unwrap(), listener.accept().await.unwrap().0)
 }
@@ -348,7 +353,7 @@ async fn a_draining_proxy_is_left_for_another_and_its_streams_end_by_themselves(
     let rules = DialRules::for_port(listener.local_addr().unwrap().port());
     let agent = Agent::with_rules(&authority, &[&a.address, &b.address], rules);
     agent.until_up(&[&a.instance, &b.instance]).await;
-    let (stream, mut backend) = stream(&listener, &a).await;
+    let (stream, mut backend) = stream(&listener, &a, 0).await;
     let draining = Proxy {
         draining: true,
         ..a.told(2)
@@ -438,5 +443,47 @@ async fn a_list_of_proxies_that_do_not_answer_leaves_the_one_that_does() {
     drop(silent);
     agent.list(&[&wrong, &other.address]);
     agent.until_up(&[&other.instance]).await;
+    agent.end().await;
+}
+
+/// Some hundred kB a second flow through a tunnel of the proxy. It ends only if they stop.
+async fn bulk(listener: &TcpListener, proxy: &RunningProxy, tunnel: usize) {
+    let (mut stream, mut backend) = stream(listener, proxy, tunnel).await;
+    let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
+    let (client, transferred) = (Socket::from(client), Transferred::default());
+    let mut sink = vec![0; 64 << 10];
+    let send = async {
+        while backend.write_all(&[7; 16 << 10]).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let receive = async { while far.read(&mut sink).await.is_ok_and(|read| read > 0) {} };
+    tokio::select! {
+        () = send => {}
+        () = receive => {}
+        _ = stream.relay(&client, &transferred) => {}
+    }
+}
+
+#[tokio::test]
+async fn while_bulk_keeps_both_tunnels_busy_there_is_one_more() {
+    let authority = authority();
+    let proxy = RunningProxy::start(&authority).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let rules = DialRules::for_port(listener.local_addr().unwrap().port());
+    let agent = Agent::with_rules(&authority, &[&proxy.address], rules);
+    let busy = || {
+        let tunnels = proxy.tunnels.lock().unwrap();
+        tunnels.iter().map(Tunnel::is_busy).collect::<Vec<_>>()
+    };
+    until("two tunnels are up", busy, |busy| busy.len() == 2).await;
+    let third = until("a third one is free", busy, |busy| {
+        *busy == [true, true, false]
+    });
+    let both = async { tokio::join!(bulk(&listener, &proxy, 0), bulk(&listener, &proxy, 1)) };
+    tokio::select! {
+        () = third => {}
+        _ = both => panic!("bulk data stopped"),
+    }
     agent.end().await;
 }

@@ -39,7 +39,7 @@ pub(super) struct Addresses {
 pub(super) struct ToldProxy {
     /// Those that another proxy tells. A proxy's word on itself leads nowhere new.
     pub(super) addresses: BTreeSet<HostPort>,
-    pub(super) tunnels: u32,
+    pub(super) nodes: u32,
     pub(super) draining: bool,
 }
 
@@ -111,8 +111,8 @@ impl Addresses {
                 let id = ProxyId::from(proxy.instance.as_str());
                 let entry = proxies.entry(id.clone()).or_default();
                 entry.draining |= proxy.draining;
-                if *by == id || entry.tunnels == 0 {
-                    entry.tunnels = proxy.tunnels;
+                if *by == id || entry.nodes == 0 {
+                    entry.nodes = proxy.nodes;
                 }
                 for address in proxy.addresses.iter().filter_map(|text| text.parse().ok()) {
                     let owner = owners.entry(address).or_insert_with(|| Some(id.clone()));

@@ -23,19 +23,26 @@ pub(crate) struct Spread {
     pub(crate) proxies: u8,
     /// Tunnels to each of them.
     pub(crate) tunnels: u8,
+    /// Further tunnels that it may have while bulk data keeps the others busy.
+    pub(crate) extra: u8,
 }
 
 impl Spread {
-    /// All slots.
-    pub(crate) fn slots(self) -> impl Iterator<Item = SlotNumber> {
-        (0..u16::from(self.proxies) * u16::from(self.tunnels)).map(SlotNumber)
+    /// Slots for the tunnels that there are always.
+    pub(crate) fn slots(self) -> u16 {
+        u16::from(self.proxies) * u16::from(self.tunnels)
     }
 
-    /// Whether a tunnel to `proxy` is one of those, beside tunnels to the `others`.
-    fn admits(self, proxy: &ProxyId, others: &[ProxyId]) -> bool {
+    /// Whether a tunnel to `proxy`, which may have `extra` ones, is one of those, beside tunnels to
+    /// the `others`.
+    fn admits(self, proxy: &ProxyId, extra: u8, others: &[ProxyId]) -> bool {
         let to_it = others.iter().filter(|other| *other == proxy).count();
         let different = others.iter().collect::<BTreeSet<_>>().len();
-        to_it < usize::from(self.tunnels) && (to_it > 0 || different < usize::from(self.proxies))
+        to_it < self.to_each(extra) && (to_it > 0 || different < usize::from(self.proxies))
+    }
+
+    fn to_each(self, extra: u8) -> usize {
+        usize::from(self.tunnels) + usize::from(extra)
     }
 }
 
@@ -47,6 +54,15 @@ pub(in crate::tunnels) enum Choice {
     Look(HostPort),
     /// Nothing until something changes, or until then.
     Wait(Option<Instant>),
+}
+
+/// Why a tunnel should end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::tunnels) enum Leave {
+    /// For one to another proxy.
+    Proxy,
+    /// Its proxy has more than it gets.
+    Surplus,
 }
 
 /// A slot's tunnel.
@@ -66,6 +82,8 @@ pub(super) struct Plan {
     dialling: BTreeMap<SlotNumber, HostPort>,
     /// Addresses that were removed from the list while tunnels led there.
     former: BTreeSet<HostPort>,
+    /// Tunnels that a proxy gets beside those that it always gets.
+    extra: BTreeMap<ProxyId, u8>,
     /// The proxy that this agent leaves, so that loads even out.
     moving: Option<ProxyId>,
     /// Counts what makes it worth to look behind a shared address again.
@@ -80,6 +98,7 @@ impl Plan {
             claims: BTreeMap::new(),
             dialling: BTreeMap::new(),
             former: BTreeSet::new(),
+            extra: BTreeMap::new(),
             moving: None,
             news: 0,
         }
@@ -194,7 +213,7 @@ impl Plan {
                 .addresses
                 .proxies()
                 .get(&self.addresses.expected(address));
-            let is_full = told.is_some_and(|told| f64::from(told.tunnels) > mean);
+            let is_full = told.is_some_and(|told| f64::from(told.nodes) > mean);
             let rank = if is_full { Rank::Full } else { Rank::Expected };
             Candidate { address, rank }
         });
@@ -224,7 +243,29 @@ impl Plan {
     }
 
     fn admits(&self, proxy: &ProxyId, others: &[ProxyId]) -> bool {
-        !self.is_left(proxy) && self.spread.admits(proxy, others)
+        !self.is_left(proxy) && self.spread.admits(proxy, self.extra(proxy), others)
+    }
+
+    fn extra(&self, proxy: &ProxyId) -> u8 {
+        self.extra.get(proxy).copied().unwrap_or_default()
+    }
+
+    /// Proxies get this many extra tunnels from now on. Returns whether that is news.
+    pub(super) fn want(&mut self, extra: BTreeMap<ProxyId, u8>) -> bool {
+        let is_news = self.extra != extra;
+        let is_more = |(proxy, number): (&ProxyId, &u8)| *number > self.extra(proxy);
+        self.news += u64::from(extra.iter().any(is_more));
+        self.extra = extra;
+        is_news
+    }
+
+    /// Whether the slot has the last of more tunnels than its proxy gets now.
+    fn is_surplus(&self, slot: SlotNumber) -> bool {
+        self.claims.get(&slot).is_some_and(|claim| {
+            let to_it = |other: &&Claim| other.proxy == claim.proxy && !self.has_to_go(other);
+            let before = self.claims.range(..slot).map(|(_, claim)| claim);
+            before.filter(to_it).count() >= self.spread.to_each(self.extra(&claim.proxy))
+        })
     }
 
     /// Whether the tunnels to `proxy` should go to others.
@@ -309,24 +350,31 @@ impl Plan {
         self.claims.contains_key(&slot)
     }
 
-    /// Whether the slot's tunnel should be replaced by one to another proxy.
-    pub(super) fn should_leave(&self, slot: SlotNumber) -> bool {
-        self.claims
-            .get(&slot)
-            .is_some_and(|claim| self.has_to_go(claim))
+    /// Why the slot's tunnel should end, if it should.
+    pub(super) fn should_leave(&self, slot: SlotNumber) -> Option<Leave> {
+        if self.has_to_go(self.claims.get(&slot)?) {
+            Some(Leave::Proxy)
+        } else {
+            self.is_surplus(slot).then_some(Leave::Surplus)
+        }
     }
 
-    /// Whether the slot's tunnel is to end even if the slot finds no other place: its proxy drains,
-    /// or was removed, and other slots have as many tunnels elsewhere as one proxy gets.
+    /// Whether the slot's tunnel is to end even if the slot finds no other place: its proxy has more
+    /// than it gets, or it should go and the other slots have tunnels to all proxies that there are
+    /// to be, or its proxy drains or was removed and they have as many tunnels as one proxy gets.
     pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
-        self.claims.get(&slot).is_some_and(|claim| {
-            let ends =
-                self.addresses.is_draining(&claim.proxy) || self.former.contains(&claim.address);
-            ends && self.others(slot, false).len() >= usize::from(self.spread.tunnels)
-        })
+        self.is_surplus(slot)
+            || self.claims.get(&slot).is_some_and(|claim| {
+                let ends = self.addresses.is_draining(&claim.proxy)
+                    || self.former.contains(&claim.address);
+                let others = self.others(slot, false);
+                let different = others.iter().collect::<BTreeSet<_>>().len();
+                ends && others.len() >= usize::from(self.spread.tunnels)
+                    || self.has_to_go(claim) && different >= usize::from(self.spread.proxies)
+            })
     }
 
-    /// Decides whether tunnels move to a proxy with fewer. A move that found no place is over.
+    /// Decides whether tunnels move to a proxy with fewer nodes. A move that found no place is over.
     pub(super) fn even_out(&mut self, chance: f64) -> Option<&ProxyId> {
         let ours = self.claims.values().map(|claim| &claim.proxy).collect();
         self.moving = evening::to_leave(self.addresses.proxies(), &ours, chance);
@@ -346,7 +394,7 @@ enum Rank {
     /// By so many other slots.
     Dialled(usize),
     Expected,
-    /// A proxy that has more tunnels than the mean.
+    /// A proxy that has more nodes than the mean.
     Full,
     Look,
 }

@@ -18,6 +18,7 @@ use crate::tunnels::states::Tunnels;
 const ONE: Spread = Spread {
     proxies: 1,
     tunnels: 1,
+    extra: 0,
 };
 
 /// An agent with one slot, of node `edge-1`.

@@ -10,8 +10,8 @@ use culvert_api::{NodeName, Routing};
 use super::occurrence::Occurrence;
 use crate::directory::{Event, LeftOut, NodeView, Source};
 
-/// A dead tunnel is noticed within 18 s of silence, and an agent retries every 2 s for a minute. A
-/// condition that lasts longer than this is reported.
+/// A condition that lasts longer than this is reported. An agent that lost its tunnels retries every
+/// 2 s for a minute.
 pub(super) const GRACE: Duration = Duration::from_secs(30);
 
 /// The current conditions of each node, with their start.

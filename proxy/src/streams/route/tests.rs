@@ -88,15 +88,15 @@ impl Tunnels {
         let served = self.backends.clone();
         self.agents.push(self.ends.spawn(async move {
             let io = ReadAhead::new(far);
-            let last_read = io.last_read();
+            let socket_state = io.socket_state();
             let state = AgentTunnelState::default();
             settings
-                .serve(io, last_read, state, served, std::future::pending())
+                .serve(io, socket_state, state, served, std::future::pending())
                 .await
                 .ok();
         }));
         let io = ReadAhead::new(near);
-        let last_read = io.last_read();
+        let socket_state = io.socket_state();
         let settings = ProxyTunnel {
             far_end: FarEnd::Agent,
             stream_window: 1 << 20,
@@ -104,7 +104,7 @@ impl Tunnels {
             streams_in_life: 1 << 29,
             budget: Budget::new(1 << 20),
         };
-        let (tunnel, driver) = settings.establish(io, last_read).await.unwrap();
+        let (tunnel, driver) = settings.establish(io, socket_state).await.unwrap();
         self.ends.spawn(async move {
             driver.run().await.ok();
         });

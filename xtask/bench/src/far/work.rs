@@ -14,10 +14,13 @@ pub(crate) enum Work {
         direction: Direction,
         streams: usize,
     },
-    /// 100 bytes there and back, beside two streams that the edge sends.
-    PingUnderBulk,
+    /// 100 bytes there and back, beside two streams that the edge sends, on connections that are
+    /// older than those or `is_late`.
+    PingUnderBulk { is_late: bool },
     /// The same on connections that are mostly idle, with nothing beside them.
     Thin { connections: usize },
+    /// Nothing: what the tunnels send by themselves.
+    Idle,
 }
 
 /// All jobs over these links.
@@ -36,21 +39,27 @@ pub(crate) fn jobs() -> Vec<Job> {
 fn works(link: Link) -> Vec<Work> {
     let thin = Work::Thin { connections: 16 };
     match link {
-        Link::Rtt80 => [false, true]
-            .map(|is_kept| Work::Scrape {
-                kilobytes: 300,
-                is_kept,
-            })
-            .to_vec(),
-        Link::Loss1 => {
-            let bulk = [1, 8].into_iter().flat_map(|streams| {
-                [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams })
-            });
-            bulk.chain([thin]).collect()
-        }
+        Link::Rtt20 => scrapes().collect(),
+        Link::Rtt80 => scrapes().chain([Work::Idle]).collect(),
+        Link::Loss01 => bulk().collect(),
+        Link::Loss1 => bulk().chain([thin]).collect(),
         Link::Bursts1 => vec![thin],
-        Link::Up10m | Link::Up2m => vec![Work::PingUnderBulk],
+        Link::Up10m | Link::Up2m => [false, true]
+            .map(|is_late| Work::PingUnderBulk { is_late })
+            .to_vec(),
     }
+}
+
+fn scrapes() -> impl Iterator<Item = Work> {
+    [50, 300]
+        .into_iter()
+        .flat_map(|kilobytes| [false, true].map(|is_kept| Work::Scrape { kilobytes, is_kept }))
+}
+
+fn bulk() -> impl Iterator<Item = Work> {
+    [1, 8].into_iter().flat_map(|streams| {
+        [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams })
+    })
 }
 
 impl Work {
@@ -59,9 +68,11 @@ impl Work {
             Self::Scrape { is_kept: true, .. } => {
                 &[Path::Direct, Path::DirectNew, Path::TlsRelay, Path::Connect]
             }
-            Self::Scrape { .. } | Self::Bulk { .. } | Self::PingUnderBulk | Self::Thin { .. } => {
-                &[Path::Direct, Path::TlsRelay, Path::Connect]
-            }
+            Self::Idle => &[Path::Connect],
+            Self::Scrape { .. }
+            | Self::Bulk { .. }
+            | Self::PingUnderBulk { .. }
+            | Self::Thin { .. } => &[Path::Direct, Path::TlsRelay, Path::Connect],
         }
     }
 
@@ -87,9 +98,10 @@ impl Work {
                 let name = format!("bulk_{}_{streams}", direction.word());
                 vec![row(name, "Mbit/s", "mbit_per_second", Path::Direct)]
             }
-            Self::PingUnderBulk => [("p50", "p50_us"), ("p99", "p99_us")]
+            Self::PingUnderBulk { is_late } => [("p50", "p50_us"), ("p99", "p99_us")]
                 .map(|(part, figure)| {
-                    let name = format!("ping_{part}_under_bulk");
+                    let late = if is_late { "late_" } else { "" };
+                    let name = format!("ping_{part}_{late}under_bulk");
                     row(name, "us", figure, Path::Direct)
                 })
                 .to_vec(),
@@ -97,13 +109,17 @@ impl Work {
                 let name = format!("ping_p99_{connections}");
                 vec![row(name, "us", "p99_us", Path::Direct)]
             }
+            Self::Idle => {
+                let name = "idle_traffic".to_owned();
+                vec![row(name, "kB/h", "kilobytes_an_hour", Path::Connect)]
+            }
         }
     }
 
-    /// The line for the load.
-    pub(super) fn line(self, path: Path, endpoint: &str, is_quick: bool) -> String {
+    /// The line for the load; nothing to do if there is none.
+    pub(super) fn line(self, path: Path, endpoint: &str, is_quick: bool) -> Option<String> {
         let seconds = if is_quick { 2 } else { 8 };
-        match self {
+        let line = match self {
             Self::Scrape { kilobytes, is_kept } => {
                 let (bytes, count) = (kilobytes * 1_000, seconds / 2);
                 let kept = if is_kept && path != Path::DirectNew {
@@ -117,18 +133,22 @@ impl Work {
                 format!("bulk {endpoint} {} {streams} {seconds}", direction.word())
             }
             // The cloud's clients receive what the edge sends.
-            Self::PingUnderBulk => {
-                format!("ping {endpoint} 4 2 {seconds} --direction down --warm-up 4")
+            Self::PingUnderBulk { is_late } => {
+                // An agent has one more tunnel after some seconds of bulk.
+                let warm_up = if is_late { "8 --late" } else { "4" };
+                format!("ping {endpoint} 4 2 {seconds} --direction down --warm-up {warm_up}")
             }
             Self::Thin { connections } => {
                 format!("ping {endpoint} {connections} 0 {seconds} --pause 0.2")
             }
-        }
+            Self::Idle => return None,
+        };
+        Some(line)
     }
 
     /// What the rows call by the same names: pings beside bulk count beyond the round trip.
     pub(super) fn counted(self, mut figures: Figures, link: Link) -> Figures {
-        if self == Self::PingUnderBulk {
+        if let Self::PingUnderBulk { .. } = self {
             let round_trip = f64::from(link.round_trip()) * 1e3;
             figures.values_mut().for_each(|us| *us -= round_trip);
         }
@@ -144,7 +164,7 @@ mod tests {
     fn pings_beside_bulk_count_beyond_the_round_trip() {
         let figures = || Figures::from([("p50_us".to_owned(), 45_000.0)]);
         let counted = |work: Work| work.counted(figures(), Link::Up2m)["p50_us"];
-        assert_eq!(counted(Work::PingUnderBulk), 5_000.0);
+        assert_eq!(counted(Work::PingUnderBulk { is_late: true }), 5_000.0);
         assert_eq!(counted(Work::Thin { connections: 16 }), 45_000.0);
     }
 }

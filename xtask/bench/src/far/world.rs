@@ -1,14 +1,15 @@
 //! The programs on both ends of one link: the clients, the proxy and the near half of the relay in
 //! the cloud; the backend, the agent and the far half on the edge.
 
-use std::path::Path as FilePath;
-use std::time::Duration;
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
-use culvert_lab::{Lab, wait};
+use culvert_lab::{Lab, wait, workspace};
 
 use super::{DOWN, Link};
 use crate::load::Load;
@@ -28,21 +29,35 @@ const RELAY: [u16; 2] = [8120, 8121];
 const NODE: &str = "far";
 /// Time for programs that start side by side on two cores, over a slow link.
 const START_TIME: Duration = Duration::from_secs(60);
+/// No tunnel pings more often.
+const QUIET: Duration = Duration::from_secs(4);
+/// Several pings of each tunnel.
+const IDLE: Duration = Duration::from_secs(200);
 /// What the hosts of users have, whatever this machine is set to.
 const BUFFERS: [&str; 2] = [
     "net.ipv4.tcp_rmem=4096 131072 6291456",
     "net.ipv4.tcp_wmem=4096 16384 4194304",
 ];
-/// The same, set by the route: as the default of a namespace, Linux accepts only what the machine
-/// allows to all programs.
-const CONGESTION_CONTROL: &str = "cubic";
 /// Packets that wait in the device while the process of the link waits for a processor: more than
 /// any queue of a link has, so that only the link drops them.
 const DEVICE_QUEUE: &str = "10000";
 
+/// What differs between worlds.
+pub(crate) struct Settings<'a> {
+    pub(crate) link: Link,
+    /// The name of the TCP congestion control over the link.
+    pub(crate) congestion: &'a str,
+    /// The agent's tunnels.
+    pub(crate) tunnels: u8,
+    /// Of the packets that the link loses.
+    pub(crate) seed: u32,
+}
+
 /// All programs, running. Dropping it ends them.
 pub(crate) struct World {
     link: Link,
+    /// The network namespace of the cloud.
+    cloud: PathBuf,
     load: Load,
     connect_socket: String,
     processes: Vec<Process>,
@@ -50,21 +65,22 @@ pub(crate) struct World {
 
 impl World {
     /// Starts the programs; `programs` is the folder of the binaries.
-    pub(crate) fn start(lab: &Lab, programs: &FilePath, link: Link, seed: u32) -> Result<Self> {
+    pub(crate) fn start(lab: &Lab, programs: &FilePath, settings: &Settings<'_>) -> Result<Self> {
         let [cloud, edge] = [Host::Cloud, Host::Edge1].map(|host| Starter {
             site: lab.site(host),
             programs: programs.to_path_buf(),
         });
-        let mut processes = vec![start_link(&cloud, &edge, link, seed)?];
+        let mut processes = vec![start_link(&cloud, &edge, settings)?];
         let mut load = cloud.command("culvert-bench");
         let listen = format!("0.0.0.0:{BACKEND}");
         load.args(["load", "--listen", &listen, "--netns"])
             .arg(edge.site.netns());
         let load = Load::start(&mut load)?;
         processes.extend(start_relay(&cloud, &edge)?);
-        processes.extend(start_culvert(&cloud, &edge)?);
+        processes.extend(start_culvert(&cloud, &edge, settings.tunnels)?);
         Ok(Self {
-            link,
+            link: settings.link,
+            cloud: cloud.site.netns().into(),
             load,
             connect_socket: file(cloud.site, "connect.sock"),
             processes,
@@ -91,8 +107,51 @@ impl World {
             | Path::InterceptNft
             | Path::Redirector => bail!("no {} over a link of packets", path.name()),
         };
-        let line = work.line(path, &endpoint, pace == Pace::Quick);
+        let Some(line) = work.line(path, &endpoint, pace == Pace::Quick) else {
+            return self.idle(pace);
+        };
         Ok(work.counted(self.load.run(&line)?, self.link))
+    }
+
+    /// Counts the bytes on the link, IP headers and both ways, while nothing is asked for.
+    fn idle(&mut self, pace: Pace) -> Result<Figures> {
+        let time = match pace {
+            Pace::Quick => IDLE / 4,
+            Pace::Full => IDLE,
+        };
+        let before = self.bytes_once_quiet()?;
+        wait::throughout("nothing is asked for", time, || self.check())?;
+        let kilobytes = (self.bytes()? - before) as f64 / 1e3;
+        let an_hour = kilobytes * 3600.0 / time.as_secs_f64();
+        Ok(Figures::from([("kilobytes_an_hour".to_owned(), an_hour)]))
+    }
+
+    /// The bytes so far, once all handshakes of the relay's connections are over.
+    fn bytes_once_quiet(&mut self) -> Result<u64> {
+        let started = Instant::now();
+        let mut before = self.bytes()?;
+        while started.elapsed() < START_TIME {
+            wait::throughout("nothing is asked for", QUIET, || self.check())?;
+            let now = self.bytes()?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+        bail!("the link is not quiet after {START_TIME:?}")
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        let mut ip = Command::new("nsenter");
+        ip.arg(format!("--net={}", self.cloud.display()));
+        ip.args(["ip", "-json", "-statistics", "link", "show", DEVICE]);
+        let text = workspace::output(&mut ip)?;
+        let device: serde_json::Value = serde_json::from_str(&text).context("ip's answer")?;
+        let counter = |way: &str| device[0]["stats64"][way]["bytes"].as_u64();
+        let bytes = counter("rx").zip(counter("tx"));
+        bytes
+            .map(|(rx, tx)| rx + tx)
+            .with_context(|| format!("{DEVICE} has no counters: {text}"))
     }
 }
 
@@ -100,7 +159,13 @@ fn file(site: &Site, name: &str) -> String {
     site.file(name).display().to_string()
 }
 
-fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, link: Link, seed: u32) -> Result<Process> {
+fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) -> Result<Process> {
+    let Settings {
+        link,
+        congestion,
+        tunnels: _,
+        seed,
+    } = *settings;
     let mut command = cloud.command("culvert-bench");
     command.args(["link", "--device", DEVICE]);
     for (end, starter) in [("--cloud", cloud), ("--edge", edge)] {
@@ -128,8 +193,10 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, link: Link, seed: u32) ->
         }
         ip(&format!("addr add {own} dev {DEVICE}"))?;
         ip(&format!("link set {DEVICE} txqueuelen {DEVICE_QUEUE} up"))?;
+        // By the route: as the default of a namespace, Linux accepts only what the machine allows
+        // to all programs.
         ip(&format!(
-            "route add {other} dev {DEVICE} congctl {CONGESTION_CONTROL}"
+            "route add {other} dev {DEVICE} congctl {congestion}"
         ))?;
     }
     Ok(process)
@@ -150,8 +217,8 @@ fn start_relay(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> 
     Ok([near_half, far_half])
 }
 
-/// Starts proxy and agent with default settings, and waits for the tunnels.
-fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> {
+/// Starts proxy and agent with otherwise default settings, and waits for the tunnels.
+fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>, tunnels: u8) -> Result<[Process; 2]> {
     let address = format!("{CLOUD}:{PROXY}");
     let mut command = cloud.command("culvert-proxy");
     command.args(["--log", "warn", "--advertise", &address]);
@@ -179,7 +246,7 @@ fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]
     )?;
     let run = format!(
         "--log warn --state-dir {state} --proxy {address} --port {BACKEND} --admin-socket \
-         {state}.sock"
+         {state}.sock --tunnels {tunnels}"
     );
     let mut command = edge.command("culvert-agent");
     let mut agent = edge
@@ -187,9 +254,9 @@ fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]
         .start_process("agent", command.args(run.split(' ')))?;
     wait::until("the agent has its tunnels", START_TIME, || {
         agent.check()?;
-        let tunnels = cloud.site.json(PROXY_ADMIN, "/debug/tunnels")?;
-        let count = tunnels.as_array().context("no list")?.len();
-        ensure!(count == 2, "it has {count} of 2");
+        let listed = cloud.site.json(PROXY_ADMIN, "/debug/tunnels")?;
+        let count = listed.as_array().context("no list")?.len();
+        ensure!(count == usize::from(tunnels), "it has {count} of {tunnels}");
         Ok(())
     })?;
     Ok([proxy, agent])

@@ -140,12 +140,12 @@ impl Tunnel {
             budget: self.budget.clone(),
             describe: self.describe.clone(),
         };
-        let last_read = connection.get_ref().get_ref().0.last_read();
+        let socket_state = connection.get_ref().get_ref().0.socket_state();
         let (state, backends) = (AgentTunnelState::default(), Arc::new(NoBackend));
         tunnel
             .serve(
                 connection,
-                last_read,
+                socket_state,
                 state,
                 backends,
                 std::future::pending(),

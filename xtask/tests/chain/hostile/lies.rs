@@ -14,7 +14,7 @@ use crate::world::{self, ECHO, GREET, World};
 /// Tunnel slots, as edge-1's own agent names them.
 const SLOTS: [&str; 2] = ["0", "1"];
 /// Limit of tunnels of one node on a proxy.
-const MOST_TUNNELS: usize = 32;
+const MOST_TUNNELS: usize = 64;
 /// Clears a terminal, then looks like a line of a log.
 const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up";
 

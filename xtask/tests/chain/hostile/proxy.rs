@@ -50,19 +50,14 @@ pub(super) fn with_hostile_proxy(test: impl FnOnce(&mut World<'_>, &HostileProxy
             .ok()
             .context("it listens already")?;
         let mut options = world::proxy_options(authority.proxy_flags());
-        options.agent = [
-            "--tunnels",
-            "1",
-            "--proxy",
-            PROXY_FOR_AGENTS,
-            "--proxy",
-            ADDRESS,
-        ]
-        .map(str::to_owned)
-        .to_vec();
+        let proxies = ["--proxy", PROXY_FOR_AGENTS, "--proxy", ADDRESS].map(str::to_owned);
+        options.agent = world::one_tunnel();
+        options.agent.extend(proxies);
         Ok(options)
     };
     world::prepared(&[Host::Edge1], options, |world| {
+        // The agent is ready with any tunnel, that to the hostile proxy included.
+        world.wait_greeting("edge-1", PATIENCE)?;
         test(world, hostile.get().context("it does not listen")?)
     });
 }

@@ -195,7 +195,9 @@ struct CoreDns {
 
 impl CoreDns {
     fn start(world: &World<'_>, pod: &Path, corefile: &str) -> Result<Self> {
-        let program = setup::coredns().context("no CoreDNS: run `cargo xtask setup`")?;
+        let program = setup::COREDNS
+            .program()
+            .context("no CoreDNS: run `cargo xtask setup`")?;
         let cloud = world.lab.site(Host::Cloud);
         let file = cloud.file("Corefile");
         std::fs::write(&file, corefile).context("write the Corefile")?;

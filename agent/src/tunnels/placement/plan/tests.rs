@@ -6,6 +6,7 @@ use super::*;
 const TWO: Spread = Spread {
     proxies: 2,
     tunnels: 2,
+    extra: 2,
 };
 
 fn address(text: &str) -> HostPort {
@@ -63,13 +64,13 @@ fn all<const N: usize>(expected: [&str; N]) -> BTreeSet<String> {
 fn two_tunnels_to_each_of_two_proxies_are_wanted_and_no_others() {
     let admits = |proxy: &str, others: &[&str]| {
         let others: Vec<_> = others.iter().copied().map(id).collect();
-        TWO.admits(&id(proxy), &others)
+        TWO.admits(&id(proxy), 0, &others)
     };
     assert!(admits("a", &[]) && admits("a", &["a"]) && admits("b", &["a", "a"]));
     assert!(!admits("a", &["a", "a"]), "it has two");
     assert!(!admits("c", &["a", "b"]), "it would be the third proxy");
     assert!(admits("b", &["a", "a", "b"]));
-    assert_eq!(TWO.slots().count(), 4);
+    assert_eq!(TWO.slots(), 4);
 }
 
 #[test]
@@ -203,7 +204,7 @@ fn what_a_proxy_tells_counts_while_it_has_a_tunnel_or_is_the_last_to_tell() {
 #[test]
 fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
-    assert!(!plan.should_leave(SlotNumber(0)));
+    assert!(plan.should_leave(SlotNumber(0)).is_none());
     let drains = |others: &[(&str, bool)]| {
         let mut proxies = told(&[("a", true)]);
         proxies[0].draining = true;
@@ -211,7 +212,7 @@ fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
         proxies
     };
     plan.tell(&id("a"), drains(&[]));
-    assert!(plan.should_leave(SlotNumber(0)));
+    assert!(plan.should_leave(SlotNumber(0)).is_some());
     assert_eq!(
         choices(&plan, 0),
         all(["look all:1"]),
@@ -225,7 +226,9 @@ fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
         "no new tunnel to it"
     );
     assert_eq!(claim(&mut plan, 0, "b:1", "b"), Ok(()));
-    assert!(!plan.should_leave(SlotNumber(0)) && plan.should_leave(SlotNumber(1)));
+    assert!(
+        plan.should_leave(SlotNumber(0)).is_none() && plan.should_leave(SlotNumber(1)).is_some()
+    );
 }
 
 #[test]
@@ -256,7 +259,7 @@ fn a_removed_proxy_is_kept_until_another_one_answers() {
     let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
     let removed = plan.list([address("b:1")].into());
     assert_eq!(removed, [address("a:1")].into());
-    assert!(plan.should_leave(SlotNumber(0)));
+    assert!(plan.should_leave(SlotNumber(0)).is_some());
     assert_eq!(choices(&plan, 0), all(["dial b:1"]));
     for slot in [0, 1] {
         plan.release(SlotNumber(slot), slot.into());
@@ -308,20 +311,61 @@ fn a_refused_certificate_is_shown_again_late_or_when_it_is_another_one() {
     assert_eq!(choices(&plan, 0), all(["dial a:1"]));
 }
 
-#[test]
-fn tunnels_move_to_a_proxy_that_came_back_empty() {
+/// A plan with two tunnels to each of `a` and `b`, when `c` has come back without nodes.
+fn beside_an_empty_proxy() -> Plan {
     let tunnels = [("a", "a:1"), ("a", "a:1"), ("b", "b:1"), ("b", "b:1")];
     let mut plan = with_tunnels(&["a:1", "b:1", "c:1"], &tunnels);
     let mut proxies = told(&[("a", true), ("b", true), ("c", true)]);
-    (proxies[0].tunnels, proxies[1].tunnels) = (300, 200);
+    (proxies[0].nodes, proxies[1].nodes) = (300, 200);
     plan.tell(&id("a"), proxies);
+    plan
+}
+
+#[test]
+fn tunnels_move_to_a_proxy_that_came_back_empty() {
+    let mut plan = beside_an_empty_proxy();
     assert_eq!(plan.even_out(0.9), None);
     assert_eq!(plan.even_out(0.0), Some(&id("a")));
     for slot in [0, 1] {
-        assert!(plan.should_leave(SlotNumber(slot)));
+        assert!(plan.should_leave(SlotNumber(slot)).is_some());
         assert_eq!(choices(&plan, slot), all(["dial c:1"]));
         claim(&mut plan, slot, "c:1", "c").unwrap();
     }
-    assert!((0..4).all(|slot| !plan.should_leave(SlotNumber(slot))));
+    assert!((0..4).all(|slot| plan.should_leave(SlotNumber(slot)).is_none()));
     assert_eq!(plan.moving, None, "the move is over");
+}
+
+#[test]
+fn a_tunnel_ends_whose_place_after_a_move_a_spare_slot_took() {
+    let mut plan = beside_an_empty_proxy();
+    assert_eq!(plan.even_out(0.0), Some(&id("a")));
+    assert!(!plan.may_end(SlotNumber(0)), "nothing took its place");
+    claim(&mut plan, 4, "c:1", "c").unwrap();
+    assert!(plan.may_end(SlotNumber(0)) && plan.may_end(SlotNumber(1)));
+    assert!(!plan.may_end(SlotNumber(2)) && !plan.may_end(SlotNumber(4)));
+}
+
+#[test]
+fn bulk_gets_a_proxy_further_tunnels_and_the_last_ones_end_after_it() {
+    let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
+    assert!(claim(&mut plan, 2, "a:1", "a").is_err());
+    let one = || BTreeMap::from([(id("a"), 1)]);
+    assert!(plan.want(one()) && !plan.want(one()));
+    assert_eq!(choices(&plan, 2), all(["dial a:1"]));
+    claim(&mut plan, 2, "a:1", "a").unwrap();
+    assert!(
+        claim(&mut plan, 3, "a:1", "a").is_err(),
+        "it has its extra one"
+    );
+    let leave = |plan: &Plan| [0, 1, 2].map(|slot| plan.should_leave(SlotNumber(slot)));
+    assert_eq!(leave(&plan), [None; 3]);
+    plan.want(BTreeMap::new());
+    assert_eq!(leave(&plan), [None, None, Some(Leave::Surplus)]);
+    assert!(plan.may_end(SlotNumber(2)) && !plan.may_end(SlotNumber(1)));
+    plan.release(SlotNumber(0), 0);
+    assert_eq!(
+        leave(&plan),
+        [None; 3],
+        "it takes the place of one that ended"
+    );
 }

@@ -45,6 +45,9 @@ pub(super) enum Job {
         /// Seconds until threads run and bulk has filled its buffers
         #[arg(long, default_value_t = 0.5)]
         warm_up: f64,
+        /// Connect only after that
+        #[arg(long)]
+        late: bool,
     },
     /// Answers of that many bytes, each after a pause in seconds
     Scrape {
@@ -116,6 +119,7 @@ impl Job {
                 direction,
                 pause,
                 warm_up,
+                late,
             } => {
                 let directions = match direction {
                     Some(direction) => vec![direction],
@@ -126,6 +130,7 @@ impl Job {
                 let times = ping::Times {
                     pause,
                     warm_up,
+                    late,
                     time,
                 };
                 ping::run(&endpoint, connections, directions, &times)

@@ -19,6 +19,8 @@ pub(super) struct Times {
     pub(super) pause: Duration,
     /// Until threads run and bulk has filled its buffers.
     pub(super) warm_up: Duration,
+    /// Connect only after that.
+    pub(super) late: bool,
     /// The measurement itself.
     pub(super) time: Duration,
 }
@@ -29,17 +31,27 @@ pub(super) fn run(
     bulk: impl IntoIterator<Item = Direction>,
     limits: &Times,
 ) -> Result<Figures> {
-    let mut streams = (0..connections)
-        .map(|_| open(endpoint))
-        .collect::<Result<Vec<_>>>()?;
+    let connect = || {
+        let all = (0..connections).map(|_| open(endpoint));
+        all.collect::<Result<Vec<_>>>()
+    };
+    let early = if limits.late { None } else { Some(connect()?) };
     let bulk = Bulk::start(endpoint, bulk)?;
+    let mut streams = if let Some(early) = early {
+        early
+    } else {
+        sleep(limits.warm_up);
+        connect()?
+    };
     let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
     let times = thread::scope(|scope| {
         let threads: Vec<_> = streams
             .iter_mut()
             .map(|stream| scope.spawn(|| ping_pong(stream, limits.pause, &counts, &stop)))
             .collect();
-        sleep(limits.warm_up);
+        if !limits.late {
+            sleep(limits.warm_up);
+        }
         counts.store(true, Ordering::Relaxed);
         sleep(limits.time);
         stop.store(true, Ordering::Relaxed);

@@ -1,5 +1,11 @@
 //! Tests of the manifests of `deploy/`: they are rendered as committed, name this version, and are
-//! accepted by a real API server.
+//! accepted by a real API server. The Helm chart renders the same, and takes the values of the
+//! examples in `docs`. `monitoring` is valid for its readers.
+
+mod chart;
+mod examples;
+mod monitoring;
+mod objects;
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,6 +48,17 @@ fn the_operators_object_has_the_alerts_of_the_rules() {
         committed.expect("read it") == manifests::prometheus_rule().expect("make it"),
         "run `cargo xtask manifests`"
     );
+}
+
+#[test]
+fn templates_that_are_made_of_other_files_have_what_these_have() {
+    for (path, text) in manifests::chart::made().expect("make them") {
+        assert!(
+            fs::read_to_string(&path).expect("read") == text,
+            "{}: run `cargo xtask manifests`",
+            path.display()
+        );
+    }
 }
 
 #[test]

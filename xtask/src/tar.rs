@@ -1,28 +1,25 @@
-//! A tar archive (POSIX ustar) whose bytes depend only on its files: the owner of all is root,
-//! their time is the beginning of 1970, and they are sorted.
+//! A tar archive whose bytes depend only on its files: the owner of all is root, their time is the
+//! beginning of 1970, and they are sorted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-const BLOCK: usize = 512;
-/// The format's limit for a name. A longer one would need a second field.
-const NAME: usize = 100;
-const FILE: u8 = b'0';
-const FOLDER: u8 = b'5';
+use anyhow::Result;
+use tar::{Builder, EntryType, Header};
 
 /// An archive that is being built.
 #[derive(Default)]
-pub(super) struct Tar(BTreeMap<String, Entry>);
+pub(crate) struct Tar(BTreeMap<String, Entry>);
 
 struct Entry {
-    kind: u8,
+    kind: EntryType,
     mode: u32,
     bytes: Vec<u8>,
 }
 
 impl Tar {
     /// Adds a file, and its parent folders.
-    pub(super) fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
+    pub(crate) fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
         let folders = Path::new(path)
             .ancestors()
             .skip(1)
@@ -32,7 +29,7 @@ impl Tar {
             self.0.insert(
                 format!("{folder}/"),
                 Entry {
-                    kind: FOLDER,
+                    kind: EntryType::Directory,
                     mode: 0o755,
                     bytes: Vec::new(),
                 },
@@ -41,7 +38,7 @@ impl Tar {
         self.0.insert(
             path.to_owned(),
             Entry {
-                kind: FILE,
+                kind: EntryType::Regular,
                 mode,
                 bytes,
             },
@@ -49,41 +46,23 @@ impl Tar {
     }
 
     /// The archive.
-    pub(super) fn finish(self) -> Vec<u8> {
-        let mut archive = Vec::new();
+    ///
+    /// # Errors
+    /// A path has `..`.
+    pub(crate) fn finish(self) -> Result<Vec<u8>> {
+        let mut archive = Builder::new(Vec::new());
         for (path, entry) in self.0 {
-            archive.extend(header(&path, &entry));
-            archive.extend(&entry.bytes);
-            archive.resize(archive.len().next_multiple_of(BLOCK), 0);
+            let mut header = Header::new_gnu();
+            header.set_entry_type(entry.kind);
+            header.set_mode(entry.mode);
+            header.set_uid(0);
+            header.set_gid(0);
+            header.set_mtime(0);
+            header.set_size(u64::try_from(entry.bytes.len())?);
+            archive.append_data(&mut header, path, entry.bytes.as_slice())?;
         }
-        archive.resize(archive.len() + 2 * BLOCK, 0);
-        archive
+        Ok(archive.into_inner()?)
     }
-}
-
-fn header(path: &str, entry: &Entry) -> [u8; BLOCK] {
-    assert!(
-        path.len() <= NAME,
-        "the path {path} is too long for an image"
-    );
-    let mut header = [0; BLOCK];
-    let mut put =
-        |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
-    put(0, path);
-    put(100, &format!("{:07o}", entry.mode));
-    // Owner and group, size, time.
-    put(108, "0000000");
-    put(116, "0000000");
-    put(124, &format!("{:011o}", entry.bytes.len()));
-    put(136, "00000000000");
-    // For the checksum, its own field counts as spaces.
-    put(148, "        ");
-    put(156, char::from(entry.kind).encode_utf8(&mut [0; 4]));
-    put(257, "ustar");
-    put(263, "00");
-    let sum: u32 = header.iter().map(|byte| u32::from(*byte)).sum();
-    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-    header
 }
 
 #[cfg(test)]
@@ -100,7 +79,7 @@ mod tests {
             files
                 .iter()
                 .for_each(|(path, mode)| tar.file(path, *mode, path.as_bytes().to_vec()));
-            tar.finish()
+            tar.finish().unwrap()
         };
         let backwards: Vec<_> = files.into_iter().rev().collect();
         assert!(archive(&files) == archive(&backwards));
@@ -111,8 +90,10 @@ mod tests {
         let mut tar = Tar::default();
         tar.file("usr/bin/b", 0o755, vec![b'x'; 513]);
         tar.file("etc/a", 0o644, b"text".to_vec());
+        let long = format!("x/{}", "y".repeat(150));
+        tar.file(&long, 0o644, Vec::new());
         let path = std::env::temp_dir().join(format!("culvert-tar-{}.tar", std::process::id()));
-        std::fs::write(&path, tar.finish()).unwrap();
+        std::fs::write(&path, tar.finish().unwrap()).unwrap();
         let run = |flags: &str, files: &[&str]| {
             let mut tar = Command::new("tar");
             tar.env("TZ", "UTC")
@@ -135,6 +116,8 @@ mod tests {
                 "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 usr/",
                 "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 usr/bin/",
                 "-rwxr-xr-x 0/0 513 1970-01-01 00:00:00 usr/bin/b",
+                "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 x/",
+                &format!("-rw-r--r-- 0/0 0 1970-01-01 00:00:00 {long}"),
             ]
         );
         assert_eq!(text, "text");

@@ -1,0 +1,161 @@
+//! How many tunnels a proxy gets: one more than bulk data keeps busy, so that a new connection need
+//! not wait for it.
+
+use std::collections::BTreeMap;
+
+use crate::tunnels::placement::{ProxyId, Spread};
+
+/// Looks in a row after which there are more tunnels: a scrape makes a tunnel busy for two.
+const MORE_AFTER: u32 = 3;
+/// Looks in a row after which there are fewer.
+const FEWER_AFTER: u32 = 60;
+
+/// The tunnels to one proxy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counted {
+    pub(super) up: u8,
+    pub(super) busy: u8,
+}
+
+/// What the proxies get beside what they always get. It is looked at once a second.
+#[derive(Debug)]
+pub(super) struct Demand {
+    spread: Spread,
+    proxies: BTreeMap<ProxyId, Wanted>,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    extra: u8,
+    /// Looks in a row that wanted more, and that wanted fewer.
+    more: u32,
+    fewer: u32,
+    /// The most extra tunnels that one of the latter wanted.
+    enough: u8,
+}
+
+impl Demand {
+    pub(super) fn new(spread: Spread) -> Self {
+        Self {
+            spread,
+            proxies: BTreeMap::new(),
+        }
+    }
+
+    /// The extra tunnels of each proxy, after a look at the tunnels that are up.
+    pub(super) fn after(&mut self, tunnels: &BTreeMap<ProxyId, Counted>) -> BTreeMap<ProxyId, u8> {
+        self.proxies.retain(|proxy, _| tunnels.contains_key(proxy));
+        for (proxy, counted) in tunnels {
+            let wanted = self.proxies.entry(proxy.clone()).or_default();
+            wanted.look(self.spread, *counted);
+        }
+        let extra = |(proxy, wanted): (&ProxyId, &Wanted)| (proxy.clone(), wanted.extra);
+        let all = self.proxies.iter().map(extra);
+        all.filter(|(_, extra)| *extra > 0).collect()
+    }
+}
+
+impl Wanted {
+    fn look(&mut self, spread: Spread, counted: Counted) {
+        let extra = (counted.busy + 1).saturating_sub(spread.tunnels);
+        let extra = extra.min(spread.extra);
+        // One that is on its way is not busy yet.
+        let all_are_up = counted.up >= spread.tunnels.saturating_add(self.extra);
+        self.more = if extra > self.extra && all_are_up {
+            self.more + 1
+        } else {
+            0
+        };
+        (self.fewer, self.enough) = if extra < self.extra {
+            (self.fewer + 1, self.enough.max(extra))
+        } else {
+            (0, 0)
+        };
+        let extra = if self.more >= MORE_AFTER {
+            extra
+        } else if self.fewer >= FEWER_AFTER {
+            self.enough
+        } else {
+            return;
+        };
+        *self = Self {
+            extra,
+            ..Self::default()
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Looks {
+        demand: Demand,
+    }
+
+    impl Looks {
+        fn new() -> Self {
+            Self {
+                demand: Demand::new(Spread {
+                    proxies: 1,
+                    tunnels: 2,
+                    extra: 2,
+                }),
+            }
+        }
+
+        /// The extra tunnels after so many looks at a proxy with these tunnels.
+        fn after(&mut self, looks: u32, up: u8, busy: u8) -> u8 {
+            let proxy = ProxyId::from("a");
+            let tunnels = [(proxy.clone(), Counted { up, busy })].into();
+            let all = (0..looks).map(|_| self.demand.after(&tunnels));
+            let last = all.last().unwrap_or_default();
+            last.get(&proxy).copied().unwrap_or_default()
+        }
+    }
+
+    #[test]
+    fn there_is_one_tunnel_more_than_are_busy_up_to_a_limit() {
+        let mut looks = Looks::new();
+        assert_eq!(looks.after(100, 2, 0), 0);
+        assert_eq!(looks.after(100, 2, 1), 0, "the other one is free");
+        assert_eq!(looks.after(MORE_AFTER - 1, 2, 2), 0);
+        assert_eq!(looks.after(1, 2, 2), 1);
+        assert_eq!(looks.after(100, 2, 2), 1, "one is on its way");
+        assert_eq!(looks.after(MORE_AFTER, 3, 3), 2);
+        assert_eq!(looks.after(100, 4, 4), 2);
+    }
+
+    #[test]
+    fn bursts_change_nothing_and_a_pause_of_bulk_keeps_what_there_is() {
+        let mut looks = Looks::new();
+        for _ in 0..10 {
+            assert_eq!(looks.after(MORE_AFTER - 1, 2, 2), 0);
+            assert_eq!(looks.after(1, 2, 1), 0);
+        }
+        looks.after(MORE_AFTER, 2, 2);
+        for _ in 0..10 {
+            assert_eq!(looks.after(FEWER_AFTER - 1, 3, 0), 1);
+            assert_eq!(looks.after(1, 3, 2), 1);
+        }
+        assert_eq!(looks.after(FEWER_AFTER, 3, 0), 0);
+    }
+
+    #[test]
+    fn as_many_stay_as_were_enough_all_the_time() {
+        let mut looks = Looks::new();
+        looks.after(MORE_AFTER, 2, 2);
+        assert_eq!(looks.after(MORE_AFTER, 3, 3), 2);
+        looks.after(FEWER_AFTER - 1, 4, 2);
+        assert_eq!(looks.after(1, 4, 0), 1);
+        assert_eq!(looks.after(FEWER_AFTER, 3, 0), 0);
+    }
+
+    #[test]
+    fn a_proxy_without_tunnels_is_forgotten() {
+        let mut looks = Looks::new();
+        looks.after(MORE_AFTER, 2, 2);
+        assert!(looks.demand.after(&BTreeMap::new()).is_empty());
+        assert_eq!(looks.after(1, 2, 2), 0);
+    }
+}

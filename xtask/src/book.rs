@@ -1,0 +1,234 @@
+//! `cargo xtask book`: the documents as web pages with search, by mdBook. `docs/SUMMARY.md` has the
+//! chapters. Some are files outside of `docs`: so all of them are copied into one folder first,
+//! each with its path in the repository, and their links lead to the same files there.
+
+mod links;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::progress::{self, Step};
+use culvert_lab::workspace;
+
+use crate::cargo_tool;
+
+const MDBOOK: &str = "0.5.4";
+
+/// The folder of the documents.
+const DOCS: &str = "docs";
+/// The list of chapters, in that folder.
+const SUMMARY: &str = "SUMMARY.md";
+/// What differs from the style of mdBook.
+const STYLE: &str = "docs/book.css";
+/// Where `book.toml` says that the pages are.
+const PAGES: &str = "pages";
+
+/// Makes the book in `target/book`.
+///
+/// # Errors
+/// See [`make`].
+pub fn run() -> Result<()> {
+    let out = workspace::target_dir().join("book");
+    let mdbook = mdbook()?;
+    let step = Step::start("make the book");
+    make(&mdbook, &workspace::root(), &out)?;
+    step.done();
+    progress::say(&format!("    {}", out.join("index.html").display()));
+    Ok(())
+}
+
+/// mdBook with search, and without its web server.
+///
+/// # Errors
+/// It cannot be fetched or compiled.
+pub fn mdbook() -> Result<PathBuf> {
+    let features = ["--no-default-features", "--features", "search"];
+    cargo_tool::program_with("mdbook", MDBOOK, &features)
+}
+
+/// Makes the book of the repository at `root` in a folder, which is emptied before.
+///
+/// # Errors
+/// The list of chapters is not complete ([`pages`]), mdBook fails, or a link of a page leads
+/// nowhere.
+pub fn make(mdbook: &Path, root: &Path, out: &Path) -> Result<()> {
+    let sources = tempfile::tempdir().context("a folder for the pages")?;
+    for file in ["book.toml", STYLE] {
+        copy(root, file, sources.path())?;
+    }
+    let copied = sources.path().join(PAGES);
+    for page in pages(root)? {
+        copy(root, &page, &copied)?;
+    }
+    let summary = moved(&read(&root.join(DOCS).join(SUMMARY))?)?;
+    std::fs::write(copied.join(SUMMARY), summary).context("write the list of chapters")?;
+    let mut build = Command::new(mdbook);
+    build.arg("build").arg(sources.path());
+    workspace::output(build.arg("--dest-dir").arg(std::path::absolute(out)?))?;
+    add_files(root, out)?;
+    let dead = links::dead(out)?;
+    ensure!(
+        dead.is_empty(),
+        "links lead nowhere:\n  {}",
+        dead.join("\n  ")
+    );
+    Ok(())
+}
+
+/// The pages of the book, as paths from `root`, in the order of the chapters.
+///
+/// # Errors
+/// A page of `docs` is not a chapter or is one twice, or a chapter has no page.
+pub fn pages(root: &Path) -> Result<Vec<String>> {
+    let summary = read(&root.join(DOCS).join(SUMMARY))?;
+    let pages = summary.lines().filter_map(Chapter::of);
+    let pages = pages
+        .map(|chapter| chapter.page())
+        .collect::<Result<Vec<_>>>()?;
+    let mut chapters = BTreeSet::new();
+    for page in &pages {
+        ensure!(root.join(page).is_file(), "{SUMMARY}: there is no {page}");
+        ensure!(chapters.insert(page), "{SUMMARY}: {page} is there twice");
+    }
+    let mut written = BTreeSet::new();
+    collect(root, DOCS, &mut written)?;
+    written.remove(&format!("{DOCS}/{SUMMARY}"));
+    let missing: Vec<_> = written
+        .iter()
+        .filter(|page| !chapters.contains(page))
+        .collect();
+    ensure!(missing.is_empty(), "{SUMMARY}: it lacks {missing:?}");
+    Ok(pages)
+}
+
+/// A line of the list that names a page.
+struct Chapter<'a> {
+    before: &'a str,
+    /// As seen from `docs`.
+    link: &'a str,
+    after: &'a str,
+}
+
+impl<'a> Chapter<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let (before, rest) = line.split_once("](")?;
+        let (link, after) = rest.split_once(')')?;
+        Some(Self {
+            before,
+            link,
+            after,
+        })
+    }
+
+    /// The path of the page in the repository.
+    fn page(&self) -> Result<String> {
+        links::joined(DOCS, self.link)
+            .with_context(|| format!("{SUMMARY}: {} is not in the repository", self.link))
+    }
+}
+
+/// The list of chapters as it is at the top of the repository.
+fn moved(summary: &str) -> Result<String> {
+    let lines = summary.lines().map(|line| {
+        Ok(match Chapter::of(line) {
+            Some(chapter) => {
+                let page = chapter.page()?;
+                format!("{}]({page}){}\n", chapter.before, chapter.after)
+            }
+            None => format!("{line}\n"),
+        })
+    });
+    lines.collect()
+}
+
+/// Adds the files that pages link to and that are no pages, such as manifests.
+fn add_files(root: &Path, out: &Path) -> Result<()> {
+    for file in links::files(out)? {
+        if !out.join(&file).exists() && root.join(&file).is_file() {
+            copy(root, &file, out)?;
+        }
+    }
+    Ok(())
+}
+
+/// The Markdown files of a folder and of those in it, as paths from `root`.
+fn collect(root: &Path, folder: &str, found: &mut BTreeSet<String>) -> Result<()> {
+    let entries = std::fs::read_dir(root.join(folder)).with_context(|| format!("read {folder}"))?;
+    for entry in entries {
+        let entry = entry?;
+        let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+        if entry.path().is_dir() {
+            collect(root, &path, found)?;
+        } else if path.ends_with(".md") {
+            found.insert(path);
+        }
+    }
+    Ok(())
+}
+
+/// Copies a file to the same path in another folder.
+fn copy(root: &Path, file: &str, to: &Path) -> Result<()> {
+    let to = to.join(file);
+    let copied = (|| {
+        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
+        std::fs::copy(root.join(file), &to)
+    })();
+    copied.map(drop).with_context(|| format!("copy {file}"))
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_document_is_a_chapter_and_every_chapter_has_a_page() {
+        let pages = pages(&workspace::root()).expect("the list of chapters");
+        assert_eq!(pages[0], "README.md");
+    }
+
+    #[test]
+    fn a_page_that_is_no_chapter_and_a_chapter_without_a_page_are_refused() {
+        let root = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(root.path().join("docs/more")).expect("folders");
+        let write = |name: &str, text: &str| {
+            std::fs::write(root.path().join(name), text).expect("write it");
+        };
+        write("README.md", "");
+        write("docs/a.md", "");
+        write("docs/SUMMARY.md", "[Top](../README.md)\n- [A](a.md)\n");
+        assert_eq!(
+            pages(root.path()).expect("both"),
+            ["README.md", "docs/a.md"]
+        );
+        let refused = |reason: &str| {
+            let error = pages(root.path()).expect_err(reason).to_string();
+            assert!(error.contains(reason), "{reason}: {error}");
+        };
+        write("docs/more/b.md", "");
+        refused("lacks [\"docs/more/b.md\"]");
+        write(
+            "docs/SUMMARY.md",
+            "- [A](a.md)\n- [B](more/b.md)\n- [C](c.md)\n",
+        );
+        refused("no docs/c.md");
+        write(
+            "docs/SUMMARY.md",
+            "- [A](a.md)\n- [B](more/b.md)\n- [A](./a.md)\n",
+        );
+        refused("docs/a.md is there twice");
+        write("docs/SUMMARY.md", "- [Out](../../a.md)\n");
+        refused("../../a.md is not in the repository");
+    }
+
+    #[test]
+    fn chapters_are_moved_to_the_top_of_the_repository() {
+        let moved = moved("# Summary\n\n[Top](../README.md)\n- [A](a.md)\n").expect("both");
+        assert_eq!(moved, "# Summary\n\n[Top](README.md)\n- [A](docs/a.md)\n");
+    }
+}

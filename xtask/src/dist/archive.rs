@@ -1,0 +1,86 @@
+//! The archive for distributions without Debian's packages: programs and units at the top, as
+//! `docs/install.md` installs them, and everything that the documents name.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use culvert_lab::workspace;
+
+use super::build::Build;
+use super::package::{Parts, gzip};
+use crate::processor::Processor;
+use crate::tar::Tar;
+
+/// Parts of the work tree that are of use without the source.
+const SHIPPED: [&str; 12] = [
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "LICENSE",
+    "README.md",
+    "SECURITY.md",
+    "deploy/README.md",
+    "deploy/modules-load.d",
+    "deploy/monitoring",
+    "deploy/rendered",
+    "deploy/sysctl.d",
+    "docs",
+];
+
+/// Writes `culvert-VERSION-linux-PROCESSOR.tar.gz` into a folder and returns its path.
+pub(super) fn write(
+    parts: &[Parts],
+    processor: Processor,
+    build: &Build,
+    out: &Path,
+) -> Result<PathBuf> {
+    let (version, processor) = (build.package_version(), processor.name());
+    let name = format!("culvert-{version}-linux-{processor}");
+    let mut tar = Tar::default();
+    for parts in parts {
+        add(&mut tar, &name, parts);
+    }
+    for path in tracked(&SHIPPED)? {
+        let bytes = std::fs::read(workspace::root().join(&path)).context("read a document")?;
+        tar.file(&format!("{name}/{path}"), 0o644, bytes);
+    }
+    let path = out.join(format!("{name}.tar.gz"));
+    std::fs::write(&path, gzip(&tar.finish()?)?)
+        .with_context(|| format!("write {}", path.display()))?;
+    Ok(path)
+}
+
+fn add(tar: &mut Tar, top: &str, parts: &Parts) {
+    let package = parts.package;
+    tar.file(
+        &format!("{top}/{}", package.name),
+        0o755,
+        parts.program.clone(),
+    );
+    let mut file = |path: String, bytes: &[u8]| {
+        tar.file(&format!("{top}/{path}"), 0o644, bytes.to_vec());
+    };
+    file(format!("{}.service", package.name), parts.unit.as_bytes());
+    file(
+        format!("settings/{}.env", package.short()),
+        parts.settings.as_bytes(),
+    );
+    file(
+        format!("licences/{}.txt", package.name),
+        parts.licences.as_bytes(),
+    );
+    for (name, bytes) in &parts.generated {
+        let is_page = name.ends_with(".1");
+        let folder = if is_page { "man" } else { "completions" };
+        file(format!("{folder}/{name}"), bytes);
+    }
+}
+
+/// What git has of paths: not files that happen to lie there.
+pub(super) fn tracked(paths: &[&str]) -> Result<Vec<String>> {
+    let mut git = Command::new("git");
+    git.args(["ls-files", "--"]).args(paths);
+    let listed = workspace::output(git.current_dir(workspace::root()))?;
+    Ok(listed.lines().map(str::to_owned).collect())
+}

@@ -1,0 +1,111 @@
+//! The programs as users get them, for any distribution with glibc 2.17 on a processor.
+//!
+//! They are dynamic. A static program with glibc dies (`_dl_call_libc_early_init`) as soon as
+//! `nsswitch.conf` names a service that it has to load, for instance systemd-resolved's, and the
+//! host has another glibc. zig links against the symbols of an old glibc, and compiles the C of
+//! dependencies with its own compiler and headers, so that the result does not depend on this
+//! machine.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::{progress, workspace};
+
+use super::build::Build;
+use super::package::Package;
+use crate::cargo_tool;
+use crate::processor::toolchain::Toolchain;
+use crate::processor::{self, Processor};
+use crate::setup::venv::Venv;
+
+const ZIGBUILD: &str = "0.24.1";
+/// The package of PyPI has the compiler as a program.
+const ZIG: Venv = Venv {
+    folder: "zig",
+    packages: &["ziglang==0.17.1"],
+};
+/// The oldest that Rust's standard library supports.
+const GLIBC: &str = "2.17";
+/// What every glibc has.
+const LIBRARIES: [&str; 8] = [
+    "ld-linux-aarch64.so.1",
+    "ld-linux-armhf.so.3",
+    "ld-linux-x86-64.so.2",
+    "libc.so.6",
+    "libdl.so.2",
+    "libm.so.6",
+    "libpthread.so.0",
+    "librt.so.1",
+];
+
+/// Compiles the programs of packages. Returns where each is, by the name of its package.
+pub(super) fn programs(
+    build: &Build,
+    processor: Processor,
+    packages: &[&'static Package],
+) -> Result<BTreeMap<&'static str, PathBuf>> {
+    let folder = workspace::target_dir().join("dist");
+    let target = processor.target();
+    progress::run(
+        &format!(
+            "compile programs for {target}, glibc {GLIBC} (a quarter of an hour, the first time)"
+        ),
+        cargo(build, processor, packages)?
+            .arg("--target-dir")
+            .arg(&folder),
+    )?;
+    let built = folder.join(target).join("release");
+    packages
+        .iter()
+        .map(|package| {
+            let program = built.join(package.name);
+            check_libraries(&program)?;
+            Ok((package.name, program))
+        })
+        .collect()
+}
+
+fn cargo(build: &Build, processor: Processor, packages: &[&Package]) -> Result<Command> {
+    let zigbuild = cargo_tool::program("cargo-zigbuild", ZIGBUILD)?;
+    let python = ZIG.install()?;
+    let toolchain = Toolchain::of(processor)?;
+    let flags = workspace::remapped("--remap-path-prefix")? + &toolchain.flags();
+    let mut command = toolchain.cargo();
+    command
+        .args(["zigbuild", "--locked", "--release", "--bins", "--target"])
+        .arg(format!("{}.{GLIBC}", processor.target()))
+        .env("PATH", with_folder_of(&zigbuild)?)
+        .env("CARGO_ZIGBUILD_PYTHON_PATH", python)
+        .env("CARGO_INCREMENTAL", "0")
+        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
+        .env("CULVERT_BPF_OBJECT", workspace::bpf_object())
+        .env("CULVERT_BUILD", build.program_version())
+        .env("SOURCE_DATE_EPOCH", &build.epoch)
+        .env("RUSTFLAGS", flags)
+        .env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
+    for package in packages {
+        command.args(["--package", package.name]);
+    }
+    Ok(command)
+}
+
+fn with_folder_of(program: &Path) -> Result<std::ffi::OsString> {
+    let folder = program.parent().context("a program is in a folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    Ok(std::env::join_paths(folders)?)
+}
+
+/// Another library would have to be a dependency of the packages.
+fn check_libraries(program: &Path) -> Result<()> {
+    for name in processor::libraries(program)? {
+        ensure!(
+            LIBRARIES.contains(&name.as_str()),
+            "{} loads {name}, which is not of glibc",
+            program.display()
+        );
+    }
+    Ok(())
+}

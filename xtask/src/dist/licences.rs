@@ -1,0 +1,127 @@
+//! The licences of what is linked into the programs. Most of them ask for their text to come along.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::workspace;
+use serde_json::Value;
+
+use super::package::Package;
+use crate::processor::Processor;
+
+const HEAD: &str = "The source of this program is under the licence Apache-2.0. It contains the \
+                    crates below, and parts of Rust's standard library (MIT or Apache-2.0) and of \
+                    LLVM (Apache-2.0 WITH LLVM-exception).\n";
+/// How files with licences are named, in capitals.
+const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"];
+/// Sources in C are in a folder of the crate, and have licences of their own.
+const DEPTH: usize = 4;
+
+/// Each crate of a program with its licence, then each text with the crates that have it.
+pub(super) fn of_crates(package: &Package, processor: Processor) -> Result<String> {
+    let folders = folders()?;
+    let mut text = HEAD.to_owned();
+    let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for line in linked(package, processor)? {
+        let (name, licence) = line.split_once('|').context("two fields")?;
+        ensure!(!licence.is_empty(), "{name} does not name its licence");
+        text += &format!("{name}: {licence}\n");
+        let folder = folders
+            .get(name)
+            .with_context(|| format!("no source of {name}"))?;
+        let mut found = BTreeSet::new();
+        collect(folder, DEPTH, &mut found)?;
+        for one in found {
+            texts.entry(one).or_default().push(name.to_owned());
+        }
+    }
+    for (one, crates) in texts {
+        text += &format!(
+            "\n{}\n{}\n\n{}\n",
+            "=".repeat(80),
+            crates.join(", "),
+            one.trim_end()
+        );
+    }
+    Ok(text)
+}
+
+/// `NAME vVERSION|LICENCE` of each crate that is linked.
+pub(super) fn linked(package: &Package, processor: Processor) -> Result<BTreeSet<String>> {
+    let mut cargo = workspace::cargo();
+    cargo
+        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
+        .args(["--target", processor.target()])
+        .args([
+            "--no-dedupe",
+            "--format",
+            "{p}|{l}",
+            "--package",
+            package.name,
+        ]);
+    let listed = workspace::output(&mut cargo)?;
+    let line = |line: &str| {
+        let (name, licence) = line.split_once('|')?;
+        // Without the folder, or that it is a proc macro.
+        let name: Vec<_> = name.split(' ').take(2).collect();
+        Some(format!("{}|{licence}", name.join(" ")))
+    };
+    Ok(listed.lines().filter_map(line).collect())
+}
+
+/// The source of each crate, by `NAME vVERSION`.
+fn folders() -> Result<BTreeMap<String, PathBuf>> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["metadata", "--locked", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&workspace::output(&mut cargo)?)?;
+    let packages = metadata["packages"].as_array().context("no packages")?;
+    let folder = |package: &Value| {
+        let text = |field: &str| package[field].as_str();
+        let manifest = Path::new(text("manifest_path")?);
+        let name = format!("{} v{}", text("name")?, text("version")?);
+        Some((name, manifest.parent()?.to_owned()))
+    };
+    Ok(packages.iter().filter_map(folder).collect())
+}
+
+fn collect(folder: &Path, depth: usize, found: &mut BTreeSet<String>) -> Result<()> {
+    let listed = folder.read_dir();
+    for entry in listed.with_context(|| format!("list {}", folder.display()))? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .to_uppercase();
+        if path.is_dir() && depth > 1 {
+            collect(&path, depth - 1, found)?;
+        } else if path.is_file() && NAMES.iter().any(|start| name.starts_with(start)) {
+            let bytes = std::fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            found.insert(String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::package::PACKAGES;
+    use super::*;
+
+    #[test]
+    fn the_licences_of_rust_and_c_sources_come_along() {
+        let agent = PACKAGES
+            .iter()
+            .find(|package| package.name == "culvert-agent");
+        let text = of_crates(agent.expect("a package"), Processor::Aarch64).expect("licences");
+        for part in [
+            "\nrustls v",
+            "Microsoft Corporation, Daan Leijen",
+            "OpenSSL",
+        ] {
+            assert!(text.contains(part), "no {part:?} in {text}");
+        }
+        assert!(!text.contains("proptest v"), "a crate of tests");
+    }
+}

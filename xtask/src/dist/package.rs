@@ -1,0 +1,235 @@
+//! What each package has, and where it goes.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::workspace;
+
+use crate::processor::{Processor, foreign};
+
+/// A program as users install it.
+#[derive(Debug)]
+pub struct Package {
+    /// Of the package, the program and the unit.
+    pub name: &'static str,
+    /// One line.
+    pub(super) summary: &'static str,
+    /// Another package of the distribution that it is better with.
+    pub(super) recommends: &'static str,
+    /// The same with rpm.
+    pub(super) recommends_of_rpm: &'static str,
+    /// Whether edge nodes run it, which also have 32-bit processors.
+    is_for_edge: bool,
+}
+
+/// All of them.
+pub const PACKAGES: [Package; 4] = [
+    Package {
+        name: "culvert-proxy",
+        summary: "cloud end of Culvert: accepts tunnels and connects clients through them",
+        recommends: "culvert-redirector",
+        recommends_of_rpm: "culvert-redirector",
+        is_for_edge: false,
+    },
+    Package {
+        name: "culvert-redirector",
+        summary: "steers connections for edge nodes into the Culvert proxy of this host",
+        recommends: "nftables",
+        recommends_of_rpm: "nftables",
+        is_for_edge: false,
+    },
+    Package {
+        name: "culvert-agent",
+        summary: "edge end of Culvert: dials out and lets the cloud reach this node",
+        recommends: "ca-certificates",
+        recommends_of_rpm: "ca-certificates",
+        is_for_edge: true,
+    },
+    Package {
+        name: "culvert-hub",
+        summary: "API endpoint of an edge node that answers while the link is cut (in development)",
+        recommends: "iproute2",
+        recommends_of_rpm: "iproute",
+        is_for_edge: true,
+    },
+];
+
+impl Package {
+    /// The name without `culvert-`, as in the files of settings.
+    pub(super) fn short(&self) -> &'static str {
+        self.name.trim_start_matches("culvert-")
+    }
+
+    pub(super) fn is_for(&self, processor: Processor) -> bool {
+        self.is_for_edge || processor.is_64_bit()
+    }
+
+    /// The file of settings, which upgrades leave as they find it.
+    pub(super) fn settings(&self) -> String {
+        format!("etc/culvert/{}.env", self.short())
+    }
+}
+
+/// A file of a package, and its mode.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) mode: u32,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl File {
+    pub(super) fn plain(bytes: impl Into<Vec<u8>>) -> Self {
+        Self {
+            mode: 0o644,
+            bytes: bytes.into(),
+        }
+    }
+}
+
+/// A package and what goes into it.
+#[derive(Debug)]
+pub struct Parts {
+    pub(super) package: &'static Package,
+    /// Of the program.
+    pub(super) processor: Processor,
+    pub(super) program: Vec<u8>,
+    /// As in `deploy/systemd`: for `/usr/local/bin`.
+    pub(super) unit: String,
+    pub(super) settings: String,
+    /// What the program generates: man pages and completions, by name.
+    pub(super) generated: BTreeMap<String, Vec<u8>>,
+    /// Of what is linked into the program.
+    pub(super) licences: String,
+}
+
+impl Parts {
+    /// Reads the files of a package, and lets the program generate the others.
+    ///
+    /// # Errors
+    /// A file cannot be read, or the program does not run here, nor in an emulator.
+    pub fn collect(
+        package: &'static Package,
+        processor: Processor,
+        program: &Path,
+        licences: String,
+    ) -> Result<Self> {
+        let deploy = workspace::root().join("deploy");
+        let unit = deploy.join(format!("systemd/{}.service", package.name));
+        let settings = deploy.join(format!("packages/{}.env", package.short()));
+        Ok(Self {
+            package,
+            processor,
+            program: std::fs::read(program)
+                .with_context(|| format!("read {}", program.display()))?,
+            unit: text(&unit)?,
+            settings: text(&settings)?,
+            generated: generated(foreign::command(processor, program)?)?,
+            licences,
+        })
+    }
+
+    /// The files of an installation by a package manager, by path without the first `/`.
+    pub(super) fn files(&self) -> Result<BTreeMap<String, File>> {
+        let name = self.package.name;
+        let docs = format!("usr/share/doc/{name}");
+        let program = File {
+            mode: 0o755,
+            bytes: self.program.clone(),
+        };
+        let mut files = BTreeMap::from([
+            (format!("usr/bin/{name}"), program),
+            (
+                format!("usr/lib/systemd/system/{name}.service"),
+                File::plain(installed_unit(&self.unit, name)?),
+            ),
+            (self.package.settings(), File::plain(self.settings.as_str())),
+            (
+                format!("{docs}/copyright"),
+                File::plain(self.licences.as_str()),
+            ),
+        ]);
+        for (file, bytes) in &self.generated {
+            let (path, bytes) = match file.rsplit_once('.') {
+                None => (
+                    format!("usr/share/zsh/vendor-completions/{file}"),
+                    bytes.clone(),
+                ),
+                Some((_, "bash")) => (
+                    format!("usr/share/bash-completion/completions/{name}"),
+                    bytes.clone(),
+                ),
+                Some((_, "fish")) => (
+                    format!("usr/share/fish/vendor_completions.d/{file}"),
+                    bytes.clone(),
+                ),
+                Some(_) => (format!("usr/share/man/man1/{file}.gz"), gzip(bytes)?),
+            };
+            files.insert(path, File::plain(bytes));
+        }
+        Ok(files)
+    }
+}
+
+/// The unit with the places of a package manager instead of those of an administrator.
+fn installed_unit(unit: &str, name: &str) -> Result<String> {
+    let installed = unit.replace("/usr/local/bin/", "/usr/bin/").replace(
+        "file:///usr/local/share/doc/culvert/README.md",
+        &format!("man:{name}(1)"),
+    );
+    ensure!(
+        !installed.contains("/usr/local"),
+        "{name}.service has another path in /usr/local"
+    );
+    Ok(installed)
+}
+
+fn generated(mut program: Command) -> Result<BTreeMap<String, Vec<u8>>> {
+    let folder = tempfile::tempdir().context("make a folder")?;
+    workspace::output(program.arg("--generate").arg(folder.path()))?;
+    let mut files = BTreeMap::new();
+    for file in folder.path().read_dir()? {
+        let path = file?.path();
+        let name = path.file_name().context("a file has a name")?;
+        files.insert(name.to_string_lossy().into_owned(), std::fs::read(&path)?);
+    }
+    Ok(files)
+}
+
+/// Compressed without name and time.
+pub(super) fn gzip(bytes: &[u8]) -> Result<Vec<u8>> {
+    let file = tempfile::NamedTempFile::new().context("make a file")?;
+    std::fs::write(&file, bytes)?;
+    let done = Command::new("gzip")
+        .args(["--best", "--no-name", "--stdout"])
+        .arg(file.path())
+        .output()
+        .context("run gzip")?;
+    ensure!(done.status.success(), "gzip ended with {}", done.status);
+    Ok(done.stdout)
+}
+
+pub(super) fn text(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_packages_unit_runs_the_packages_program() {
+        for package in &PACKAGES {
+            let path = format!("deploy/systemd/{}.service", package.name);
+            let unit = text(&workspace::root().join(path)).expect("a unit");
+            let unit = installed_unit(&unit, package.name).expect("no other paths");
+            let start = format!("ExecStart=/usr/bin/{}", package.name);
+            assert!(unit.contains(&start), "{unit}");
+            assert!(
+                unit.contains(&format!("EnvironmentFile=-/{}", package.settings())),
+                "{unit}"
+            );
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The processors that packages and images are made for.
+
+pub(crate) mod foreign;
+pub(crate) mod toolchain;
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use culvert_lab::workspace;
+
+/// A processor, with its names in different worlds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub enum Processor {
+    /// 64-bit Intel and AMD.
+    #[value(name = "x86_64")]
+    X86_64,
+    /// 64-bit ARM.
+    Aarch64,
+    /// 32-bit ARM, only for edge nodes.
+    Armv7,
+}
+
+impl Processor {
+    /// The one of this machine.
+    ///
+    /// # Errors
+    /// It is another one.
+    pub fn here() -> Result<Self> {
+        let name = std::env::consts::ARCH;
+        Self::from_str(name, false)
+            .ok()
+            .with_context(|| format!("nothing is made on {name}"))
+    }
+
+    /// Those that a user named, each once. Without a name, the one of this machine.
+    ///
+    /// # Errors
+    /// See [`Processor::here`].
+    pub(crate) fn named_or_here(named: &[Self]) -> Result<Vec<Self>> {
+        if named.is_empty() {
+            return Ok(vec![Self::here()?]);
+        }
+        let mut named = named.to_vec();
+        named.sort_unstable();
+        named.dedup();
+        Ok(named)
+    }
+
+    /// In names of files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64",
+            Self::Aarch64 => "aarch64",
+            Self::Armv7 => "armv7",
+        }
+    }
+
+    pub(crate) fn rpm(self) -> &'static str {
+        match self {
+            Self::Armv7 => "armv7hl",
+            Self::X86_64 | Self::Aarch64 => self.name(),
+        }
+    }
+
+    /// For Debian, and for images.
+    pub(crate) fn debian(self) -> &'static str {
+        match self {
+            Self::X86_64 => "amd64",
+            Self::Aarch64 => "arm64",
+            Self::Armv7 => "armhf",
+        }
+    }
+
+    /// For Rust, of programs with glibc.
+    pub(crate) fn target(self) -> &'static str {
+        match self {
+            Self::X86_64 => "x86_64-unknown-linux-gnu",
+            Self::Aarch64 => "aarch64-unknown-linux-gnu",
+            Self::Armv7 => "armv7-unknown-linux-gnueabihf",
+        }
+    }
+
+    /// Debian's program `qemu-NAME-static` runs its programs.
+    fn qemu(self) -> &'static str {
+        match self {
+            Self::Armv7 => "arm",
+            Self::X86_64 | Self::Aarch64 => self.name(),
+        }
+    }
+
+    /// glibc's loader, without the first `/`.
+    pub(crate) fn loader(self) -> &'static str {
+        match self {
+            Self::X86_64 => "lib64/ld-linux-x86-64.so.2",
+            Self::Aarch64 => "lib/ld-linux-aarch64.so.1",
+            Self::Armv7 => "lib/ld-linux-armhf.so.3",
+        }
+    }
+
+    pub(crate) fn is_64_bit(self) -> bool {
+        self != Self::Armv7
+    }
+}
+
+/// The names of the libraries that a program of any processor loads.
+///
+/// # Errors
+/// It is no ELF file.
+pub(crate) fn libraries(program: &Path) -> Result<Vec<String>> {
+    let mut readelf = Command::new("readelf");
+    readelf.arg("--dynamic").arg(program).env("LC_ALL", "C");
+    Ok(needed(&workspace::output(&mut readelf)?))
+}
+
+/// The libraries in lines like `0x1 (NEEDED)  Shared library: [libc.so.6]`.
+fn needed(listed: &str) -> Vec<String> {
+    let name = |line: &str| {
+        let (_, name) = line.split_once("(NEEDED)")?;
+        name.split(['[', ']']).nth(1).map(str::to_owned)
+    };
+    listed.lines().filter_map(name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libraries_are_read_from_readelf() {
+        let listed = " 0x01 (NEEDED)  Shared library: [libm.so.6]\n 0x01 (NEEDED)  Shared \
+                      library: [libssl.so.3]\n 0x0c (INIT)  0x1000\n";
+        assert_eq!(needed(listed), ["libm.so.6", "libssl.so.3"]);
+    }
+}

@@ -1,0 +1,109 @@
+//! The examples in `docs`: the chart takes their values, and their commands name what exists.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::workspace;
+use serde_json::Value;
+use xtask::manifests::chart::helm;
+
+use crate::objects::documents;
+
+/// The pages that install the chart with values of their own.
+const PAGES: [&str; 4] = [
+    "k3s.md",
+    "kubeadm-three-masters.md",
+    "openyurt.md",
+    "superedge.md",
+];
+
+/// How the values of a page begin. A page may have several stages of them.
+const VALUES: &str = "```yaml\n# culvert.yaml\n";
+
+#[test]
+fn the_chart_takes_the_values_of_each_example_and_the_commands_name_what_exists() -> Result<()> {
+    for name in PAGES {
+        let page = document(name)?;
+        let commands = commands(&page);
+        let stages: Vec<_> = page.split(VALUES).skip(1).filter_map(block).collect();
+        ensure!(!stages.is_empty(), "{name}: no values");
+        for values in stages {
+            check(values, &commands).with_context(|| format!("{name}:\n{values}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn check(values: &str, commands: &[&str]) -> Result<()> {
+    let rendered = rendered(values, commands)?;
+    let flags = document("flags.md")?;
+    for value in documents(values)?.iter().flat_map(leaves) {
+        ensure!(rendered.contains(value), "{value} is in no object");
+        let flag = value.split('=').next().filter(|it| it.starts_with("--"));
+        if let Some(flag) = flag {
+            ensure!(flags.contains(&format!("| `{flag}` |")), "no flag {flag}");
+        }
+    }
+    for command in commands {
+        let label = command.strip_prefix("kubectl label node ");
+        let label = label.and_then(|words| words.split_whitespace().last());
+        if let Some(label) = label {
+            let label = label.trim_end_matches('=');
+            ensure!(rendered.contains(label), "{label} is in no object");
+        }
+        for word in command.split_whitespace() {
+            if let Some(name) = word.strip_prefix("daemonset/") {
+                let name = format!("\n  name: {name}\n");
+                ensure!(rendered.contains(&name), "no {word}");
+            }
+            let is_there = !word.starts_with("deploy/") || workspace::root().join(word).exists();
+            ensure!(is_there, "no {word}");
+        }
+    }
+    Ok(())
+}
+
+/// What the page's own command makes of the values.
+fn rendered(values: &str, commands: &[&str]) -> Result<String> {
+    let install = commands
+        .iter()
+        .find_map(|it| it.strip_prefix("helm install "));
+    let install = install.context("no `helm install`")?;
+    let folder = tempfile::tempdir()?;
+    symlink(
+        workspace::root().join("deploy"),
+        folder.path().join("deploy"),
+    )?;
+    fs::write(folder.path().join("culvert.yaml"), values)?;
+    let mut template = helm(folder.path());
+    template.arg("template").args(install.split_whitespace());
+    workspace::output(template.current_dir(folder.path()))
+}
+
+/// The lines that root types.
+fn commands(page: &str) -> Vec<&str> {
+    let blocks = page.split("```console\n").skip(1).filter_map(block);
+    let lines = blocks.flat_map(str::lines);
+    lines.filter_map(|line| line.strip_prefix("# ")).collect()
+}
+
+/// The block that a text begins with.
+fn block(text: &str) -> Option<&str> {
+    text.split("```").next()
+}
+
+/// The texts of a value, without the keys.
+fn leaves(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(all) => all.iter().flat_map(leaves).collect(),
+        Value::Object(all) => all.values().flat_map(leaves).collect(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
+    }
+}
+
+fn document(name: &str) -> Result<String> {
+    let path = workspace::root().join("docs").join(name);
+    fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+}
