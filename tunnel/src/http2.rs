@@ -28,6 +28,9 @@ pub const STREAM_WINDOW_RANGE: RangeInclusive<u32> = 256 << 10..=16 << 20;
 /// Largest DATA frame that either end accepts. Larger frames cost less, and 64 KiB still interleave
 /// well.
 pub(crate) const FRAME_SIZE: u32 = 64 << 10;
+/// What HTTP/2 puts before a frame. The frames of bulk leave room for it, so that with it they fill
+/// whole TLS records.
+pub(crate) const FRAME_HEAD: usize = 9;
 /// Unsent bytes that may wait in one stream.
 pub(crate) const SEND_BUFFER: usize = 256 << 10;
 /// Largest header list: a request has four short headers.

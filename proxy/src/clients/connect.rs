@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use culvert_daemon::{Drain, LogBudget, Worker, chain};
+use culvert_daemon::{Drain, LogBudget, Worker, Workers, chain};
 use culvert_tunnel::{Detached, RelayError, Socket};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -49,13 +49,15 @@ pub(crate) struct Connect {
     /// Destinations without a tunnel.
     pub(crate) direct: Direct,
     pub(crate) drain: Drain,
+    /// The threads of connections that take no tunnel, and of TLS.
+    pub(crate) workers: Arc<Workers>,
     /// Limits the log lines that clients can cause.
     pub(crate) refusals: Arc<LogBudget>,
 }
 
 impl Connect {
-    /// Serves a client of the Unix socket. A stream to a node gets its own task among
-    /// `connections`.
+    /// Serves a client of the Unix socket. What is relayed gets its own task among `connections`, on
+    /// another thread.
     pub(crate) async fn serve_unix(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
         let socket = Socket::from(client);
@@ -74,9 +76,14 @@ impl Connect {
                         })
                         .map_err(RelayError::Socket)
                 }
-                Ok(Plan::Direct(request)) => {
-                    Box::pin(self.serve_direct(socket, request, pipelined)).await
-                }
+                Ok(Plan::Direct(request)) => socket
+                    .detach()
+                    .map(|socket| {
+                        let worker = self.workers.next();
+                        let served = self.serve_direct(socket, request, pipelined);
+                        connections.spawn_on(served, worker.handle());
+                    })
+                    .map_err(RelayError::Socket),
                 Err(refusal) => answer(&socket, &refusal.render()).await,
             },
             Err(error) => Err(error),
@@ -150,11 +157,12 @@ impl Connect {
 
     /// Serves a client whose destination needs no tunnel.
     async fn serve_direct(
-        &self,
-        socket: Socket,
+        self,
+        socket: Detached,
         mut request: DirectRequest,
         mut pipelined: BytesMut,
     ) -> Result<(), RelayError> {
+        let socket = attach(socket)?;
         let dialled = tokio::select! {
             dialled = request.dial(&self.direct) => dialled,
             () = client_left(&socket, &mut pipelined) => return Ok(()),
@@ -256,10 +264,7 @@ impl NodeRequest {
     }
 
     async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {
-        let socket = socket.attach().map_err(|error| {
-            tracing::warn!(%error, "CONNECT: too many sockets");
-            RelayError::Socket(error)
-        })?;
+        let socket = attach(socket)?;
         let opened = tokio::select! {
             opened = self.routed.open(None) => opened,
             () = client_left(&socket, &mut self.pipelined) => return Ok(()),
@@ -291,6 +296,13 @@ impl From<BadRequest> for RequestError {
     fn from(bad: BadRequest) -> Self {
         Self::Bad(bad)
     }
+}
+
+fn attach(socket: Detached) -> Result<Socket, RelayError> {
+    socket.attach().map_err(|error| {
+        tracing::warn!(%error, "CONNECT: too many sockets");
+        RelayError::Socket(error)
+    })
 }
 
 async fn answer(socket: &Socket, response: &[u8]) -> Result<(), RelayError> {

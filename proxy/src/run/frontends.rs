@@ -86,6 +86,7 @@ impl Proxy {
             router: self.router.clone(),
             direct: self.direct(),
             drain: drain.clone(),
+            workers: self.workers.clone(),
             refusals: Arc::default(),
         };
         if let Some(connect_tls) = frontends.connect_tls {
@@ -121,9 +122,13 @@ impl Proxy {
                     error about --connect-client-ca");
             };
             match strangers.enter(address.ip(), Phase::Silent) {
-                Ok(permit) => {
-                    drop(connections.spawn(connect.clone().serve_tls(tls, client, address, permit)))
-                }
+                Ok(permit) => match client.into_std() {
+                    Ok(client) => {
+                        let served = connect.clone().serve_tls(tls, client, address, permit);
+                        connections.spawn_on(served, connect.workers.next().handle());
+                    }
+                    Err(error) => connect.refused(&address, &error),
+                },
                 Err(full) => {
                     say_busy(&client);
                     connect.refused(&address, &full);

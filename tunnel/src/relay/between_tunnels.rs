@@ -9,7 +9,7 @@ use super::into_tunnel::reset;
 use super::out_of_tunnel::Incoming;
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
-use crate::http2::FRAME_SIZE;
+use crate::http2::{FRAME_HEAD, FRAME_SIZE};
 use crate::transferred::Meter;
 
 /// Copies until the stream's end. While the other tunnel takes nothing, frames are still taken from
@@ -30,14 +30,15 @@ pub(crate) async fn between_tunnels(
             }
             continue;
         }
-        if send.capacity() == 0 {
+        let limit = budget.frame_limit() - FRAME_HEAD;
+        if send.capacity() < incoming.next_piece().min(limit) {
             send.reserve_capacity(FRAME_SIZE as usize);
         }
         if send.capacity() == 0 || budget.is_full() {
             // Boxed to keep idle streams small.
             Box::pin(stalled(incoming, send, budget)).await?;
         } else {
-            let piece = incoming.take(send.capacity().min(budget.frame_limit()))?;
+            let piece = incoming.take(send.capacity().min(limit))?;
             meter.add(piece.len());
             send.send_data(Payload::forwarded(piece, budget), false)?;
         }

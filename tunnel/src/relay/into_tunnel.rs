@@ -10,7 +10,7 @@ use super::RelayError;
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::frame::HEADER_MAX;
-use crate::http2::FRAME_SIZE;
+use crate::http2::{FRAME_HEAD, FRAME_SIZE};
 use crate::socket::Socket;
 use crate::transferred::Meter;
 
@@ -18,7 +18,7 @@ use crate::transferred::Meter;
 /// not hold large buffers.
 const READ_MIN: usize = 4 << 10;
 /// The largest read fills one DATA frame.
-const READ_MAX: usize = FRAME_SIZE as usize - HEADER_MAX;
+const READ_MAX: usize = FRAME_SIZE as usize - FRAME_HEAD - HEADER_MAX;
 /// Bytes of a client that are sent before its backend has answered: enough for a request or the
 /// first message of a TLS handshake.
 const FIRST_MAX: usize = 16 << 10;
@@ -42,7 +42,7 @@ pub(super) async fn into_tunnel(
             // Boxed to keep idle streams small.
             Box::pin(outbox_capacity(socket, send, budget)).await?;
         }
-        let limit = budget.frame_limit() - HEADER_MAX;
+        let limit = budget.frame_limit() - FRAME_HEAD - HEADER_MAX;
         let wanted = size.min(limit) + HEADER_MAX;
         let wanted = capacity(socket, send, wanted).await? - HEADER_MAX;
         let mut buffer = BytesMut::with_capacity(wanted + HEADER_MAX);

@@ -154,6 +154,11 @@ impl Incoming {
         Ok(false)
     }
 
+    /// How many bytes [`Self::take`] returns at most.
+    pub(super) fn next_piece(&self) -> usize {
+        self.backlog.front().len()
+    }
+
     /// Takes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
     pub(super) fn take(&mut self, most: usize) -> Result<Bytes, RelayError> {
         let taken = self.backlog.take(most);

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use culvert_tunnel::RelayError;
 use futures_util::FutureExt;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, WriteHalf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, WriteHalf};
 use tokio::net::unix::OwnedReadHalf;
 
 use super::opened::Opened;
 
-/// Bytes that are copied into TLS in one step.
+/// Bytes that are copied into or out of TLS in one step.
 pub(super) const COPIED_AT_ONCE: usize = 64 << 10;
 /// The time after which a client that takes none of the last bytes is given up.
 pub(super) const STALLED: Duration = Duration::from_secs(300);
@@ -24,11 +24,12 @@ pub(super) async fn bridge(
     client: impl AsyncRead + AsyncWrite,
 ) -> Result<(), RelayError> {
     let Opened { socket, mut relay } = opened;
-    let (mut from_client, to_client) = tokio::io::split(client);
+    let (from_client, to_client) = tokio::io::split(client);
+    let mut from_client = BufReader::with_capacity(COPIED_AT_ONCE, from_client);
     let (from_backend, mut to_backend) = socket.into_split();
     let moved = AtomicU64::new(0);
     let inward = async {
-        tokio::io::copy(&mut from_client, &mut to_backend).await?;
+        tokio::io::copy_buf(&mut from_client, &mut to_backend).await?;
         to_backend.shutdown().await
     };
     let outward = copy_into_tls(from_backend, to_client, &moved);

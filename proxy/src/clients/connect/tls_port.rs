@@ -48,15 +48,19 @@ pub(super) enum Page {
 }
 
 impl Connect {
-    /// Serves a client of the mutual TLS port. The client takes `permit` until it has shown its
+    /// Serves a client of the mutual TLS port on the calling task's thread. The client takes `permit` until it has shown its
     /// certificate.
     pub(crate) async fn serve_tls(
         self,
         tls: Arc<ServerConfig>,
-        client: TcpStream,
+        client: std::net::TcpStream,
         address: SocketAddr,
         mut permit: HandshakePermit,
     ) {
+        let client = match TcpStream::from_std(client) {
+            Ok(client) => client,
+            Err(error) => return self.refused(&address, &error),
+        };
         if let Err(error) = culvert_tunnel::tune_relayed(&client) {
             tracing::debug!(%error, "tune a socket");
         }

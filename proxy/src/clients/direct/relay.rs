@@ -75,11 +75,15 @@ async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
                 to.write_all(&buffer).await?;
                 meter.add(read);
                 buffer.clear();
+                if read == BUFFER {
+                    continue;
+                }
             }
-            // An idle connection holds no buffer.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => buffer = BytesMut::new(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
+        // Nothing is left to read: an idle connection holds no buffer.
+        buffer = BytesMut::new();
     }
 }
 
