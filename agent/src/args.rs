@@ -220,6 +220,12 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) keepalive: Duration,
 
+    /// Use MPTCP for tunnels, if the proxy has it too: they survive a change of this machine's
+    /// address. Something must tell the kernel about the addresses: NetworkManager does it, or
+    /// `ip mptcp endpoint add ADDRESS dev NAME subflow`.
+    #[arg(long, env = "CULVERT_MPTCP")]
+    pub(crate) mptcp: bool,
+
     /// TCP congestion control of tunnels, such as `bbr`, which keeps its speed on a link that loses
     /// packets. The kernel must have it; the system's is used otherwise. Not on a machine without
     /// processor time to spare: bbr becomes slow there.

@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) keepalive: Duration,
     /// The system's if none is named.
     pub(crate) tunnel_congestion: Option<String>,
+    pub(crate) mptcp: bool,
     pub(crate) grace: Duration,
 }
 
@@ -103,6 +104,7 @@ impl TryFrom<Args> for Config {
             budget: Budget::new(run.buffer_budget as usize),
             keepalive: run.keepalive,
             tunnel_congestion: run.tunnel_congestion,
+            mptcp: run.mptcp,
             grace: run.grace,
         })
     }

@@ -34,7 +34,13 @@ use crate::tunnels::states::Tunnels;
 /// is none, nor is a cluster that has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
-    let outbound = Arc::new(outbound.with_congestion(config.tunnel_congestion.clone()));
+    let congestion = config.tunnel_congestion.as_deref();
+    let congestion = congestion.filter(|name| culvert_tunnel::has_congestion(name));
+    let outbound = Arc::new(
+        outbound
+            .with_congestion(congestion.map(str::to_owned))
+            .with_mptcp(config.mptcp && culvert_tunnel::has_mptcp()),
+    );
     let proxies = watch::Sender::new(proxies(&config)?);
     let first = First::open(&config.source)?;
     let readiness = Readiness::default();

@@ -192,6 +192,11 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) agent_listen: SocketAddr,
 
+    /// Accept MPTCP from agents that have `--mptcp`: their tunnels survive a change of the edge's
+    /// address. Others use TCP.
+    #[arg(long, env = "CULVERT_MPTCP")]
+    pub(crate) mptcp: bool,
+
     /// TCP congestion control of tunnels, such as `bbr`, which keeps its speed on a link that loses
     /// packets. The kernel must have it; the system's is used otherwise. Not on a machine without
     /// processor time to spare: bbr becomes slow there.

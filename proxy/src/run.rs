@@ -23,6 +23,7 @@ use culvert_daemon::{
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE};
 use ipnet::IpNet;
 use prometheus_client::registry::Registry as MetricsRegistry;
+use socket2::Protocol;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -307,8 +308,20 @@ impl Proxy {
 
     fn bind_agents(&self) -> Result<TcpListener> {
         let listen = &self.args.listen;
-        let agents = listen::bind(&self.listeners, listen.agent_listen, SocketUse::Agents)?;
-        if let Some(name) = &listen.tunnel_congestion {
+        let protocol = if listen.mptcp && culvert_tunnel::has_mptcp() {
+            Protocol::MPTCP
+        } else {
+            Protocol::TCP
+        };
+        let agents = listen::bind_protocol(
+            &self.listeners,
+            listen.agent_listen,
+            SocketUse::Agents,
+            protocol,
+        )?;
+        if let Some(name) = &listen.tunnel_congestion
+            && culvert_tunnel::has_congestion(name)
+        {
             culvert_tunnel::choose_congestion(&agents, name);
         }
         Ok(agents)

@@ -5,11 +5,12 @@ use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::Get;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 
@@ -27,23 +28,59 @@ const RELAYED_KEEPALIVE_PROBES: u32 = 3;
 
 /// Prepares a tunnel's TCP connection: small writes go out at once, at most 256 KiB wait unsent,
 /// and the connection fails when its peer acknowledges nothing for 20 s. HTTP/2 pings detect a
-/// silent peer, so the kernel's keepalive stays off.
+/// silent peer, so the kernel's keepalive stays off. With MPTCP, what the kernel lacks of this is
+/// left out.
 ///
 /// # Errors
 /// The kernel refuses an option.
 pub fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let socket = SockRef::from(socket);
-    socket.set_tcp_notsent_lowat(UNSENT_FIRST)?;
-    socket.set_tcp_user_timeout(Some(TUNNEL_USER_TIMEOUT))
+    unless_unknown(socket.set_tcp_notsent_lowat(UNSENT_FIRST))?;
+    unless_unknown(socket.set_tcp_user_timeout(Some(TUNNEL_USER_TIMEOUT)))
+}
+
+/// MPTCP sockets know no TCP_USER_TIMEOUT, and before Linux 6.6 no TCP_NOTSENT_LOWAT.
+fn unless_unknown(set: io::Result<()>) -> io::Result<()> {
+    let is_unknown = |error: &io::Error| {
+        [Errno::ENOPROTOOPT, Errno::EOPNOTSUPP]
+            .iter()
+            .any(|errno| error.raw_os_error() == Some(*errno as i32))
+    };
+    match set {
+        Err(error) if is_unknown(&error) => Ok(()),
+        set => set,
+    }
+}
+
+/// Whether tunnels can use MPTCP. A kernel without it is logged.
+pub fn has_mptcp() -> bool {
+    match Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) {
+        Ok(_) => true,
+        Err(error) => {
+            tracing::warn!(%error, "the kernel has no MPTCP (see sysctl net.mptcp.enabled); tunnels use TCP");
+            false
+        }
+    }
+}
+
+/// Whether tunnels can have this TCP congestion control. A name that the kernel refuses is logged.
+pub fn has_congestion(name: &str) -> bool {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
+    match socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(name, %error, "the kernel refuses this TCP congestion control for tunnels; the system's is used");
+            false
+        }
+    }
 }
 
 /// Chooses the TCP congestion control of a tunnel's socket, or of all sockets that a listener will
-/// accept. It only logs a name that the kernel refuses: a tunnel with the system's is better than
-/// none.
+/// accept. A tunnel with the system's is better than none, so a failure is only logged.
 pub fn choose_congestion(socket: &impl AsFd, name: &str) {
     if let Err(error) = SockRef::from(socket).set_tcp_congestion(name.as_bytes()) {
-        tracing::warn!(name, %error, "the kernel refuses this TCP congestion control for tunnels; the system's is used");
+        tracing::debug!(name, %error, "choose a TCP congestion control");
     }
 }
 
@@ -221,6 +258,7 @@ mod tests {
     async fn what_a_listener_accepts_has_its_congestion_control_and_an_unknown_one_changes_nothing()
     {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        assert!(has_congestion("reno") && !has_congestion("no-such"));
         choose_congestion(&listener, "reno");
         choose_congestion(&listener, "no-such");
         let _near = TcpStream::connect(listener.local_addr().unwrap())

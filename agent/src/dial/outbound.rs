@@ -13,7 +13,8 @@ use http::Uri;
 use hyper_util::client::legacy::connect::proxy::Tunnel;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpStream, lookup_host};
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
@@ -31,6 +32,8 @@ pub(crate) struct Outbound {
     first: usize,
     /// TCP congestion control; the system's if none is named.
     congestion: Option<Arc<str>>,
+    /// TCP or MPTCP.
+    protocol: Protocol,
 }
 
 /// HTTPS_PROXY cannot be used.
@@ -100,6 +103,7 @@ impl Outbound {
             forward: Arc::new(forward),
             first: rand::random_range(0..MAX_ADDRESSES),
             congestion: None,
+            protocol: Protocol::TCP,
         }
     }
 
@@ -110,6 +114,17 @@ impl Outbound {
         self
     }
 
+    /// With MPTCP, which the kernel must have, or TCP.
+    #[must_use]
+    pub(crate) fn with_mptcp(mut self, mptcp: bool) -> Self {
+        self.protocol = if mptcp {
+            Protocol::MPTCP
+        } else {
+            Protocol::TCP
+        };
+        self
+    }
+
     /// Starts `turn` addresses later, so that the tunnels to one name go to different proxies
     /// behind it.
     pub(crate) fn for_tunnel(&self, turn: usize) -> Self {
@@ -117,6 +132,7 @@ impl Outbound {
             forward: self.forward.clone(),
             first: self.first.wrapping_add(turn),
             congestion: self.congestion.clone(),
+            protocol: self.protocol,
         }
     }
 
@@ -135,9 +151,14 @@ impl Outbound {
         proxy: &HostPort,
         deadline: Instant,
     ) -> Result<TcpStream, OutboundError> {
+        let direct = Direct {
+            first: self.first,
+            protocol: self.protocol,
+            deadline,
+        };
         let stream = match self.intercept(proxy) {
-            None => dial_direct(&proxy.host.to_string(), proxy.port, self.first, deadline).await,
-            Some(forward) => dial_through(&forward, proxy, self.first, deadline).await,
+            None => direct.dial(&proxy.host.to_string(), proxy.port).await,
+            Some(forward) => dial_through(&forward, proxy, direct).await,
         }?;
         if let Some(name) = &self.congestion {
             culvert_tunnel::choose_congestion(&stream, name);
@@ -157,10 +178,10 @@ fn name(forward: &Intercept) -> String {
 async fn dial_through(
     forward: &Intercept,
     proxy: &HostPort,
-    first: usize,
-    deadline: Instant,
+    direct: Direct,
 ) -> Result<TcpStream, OutboundError> {
-    let mut tunnel = Tunnel::new(forward.uri().clone(), Direct { first, deadline });
+    let deadline = direct.deadline;
+    let mut tunnel = Tunnel::new(forward.uri().clone(), direct);
     if let Some(credentials) = forward.basic_auth() {
         tunnel = tunnel.with_auth(credentials.clone());
     }
@@ -178,10 +199,11 @@ async fn dial_through(
     }
 }
 
-/// Dials the host of a URI. `Tunnel` uses it to reach the forward proxy.
-#[derive(Clone)]
+/// Dials a host. `Tunnel` uses it to reach the forward proxy.
+#[derive(Clone, Copy)]
 struct Direct {
     first: usize,
+    protocol: Protocol,
     deadline: Instant,
 }
 
@@ -195,65 +217,58 @@ impl Service<Uri> for Direct {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let Self { first, deadline } = *self;
+        let direct = *self;
         Box::pin(async move {
             let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-            dial_direct(host, uri.port_u16().unwrap_or(80), first, deadline)
+            direct
+                .dial(host, uri.port_u16().unwrap_or(80))
                 .await
                 .map(TokioIo::new)
         })
     }
 }
 
-async fn dial_direct(
-    host: &str,
-    port: u16,
-    first: usize,
-    deadline: Instant,
-) -> Result<TcpStream, OutboundError> {
-    let addresses = timeout_at(deadline, lookup_host((host, port)))
-        .await
-        .map_err(|_| OutboundError::TimedOut {
-            step: format!("look up {host}"),
-        })?
-        .map_err(|source| OutboundError::Resolve {
-            host: host.to_owned(),
-            source,
-        })?
-        .collect::<Vec<_>>();
-    let addresses = in_turn(addresses, first);
-    let mut last = OutboundError::NoAddress(host.to_owned());
-    for (tried, address) in addresses.iter().enumerate() {
-        let part = share(deadline - Instant::now(), addresses.len() - tried);
-        match timeout_at(
-            deadline.min(Instant::now() + part),
-            TcpStream::connect(address),
-        )
-        .await
-        {
-            Ok(Ok(stream)) => match culvert_tunnel::tune(&stream) {
-                Ok(()) => return Ok(stream),
-                Err(source) => {
-                    last = OutboundError::Connect {
-                        address: *address,
-                        source,
-                    }
-                }
-            },
-            Ok(Err(source)) => {
-                last = OutboundError::Connect {
-                    address: *address,
-                    source,
-                }
-            }
-            Err(_) => {
-                last = OutboundError::TimedOut {
+impl Direct {
+    async fn dial(self, host: &str, port: u16) -> Result<TcpStream, OutboundError> {
+        let addresses = timeout_at(self.deadline, lookup_host((host, port)))
+            .await
+            .map_err(|_| OutboundError::TimedOut {
+                step: format!("look up {host}"),
+            })?
+            .map_err(|source| OutboundError::Resolve {
+                host: host.to_owned(),
+                source,
+            })?
+            .collect::<Vec<_>>();
+        let addresses = in_turn(addresses, self.first);
+        let mut last = OutboundError::NoAddress(host.to_owned());
+        for (tried, &address) in addresses.iter().enumerate() {
+            let part = share(self.deadline - Instant::now(), addresses.len() - tried);
+            let deadline = self.deadline.min(Instant::now() + part);
+            last = match timeout_at(deadline, self.connect(address)).await {
+                Ok(Ok(stream)) => return Ok(stream),
+                Ok(Err(source)) => OutboundError::Connect { address, source },
+                Err(_) => OutboundError::TimedOut {
                     step: format!("connect to {address}"),
-                }
-            }
+                },
+            };
         }
+        Err(last)
     }
-    Err(last)
+
+    async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(self.protocol),
+        )?;
+        socket.set_nonblocking(true)?;
+        let stream = TcpSocket::from_std_stream(socket.into())
+            .connect(address)
+            .await?;
+        culvert_tunnel::tune(&stream)?;
+        Ok(stream)
+    }
 }
 
 /// The same proxies, shuffled: if all agents asked the first one of a list, it alone would sign all

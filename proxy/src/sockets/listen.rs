@@ -35,12 +35,24 @@ pub(crate) fn bind(
     address: SocketAddr,
     used_by: SocketUse,
 ) -> Result<TcpListener> {
-    let bind = || match bind_once(address) {
+    bind_protocol(listeners, address, used_by, Protocol::TCP)
+}
+
+/// The same for TCP or MPTCP. A port that is taken over keeps what it has.
+///
+/// # Errors
+///
+/// As [`bind`], or the kernel lacks the protocol.
+pub(crate) fn bind_protocol(
+    listeners: &Listeners,
+    address: SocketAddr,
+    used_by: SocketUse,
+    protocol: Protocol,
+) -> Result<TcpListener> {
+    let bind = || match bind_once(address, protocol) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
-            bind_once(SocketAddr::new(
-                Ipv4Addr::UNSPECIFIED.into(),
-                address.port(),
-            ))
+            let any = Ipv4Addr::UNSPECIFIED.into();
+            bind_once(SocketAddr::new(any, address.port()), protocol)
         }
         bound => bound,
     };
@@ -56,12 +68,8 @@ fn no_ipv6(error: &io::Error) -> bool {
     ) || error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
 }
 
-fn bind_once(address: SocketAddr) -> io::Result<std::net::TcpListener> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
+fn bind_once(address: SocketAddr, protocol: Protocol) -> io::Result<std::net::TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
     if address.is_ipv6() {
         socket.set_only_v6(false)?;
     }

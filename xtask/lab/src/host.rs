@@ -49,20 +49,24 @@ impl Host {
     pub(crate) fn wan(self) -> (String, String) {
         match self {
             Self::Cloud => ("203.0.113.1/30".into(), "203.0.113.2/30".into()),
-            Self::Edge1 | Self::Edge2 | Self::Edge3 => {
-                let base = (self as u8 - 1) * 4;
-                (
-                    format!("198.51.100.{}/30", base + 1),
-                    format!("198.51.100.{}/30", base + 2),
-                )
-            }
+            Self::Edge1 | Self::Edge2 | Self::Edge3 => pair((self as u8 - 1) * 4),
         }
+    }
+
+    /// The same after an edge has moved.
+    pub(crate) fn second_wan(self) -> (String, String) {
+        pair(128 + self as u8 * 4)
     }
 
     /// The router's interface towards the host.
     pub(crate) fn router_link(self) -> String {
         format!("site{}", self as u8)
     }
+}
+
+fn pair(base: u8) -> (String, String) {
+    let address = |number| format!("198.51.100.{number}/30");
+    (address(base + 1), address(base + 2))
 }
 
 #[cfg(test)]

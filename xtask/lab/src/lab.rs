@@ -94,6 +94,14 @@ impl Lab {
         Ok(Path::new(network::NAMES).join(network::make_pod(&self.name)?))
     }
 
+    /// Gives an edge another address in the internet; it has none for a moment.
+    ///
+    /// # Errors
+    /// The edge has it already, or the kernel has no MPTCP.
+    pub fn move_edge(&self, host: Host) -> Result<()> {
+        network::move_edge(&self.name, host)
+    }
+
     /// The lab's name.
     pub fn name(&self) -> &LabName {
         &self.name

@@ -93,6 +93,32 @@ pub(crate) fn make_cloud_host(name: &LabName, host: CloudHost) -> Result<()> {
     inside(&cloud, "sysctl", &["-qw", "net.ipv4.ip_forward=1"])
 }
 
+/// Gives an edge another address in the internet, on the same link: first it loses the one that it
+/// has. The kernel is told that MPTCP may use the new one.
+pub(crate) fn move_edge(name: &LabName, host: Host) -> Result<()> {
+    let (site, link) = (name.netns(host.name()), host.router_link());
+    let ((old, _), (own, router)) = (host.wan(), host.second_wan());
+    let gateway = address_of(&router);
+    let commands = format!(
+        "addr del {old} dev wan\naddr add {own} dev wan\nroute add default via {gateway}\n"
+    );
+    ip_batch(
+        &["-n", &name.netns(INTERNET)],
+        &format!("addr add {router} dev {link}\n"),
+    )?;
+    ip_batch(&["-n", &site], &commands)?;
+    let endpoint = [
+        "mptcp",
+        "endpoint",
+        "add",
+        address_of(&own),
+        "dev",
+        "wan",
+        "subflow",
+    ];
+    inside(&site, "ip", &endpoint)
+}
+
 /// Removes all namespaces of that name, and with them everything in them.
 pub(crate) fn remove(name: &LabName) -> Result<()> {
     let further = [CloudHost::Second, CloudHost::Third].map(CloudHost::name);
@@ -148,7 +174,7 @@ fn router_commands() -> String {
 
 fn site_commands(host: Host) -> String {
     let (own, router) = host.wan();
-    let gateway = router.split('/').next().unwrap_or_default();
+    let gateway = address_of(&router);
     let mut commands = format!(
         "link set lo up\naddr add {own} dev wan\nlink set wan up\nroute add default via {gateway}\n"
     );
@@ -161,6 +187,11 @@ fn site_commands(host: Host) -> String {
         commands += &format!("addr add {}/32 dev lo\n", host.address());
     }
     commands
+}
+
+/// Without the length of the prefix.
+fn address_of(cidr: &str) -> &str {
+    cidr.split('/').next().unwrap_or_default()
 }
 
 fn inside(netns: &str, program: &str, args: &[&str]) -> Result<()> {

@@ -26,6 +26,7 @@ mod handover;
 mod hostile;
 mod life;
 mod monitoring;
+mod mptcp;
 mod names;
 mod nodes;
 mod partitions;
