@@ -2,6 +2,7 @@
 //! them. `--only far` measures it. Each link has programs of its own, started for it, so that no
 //! congestion window remembers another link.
 
+mod weak;
 mod work;
 mod world;
 
@@ -24,6 +25,8 @@ pub(super) enum Link {
     Loss1,
     /// As many are lost, in bursts.
     Bursts1,
+    /// Near and fast, and the agent has a fifth of a processor.
+    Weak20,
     /// An uplink of 10 Mbit/s.
     Up10m,
     /// An uplink of 2 Mbit/s.
@@ -31,12 +34,13 @@ pub(super) enum Link {
 }
 
 impl Link {
-    pub(super) const ALL: [Self; 7] = [
+    pub(super) const ALL: [Self; 8] = [
         Self::Rtt20,
         Self::Rtt80,
         Self::Loss01,
         Self::Loss1,
         Self::Bursts1,
+        Self::Weak20,
         Self::Up10m,
         Self::Up2m,
     ];
@@ -49,6 +53,7 @@ impl Link {
             Self::Loss01 => "_loss0.1_rtt50",
             Self::Loss1 => "_loss1_rtt50",
             Self::Bursts1 => "_bursts1_rtt50",
+            Self::Weak20 => "_rtt20_weak",
             Self::Up10m => "_up10m",
             Self::Up2m => "_up2m",
         }
@@ -57,7 +62,7 @@ impl Link {
     /// Milliseconds of a round trip.
     pub(super) fn round_trip(self) -> u16 {
         match self {
-            Self::Rtt20 => 20,
+            Self::Rtt20 | Self::Weak20 => 20,
             Self::Rtt80 => 80,
             Self::Loss01 | Self::Loss1 | Self::Bursts1 => 50,
             Self::Up10m | Self::Up2m => 40,
@@ -67,7 +72,12 @@ impl Link {
     /// Bits per second from the edge to the cloud.
     fn up(self) -> u64 {
         match self {
-            Self::Rtt20 | Self::Rtt80 | Self::Loss01 | Self::Loss1 | Self::Bursts1 => DOWN,
+            Self::Rtt20
+            | Self::Rtt80
+            | Self::Loss01
+            | Self::Loss1
+            | Self::Bursts1
+            | Self::Weak20 => DOWN,
             Self::Up10m => 10_000_000,
             Self::Up2m => 2_000_000,
         }
@@ -77,17 +87,22 @@ impl Link {
     /// of 2 Mbit/s.
     fn queue(self) -> u64 {
         match self {
-            Self::Rtt20 => 125_000,
+            Self::Rtt20 | Self::Weak20 => 125_000,
             Self::Rtt80 => 500_000,
             Self::Loss01 | Self::Loss1 | Self::Bursts1 => 312_500,
             Self::Up10m | Self::Up2m => 50_000,
         }
     }
 
+    /// Percent of a processor that the agent may use, if it is limited.
+    fn agent_percent(self) -> Option<u8> {
+        (self == Self::Weak20).then_some(20)
+    }
+
     /// The loss, as arguments of the worker.
     fn loss(self) -> &'static [&'static str] {
         match self {
-            Self::Rtt20 | Self::Rtt80 | Self::Up10m | Self::Up2m => &[],
+            Self::Rtt20 | Self::Rtt80 | Self::Weak20 | Self::Up10m | Self::Up2m => &[],
             Self::Loss01 => &["--loss=0.001"],
             Self::Loss1 => &["--loss=0.01"],
             Self::Bursts1 => &["--loss=0.01", "--bursts=4"],

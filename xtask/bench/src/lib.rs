@@ -4,8 +4,10 @@
 //! No test depends on these times.
 #![forbid(unsafe_code)]
 
+mod culvert;
 mod far;
 mod hub;
+mod konnectivity;
 pub mod line;
 mod load;
 mod plan;
@@ -59,6 +61,10 @@ pub struct Args {
     /// Measure the programs of this folder, such as those of another commit, and build nothing
     #[arg(long, value_name = "DIR", conflicts_with = "dev")]
     programs: Option<PathBuf>,
+    /// Also measure the proxy and agent of this folder, such as those of another commit, on a path of
+    /// their own, in the same rounds. With six rounds or more, the ratio has an interval
+    #[arg(long, value_name = "DIR")]
+    against: Option<PathBuf>,
     /// Measure programs built without optimisation, which only tells whether the bench works
     #[arg(long)]
     dev: bool,
@@ -103,10 +109,13 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         workspace::is_root(),
         "the bench makes network namespaces and loads eBPF programs: run it as root"
     );
+    let existing = |folder: &PathBuf| {
+        let found = folder.canonicalize();
+        found.with_context(|| format!("read {}", folder.display()))
+    };
+    let against = args.against.as_ref().map(existing).transpose()?;
     let programs = if let Some(folder) = &args.programs {
-        folder
-            .canonicalize()
-            .with_context(|| format!("read {}", folder.display()))?
+        existing(folder)?
     } else {
         prepare()?;
         let programs = [
@@ -118,7 +127,7 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         build(&programs, args.dev)?
     };
     let started = Instant::now();
-    let report = measure(&programs, &jobs, args)?;
+    let report = measure(&programs, against.as_deref(), &jobs, args)?;
     println!("\n{}", report.table());
     println!("measured in {} s", started.elapsed().as_secs());
     if let Some(path) = &args.json {
@@ -131,18 +140,31 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
 }
 
-fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Report> {
+fn measure(
+    programs: &std::path::Path,
+    against: Option<&std::path::Path>,
+    jobs: &[Job],
+    args: &Args,
+) -> Result<Report> {
     let pace = if args.quick { Pace::Quick } else { Pace::Full };
     let rounds = if args.quick { 1 } else { args.rounds };
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
+        // What comes second may find a warmer or a slower machine.
+        let order = |job: &Job| {
+            let mut paths = job.paths(against.is_some());
+            if round % 2 == 0 {
+                paths.reverse();
+            }
+            paths
+        };
         let near: Vec<&Job> = jobs.iter().filter(|job| job.packets().is_none()).collect();
         if !near.is_empty() {
             // Programs keep memory after they moved bytes, so each round starts new ones.
-            let mut world = World::start(&lab, programs, jobs)?;
-            measure_each(&near, &mut report, |job, path| {
+            let mut world = World::start(&lab, programs, against, jobs)?;
+            measure_each(&near, order, &mut report, |job, path| {
                 world.check()?;
                 Ok(run::run(&mut world, job, path, pace))
             })?;
@@ -159,10 +181,11 @@ fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Repo
                 link,
                 congestion: &args.congestion,
                 tunnels: args.tunnels,
+                against,
                 seed: round,
             };
             let mut world = far::World::start(&lab, programs, &over_it)?;
-            measure_each(&over, &mut report, |job, path| {
+            measure_each(&over, order, &mut report, |job, path| {
                 world.check()?;
                 Ok(world.run(job, path, pace))
             })?;
@@ -174,11 +197,12 @@ fn measure(programs: &std::path::Path, jobs: &[Job], args: &Args) -> Result<Repo
 /// Runs the jobs on all their paths. `run` fails only if none can be run any more.
 fn measure_each(
     jobs: &[&Job],
+    paths: impl Fn(&Job) -> Vec<Path>,
     report: &mut Report,
     mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
 ) -> Result<()> {
     for job in jobs {
-        for path in job.paths() {
+        for path in &paths(job) {
             interrupt::check()?;
             let found = run(job, *path)?;
             progress::say(&format!(

@@ -4,7 +4,7 @@ mod path;
 
 use std::time::Duration;
 
-use crate::far;
+use crate::{far, konnectivity};
 pub(super) use path::Path;
 
 const ALL: &[Path] = &[
@@ -91,6 +91,8 @@ pub(super) enum Work {
     },
     /// Connections with 100 bytes there and back, beside bulk streams.
     Ping { connections: usize, bulk: usize },
+    /// Requests of 500 bytes and answers of 100 kB, one after another on each connection.
+    Scrapes { connections: usize },
     /// Connect, ping once, close; 32 at a time.
     NewConnections,
     /// From the begin of a connect to the first answer, one after another. On the link of the other
@@ -169,6 +171,7 @@ fn jobs() -> Vec<Job> {
         .flat_map(|bulk| [1, 64].map(|connections| Work::Ping { connections, bulk }));
     let moving: Vec<Work> = bulk.chain(pings).collect();
     jobs.extend(moving.iter().copied().map(near));
+    jobs.push(near(Work::Scrapes { connections: 64 }));
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
     let few = moving.iter().filter(|work| {
@@ -253,7 +256,31 @@ impl Job {
     }
 
     /// What it is run on.
-    pub(super) fn paths(&self) -> &'static [Path] {
+    pub(super) fn paths(&self, is_against: bool) -> Vec<Path> {
+        let mut paths = self.own_paths().to_vec();
+        if self.has_others() && konnectivity::is_named() {
+            paths.push(Path::Konnectivity);
+        }
+        if self.has_others() && is_against {
+            paths.push(Path::ConnectAgainst);
+        }
+        paths
+    }
+
+    /// Whether konnectivity and other programs of Culvert are measured too, where they are named.
+    pub(super) fn has_others(&self) -> bool {
+        let moves = matches!(
+            self.work,
+            Work::Bulk { .. } | Work::Ping { .. } | Work::Scrapes { .. } | Work::NewConnections
+        );
+        match self.distance {
+            Distance::Near => moves,
+            Distance::Packets(_) => !matches!(self.work, Work::Far(far::Work::Idle)),
+            Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 => false,
+        }
+    }
+
+    fn own_paths(&self) -> &'static [Path] {
         match self.work {
             _ if self.is_by_peer() => HOPS,
             Work::Far(work) => work.paths(),
@@ -264,6 +291,7 @@ impl Job {
             Work::Dns => &[Path::Redirector],
             Work::Bulk { .. }
             | Work::Ping { .. }
+            | Work::Scrapes { .. }
             | Work::NewConnections
             | Work::Neighbour { .. } => ALL,
         }
@@ -308,6 +336,18 @@ impl Job {
                 vec![
                     row(format!("ping_p50_{kind}"), "us", "p50_us", beside_ping),
                     row(format!("ping_p99_{kind}"), "us", "p99_us", beside_ping),
+                ]
+            }
+            Work::Scrapes { connections } => {
+                let p99 = format!("scrape_p99_{connections}");
+                vec![
+                    row(
+                        format!("scrape_{connections}"),
+                        "1/s",
+                        "per_second",
+                        beside_bulk,
+                    ),
+                    row(p99, "us", "p99_us", beside_bulk),
                 ]
             }
             Work::NewConnections => {
@@ -376,6 +416,8 @@ mod tests {
         for name in [
             "bulk_up_8",
             "bulk_down_64",
+            "scrape_64",
+            "keystroke_p99_up2m",
             "ping_p50_1",
             "ping_p99_64_under_bulk_4",
             "bulk_up_1_rtt20",
@@ -414,7 +456,7 @@ mod tests {
         assert!(all().iter().all(|job| {
             job.rows()
                 .iter()
-                .all(|row| job.paths().contains(&row.beside))
+                .all(|row| job.paths(false).contains(&row.beside))
         }));
     }
 }

@@ -1,6 +1,7 @@
 //! The results: a table for people, JSON for programs.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use anyhow::Result;
 use serde_json::{Map, Value, json};
@@ -11,18 +12,22 @@ use crate::plan::{Job, Path, Row};
 pub(super) type Figures = BTreeMap<String, f64>;
 
 /// The columns whose values are followed by a ratio.
-const COMPARED: [Path; 4] = [
+const COMPARED: [Path; 6] = [
+    Path::Konnectivity,
     Path::Connect,
+    Path::ConnectAgainst,
     Path::ConnectByPeer,
     Path::InterceptEbpf,
     Path::InterceptNft,
 ];
-const COLUMNS: [Path; 9] = [
+const COLUMNS: [Path; 11] = [
     Path::Direct,
     Path::DirectNew,
     Path::PlainRelay,
     Path::TlsRelay,
+    Path::Konnectivity,
     Path::Connect,
+    Path::ConnectAgainst,
     Path::ConnectByPeer,
     Path::InterceptEbpf,
     Path::InterceptNft,
@@ -73,14 +78,20 @@ impl Report {
         &self.failures
     }
 
-    /// `{"rows": [{"name", "unit", "paths": {path: median}}]}`.
+    /// `{"rows": [{"name", "unit", "paths": {path: median}}]}`, and `"against": {"ratio", "interval":
+    /// [low, high] or null}` in rows that were measured with other programs too.
     pub(super) fn json(&self) -> Value {
         let rows = self.rows.iter().map(|(row, paths)| {
             let medians: Map<String, Value> = paths
                 .iter()
                 .map(|(path, values)| (path.name().to_owned(), median(values).into()))
                 .collect();
-            json!({ "name": row.name, "unit": row.unit, "paths": medians })
+            let mut line = json!({ "name": row.name, "unit": row.unit, "paths": medians });
+            if let Some(paired) = Paired::of(paths) {
+                let interval = paired.interval.map(|(low, high)| [low, high]);
+                line["against"] = json!({ "ratio": paired.ratio, "interval": interval });
+            }
+            line
         });
         json!({ "rows": rows.collect::<Vec<_>>() })
     }
@@ -124,10 +135,63 @@ impl Report {
             } else {
                 ""
             };
+            if let Some(paired) = Paired::of(paths) {
+                text += &format!("  {paired}");
+            }
             text.push('\n');
         }
         text
     }
+}
+
+/// The measured programs beside other ones, round by round.
+struct Paired {
+    /// The median of the rounds' ratios.
+    ratio: f64,
+    /// The true median is in it in 95 of 100 cases, whatever the distribution. It takes six rounds.
+    interval: Option<(f64, f64)>,
+}
+
+impl Paired {
+    /// Nothing unless both were measured in all rounds.
+    fn of(paths: &BTreeMap<Path, Vec<f64>>) -> Option<Self> {
+        let these = paths.get(&Path::Connect)?;
+        let others = paths.get(&Path::ConnectAgainst)?;
+        if these.len() != others.len() {
+            return None;
+        }
+        let pairs = these.iter().zip(others);
+        let mut ratios: Vec<f64> = pairs.map(|(this, other)| this / other).collect();
+        ratios.sort_by(f64::total_cmp);
+        Some(Self {
+            ratio: median(&ratios),
+            interval: interval(&ratios),
+        })
+    }
+}
+
+impl fmt::Display for Paired {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:.3} of the others", self.ratio)?;
+        match self.interval {
+            Some((low, high)) => write!(formatter, " ({low:.3} to {high:.3})"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The interval of the median of sorted values, by the sign test: as many are above the median as
+/// below, like throws of a coin.
+fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
+    let count = sorted.len();
+    let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
+    let (mut below, mut outside) = (0, 0.0);
+    while outside + 2.0 * chance <= 0.05 {
+        outside += 2.0 * chance;
+        below += 1;
+        chance *= (count + 1 - below) as f64 / below as f64;
+    }
+    (below > 0).then(|| (sorted[below - 1], sorted[count - below]))
 }
 
 fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> String {
@@ -202,6 +266,35 @@ mod tests {
             json!({ "name": "bulk_up_8", "unit": "GiB/s", "paths": { "direct": 2.0 } })
         );
         assert_eq!(median(&[1.0, 4.0]), 2.5);
+    }
+
+    #[test]
+    fn the_interval_of_a_median_needs_six_rounds_and_leaves_out_the_outermost_of_many() {
+        let values = |count: u32| (1..=count).map(f64::from).collect::<Vec<_>>();
+        assert_eq!(interval(&values(5)), None);
+        assert_eq!(interval(&values(6)), Some((1.0, 6.0)));
+        assert_eq!(interval(&values(9)), Some((2.0, 8.0)));
+        assert_eq!(interval(&values(15)), Some((4.0, 12.0)));
+    }
+
+    #[test]
+    fn other_programs_are_compared_round_by_round() {
+        let mut report = Report::new(&[JOB]);
+        for round in 1..=6 {
+            let other = f64::from(round);
+            report.add(&JOB, Path::ConnectAgainst, figures(other));
+            report.add(&JOB, Path::Connect, figures(other * 1.1));
+        }
+        let against = &report.json()["rows"][0]["against"];
+        assert!(
+            (against["ratio"].as_f64().unwrap() - 1.1).abs() < 1e-9,
+            "{against}"
+        );
+        let table = report.table();
+        assert!(
+            table.contains("1.100 of the others (1.100 to 1.100)"),
+            "{table}"
+        );
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::world::World;
 const IDLE_STREAMS: usize = 900;
 /// Concurrent connections in the row of new connections.
 const AT_ONCE: usize = 32;
+/// Bytes of an answer in the row of scrapes.
+const SCRAPED: usize = 100_000;
 /// Concurrent queries.
 const QUERIES: usize = 8;
 /// Number of bare `connect()` calls.
@@ -42,6 +44,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         }
         Work::Bulk { .. }
         | Work::Ping { .. }
+        | Work::Scrapes { .. }
         | Work::NewConnections
         | Work::FirstAnswer
         | Work::Neighbour { .. }
@@ -59,6 +62,9 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 }
                 Work::Ping { connections, bulk } => {
                     format!("ping {endpoint} {connections} {bulk} {seconds}")
+                }
+                Work::Scrapes { connections } => {
+                    format!("scrapes {endpoint} {connections} {SCRAPED} {seconds}")
                 }
                 Work::NewConnections => format!("connects {endpoint} {AT_ONCE} {seconds}"),
                 Work::FirstAnswer => format!("connects {endpoint} 1 {seconds}"),

@@ -19,6 +19,8 @@ use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
 
+use crate::culvert::{self as pair, Place};
+use crate::konnectivity::{self, Konnectivity};
 use crate::load::Load;
 use crate::plan::{Distance, Job, Path};
 use crate::report::Figures;
@@ -31,8 +33,15 @@ const BACKENDS: [u16; 2] = [9100, 9101];
 /// Time for programs that start side by side on two cores.
 const START_TIME: Duration = Duration::from_secs(20);
 
+/// Where other programs of Culvert are, beside those that are measured.
+const AGAINST: Place = Place {
+    name: "against",
+    port: 7600,
+    tunnels: 2,
+};
+
 /// The endpoint that the load dials, and the processes on it.
-pub(super) struct Route {
+pub(crate) struct Route {
     pub(super) endpoint: String,
     pub(super) pids: Vec<u32>,
 }
@@ -42,6 +51,8 @@ pub(super) struct World<'lab> {
     hooked: Load,
     unhooked: Load,
     relays: Relays,
+    konnectivity: Option<Konnectivity>,
+    against: Option<pair::Culvert>,
     links: Vec<Link>,
     culvert: Culvert<'lab>,
 }
@@ -51,7 +62,13 @@ impl<'lab> World<'lab> {
     pub(super) const DNS_NAME: &'static str = "near.edge.internal";
 
     /// Starts what the jobs need; `programs` is the folder of the binaries.
-    pub(super) fn start(lab: &'lab Lab, programs: &FilePath, jobs: &[Job]) -> Result<Self> {
+    /// `against` is that of other ones of Culvert.
+    pub(super) fn start(
+        lab: &'lab Lab,
+        programs: &FilePath,
+        against: Option<&FilePath>,
+        jobs: &[Job],
+    ) -> Result<Self> {
         let starter = Starter {
             site: lab.site(Host::Cloud),
             programs: programs.to_path_buf(),
@@ -72,6 +89,19 @@ impl<'lab> World<'lab> {
             .command_in(starter.site.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
+        let is_wanted = konnectivity::is_named() && jobs.iter().any(Job::has_others);
+        let site = starter.site;
+        let konnectivity = is_wanted
+            .then(|| Konnectivity::start(site, site, "127.0.0.1"))
+            .transpose()?;
+        let against = against.map(|programs| {
+            let starter = Starter {
+                site,
+                programs: programs.to_path_buf(),
+            };
+            pair::Culvert::start(&starter, &starter, &AGAINST, "127.0.0.1", &BACKENDS)
+        });
+        let against = against.transpose()?;
         let has_peer = jobs.iter().any(Job::is_by_peer);
         let mut culvert = Culvert::start(starter, has_peer)?;
         let mut links = Vec::new();
@@ -84,6 +114,8 @@ impl<'lab> World<'lab> {
             hooked,
             unhooked,
             relays,
+            konnectivity,
+            against,
             links,
             culvert,
         })
@@ -92,6 +124,10 @@ impl<'lab> World<'lab> {
     /// Fails if one of the programs has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.relays.check()?;
+        self.konnectivity
+            .as_mut()
+            .map_or(Ok(()), Konnectivity::check)?;
+        self.against.as_mut().map_or(Ok(()), pair::Culvert::check)?;
         self.culvert.check()?;
         self.links.iter_mut().try_for_each(Link::check)
     }
@@ -118,6 +154,16 @@ impl<'lab> World<'lab> {
             },
             Path::PlainRelay => self.relays.plain(),
             Path::TlsRelay => self.relays.tls(),
+            Path::Konnectivity => {
+                let running = self.konnectivity.as_ref();
+                running
+                    .context("konnectivity is not up")?
+                    .route(BACKENDS[0])
+            }
+            Path::ConnectAgainst => {
+                let running = self.against.as_ref();
+                running.context("no other programs")?.route(BACKENDS[0])
+            }
             Path::Connect | Path::Redirector => self.culvert.by_connect("near"),
             Path::ConnectByPeer => self.culvert.by_peer("near"),
             Path::InterceptEbpf => self.culvert.by_address("near", BACKENDS[0])?,

@@ -19,6 +19,8 @@ pub(crate) enum Work {
     PingUnderBulk { is_late: bool },
     /// The same on connections that are mostly idle, with nothing beside them.
     Thin { connections: usize },
+    /// 100 bytes there and back each 300 ms, as keystrokes are, beside a copy from the edge.
+    Keystrokes,
     /// Nothing: what the tunnels send by themselves.
     Idle,
 }
@@ -44,9 +46,17 @@ fn works(link: Link) -> Vec<Work> {
         Link::Loss01 => bulk().collect(),
         Link::Loss1 => bulk().chain([thin]).collect(),
         Link::Bursts1 => vec![thin],
+        Link::Weak20 => bulk()
+            .chain([Work::Scrape {
+                kilobytes: 300,
+                is_kept: true,
+            }])
+            .collect(),
         Link::Up10m | Link::Up2m => [false, true]
             .map(|is_late| Work::PingUnderBulk { is_late })
-            .to_vec(),
+            .into_iter()
+            .chain([Work::Keystrokes])
+            .collect(),
     }
 }
 
@@ -72,6 +82,7 @@ impl Work {
             Self::Scrape { .. }
             | Self::Bulk { .. }
             | Self::PingUnderBulk { .. }
+            | Self::Keystrokes
             | Self::Thin { .. } => &[Path::Direct, Path::TlsRelay, Path::Connect],
         }
     }
@@ -104,6 +115,9 @@ impl Work {
                     let name = format!("ping_{part}_{late}under_bulk");
                     row(name, "us", figure, Path::Direct)
                 })
+                .to_vec(),
+            Self::Keystrokes => [("p50", "p50_us"), ("p99", "p99_us")]
+                .map(|(part, figure)| row(format!("keystroke_{part}"), "us", figure, Path::Direct))
                 .to_vec(),
             Self::Thin { connections } => {
                 let name = format!("ping_p99_{connections}");
@@ -138,6 +152,10 @@ impl Work {
                 let warm_up = if is_late { "8 --late" } else { "4" };
                 format!("ping {endpoint} 4 2 {seconds} --direction down --warm-up {warm_up}")
             }
+            Self::Keystrokes => {
+                let seconds = 3 * seconds;
+                format!("ping {endpoint} 1 1 {seconds} --direction down --warm-up 2 --pause 0.3")
+            }
             Self::Thin { connections } => {
                 format!("ping {endpoint} {connections} 0 {seconds} --pause 0.2")
             }
@@ -148,7 +166,7 @@ impl Work {
 
     /// What the rows call by the same names: pings beside bulk count beyond the round trip.
     pub(super) fn counted(self, mut figures: Figures, link: Link) -> Figures {
-        if let Self::PingUnderBulk { .. } = self {
+        if let Self::PingUnderBulk { .. } | Self::Keystrokes = self {
             let round_trip = f64::from(link.round_trip()) * 1e3;
             figures.values_mut().for_each(|us| *us -= round_trip);
         }

@@ -5,13 +5,16 @@ use std::path::{Path as FilePath, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
 
+use super::weak::Weak;
 use super::{DOWN, Link};
+use crate::culvert::{Culvert, Place};
+use crate::konnectivity::{self, Konnectivity};
 use crate::load::Load;
 use crate::plan::{Job, Pace, Path, Work};
 use crate::report::Figures;
@@ -22,11 +25,8 @@ const DEVICE: &str = "packets";
 const CLOUD: &str = "192.0.2.1";
 const EDGE: &str = "192.0.2.2";
 const BACKEND: u16 = 9100;
-const PROXY: u16 = 7400;
-const PROXY_ADMIN: u16 = 7409;
 /// The ports of the near and the far half of the relay.
 const RELAY: [u16; 2] = [8120, 8121];
-const NODE: &str = "far";
 /// Time for programs that start side by side on two cores, over a slow link.
 const START_TIME: Duration = Duration::from_secs(60);
 /// No tunnel pings more often.
@@ -49,6 +49,8 @@ pub(crate) struct Settings<'a> {
     pub(crate) congestion: &'a str,
     /// The agent's tunnels.
     pub(crate) tunnels: u8,
+    /// Other programs of Culvert, for a path of their own.
+    pub(crate) against: Option<&'a FilePath>,
     /// Of the packets that the link loses.
     pub(crate) seed: u32,
 }
@@ -59,8 +61,12 @@ pub(crate) struct World {
     /// The network namespace of the cloud.
     cloud: PathBuf,
     load: Load,
-    connect_socket: String,
+    culvert: Culvert,
+    against: Option<Culvert>,
+    konnectivity: Option<Konnectivity>,
     processes: Vec<Process>,
+    /// After the processes: it is removed once they have ended.
+    _weak: Option<Weak>,
 }
 
 impl World {
@@ -77,18 +83,48 @@ impl World {
             .arg(edge.site.netns());
         let load = Load::start(&mut load)?;
         processes.extend(start_relay(&cloud, &edge)?);
-        processes.extend(start_culvert(&cloud, &edge, settings.tunnels)?);
+        let place = |name, port| Place {
+            name,
+            port,
+            tunnels: settings.tunnels,
+        };
+        let culvert = Culvert::start(&cloud, &edge, &place("far", 7400), CLOUD, &[BACKEND])?;
+        let against = settings.against.map(|programs| {
+            let [cloud, edge] = [Host::Cloud, Host::Edge1].map(|host| Starter {
+                site: lab.site(host),
+                programs: programs.to_path_buf(),
+            });
+            Culvert::start(&cloud, &edge, &place("against", 7600), CLOUD, &[BACKEND])
+        });
+        let against = against.transpose()?;
+        let weak = settings.link.agent_percent().map(|percent| {
+            let agents = [Some(&culvert), against.as_ref()];
+            let agents = agents.into_iter().flatten().map(|it| it.agent().pid());
+            Weak::make(lab.name(), agents, percent)
+        });
+        let weak = weak.transpose()?;
+        let konnectivity = konnectivity::is_named()
+            .then(|| Konnectivity::start(cloud.site, edge.site, CLOUD))
+            .transpose()?;
         Ok(Self {
             link: settings.link,
             cloud: cloud.site.netns().into(),
             load,
-            connect_socket: file(cloud.site, "connect.sock"),
+            culvert,
+            against,
+            konnectivity,
+            _weak: weak,
             processes,
         })
     }
 
     /// Fails if one of the programs has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
+        self.culvert.check()?;
+        self.against.as_mut().map_or(Ok(()), Culvert::check)?;
+        self.konnectivity
+            .as_mut()
+            .map_or(Ok(()), Konnectivity::check)?;
         self.processes.iter_mut().try_for_each(Process::check)
     }
 
@@ -100,7 +136,16 @@ impl World {
         let endpoint = match path {
             Path::Direct | Path::DirectNew => format!("tcp:{EDGE}:{BACKEND}"),
             Path::TlsRelay => format!("tcp:127.0.0.1:{}", RELAY[0]),
-            Path::Connect => format!("connect:{}:{NODE}:{BACKEND}", self.connect_socket),
+            Path::Connect => self.culvert.route(BACKEND).endpoint,
+            Path::ConnectAgainst => {
+                let running = self.against.as_ref().context("no other programs")?;
+                running.route(BACKEND).endpoint
+            }
+            Path::Konnectivity => {
+                let running = self.konnectivity.as_ref();
+                let running = running.context("konnectivity is not up")?;
+                running.route(BACKEND).endpoint
+            }
             Path::PlainRelay
             | Path::ConnectByPeer
             | Path::InterceptEbpf
@@ -115,6 +160,9 @@ impl World {
 
     /// Counts the bytes on the link, IP headers and both ways, while nothing is asked for.
     fn idle(&mut self, pace: Pace) -> Result<Figures> {
+        // Its bytes would count too. This is the last job of its link.
+        self.konnectivity = None;
+        self.against = None;
         let time = match pace {
             Pace::Quick => IDLE / 4,
             Pace::Full => IDLE,
@@ -164,6 +212,7 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) 
         link,
         congestion,
         tunnels: _,
+        against: _,
         seed,
     } = *settings;
     let mut command = cloud.command("culvert-bench");
@@ -215,49 +264,4 @@ fn start_relay(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> 
     let words = format!("relay-near --listen 127.0.0.1:{near} --far {EDGE}:{far}");
     let near_half = cloud.worker("relay-near", near, &args(&words))?;
     Ok([near_half, far_half])
-}
-
-/// Starts proxy and agent with otherwise default settings, and waits for the tunnels.
-fn start_culvert(cloud: &Starter<'_>, edge: &Starter<'_>, tunnels: u8) -> Result<[Process; 2]> {
-    let address = format!("{CLOUD}:{PROXY}");
-    let mut command = cloud.command("culvert-proxy");
-    command.args(["--log", "warn", "--advertise", &address]);
-    command.args(["--state-dir", &file(cloud.site, "far-proxy")]);
-    for socket in ["connect", "directory", "control", "admin"] {
-        let path = file(cloud.site, &format!("{socket}.sock"));
-        command.args([format!("--{socket}-socket"), path]);
-    }
-    let mut proxy = cloud.site.start_process("proxy", &mut command)?;
-    wait::until("the proxy is ready", START_TIME, || {
-        proxy.check()?;
-        cloud.site.http_get(PROXY_ADMIN, "/readyz").map(drop)
-    })?;
-    let control = file(cloud.site, "control.sock");
-    let create = ["token", "create", NODE, "--control-socket", &control].map(str::to_owned);
-    let printed = cloud.output("culvert-proxy", &create)?.replace("\\\n", " ");
-    let (_, join) = printed
-        .split_once("culvert-agent ")
-        .context("no join command")?;
-    let state = file(edge.site, "far-agent");
-    let join = join.split_whitespace().chain(["--state-dir", &state]);
-    edge.output(
-        "culvert-agent",
-        &join.map(str::to_owned).collect::<Vec<_>>(),
-    )?;
-    let run = format!(
-        "--log warn --state-dir {state} --proxy {address} --port {BACKEND} --admin-socket \
-         {state}.sock --tunnels {tunnels}"
-    );
-    let mut command = edge.command("culvert-agent");
-    let mut agent = edge
-        .site
-        .start_process("agent", command.args(run.split(' ')))?;
-    wait::until("the agent has its tunnels", START_TIME, || {
-        agent.check()?;
-        let listed = cloud.site.json(PROXY_ADMIN, "/debug/tunnels")?;
-        let count = listed.as_array().context("no list")?.len();
-        ensure!(count == usize::from(tunnels), "it has {count} of {tunnels}");
-        Ok(())
-    })?;
-    Ok([proxy, agent])
 }

@@ -11,9 +11,13 @@ pub(crate) enum Path {
     PlainRelay,
     /// The same, with a TLS connection between them for each client.
     TlsRelay,
+    /// konnectivity, by HTTP CONNECT on its server's Unix socket.
+    Konnectivity,
     /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
     Connect,
-    /// The same at a second proxy, which has no tunnel of the node and reaches it through the first.
+    /// The same with other programs of Culvert.
+    ConnectAgainst,
+    /// By CONNECT at a second proxy, which has no tunnel of the node and reaches it through the first.
     ConnectByPeer,
     /// Culvert, steered by the connect hook.
     InterceptEbpf,
@@ -31,7 +35,9 @@ impl Path {
             Self::DirectNew => "direct_new",
             Self::PlainRelay => "plain_relay",
             Self::TlsRelay => "tls_relay",
+            Self::Konnectivity => "konnectivity",
             Self::Connect => "connect",
+            Self::ConnectAgainst => "connect_against",
             Self::ConnectByPeer => "connect_by_peer",
             Self::InterceptEbpf => "intercept_ebpf",
             Self::InterceptNft => "intercept_nft",

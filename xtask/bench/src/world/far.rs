@@ -105,7 +105,12 @@ impl Link {
             Path::Connect => culvert.by_connect(&self.node),
             Path::InterceptEbpf => culvert.by_address(&self.node, BACKENDS[0])?,
             Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
-            Path::Direct | Path::DirectNew | Path::ConnectByPeer | Path::Redirector => Route {
+            Path::Direct
+            | Path::DirectNew
+            | Path::Konnectivity
+            | Path::ConnectAgainst
+            | Path::ConnectByPeer
+            | Path::Redirector => Route {
                 endpoint: tcp(self.base),
                 pids: Vec::new(),
             },

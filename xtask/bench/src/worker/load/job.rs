@@ -59,6 +59,13 @@ pub(super) enum Job {
         #[arg(long)]
         kept: bool,
     },
+    /// Answers of that many bytes, one after another on each connection
+    Scrapes {
+        endpoint: Endpoint,
+        connections: usize,
+        bytes: usize,
+        seconds: f64,
+    },
     /// Connects, pings once and closes, over and over
     Connects {
         endpoint: Endpoint,
@@ -148,6 +155,15 @@ impl Job {
                 Duration::from_secs_f64(pause),
                 kept,
             ),
+            Self::Scrapes {
+                endpoint,
+                connections,
+                bytes,
+                seconds,
+            } => {
+                let time = Duration::from_secs_f64(seconds);
+                scrape::at_once(&endpoint, connections, bytes, time)
+            }
             Self::Connects {
                 endpoint,
                 at_once,

@@ -1,7 +1,7 @@
-//! Scrapes: answers of one size, each after silence.
+//! Scrapes: answers of one size, each after silence or many at once.
 
 use std::io::{Read, Write};
-use std::thread::sleep;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -38,6 +38,50 @@ pub(super) fn run(
     }
     times.sort_unstable();
     Ok(vec![("p50_us", percentile(&times, 0.5))])
+}
+
+/// Asks on many connections for as many bytes, each time the answer is there. Counts the answers of
+/// all connections and measures the slowest but one of 100.
+pub(super) fn at_once(
+    endpoint: &Endpoint,
+    connections: usize,
+    bytes: usize,
+    time: Duration,
+) -> Result<Figures> {
+    let open = || {
+        let mut stream = open(endpoint)?;
+        scrape(&mut stream, bytes)?;
+        Ok(stream)
+    };
+    let streams = (0..connections).map(|_| open());
+    let streams = streams.collect::<Result<Vec<_>>>()?;
+    let started = Instant::now();
+    let times = thread::scope(|scope| {
+        let until_end = |mut stream: Stream| {
+            let mut times = Vec::new();
+            while started.elapsed() < time {
+                let asked = Instant::now();
+                scrape(&mut stream, bytes)?;
+                times.push(asked.elapsed());
+            }
+            Ok(times)
+        };
+        let threads: Vec<_> = streams
+            .into_iter()
+            .map(|stream| scope.spawn(move || until_end(stream)))
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect::<std::io::Result<Vec<_>>>()
+    })?;
+    let elapsed = started.elapsed().as_secs_f64();
+    let mut times = times.concat();
+    times.sort_unstable();
+    Ok(vec![
+        ("per_second", times.len() as f64 / elapsed),
+        ("p99_us", percentile(&times, 0.99)),
+    ])
 }
 
 fn open(endpoint: &Endpoint) -> Result<Stream> {

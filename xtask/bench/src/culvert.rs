@@ -1,0 +1,154 @@
+//! Culvert's proxy and the agent of one node, with default settings.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::process::Process;
+use culvert_lab::site::Site;
+use culvert_lab::wait;
+
+use crate::world::{Route, Starter};
+
+/// Time for programs that start side by side on two cores, over a slow link.
+const START_TIME: Duration = Duration::from_secs(60);
+
+/// Where they listen, and what their files are called.
+pub(crate) struct Place {
+    /// Of the node and of files.
+    pub(crate) name: &'static str,
+    /// The proxy's ports are this and the next few.
+    pub(crate) port: u16,
+    pub(crate) tunnels: u8,
+}
+
+/// Both programs, running.
+pub(crate) struct Culvert {
+    proxy: Process,
+    agent: Process,
+    node: &'static str,
+    socket: PathBuf,
+}
+
+impl Culvert {
+    /// Starts them and waits for the tunnels. `address` is where the agent reaches the proxy's host,
+    /// and `backends` are ports of the agent's host.
+    pub(crate) fn start(
+        cloud: &Starter<'_>,
+        edge: &Starter<'_>,
+        place: &Place,
+        address: &str,
+        backends: &[u16],
+    ) -> Result<Self> {
+        let for_agents = format!("{address}:{}", place.port);
+        let proxy = start_proxy(cloud, place, &for_agents)?;
+        join(cloud, edge, place)?;
+        let mut started = Self {
+            proxy,
+            agent: start_agent(edge, place, &for_agents, backends)?,
+            node: place.name,
+            socket: cloud.site.file(&socket(place, "connect")),
+        };
+        wait::until("the agent has its tunnels", START_TIME, || {
+            started.check()?;
+            let listed = cloud.site.json(place.port + ADMIN, "/debug/tunnels")?;
+            let count = listed.as_array().context("no list")?.len();
+            let wanted = usize::from(place.tunnels);
+            ensure!(count == wanted, "it has {count} of {wanted}");
+            Ok(())
+        })?;
+        Ok(started)
+    }
+
+    /// Fails if one of them has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.proxy.check()?;
+        self.agent.check()
+    }
+
+    /// The route by CONNECT to a port of the node.
+    pub(crate) fn route(&self, port: u16) -> Route {
+        Route {
+            endpoint: format!("connect:{}:{}:{port}", self.socket.display(), self.node),
+            pids: vec![self.proxy.pid(), self.agent.pid()],
+        }
+    }
+
+    pub(crate) fn agent(&self) -> &Process {
+        &self.agent
+    }
+}
+
+/// Behind the port for agents.
+const ADMIN: u16 = 9;
+const INTERCEPT: u16 = 10;
+
+fn socket(place: &Place, what: &str) -> String {
+    format!("{}-{what}.sock", place.name)
+}
+
+fn file(site: &Site, name: &str) -> String {
+    site.file(name).display().to_string()
+}
+
+fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<Process> {
+    let (name, port) = (place.name, place.port);
+    let mut command = cloud.command("culvert-proxy");
+    command.args(["--log", "warn", "--advertise", advertised]);
+    command.args(["--state-dir", &file(cloud.site, &format!("{name}-proxy"))]);
+    command.args([
+        format!("--agent-listen=[::]:{port}"),
+        format!("--admin-listen=127.0.0.1:{}", port + ADMIN),
+        format!("--intercept-listen=[::]:{}", port + INTERCEPT),
+    ]);
+    for what in ["connect", "directory", "control", "admin"] {
+        let path = file(cloud.site, &socket(place, what));
+        command.args([format!("--{what}-socket"), path]);
+    }
+    let mut proxy = cloud
+        .site
+        .start_process(&format!("{name}-proxy"), &mut command)?;
+    wait::until("the proxy is ready", START_TIME, || {
+        proxy.check()?;
+        cloud.site.http_get(port + ADMIN, "/readyz").map(drop)
+    })?;
+    Ok(proxy)
+}
+
+fn join(cloud: &Starter<'_>, edge: &Starter<'_>, place: &Place) -> Result<()> {
+    let control = file(cloud.site, &socket(place, "control"));
+    let create = ["token", "create", place.name, "--control-socket", &control];
+    let printed = cloud.output("culvert-proxy", &create.map(str::to_owned))?;
+    let printed = printed.replace("\\\n", " ");
+    let (_, join) = printed
+        .split_once("culvert-agent ")
+        .context("no join command")?;
+    let state = agent_state(edge, place);
+    let join = join.split_whitespace().chain(["--state-dir", &state]);
+    let join: Vec<String> = join.map(str::to_owned).collect();
+    edge.output("culvert-agent", &join).map(drop)
+}
+
+fn start_agent(
+    edge: &Starter<'_>,
+    place: &Place,
+    proxy: &str,
+    backends: &[u16],
+) -> Result<Process> {
+    let (state, tunnels) = (agent_state(edge, place), place.tunnels);
+    let run = format!(
+        "--log warn --state-dir {state} --proxy {proxy} --admin-listen 127.0.0.1:0 --admin-socket \
+         {state}.sock --tunnels {tunnels}"
+    );
+    let mut command = edge.command("culvert-agent");
+    command.args(run.split(' '));
+    for port in backends {
+        command.args(["--port", &port.to_string()]);
+    }
+    let name = format!("{}-agent", place.name);
+    edge.site.start_process(&name, &mut command)
+}
+
+fn agent_state(edge: &Starter<'_>, place: &Place) -> String {
+    file(edge.site, &format!("{}-agent", place.name))
+}
