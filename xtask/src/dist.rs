@@ -34,8 +34,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Processor to make them for. Can be given again. Default: that of this machine
-    #[arg(long, value_name = "PROCESSOR")]
-    target: Vec<Processor>,
+    #[arg(long, value_name = "NAME")]
+    processor: Vec<Processor>,
     /// Make this package alone, and no archive. Can be given again. Default: all
     #[arg(long, value_name = "NAME", value_parser = names())]
     package: Vec<String>,
@@ -62,7 +62,7 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let build = Build::of_work_tree()?;
     std::fs::create_dir_all(&out).with_context(|| format!("create {}", out.display()))?;
-    let processors = Processor::named_or_here(&args.target)?;
+    let processors = Processor::named_or_here(&args.processor)?;
     let mut files = Vec::new();
     for processor in &processors {
         files.extend(make(&build, *processor, &args.package, &out)?);

@@ -29,7 +29,7 @@ pub fn run(args: &Args) -> Result<()> {
             return Ok(());
         }
         image::run(&image::Args {
-            target: Vec::new(),
+            processor: Vec::new(),
             profile: args.profile.clone(),
         })
     })

@@ -32,8 +32,8 @@ pub struct Args {
     pub profile: String,
     /// Processor to make them for. Can be given again: an image is then for all. Default: that of
     /// this machine
-    #[arg(long, value_name = "PROCESSOR")]
-    pub target: Vec<Processor>,
+    #[arg(long, value_name = "NAME", value_parser = Processor::parser_of_64_bit())]
+    pub processor: Vec<Processor>,
 }
 
 /// Builds the programs and writes `target/images/<name>.tar` of those that have an image, and
@@ -46,11 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
         setup::ensure()?;
     }
     build_ebpf::run()?;
-    let processors = Processor::named_or_here(&args.target)?;
-    ensure!(
-        processors.iter().all(|processor| processor.is_64_bit()),
-        "images have programs of the cloud too, which are not made for 32-bit processors"
-    );
+    let processors = Processor::named_or_here(&args.processor)?;
     let built = processors
         .iter()
         .map(|processor| programs::build(&args.profile, *processor))
@@ -94,15 +90,15 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// See [`run`].
 pub(crate) fn release(processors: &[Processor]) -> Result<Vec<PathBuf>> {
-    let mut target = processors.to_vec();
-    target.retain(|processor| processor.is_64_bit());
+    let mut processor = processors.to_vec();
+    processor.retain(|processor| processor.is_64_bit());
     ensure!(
-        !target.is_empty(),
+        !processor.is_empty(),
         "there are images for x86_64 and aarch64 only: name one of them too"
     );
     run(&Args {
         profile: "release".to_owned(),
-        target,
+        processor,
     })?;
     let archive = |(name, _)| workspace::image_archive(name);
     Ok(programs::with_image().map(archive).collect())

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use culvert_lab::workspace;
 
 /// A processor, with its names in different worlds.
@@ -32,6 +33,15 @@ impl Processor {
         Self::from_str(name, false)
             .ok()
             .with_context(|| format!("nothing is made on {name}"))
+    }
+
+    /// Takes the names of those with 64 bits. Programs of the cloud, which images have too, are not
+    /// made for others.
+    pub(crate) fn parser_of_64_bit() -> impl TypedValueParser<Value = Self> {
+        let all = Self::value_variants().iter();
+        let names = all.filter(|it| it.is_64_bit()).map(|it| it.name());
+        PossibleValuesParser::new(names)
+            .map(|name| Self::from_str(&name, false).expect("it is one of them"))
     }
 
     /// Those that a user named, each once. Without a name, the one of this machine.

@@ -51,7 +51,7 @@ impl Build {
     }
 
     /// What the programs print for `--version`.
-    pub(super) fn program_version(&self) -> String {
+    pub(crate) fn program_version(&self) -> String {
         let date = self.time.split(' ').next().unwrap_or_default();
         format!("{VERSION} ({} {date})", self.commit)
     }

@@ -71,20 +71,14 @@ fn cargo(build: &Build, processor: Processor, packages: &[&Package]) -> Result<C
     let zigbuild = cargo_tool::program("cargo-zigbuild", ZIGBUILD)?;
     let python = ZIG.install()?;
     let toolchain = Toolchain::of(processor)?;
-    let flags = workspace::remapped("--remap-path-prefix")? + &toolchain.flags();
-    let mut command = toolchain.cargo();
+    let mut command = toolchain.reproducible_cargo("release", "")?;
     command
         .args(["zigbuild", "--locked", "--release", "--bins", "--target"])
         .arg(format!("{}.{GLIBC}", processor.target()))
         .env("PATH", with_folder_of(&zigbuild)?)
         .env("CARGO_ZIGBUILD_PYTHON_PATH", python)
-        .env("CARGO_INCREMENTAL", "0")
-        .env("CARGO_PROFILE_RELEASE_STRIP", "symbols")
-        .env("CULVERT_BPF_OBJECT", workspace::bpf_object())
         .env("CULVERT_BUILD", build.program_version())
-        .env("SOURCE_DATE_EPOCH", &build.epoch)
-        .env("RUSTFLAGS", flags)
-        .env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
+        .env("SOURCE_DATE_EPOCH", &build.epoch);
     for package in packages {
         command.args(["--package", package.name]);
     }

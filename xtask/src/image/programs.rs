@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
+use crate::dist::build::Build;
 use crate::processor::toolchain::Toolchain;
 use crate::processor::{self, Processor};
 use crate::setup::apt;
@@ -51,7 +52,7 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
     };
     let toolchain = Toolchain::of(processor)?;
     let folder = workspace::target_dir().join("image");
-    let mut command = toolchain.cargo();
+    let mut command = toolchain.reproducible_cargo(profile, "-C target-feature=+crt-static")?;
     command
         .args([
             "build",
@@ -67,14 +68,12 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
     for (name, _) in PROGRAMS {
         command.args(["--package", name]);
     }
-    let remapped = workspace::remapped("--remap-path-prefix")?;
-    command.env(
-        "RUSTFLAGS",
-        format!(
-            "-C target-feature=+crt-static {remapped}{}",
-            toolchain.flags()
-        ),
-    );
+    // Others are for tests: a commit alone must not compile them again.
+    if profile == "release"
+        && let Ok(of) = Build::of_work_tree()
+    {
+        command.env("CULVERT_BUILD", of.program_version());
+    }
     if is_foreign {
         let variable = target.to_uppercase().replace('-', "_");
         command.env(
@@ -82,17 +81,6 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
             cross_compiler(processor)?,
         );
     }
-    command.env("CFLAGS", workspace::remapped("-ffile-prefix-map")?);
-    // Incremental compilation would make the output depend on earlier compilations.
-    command.env("CARGO_INCREMENTAL", "0");
-    command.env("CULVERT_BPF_OBJECT", workspace::bpf_object());
-    command.env(
-        format!(
-            "CARGO_PROFILE_{}_STRIP",
-            profile.to_uppercase().replace('-', "_")
-        ),
-        "symbols",
-    );
     progress::run(
         &format!("compile static programs for {target} (minutes, the first time)"),
         &mut command,

@@ -1,6 +1,7 @@
 //! What is needed of another processor, from Debian's packages: libraries, and the emulator that
 //! runs its programs. They are unpacked under `target/tools`; this machine stays as it is.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -10,10 +11,16 @@ use culvert_lab::workspace;
 use super::Processor;
 use crate::setup::apt;
 
+/// The beginning of the name of the file that says that a package was unpacked.
+const MARKER: &str = "culvert-has-";
+
 /// A folder with packages of a processor, named as for `apt-get download`.
 pub(crate) fn tree(processor: Processor, packages: &[&str]) -> Result<PathBuf> {
     let folder = workspace::tools_dir().join(processor.name());
-    let marker = |package: &str| folder.join(format!("culvert-has-{package}"));
+    if has_other_version(&folder, packages)? {
+        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
+    }
+    let marker = |package: &str| folder.join(format!("{MARKER}{package}"));
     let is_missing = |package: &&str| !marker(package).is_file();
     let missing: Vec<_> = packages.iter().copied().filter(is_missing).collect();
     if missing.is_empty() {
@@ -31,6 +38,32 @@ pub(crate) fn tree(processor: Processor, packages: &[&str]) -> Result<PathBuf> {
     Ok(folder)
 }
 
+/// Whether one of the packages, where it has a version, was unpacked in another one.
+fn has_other_version(folder: &Path, packages: &[&str]) -> Result<bool> {
+    let entries = match folder.read_dir() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries.with_context(|| format!("read {}", folder.display()))?,
+    };
+    for entry in entries {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let Some((unpacked, version)) = name
+            .strip_prefix(MARKER)
+            .and_then(|package| package.split_once('='))
+        else {
+            continue;
+        };
+        let is_other = |package: &&str| {
+            package
+                .split_once('=')
+                .is_some_and(|(wanted, of)| wanted == unpacked && of != version)
+        };
+        if packages.iter().any(is_other) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// The command that runs a program of a processor here.
 pub(crate) fn command(processor: Processor, program: &Path) -> Result<Command> {
     let here = Processor::here()?;
@@ -43,4 +76,20 @@ pub(crate) fn command(processor: Processor, program: &Path) -> Result<Command> {
     let mut command = Command::new(emulator);
     command.arg("-L").arg(libraries).arg(program);
     Ok(command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_version_of_a_package_is_noticed() {
+        let folder = tempfile::tempdir().unwrap();
+        let has_other = |packages: &[&str]| has_other_version(folder.path(), packages).unwrap();
+        std::fs::write(folder.path().join("culvert-has-libstd=1.96"), "").unwrap();
+        std::fs::write(folder.path().join("culvert-has-libc6"), "").unwrap();
+        assert!(!has_other(&["libstd=1.96", "libc6", "libmnl0"]));
+        assert!(has_other(&["libc6", "libstd=1.97"]));
+        assert!(!has_other_version(&folder.path().join("none"), &["libstd=1"]).unwrap());
+    }
 }

@@ -61,12 +61,24 @@ impl Toolchain {
         }
     }
 
-    /// For `RUSTFLAGS`, which is not used for what runs during compilation.
-    pub(crate) fn flags(&self) -> String {
-        match self {
+    /// The same for programs without symbols. Their bytes depend neither on this folder nor on
+    /// earlier compilations. `flags` are for the compiler of Rust.
+    pub(crate) fn reproducible_cargo(&self, profile: &str, flags: &str) -> Result<Command> {
+        // RUSTFLAGS is not used for what runs during compilation.
+        let sysroot = match self {
             Self::Pinned => String::new(),
-            Self::Debian { sysroot } => format!(" --sysroot={}", sysroot.display()),
-        }
+            Self::Debian { sysroot } => format!("--sysroot={}", sysroot.display()),
+        };
+        let remapped = workspace::remapped("--remap-path-prefix")?;
+        let strip = profile.to_uppercase().replace('-', "_");
+        let mut cargo = self.cargo();
+        cargo
+            .env("RUSTFLAGS", format!("{remapped} {flags} {sysroot}").trim())
+            .env("CFLAGS", workspace::remapped("-ffile-prefix-map")?)
+            .env("CARGO_INCREMENTAL", "0")
+            .env(format!("CARGO_PROFILE_{strip}_STRIP"), "symbols")
+            .env("CULVERT_BPF_OBJECT", workspace::bpf_object());
+        Ok(cargo)
     }
 }
 

@@ -95,5 +95,7 @@ fn with_settings<'a>(command: &'a mut Command, settings: &[String]) -> &'a mut C
 fn apt_get() -> Command {
     let mut command = Command::new("apt-get");
     command.env("DEBIAN_FRONTEND", "noninteractive");
+    // Another apt may be at work, such as the one that upgrades a new machine.
+    command.args(["-o", "DPkg::Lock::Timeout=300"]);
     command
 }

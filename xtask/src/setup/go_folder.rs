@@ -1,10 +1,13 @@
 //! Programs of Go whose source is a folder of this repository: its `go.mod` names the versions of
 //! what else is compiled.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
 /// A program in Go.
@@ -49,9 +52,11 @@ impl GoFolder {
         program.is_file().then_some(program)
     }
 
-    /// Compiles it into `target/tools` unless it is there.
+    /// Compiles it into `target/tools` unless it is there and newer than its source.
     pub(super) fn install(self) -> Result<()> {
-        if self.program().is_some() {
+        let source = workspace::root().join(self.source);
+        let read = || format!("read {}", source.display());
+        if self.is_newer_than(&source).with_context(read)? {
             return Ok(());
         }
         let Self {
@@ -71,7 +76,24 @@ impl GoFolder {
             .current_dir(workspace::root().join(source))
             .env("CGO_ENABLED", "0")
             .env_remove("GOFLAGS");
-        progress::run(&format!("compile {name} in {source}"), &mut go).map(drop)
+        progress::run(&format!("compile {name} in {source}"), &mut go)?;
+        // Go leaves a program as it is if the change makes no difference to it.
+        let program = File::options().append(true).open(self.path());
+        let touched = program.and_then(|program| program.set_modified(SystemTime::now()));
+        touched.with_context(|| format!("touch {}", self.path().display()))
+    }
+
+    fn is_newer_than(self, source: &Path) -> io::Result<bool> {
+        let Some(program) = self.program() else {
+            return Ok(false);
+        };
+        let compiled = program.metadata()?.modified()?;
+        for file in source.read_dir()? {
+            if file?.metadata()?.modified()? > compiled {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     fn path(self) -> PathBuf {
