@@ -39,7 +39,7 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
         &format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"),
         |world| {
             let expected = make_file(world, node)?;
-            let mut download = world.cluster.enter(MASTER, "sh");
+            let mut download = world.cluster.enter(MASTER, "bash");
             download.args(["-c", DOWNLOAD, &forward.url("big")]);
             check_digest(finish(&mut download, DOWNLOAD_TIME)?, &expected)
         },
@@ -49,8 +49,9 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
 /// Downloads slowly until its standard input ends.
 const SLOW_DOWNLOAD: &str = include_str!("download.py");
 
-/// Prints the digest of what curl received; its status is curl's.
-const DOWNLOAD: &str = r#"set -e; f=$(mktemp); trap 'rm -f "$f"' EXIT; curl --silent --show-error --fail --output "$f" "$0" "$@"; sha256sum < "$f""#;
+/// Prints the digest of what curl received, and fails if curl does.
+const DOWNLOAD: &str =
+    r#"set -o pipefail; curl --silent --show-error --fail "$0" "$@" | sha256sum"#;
 
 /// A port on the master's loopback that is forwarded to a pod.
 pub(super) struct Forward {
@@ -86,7 +87,7 @@ impl Forward {
     /// Starts to download the large file, which must exist. The download takes at least `seconds`.
     pub(super) fn download(&self, world: &World, what: &str, seconds: usize) -> Result<Running> {
         let rate = format!("{}M", MEGABYTES / seconds);
-        let mut command = world.cluster.enter(MASTER, "sh");
+        let mut command = world.cluster.enter(MASTER, "bash");
         command.args(["-c", DOWNLOAD, &self.url("big"), "--limit-rate", &rate]);
         Running::start(world.folder(), what, &mut command)
     }

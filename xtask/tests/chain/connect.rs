@@ -273,9 +273,12 @@ impl Answer {
             let count = if success && answer.len() >= head + enough {
                 0
             } else {
-                output
-                    .read(&mut piece)
-                    .with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?
+                match output.read(&mut piece) {
+                    // As after a pause of the whole machine.
+                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                    read => read
+                        .with_context(|| format!("so far {:?}", &answer[..answer.len().min(99)]))?,
+                }
             };
             if count == 0 {
                 let body = answer.split_off(head);

@@ -82,9 +82,12 @@ pub(super) fn consume_to_any_end(from: &mut impl Read) -> Passed {
 fn consume_into(passed: &mut Counter, from: &mut impl Read) -> io::Result<()> {
     let mut piece = vec![0; PIECE];
     loop {
-        match from.read(&mut piece)? {
-            0 => return Ok(()),
-            count => passed.add(&piece[..count]),
+        match from.read(&mut piece) {
+            Ok(0) => return Ok(()),
+            Ok(count) => passed.add(&piece[..count]),
+            // As after a pause of the whole machine.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
 }
