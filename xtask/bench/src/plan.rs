@@ -446,7 +446,7 @@ mod tests {
         );
         assert_eq!(count("far"), far::jobs().len());
         assert_eq!(count("scrape_300k_new_rtt80"), 1);
-        assert_eq!(count("rtt20"), 15, "all whose names contain it");
+        assert_eq!(count("rtt20"), 20, "all whose names contain it");
         assert_eq!(count("nothing"), 0);
         assert_eq!(chosen(&[]).len(), jobs().len());
     }
