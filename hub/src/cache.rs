@@ -37,7 +37,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
 
 use self::answers::ServedVersions;
-pub(crate) use self::answers::{GetAnswer, ListAnswer, Snapshot};
+pub(crate) use self::answers::{GetAnswer, Item, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
 use self::documents::Documents;
@@ -45,6 +45,7 @@ pub(crate) use self::fill::Filled;
 use self::grants::Grants;
 pub(crate) use self::grants::Verdict;
 pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
+pub(crate) use self::objects::HeldObject;
 use self::objects::StoredObjects;
 use self::overlay::Overlays;
 pub(crate) use self::saved::Extent;
@@ -179,10 +180,10 @@ impl Cache {
     pub(crate) fn objects_of_node<'a>(
         &'a self,
         resource: &'a str,
-    ) -> impl Iterator<Item = (Encoding, &'a Object)> {
+    ) -> impl Iterator<Item = (Encoding, Object)> + 'a {
         self.sets_of_node(resource).flat_map(|(encoding, set)| {
             let members = set.generation.members.values();
-            members.map(move |object| (encoding, &**object))
+            members.map(move |object| (encoding, object.object()))
         })
     }
 

@@ -20,6 +20,7 @@ mod install;
 mod kubeconfig;
 mod memory;
 mod metrics;
+mod packed;
 mod reboot;
 mod request;
 mod run;

@@ -189,7 +189,7 @@ mod tests {
         /// The version of the set, and those of its objects.
         fn known(&self) -> (u64, Vec<u64>) {
             let known = local::snapshot(&self.memory, &NODE, &self.read).unwrap();
-            let versions = known.items().map(|it| it.metadata.resource_version);
+            let versions = known.items().map(|it| it.metadata().resource_version);
             (known.head.resource_version, versions.collect())
         }
     }

@@ -8,7 +8,7 @@ use http::{HeaderValue, Response, header};
 use tokio::time::timeout;
 
 use super::refusal;
-use crate::cache::{GetAnswer, Identity, ListAnswer, Snapshot, Verb};
+use crate::cache::{GetAnswer, Identity, Item, ListAnswer, Snapshot, Verb};
 use crate::memory::Memory;
 use crate::request::options::AskedVersion;
 use crate::server::{Hub, Read};
@@ -73,7 +73,7 @@ fn list(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Bo
         let known = snapshot.head.resource_version;
         return Some(refusal::too_large_version(asked, known));
     }
-    let items: Vec<Bytes> = snapshot.items().map(|item| item.bytes.clone()).collect();
+    let items: Vec<Bytes> = snapshot.items().map(Item::bytes).collect();
     let body = write::list(read.encoding(), &snapshot.head, &items);
     Some(ok(read.encoding(), body, snapshot.age))
 }

@@ -4,11 +4,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
 use super::local_writes::selects;
 use super::overlay::{Overlaid, Written};
 use super::set::{Generation, Members, Set};
-use super::{Cache, Identity, Now, ObjectName, Representation, Scope, Selection, Verb, Verdict};
-use crate::wire::{ListHead, Object, TypeMeta};
+use super::{
+    Cache, HeldObject, Identity, Now, ObjectName, Representation, Scope, Selection, Verb, Verdict,
+};
+use crate::wire::{ListHead, Metadata, Object, TypeMeta};
 
 /// The answer to a GET.
 #[derive(Clone, Debug)]
@@ -49,27 +53,60 @@ pub(crate) struct Snapshot {
     overlaid: BTreeMap<ObjectName, Option<Arc<Object>>>,
 }
 
+/// An object of a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Item<'a> {
+    Held(&'a HeldObject),
+    /// By a local write.
+    Written(&'a Object),
+}
+
+impl<'a> Item<'a> {
+    pub(crate) fn metadata(self) -> &'a Metadata {
+        match self {
+            Self::Held(object) => &object.metadata,
+            Self::Written(object) => &object.metadata,
+        }
+    }
+
+    /// As [`Object::bytes`].
+    pub(crate) fn bytes(self) -> Bytes {
+        match self {
+            Self::Held(object) => object.bytes(),
+            Self::Written(object) => object.bytes.clone(),
+        }
+    }
+
+    /// The object as it is on the wire.
+    pub(crate) fn object(self) -> Object {
+        match self {
+            Self::Held(object) => object.object(),
+            Self::Written(object) => object.clone(),
+        }
+    }
+}
+
 impl Snapshot {
     /// All objects. Those that a local write created come last.
-    pub(crate) fn items(&self) -> impl Iterator<Item = &Object> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
         let members =
             self.members
                 .iter()
                 .filter_map(|(name, object)| match self.overlaid.get(name) {
-                    Some(overlaid) => overlaid.as_deref(),
-                    None => Some(object.as_ref()),
+                    Some(overlaid) => overlaid.as_deref().map(Item::Written),
+                    None => Some(Item::Held(object)),
                 });
         let created = self
             .overlaid
             .iter()
             .filter(|(name, _)| !self.members.contains_key(*name));
-        members.chain(created.filter_map(|(_, object)| object.as_deref()))
+        members.chain(created.filter_map(|(_, object)| Some(Item::Written(object.as_deref()?))))
     }
 
     /// What local writes change: what the API server has, and what is there instead.
     pub(crate) fn overlaid(
         &self,
-    ) -> impl Iterator<Item = (&ObjectName, Option<&Arc<Object>>, Option<&Arc<Object>>)> {
+    ) -> impl Iterator<Item = (&ObjectName, Option<&Arc<HeldObject>>, Option<&Arc<Object>>)> {
         self.overlaid
             .iter()
             .map(|(name, object)| (name, self.members.get(name), object.as_ref()))
@@ -300,7 +337,7 @@ fn answer_of(
         (None, Some(generation)) => match generation.members.get(name) {
             None => GetAnswer::Absent,
             Some(object) => GetAnswer::Found {
-                object: object.clone(),
+                object: Arc::new(object.object()),
                 item_type: generation.item_type.clone(),
                 age,
             },

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::objects::{name_of, size};
-use super::{Bounds, Now, ObjectName, Scope};
+use super::{Bounds, HeldObject, Now, ObjectName, Scope};
+use crate::packed::Sample;
 use crate::wire::{Object, TypeMeta};
 
 /// For how long a list waits for its next page. API servers keep a `continue` token 5 to 10 min.
@@ -17,23 +17,25 @@ const UNFINISHED_LISTS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct ListCopy {
     pub(super) scope: Scope,
-    pub(super) members: BTreeMap<ObjectName, Object>,
+    pub(super) members: BTreeMap<ObjectName, HeldObject>,
     /// Of the first page; later pages have the same, or the list is not one state.
     pub(super) resource_version: Option<u64>,
     /// Why it can no longer become whole.
     pub(super) spoiled: bool,
     bounds: Bounds,
+    sample: Sample,
     bytes: usize,
 }
 
 impl ListCopy {
-    pub(super) fn new(scope: Scope, bounds: Bounds) -> Self {
+    pub(super) fn new(scope: Scope, bounds: Bounds, sample: Sample) -> Self {
         Self {
             scope,
             members: BTreeMap::new(),
             resource_version: None,
             spoiled: false,
             bounds,
+            sample,
             bytes: 0,
         }
     }
@@ -41,19 +43,22 @@ impl ListCopy {
     /// Adds one item. Beyond the bounds the copy is spoiled: it then takes nothing more, and fills
     /// nothing.
     pub(crate) fn add(&mut self, object: Object) {
-        self.bytes += size(&object);
-        if object.bytes.len() > self.bounds.object || self.bytes > self.bounds.total {
-            self.spoil();
-        }
         if self.spoiled {
             return;
         }
-        self.members.insert(name_of(&object), object);
+        let too_large = object.bytes.len() > self.bounds.object;
+        let object = HeldObject::new(object, &self.sample);
+        self.bytes += object.size();
+        if too_large || self.bytes > self.bounds.total {
+            self.spoil();
+            return;
+        }
+        self.members.insert(object.name(), object);
     }
 
     pub(super) fn remove(&mut self, name: &ObjectName) {
         if let Some(object) = self.members.remove(name) {
-            self.bytes -= size(&object);
+            self.bytes -= object.size();
         }
     }
 

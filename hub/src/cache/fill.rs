@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::answers::ServedVersions;
 use super::objects::name_of;
 use super::set::{Advance, Generation, Members, Set, Unsaved};
-use super::{Cache, Identity, ListCopy, Now, ObjectName, Scope};
+use super::{Cache, HeldObject, Identity, ListCopy, Now, ObjectName, Scope};
 use crate::wire::{ListHead, Object, TypeMeta};
 
 /// What an answer did to its set.
@@ -35,9 +35,15 @@ impl Cache {
         now: Now,
     ) -> Option<ListCopy> {
         match continue_token {
-            None => Some(ListCopy::new(scope.clone(), self.bounds)),
+            None => Some(self.new_list(scope)),
             Some(token) => self.unfinished_lists.take(scope, token, now),
         }
+    }
+
+    /// The copy of a list that begins.
+    pub(super) fn new_list(&self, scope: &Scope) -> ListCopy {
+        let sample = self.objects.sample(&scope.representation);
+        ListCopy::new(scope.clone(), self.bounds, sample)
     }
 
     /// Ends a page: the last one makes the set whole, at once.
@@ -108,7 +114,7 @@ impl Cache {
         reader: &Identity,
         now: Now,
     ) -> Filled {
-        let name = name_of(&object);
+        let name = name_of(&object.metadata);
         let is_other = scope.selection.name.as_ref() != Some(&name.name);
         if is_other || object.bytes.len() > self.bounds.object {
             self.mark_behind(scope);
@@ -117,8 +123,8 @@ impl Cache {
         let resource_version = object.metadata.resource_version;
         if let Some(set) = self.set_mut(scope) {
             let known = set.generation.members.get(&name);
-            let is_known = |it: &Arc<Object>| {
-                it.metadata.resource_version == resource_version && it.bytes == object.bytes
+            let is_known = |it: &Arc<HeldObject>| {
+                it.metadata.resource_version == resource_version && it.bytes() == object.bytes
             };
             if known.is_some_and(is_known) {
                 set.confirm(resource_version, now);
@@ -135,6 +141,8 @@ impl Cache {
         self.overlays.end(&scope.representation.resource, &name);
         self.served
             .forget(&scope.representation, &name, Some(resource_version));
+        let sample = self.objects.sample(&scope.representation);
+        let object = HeldObject::new(object, &sample);
         let object = self.objects.hold(&scope.representation, object);
         let types = SetTypes {
             item: item_type.clone(),
@@ -206,7 +214,7 @@ impl Cache {
     fn replace(
         &mut self,
         scope: &Scope,
-        members: BTreeMap<ObjectName, Arc<Object>>,
+        members: BTreeMap<ObjectName, Arc<HeldObject>>,
         resource_version: u64,
         types: SetTypes,
         now: Now,

@@ -321,7 +321,10 @@ impl Cache {
             return Known::Unknown;
         };
         match set.generation.members.get(name) {
-            Some(object) => Known::Object(object.clone(), set.generation.item_type.clone()),
+            Some(object) => {
+                let item_type = set.generation.item_type.clone();
+                Known::Object(Arc::new(object.object()), item_type)
+            }
             None => Known::Absent,
         }
     }

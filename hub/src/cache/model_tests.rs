@@ -455,11 +455,15 @@ impl World {
                 continue;
             };
             let resource_version = snapshot.head.resource_version;
-            let text = |object: &Object| String::from_utf8(object.bytes.to_vec()).unwrap();
+            let text = |item: Item<'_>| String::from_utf8(item.bytes().to_vec()).unwrap();
             let mut items: Vec<String> = snapshot.items().map(text).collect();
             items.sort();
             prop_assert_eq!(items, self.shown(&scope, resource_version), "{:?}", scope);
-            let truth: Vec<Object> = snapshot.without_overlays().items().cloned().collect();
+            let truth: Vec<Object> = snapshot
+                .without_overlays()
+                .items()
+                .map(Item::object)
+                .collect();
             prop_assert_eq!(truth, self.api.selected(&scope, resource_version));
             let earlier = self.served.insert(scope, resource_version).unwrap_or(0);
             prop_assert!(earlier <= resource_version);

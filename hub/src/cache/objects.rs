@@ -1,13 +1,54 @@
-//! Objects, each version held once however many sets have it.
+//! Objects, each version held once however many sets have it, and compressed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{ObjectName, Representation};
-use crate::wire::Object;
+use crate::packed::{Packed, Sample};
+use crate::wire::{Metadata, Object};
 
 /// What an object costs in memory besides its bytes: names, maps, counters; rounded up.
 const OVERHEAD: usize = 256;
+
+/// An object whose bytes are compressed.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldObject {
+    pub(crate) metadata: Metadata,
+    pub(super) packed: Packed,
+}
+
+impl HeldObject {
+    pub(super) fn new(object: Object, sample: &Sample) -> Self {
+        Self {
+            metadata: object.metadata,
+            packed: Packed::new(object.bytes, sample),
+        }
+    }
+
+    /// As [`Object::bytes`].
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.packed.bytes()
+    }
+
+    /// The object as it came.
+    pub(crate) fn object(&self) -> Object {
+        Object {
+            metadata: self.metadata.clone(),
+            bytes: self.bytes(),
+        }
+    }
+
+    pub(super) fn name(&self) -> ObjectName {
+        name_of(&self.metadata)
+    }
+
+    /// Memory that it takes.
+    pub(super) fn size(&self) -> usize {
+        self.packed.held_len() + OVERHEAD
+    }
+}
 
 /// One version of one object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,33 +61,47 @@ pub(super) struct ObjectVersion {
 /// All objects that sets refer to.
 #[derive(Debug, Default)]
 pub(super) struct StoredObjects {
-    by_name: BTreeMap<Representation, BTreeMap<ObjectName, Vec<Held>>>,
+    by_kind: BTreeMap<Representation, Kind>,
     bytes: usize,
     /// Came or went since the last batch was taken for the disk.
     unsaved: BTreeMap<Representation, BTreeSet<(ObjectName, u64)>>,
     unsaved_bytes: usize,
 }
 
+/// The objects of one representation.
+#[derive(Debug, Default)]
+struct Kind {
+    /// They are compressed beside it.
+    sample: Sample,
+    by_name: BTreeMap<ObjectName, Vec<Held>>,
+}
+
 #[derive(Debug)]
 struct Held {
-    object: Arc<Object>,
+    object: Arc<HeldObject>,
     /// How many sets refer to it.
     references: usize,
 }
 
 impl StoredObjects {
+    /// The sample beside which objects that will be held are compressed.
+    pub(super) fn sample(&self, of: &Representation) -> Sample {
+        let kind = self.by_kind.get(of);
+        kind.map(|kind| kind.sample.clone()).unwrap_or_default()
+    }
+
     /// Adds a reference.
-    pub(super) fn hold(&mut self, of: &Representation, object: Object) -> Arc<Object> {
-        let name = name_of(&object);
-        if !self.by_name.contains_key(of) {
-            self.by_name.insert(of.clone(), BTreeMap::new());
+    pub(super) fn hold(&mut self, of: &Representation, object: HeldObject) -> Arc<HeldObject> {
+        let name = object.name();
+        if !self.by_kind.contains_key(of) {
+            let kind = Kind {
+                sample: object.packed.sample().cloned().unwrap_or_default(),
+                by_name: BTreeMap::new(),
+            };
+            self.by_kind.insert(of.clone(), kind);
         }
-        let versions = self
-            .by_name
-            .entry(of.clone())
-            .or_default()
-            .entry(name.clone())
-            .or_default();
+        let kind = self.by_kind.entry(of.clone()).or_default();
+        let versions = kind.by_name.entry(name.clone()).or_default();
         let resource_version = object.metadata.resource_version;
         if let Some(held) = versions
             .iter_mut()
@@ -54,12 +109,12 @@ impl StoredObjects {
         {
             held.references += 1;
             // The cells of a row say how old its object was when it was read: the latest counts.
-            if !of.shape.is_table() || held.object.bytes == object.bytes {
+            if !of.shape.is_table() || held.object.bytes() == object.bytes() {
                 return held.object.clone();
             }
             let later = Arc::new(object);
-            self.bytes = self.bytes + size(&later) - size(&held.object);
-            self.unsaved_bytes += size(&later);
+            self.bytes = self.bytes + later.size() - held.object.size();
+            self.unsaved_bytes += later.packed.len() + OVERHEAD;
             held.object = later.clone();
             self.note_unsaved(of, name, resource_version);
             return later;
@@ -71,19 +126,19 @@ impl StoredObjects {
             object: object.clone(),
             references: 1,
         });
-        self.bytes += size(&object);
-        self.unsaved_bytes += size(&object);
+        self.bytes += object.size();
+        self.unsaved_bytes += object.packed.len() + OVERHEAD;
         self.note_unsaved(of, name, resource_version);
         object
     }
 
     /// Takes a reference away; without any, the object is dropped.
-    pub(super) fn release(&mut self, of: &Representation, object: &Arc<Object>) {
-        let Some(names) = self.by_name.get_mut(of) else {
+    pub(super) fn release(&mut self, of: &Representation, object: &HeldObject) {
+        let Some(kind) = self.by_kind.get_mut(of) else {
             return;
         };
-        let name = name_of(object);
-        let Some(versions) = names.get_mut(&name) else {
+        let name = object.name();
+        let Some(versions) = kind.by_name.get_mut(&name) else {
             return;
         };
         let resource_version = object.metadata.resource_version;
@@ -99,12 +154,12 @@ impl StoredObjects {
         }
         let held = versions.swap_remove(at);
         if versions.is_empty() {
-            names.remove(&name);
+            kind.by_name.remove(&name);
         }
-        if names.is_empty() {
-            self.by_name.remove(of);
+        if kind.by_name.is_empty() {
+            self.by_kind.remove(of);
         }
-        self.bytes -= size(&held.object);
+        self.bytes -= held.object.size();
         self.unsaved_bytes += OVERHEAD;
         self.note_unsaved(of, name, resource_version);
     }
@@ -122,11 +177,9 @@ impl StoredObjects {
     }
 
     /// One version, if a set refers to it.
-    pub(super) fn find(&self, version: &ObjectVersion) -> Option<&Arc<Object>> {
-        let versions = self
-            .by_name
-            .get(&version.representation)?
-            .get(&version.name)?;
+    pub(super) fn find(&self, version: &ObjectVersion) -> Option<&Arc<HeldObject>> {
+        let kind = self.by_kind.get(&version.representation)?;
+        let versions = kind.by_name.get(&version.name)?;
         let held = versions
             .iter()
             .find(|it| it.object.metadata.resource_version == version.resource_version)?;
@@ -160,14 +213,9 @@ impl StoredObjects {
 }
 
 /// An object's name.
-pub(super) fn name_of(object: &Object) -> ObjectName {
+pub(super) fn name_of(metadata: &Metadata) -> ObjectName {
     ObjectName {
-        namespace: object.metadata.namespace.clone(),
-        name: object.metadata.name.clone(),
+        namespace: metadata.namespace.clone(),
+        name: metadata.name.clone(),
     }
-}
-
-/// Memory of an object.
-pub(super) fn size(object: &Object) -> usize {
-    object.bytes.len() + OVERHEAD
 }

@@ -154,7 +154,8 @@ impl Cache {
         self.next_set_id = self.next_set_id.max(id + 1);
         let saved: SavedSet = serde_json::from_slice(head).ok()?;
         let scope = Scope::parse(&saved.scope)?;
-        let members = read_members(rows, key, &scope.representation)?;
+        let sample = self.objects.sample(&scope.representation);
+        let members = read_members(rows, key, &scope.representation, &sample)?;
         let intact = members.len() == saved.members && checksum(&members) == saved.members_checksum;
         if !intact || self.set_mut(&scope).is_some() {
             return None;

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Digest, Now, ObjectName, RESTORED_AFTER, Scope};
-use crate::wire::{Object, TypeMeta};
+use super::{Digest, HeldObject, Now, ObjectName, RESTORED_AFTER, Scope};
+use crate::wire::TypeMeta;
 
 /// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
 /// the objects.
-pub(super) type Members = Arc<BTreeMap<ObjectName, Arc<Object>>>;
+pub(super) type Members = Arc<BTreeMap<ObjectName, Arc<HeldObject>>>;
 
 /// What one scope selected.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ fn listed(cache: &mut Cache, scope: &Scope) -> Option<(u64, Vec<String>)> {
 fn texts(snapshot: &Snapshot) -> Vec<String> {
     snapshot
         .items()
-        .map(|it| String::from_utf8(it.bytes.to_vec()).unwrap())
+        .map(|it| String::from_utf8(it.bytes().to_vec()).unwrap())
         .collect()
 }
 
@@ -405,4 +405,31 @@ fn an_object_is_held_once_and_dropped_with_its_last_set() {
     assert_eq!(cache.objects.bytes(), bytes);
     fill(&mut cache, &namespace("default"), 12, &[], at(0));
     assert_eq!(cache.objects.bytes(), 0);
+}
+
+#[test]
+fn objects_that_are_alike_take_little_memory_and_come_back_as_they_were() {
+    let common = "what all pods have in common ".repeat(50);
+    let pods: Vec<Object> = (100..200)
+        .map(|number| Object {
+            bytes: format!("{number}: {common}").into(),
+            ..pod(&number.to_string(), number)
+        })
+        .collect();
+    let plain: usize = pods.iter().map(|pod| pod.bytes.len()).sum();
+    let claim = |cache: &mut Cache| {
+        assert!(cache.objects.bytes() < plain / 3);
+        let ListAnswer::Found(snapshot) = cache.list(&NODE, Verb::List, &all(), at(0)) else {
+            panic!("the list is whole");
+        };
+        assert_eq!(snapshot.items().map(Item::object).collect::<Vec<_>>(), pods);
+    };
+    let mut from_list = cache();
+    list(&mut from_list, &all(), &pods);
+    claim(&mut from_list);
+    let mut rows = crate::store::Rows::default();
+    rows.apply(&from_list.take_everything(Extent::All));
+    let mut from_disk = cache();
+    from_disk.restore(&rows);
+    claim(&mut from_disk);
 }

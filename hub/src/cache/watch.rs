@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::copies::WatchPosition;
 use super::fill::SetTypes;
-use super::objects::name_of;
+use super::objects::{HeldObject, name_of};
 use super::{Cache, Filled, Identity, ListCopy, Now, ObjectName, Scope, WatchCopy, WatchStart};
 use crate::wire::{Event, EventKind, Object, TypeMeta};
 
@@ -36,7 +36,7 @@ impl Cache {
         let position = match start {
             WatchStart::At(resource_version) => WatchPosition::At(resource_version),
             WatchStart::Streaming => WatchPosition::Initial {
-                shadow: Box::new(ListCopy::new(scope.clone(), self.bounds)),
+                shadow: Box::new(self.new_list(scope)),
                 item_type: None,
             },
             WatchStart::Anywhere => WatchPosition::Unknown,
@@ -101,11 +101,11 @@ impl Cache {
         };
         match event.kind {
             EventKind::Added | EventKind::Modified => shadow.add(event.object.clone()),
-            EventKind::Deleted => shadow.remove(&name_of(&event.object)),
+            EventKind::Deleted => shadow.remove(&name_of(&event.object.metadata)),
             EventKind::Bookmark {
                 initial_events_end: true,
             } => {
-                let empty = ListCopy::new(copy.scope.clone(), self.bounds);
+                let empty = self.new_list(&copy.scope);
                 let shadow = std::mem::replace(&mut **shadow, empty);
                 let item = item_type.take().unwrap_or_else(|| event.type_meta.clone());
                 return self.finish_streaming(copy, shadow, item, event, reader, now);
@@ -178,10 +178,13 @@ impl Cache {
 
     fn change_member(&mut self, scope: &Scope, kind: EventKind, object: &Object) {
         let representation = &scope.representation;
-        let name: ObjectName = name_of(object);
+        let name: ObjectName = name_of(&object.metadata);
         self.overlays.end(&representation.resource, &name);
-        let held =
-            (kind != EventKind::Deleted).then(|| self.objects.hold(representation, object.clone()));
+        let held = (kind != EventKind::Deleted).then(|| {
+            let sample = self.objects.sample(representation);
+            let object = HeldObject::new(object.clone(), &sample);
+            self.objects.hold(representation, object)
+        });
         let Some(set) = self.set_mut(scope) else {
             return;
         };

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use crate::packed::Packed;
+
 /// The tables of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Table {
@@ -57,21 +59,22 @@ impl Table {
 }
 
 /// The value of a row.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Value {
     head: Vec<u8>,
-    /// Follows the head. The memory shares it: a batch can be all that is there.
-    rest: Bytes,
+    /// Follows the head. It stays compressed: a batch can be all that is in memory.
+    rest: Packed,
 }
 
 impl Value {
-    pub(crate) fn new(head: Vec<u8>, rest: Bytes) -> Self {
+    pub(crate) fn new(head: Vec<u8>, rest: impl Into<Packed>) -> Self {
+        let rest = rest.into();
         Self { head, rest }
     }
 
     /// Its two parts.
-    pub(super) fn parts(&self) -> [&[u8]; 2] {
-        [&self.head, &self.rest]
+    pub(super) fn parts(&self) -> (&[u8], Bytes) {
+        (&self.head, self.rest.bytes())
     }
 
     pub(super) fn len(&self) -> usize {
@@ -189,7 +192,10 @@ impl Rows {
         for ((table, key), value) in &batch.rows {
             let rows = self.by_table.entry(*table).or_default();
             match value {
-                Some(value) => rows.insert(key.clone(), value.parts().concat()),
+                Some(value) => {
+                    let (head, rest) = value.parts();
+                    rows.insert(key.clone(), [head, &rest].concat())
+                }
                 None => rows.remove(key),
             };
         }

@@ -8,7 +8,7 @@ use super::frame::{frame, unframe};
 use super::{Batch, Rows, StoreError, Table};
 
 /// Of redb's own page cache. Its default is 1 GiB; the hub reads the file once, at its start.
-const PAGE_CACHE: usize = 2 << 20;
+const PAGE_CACHE: usize = 512 << 10;
 
 /// An open database. redb may panic on pages that are damaged: that is an error here.
 #[derive(Debug)]

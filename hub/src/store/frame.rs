@@ -10,10 +10,12 @@ const HEAD: usize = 8;
 /// covers where the value belongs.
 pub(super) fn frame(table: Table, key: &str, value: &Value) -> Vec<u8> {
     let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
+    let (head, rest) = value.parts();
+    let parts = [head, &rest];
     let mut framed = Vec::with_capacity(HEAD + value.len());
     framed.extend_from_slice(&length.to_le_bytes());
-    framed.extend_from_slice(&checksum(table, key, &value.parts()).to_le_bytes());
-    for part in value.parts() {
+    framed.extend_from_slice(&checksum(table, key, &parts).to_le_bytes());
+    for part in parts {
         framed.extend_from_slice(part);
     }
     framed
@@ -40,11 +42,13 @@ fn checksum(table: Table, key: &str, value: &[&[u8]]) -> u32 {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     #[test]
     fn a_flipped_bit_anywhere_is_noticed() {
-        let value = Value::new(b"va".to_vec(), b"lue".as_slice().into());
+        let value = Value::new(b"va".to_vec(), Bytes::from_static(b"lue"));
         let framed = frame(Table::Objects, "key", &value);
         assert_eq!(
             unframe(Table::Objects, "key", &framed),

@@ -51,7 +51,8 @@ fn encode(sequence: u64, batch: &Batch) -> Vec<u8> {
             let Some(value) = value else { continue };
             put_field(&mut bytes, &[table.name().as_bytes()]);
             put_field(&mut bytes, &[key.as_bytes()]);
-            put_field(&mut bytes, &value.parts());
+            let (head, rest) = value.parts();
+            put_field(&mut bytes, &[head, &rest]);
         }
     }
     let sum = crc32fast::hash(&bytes);

@@ -2,19 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use crate::wire::{EventKind, Object};
+use crate::cache::Item;
+use crate::wire::{EventKind, Metadata};
 
 /// What happened to objects between two states: deletions first, then the rest by resource version.
 /// An object that was deleted and made again is told as both.
 pub(crate) fn between<'a>(
-    before: impl Iterator<Item = &'a Object>,
-    after: impl Iterator<Item = &'a Object>,
-) -> Vec<(EventKind, &'a Object)> {
-    let mut before: BTreeMap<_, _> = before.map(|object| (name_of(object), object)).collect();
+    before: impl Iterator<Item = Item<'a>>,
+    after: impl Iterator<Item = Item<'a>>,
+) -> Vec<(EventKind, Item<'a>)> {
+    let mut before: BTreeMap<_, _> = before
+        .map(|object| (name_of(object.metadata()), object))
+        .collect();
     let (mut deleted, mut changed) = (Vec::new(), Vec::new());
     for object in after {
-        let (old, new) = (before.remove(&name_of(object)), &object.metadata);
-        match old.map(|old| (old, &old.metadata)) {
+        let (old, new) = (
+            before.remove(&name_of(object.metadata())),
+            object.metadata(),
+        );
+        match old.map(|old| (old, old.metadata())) {
             Some((_, old)) if old.uid == new.uid => {
                 if old.resource_version != new.resource_version {
                     changed.push((EventKind::Modified, object));
@@ -28,19 +34,19 @@ pub(crate) fn between<'a>(
         }
     }
     deleted.extend(before.into_values().map(|old| (EventKind::Deleted, old)));
-    changed.sort_by_key(|(_, object)| object.metadata.resource_version);
+    changed.sort_by_key(|(_, object)| object.metadata().resource_version);
     deleted.extend(changed);
     deleted
 }
 
-fn name_of(object: &Object) -> (&str, &str) {
-    (&object.metadata.namespace, &object.metadata.name)
+fn name_of(metadata: &Metadata) -> (&str, &str) {
+    (&metadata.namespace, &metadata.name)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Metadata;
+    use crate::wire::Object;
 
     fn object(name: &str, uid: &str, resource_version: u64) -> Object {
         Object {
@@ -68,10 +74,13 @@ mod tests {
             object("changed", "4", 9),
             object("new", "5", 7),
         ];
-        let events = between(before.iter(), after.iter());
+        let events = between(
+            before.iter().map(Item::Written),
+            after.iter().map(Item::Written),
+        );
         let mut told: Vec<_> = events
             .iter()
-            .map(|(kind, object)| (*kind, object.metadata.name.as_str()))
+            .map(|(kind, object)| (*kind, object.metadata().name.as_str()))
             .collect();
         told[..2].sort_by_key(|(_, name)| *name);
         assert_eq!(
@@ -89,6 +98,12 @@ mod tests {
     #[test]
     fn the_same_state_is_no_event() {
         let state = [object("a", "1", 1)];
-        assert!(between(state.iter(), state.iter()).is_empty());
+        assert!(
+            between(
+                state.iter().map(Item::Written),
+                state.iter().map(Item::Written)
+            )
+            .is_empty()
+        );
     }
 }

@@ -466,7 +466,7 @@ impl Session {
             let event = Event {
                 kind: EventKind::Added,
                 type_meta: known.item_type.clone(),
-                object: object.clone(),
+                object: object.object(),
             };
             self.tell(event.frame(encoding));
         }

@@ -9,7 +9,7 @@ use serde_json::Value as Json;
 
 use super::{Known, LocalWriteError, Target, check_node};
 use crate::cache::overlay::Worth;
-use crate::cache::{Cache, ObjectName, Representation, Resource};
+use crate::cache::{Cache, HeldObject, ObjectName, Representation, Resource};
 use crate::wire::path::{self, Step};
 use crate::wire::replace::{self, Edited, json};
 use crate::wire::split::SplitError;
@@ -154,9 +154,9 @@ impl Cache {
 
     /// The objects that may have an endpoint of this pod.
     fn endpoints_of(&self, pod: &ObjectName) -> BTreeSet<(Representation, ObjectName)> {
-        let mentions = |name: &ObjectName, object: &Object| {
+        let mentions = |name: &ObjectName, object: &HeldObject| {
             name.namespace == pod.namespace
-                && memmem::find(&object.bytes, pod.name.as_bytes()).is_some()
+                && memmem::find(&object.bytes(), pod.name.as_bytes()).is_some()
         };
         let mut found = BTreeSet::new();
         for (of, sets) in &self.sets {

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::cache::fixtures::*;
-use crate::cache::{GetAnswer, ListAnswer, Scope, Verb, Verdict};
+use crate::cache::{GetAnswer, Item, ListAnswer, Scope, Verb, Verdict};
 
 fn target(pod_name: &str) -> Target {
     Target {
@@ -74,7 +74,7 @@ fn patch(cache: &mut Cache, phase: &str, heartbeat: &str) -> Option<WrittenObjec
 
 fn items(cache: &mut Cache, scope: &Scope) -> Vec<Object> {
     match cache.list(&NODE, Verb::List, scope, at(0)) {
-        ListAnswer::Found(snapshot) => snapshot.items().cloned().collect(),
+        ListAnswer::Found(snapshot) => snapshot.items().map(Item::object).collect(),
         ListAnswer::Unknown | ListAnswer::Denied => panic!("the list is whole"),
     }
 }

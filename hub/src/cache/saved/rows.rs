@@ -7,10 +7,11 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::cache::grants::{Grant, GrantKey};
-use crate::cache::objects::{ObjectVersion, name_of};
+use crate::cache::objects::{HeldObject, ObjectVersion};
 use crate::cache::overlay::{Overlay, Written};
 use crate::cache::scope::{encoding_text, join, parse_encoding, split};
 use crate::cache::{Identity, ObjectName, Representation, Resource, Scope, Verb, Verdict};
+use crate::packed::Packed;
 use crate::store::{Batch, Table, Value};
 use crate::wire::{Encoding, Metadata, Object, Shape, TypeMeta};
 
@@ -37,16 +38,16 @@ struct SavedWritten {
     length: usize,
 }
 
-pub(super) fn put_object(batch: &mut Batch, of: &Representation, object: &Object) {
+pub(super) fn put_object(batch: &mut Batch, of: &Representation, object: &HeldObject) {
     let version = ObjectVersion {
         representation: of.clone(),
-        name: name_of(object),
+        name: object.name(),
         resource_version: object.metadata.resource_version,
     };
     batch.put(
         Table::Objects,
         object_key(&version),
-        with_line(&object.metadata.uid, object.bytes.clone()),
+        with_line(&object.metadata.uid, object.packed.clone()),
     );
 }
 
@@ -137,7 +138,7 @@ pub(super) fn put_overlay(
     batch.put(
         Table::Overlay,
         overlay_key(resource, name),
-        with_line(&line, bytes.concat().into()),
+        with_line(&line, Bytes::from(bytes.concat())),
     );
 }
 
@@ -202,7 +203,7 @@ pub(super) fn overlay_key(resource: &Resource, name: &ObjectName) -> String {
     join(&[group, version, resource, &name.namespace, &name.name])
 }
 
-pub(super) fn with_line(line: &str, bytes: Bytes) -> Value {
+pub(super) fn with_line(line: &str, bytes: impl Into<Packed>) -> Value {
     Value::new([line.as_bytes(), b"\n"].concat(), bytes)
 }
 

@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::rows::{json, object_key, parse_object, put_object, seconds, type_pair};
-use crate::cache::objects::ObjectVersion;
+use crate::cache::objects::{HeldObject, ObjectVersion};
 use crate::cache::scope::{join, split};
 use crate::cache::set::Set;
 use crate::cache::{ObjectName, Representation, Scope, Selection};
+use crate::packed::Sample;
 use crate::store::{Batch, Rows, Table};
-use crate::wire::Object;
 
 /// The head of a set on disk.
 #[derive(Debug, Serialize, Deserialize)]
@@ -101,7 +101,8 @@ pub(super) fn read_members(
     rows: &Rows,
     set: &str,
     of: &Representation,
-) -> Option<BTreeMap<ObjectName, Object>> {
+    sample: &Sample,
+) -> Option<BTreeMap<ObjectName, HeldObject>> {
     let prefix = join(&[set, ""]);
     let mut members = BTreeMap::new();
     for (key, value) in rows.starting_with(Table::Members, &prefix) {
@@ -117,13 +118,13 @@ pub(super) fn read_members(
             resource_version,
         };
         let object = parse_object(&version, rows.find(Table::Objects, &object_key(&version))?)?;
-        members.insert(version.name, object);
+        members.insert(version.name, HeldObject::new(object, sample));
     }
     Some(members)
 }
 
 /// Of names and versions, in order.
-pub(super) fn checksum(members: &BTreeMap<ObjectName, impl Borrow<Object>>) -> u32 {
+pub(super) fn checksum(members: &BTreeMap<ObjectName, impl Borrow<HeldObject>>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for (name, object) in members {
         for text in [&name.namespace, &name.name] {
@@ -143,6 +144,6 @@ pub(super) fn member_key(set: u64, name: &ObjectName) -> String {
     join(&[&set_key(set), &name.namespace, &name.name])
 }
 
-pub(super) fn member_value(object: &Object) -> Vec<u8> {
+pub(super) fn member_value(object: &HeldObject) -> Vec<u8> {
     object.metadata.resource_version.to_le_bytes().to_vec()
 }

@@ -38,7 +38,8 @@ impl ToldOverlays {
         let overlaid = snapshot.overlaid();
         overlaid
             .map(|(name, original, shown)| {
-                let (original, shown) = (original.cloned(), shown.cloned());
+                let original = original.map(|it| Arc::new(it.object()));
+                let shown = shown.cloned();
                 (name.clone(), Told { original, shown })
             })
             .collect()

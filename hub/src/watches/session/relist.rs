@@ -100,7 +100,7 @@ impl Session {
             let event = Event {
                 kind,
                 type_meta: present.item_type.clone(),
-                object: object.clone(),
+                object: object.object(),
             };
             self.tell(event.frame(encoding));
         }

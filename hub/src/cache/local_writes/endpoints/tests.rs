@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::cache::fixtures::*;
 use crate::cache::patch::PatchType;
-use crate::cache::{ListAnswer, Scope, Selection, Verb};
+use crate::cache::{Item, ListAnswer, Scope, Selection, Verb};
 use crate::wire::Metadata;
 
 const OLD: &str = "10.244.1.7";
@@ -46,7 +46,7 @@ fn seen(cache: &mut Cache, scope: &Scope) -> Vec<u8> {
     let ListAnswer::Found(snapshot) = cache.list(&NODE, Verb::List, scope, at(0)) else {
         panic!("the list is whole");
     };
-    let [object] = &snapshot.items().cloned().collect::<Vec<_>>()[..] else {
+    let [object] = &snapshot.items().map(Item::object).collect::<Vec<_>>()[..] else {
         panic!("it is one object");
     };
     object.bytes.to_vec()
