@@ -308,7 +308,7 @@ impl MemoryWriter {
         self.status.subscribe()
     }
 
-    /// Writes every 5 s or 1 MiB, at once when told to, and a last time when the drain begins.
+    /// Writes every 12 s or 4 MiB, at once when told to, and a last time when the drain begins.
     ///
     /// # Errors
     /// None for a disk that cannot be written: the memory goes on without it.

@@ -20,7 +20,7 @@ const WATCHES: u32 = 5;
 /// Changes per second.
 const RATE: u32 = 100;
 /// Until a hub has written what it has read, and has given back what it needed for that.
-const REST: Duration = Duration::from_secs(12);
+const REST: Duration = Duration::from_secs(15);
 
 /// Makes a program that knows nothing ready to start.
 type Prepare = fn(&Path, &Place, &Cluster) -> Result<Prepared>;
