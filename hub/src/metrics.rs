@@ -3,30 +3,43 @@
 use std::sync::atomic::Ordering;
 
 use culvert_daemon::VERSION;
-use http::Response;
+use http::{Response, StatusCode};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
-use strum::{IntoStaticStr, VariantArray};
+use strum::{IntoStaticStr, VariantArray, VariantNames};
 
 use crate::answers::local;
 use crate::filters::FilterKind;
 use crate::memory::DiskStatus;
+use crate::server::identity::Proof;
 use crate::upstream::Body;
+use crate::wire::split::SplitError;
+
+/// What the names of all metrics begin with.
+pub(crate) const PREFIX: &str = "culvert_hub";
+
+/// Why a copy is behind, beside that the answer cannot be split.
+pub(crate) const QUEUE_FULL: &str = "queue_full";
+pub(crate) const GAP: &str = "gap";
+pub(crate) const DOCUMENT_TOO_LONG: &str = "document_too_long";
 
 /// One label, and two. Their values are small fixed sets.
 type Label = [(&'static str, &'static str); 1];
 type Labels = [(&'static str, &'static str); 2];
 
 /// Who answered a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum Answer {
     Upstream,
     /// From memory.
     Local,
+    /// 503: the API server is not reached, and memory does not have it.
+    Unavailable,
+    /// By the hub's own rules: no credential, or too many requests.
     Refused,
 }
 
@@ -34,8 +47,9 @@ impl Answer {
     pub(crate) fn of(answer: &Response<Body>) -> Self {
         match answer.headers().get(local::HEADER) {
             None => Self::Upstream,
-            Some(value) if value == "refused" => Self::Refused,
-            Some(_) => Self::Local,
+            Some(value) if value != "refused" => Self::Local,
+            Some(_) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,
+            Some(_) => Self::Refused,
         }
     }
 
@@ -95,6 +109,18 @@ impl Metrics {
     /// Creates the metrics and registers them with the admin server's registry.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let metrics = Self::default();
+        for &identity_kind in Proof::VARIANTS {
+            for answer in Answer::VARIANTS {
+                let labels = [("identity_kind", identity_kind), ("answer", answer.label())];
+                drop(metrics.requests.get_or_create(&labels));
+            }
+        }
+        for &reason in [QUEUE_FULL, GAP, DOCUMENT_TOO_LONG]
+            .iter()
+            .chain(SplitError::VARIANTS)
+        {
+            drop(metrics.copies_behind.get_or_create(&[("reason", reason)]));
+        }
         for splice in Splice::VARIANTS {
             drop(metrics.splices.get_or_create(&[("result", splice.into())]));
         }
@@ -105,7 +131,7 @@ impl Metrics {
             let label = [("filter", filter.into())];
             drop(metrics.filter_failures.get_or_create(&label));
         }
-        let prefixed = registry.sub_registry_with_prefix("culvert_hub");
+        let prefixed = registry.sub_registry_with_prefix(PREFIX);
         let build = Info::new([("version", VERSION)]);
         prefixed.register("build", "Version of the hub", build);
         prefixed.register(

@@ -16,12 +16,12 @@ use crate::config::Config;
 use crate::events::send_events;
 use crate::filters::Filters;
 use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, PREFIX};
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
 use crate::server::limits::Limits;
 use crate::server::port::Port;
-use crate::status::{self, Pages};
+use crate::status::{self, Pages, Scraped};
 use crate::upstream::Upstream;
 use crate::upstream::cloud_identity::CloudIdentity;
 use crate::upstream::watcher::watch_link;
@@ -45,6 +45,10 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
         hub: hub.clone(),
         disk: writer.status(),
     };
+    let scraped = Box::new(Scraped(pages.clone()));
+    registry
+        .sub_registry_with_prefix(PREFIX)
+        .register_collector(scraped);
     let admin = Admin::bind(
         &config.admin,
         &Listeners::default(),

@@ -1,6 +1,8 @@
 //! What operators see: `/debug/{status,sets,clients,servers,explain}`, and the commands `status` and
 //! `explain` that print two of them.
 
+mod scraped;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ use crate::reboot;
 use crate::request::percent::encode;
 use crate::server::Hub;
 use crate::wire::Encoding;
+
+pub(crate) use self::scraped::Scraped;
 
 /// The hub answers from memory.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -127,6 +131,11 @@ impl Pages {
         self.hub.memory.lock().cache.statuses(now)
     }
 
+    /// What the node would miss after a reboot without a link.
+    fn missing_after_reboot(&self) -> Vec<String> {
+        reboot::missing(&self.hub.memory, &self.disk.borrow())
+    }
+
     fn pods(&self) -> Vec<PodPort> {
         let addresses = self.hub.filters.pod_addresses().iter();
         let port = |address: &SocketAddr| PodPort {
@@ -151,7 +160,7 @@ impl Pages {
     fn summary(&self) -> Summary {
         let (sets, link) = (self.sets(), self.hub.upstream.link.status());
         let disk = self.disk.borrow().clone();
-        let missing = reboot::missing(&self.hub.memory, &disk);
+        let missing = self.missing_after_reboot();
         Summary {
             link: link.word().to_owned(),
             link_seconds: link.age().as_secs(),

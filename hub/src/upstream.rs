@@ -148,7 +148,7 @@ impl Upstream {
             }
             Ok(Ok(answer)) if answer.status() == StatusCode::UNAUTHORIZED => {
                 let end = self.identity.valid_until();
-                let end = end.unwrap_or_else(|| "an unknown date".to_owned());
+                let end = end.map_or_else(|| "an unknown date".to_owned(), |it| it.to_string());
                 let reason = format!(
                     "the API server refuses the node's certificate, which is valid until {end}"
                 );
@@ -159,6 +159,11 @@ impl Upstream {
                 (Observation::ProbeAnswered, reason)
             }
         }
+    }
+
+    /// When the node's certificate expires, in seconds since 1970. `None`: there is none.
+    pub(crate) fn certificate_expiry(&self) -> Option<i64> {
+        Some(self.identity.valid_until()?.timestamp())
     }
 
     /// Ends all connections, and with them whatever waits on them.

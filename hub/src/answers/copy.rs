@@ -17,7 +17,7 @@ use super::list_body::ListBody;
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::memory::Memory;
-use crate::metrics::Metrics;
+use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
 use crate::request::discovery::DocumentRead;
 use crate::server::Read;
 use crate::upstream::{Body, BodyError};
@@ -101,7 +101,7 @@ impl Queue {
     /// A task that has ended wanted no copy, or has said already that it is behind.
     fn give_up(&self) {
         if !self.chunk_tx.is_closed() {
-            self.copy.is_behind("queue_full");
+            self.copy.is_behind(QUEUE_FULL);
         }
     }
 
@@ -223,7 +223,7 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
     while let Some(chunk) = chunks.next().await {
         match chunk {
             Chunk::Bytes(bytes) if body.len() + bytes.len() > DOCUMENT_MAX => {
-                copy.is_behind("document_too_long");
+                copy.is_behind(DOCUMENT_TOO_LONG);
                 return;
             }
             Chunk::Bytes(bytes) => body.extend_from_slice(&bytes),

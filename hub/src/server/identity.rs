@@ -12,6 +12,7 @@ use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use strum::{IntoStaticStr, VariantNames};
 
 use crate::cache::Identity;
 use crate::crypto::provider;
@@ -21,10 +22,12 @@ use crate::upstream::cloud_identity::CloudIdentity;
 const SERVICE_ACCOUNT: &str = "system:serviceaccount:";
 
 /// What a request has shown of its sender.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Proof {
     Node,
     Token(Token),
+    #[strum(serialize = "none")]
     Nothing,
 }
 
@@ -64,11 +67,7 @@ impl Proof {
 
     /// The label of metrics.
     pub(crate) fn kind(&self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Token(_) => "token",
-            Self::Nothing => "none",
-        }
+        self.into()
     }
 }
 

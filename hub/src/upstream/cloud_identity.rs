@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
-use x509_parser::prelude::{FromDer, X509Certificate};
+use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::crypto::provider;
 use crate::kubeconfig::{Kubeconfig, PemSource};
@@ -103,11 +103,11 @@ impl CloudIdentity {
         Some(node.to_owned())
     }
 
-    /// When the certificate ends, as people read it.
-    pub(crate) fn valid_until(&self) -> Option<String> {
+    /// When the certificate expires.
+    pub(crate) fn valid_until(&self) -> Option<ASN1Time> {
         let current = self.current()?;
         let (_, leaf) = X509Certificate::from_der(current.cert.first()?).ok()?;
-        Some(leaf.validity().not_after.to_string())
+        Some(leaf.validity().not_after)
     }
 
     fn is_local(&self, certificate: &CertificateDer<'_>) -> bool {

@@ -22,7 +22,7 @@ use super::position::{Position, resumed};
 use crate::answers::local;
 use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
 use crate::filters::Filter;
-use crate::metrics::Splice;
+use crate::metrics::{GAP, Splice};
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, is_encoded_as};
@@ -275,7 +275,7 @@ impl Session {
             let cache = &mut client.hub.memory.lock().cache;
             let applied = cache.apply(&mut live.copy, &event, &client.reader, now);
             if applied == Applied::Behind {
-                client.hub.metrics.copy_is_behind("gap");
+                client.hub.metrics.copy_is_behind(GAP);
             }
         }
         self.position = self.position.after(&event);

@@ -1,6 +1,8 @@
 //! Splitters: they take a response body in chunks and give out its objects, events and list head.
 //! They hold one object at most, so a list of 20 MB costs no 20 MB.
 
+use strum::{IntoStaticStr, VariantNames};
+
 use super::{Encoding, Event, ListHead, Object, Shape, TypeMeta, json, protobuf};
 
 /// The longest object that is read, in bytes. The API server refuses objects over 1.5 MiB in its
@@ -16,8 +18,9 @@ pub(crate) const DEPTH_MAX: usize = 1_000;
 /// long, and few objects are longer than this.
 pub(super) const KEPT_CAPACITY: usize = 16 << 10;
 
-/// Why a body cannot be split.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+/// Why a body cannot be split. The word of each is the label of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum SplitError {
     #[error("an object is longer than {limit} bytes")]
     ObjectTooLong { limit: usize },
@@ -44,18 +47,7 @@ pub(crate) enum SplitError {
 impl SplitError {
     /// The label of a metric.
     pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::ObjectTooLong { .. } => "object_too_long",
-            Self::HeadTooLong { .. } => "head_too_long",
-            Self::TooDeep { .. } => "too_deep",
-            Self::Json { .. } => "json",
-            Self::Protobuf { .. } => "protobuf",
-            Self::NotAList => "not_a_list",
-            Self::Unnamed => "unnamed",
-            Self::ResourceVersion => "resource_version",
-            Self::EventType => "event_type",
-            Self::EndsEarly => "ends_early",
-        }
+        self.into()
     }
 }
 

@@ -10,6 +10,7 @@ pub mod culvert;
 pub mod cut;
 pub mod dns;
 pub mod host;
+pub mod hub;
 pub mod inside;
 pub mod interrupt;
 mod lab;

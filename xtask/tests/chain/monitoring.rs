@@ -17,7 +17,7 @@ fn shipped(name: &str) -> Result<String> {
     std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }
 
-fn document(name: &str) -> Result<String> {
+pub(crate) fn document(name: &str) -> Result<String> {
     let path = workspace::root().join("docs").join(name);
     std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }

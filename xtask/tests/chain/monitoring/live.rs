@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, REDIRECTOR_ADMIN};
 use culvert_lab::host::Host;
+use culvert_lab::hub::{self, HUB_METRICS};
 use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
@@ -26,10 +27,20 @@ const SOON: Duration = Duration::from_secs(60);
 const CLOSED: u16 = 10255;
 /// What a lab with one proxy and without a cluster has no values for, and what stays 0 there.
 const ABSENT: [&str; 1] = ["culvert_proxy_directory_age_seconds"];
-const ZERO: [&str; 3] = [
+const ZERO: [&str; 12] = [
     "culvert_proxy_peers",
     "culvert_proxy_forwarded_streams",
     "culvert_proxy_refused_clients_total",
+    // A hub that never had a link has nothing in memory.
+    "culvert_hub_link_up",
+    "culvert_hub_link_changes_total",
+    "culvert_hub_survives_reboot",
+    "culvert_hub_requests_total",
+    "culvert_hub_sets",
+    "culvert_hub_splices_total",
+    "culvert_hub_events_total",
+    "culvert_hub_filter_failures_total",
+    "culvert_hub_store_written_bytes_total",
 ];
 /// Certificates that last so long are renewed within the test, and are always about to expire.
 const LIFETIME: &str = "60s";
@@ -47,13 +58,19 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
         .map(str::to_owned)
         .to_vec(),
         redirector: vec!["--metrics-listen=203.0.113.1:7418".to_owned()],
+        agent: vec![format!("--port={HUB_METRICS}")],
         ..Options::default()
     };
     world::with(&[Host::Edge1, Host::Edge2], options, |world| {
+        let _hub = hub::start(world.lab.site(Host::Edge1))?;
         let mut prometheus = Prometheus::start(world.lab)?;
-        wait::until("one alert is active, and no other", SOON, || {
+        wait::until("the alerts of these settings are active", SOON, || {
             prometheus.process.check()?;
-            prometheus.check_alerts(&["CulvertCertificateEnds"])
+            prometheus.check_alerts(&[
+                "CulvertCertificateEnds",
+                "CulvertHubLinkDown",
+                "CulvertHubRebootUnsafe",
+            ])
         })?;
         prometheus.check_alerted_series()?;
         break_things(world, &prometheus)?;
@@ -69,6 +86,8 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
         let seen = [
             "CulvertCertificateEnds",
             "CulvertDialsFail",
+            "CulvertHubLinkDown",
+            "CulvertHubRebootUnsafe",
             "CulvertNodesOffline",
             "CulvertRestarts",
             "CulvertSteeringDrift",

@@ -1,0 +1,49 @@
+//! Metrics that are computed at each scrape: what is in memory, whether the node would survive a
+//! reboot, and until when its certificate is valid.
+
+use std::fmt;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+
+use super::Pages;
+
+/// Computes its metrics at each scrape.
+pub(crate) struct Scraped(pub(crate) Pages);
+
+impl Collector for Scraped {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let sets = self.0.sets();
+        let behind = sets.iter().filter(|set| set.behind).count();
+        let help = "Lists in memory, by whether all is in them that the API server told";
+        let mut family = encoder.encode_descriptor("sets", help, None, MetricType::Gauge)?;
+        for (state, count) in [("whole", sets.len() - behind), ("behind", behind)] {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(family.encode_family(&[("state", state)])?)?;
+        }
+        let help = "Whether the node would start its pods after a reboot without a link now";
+        let survives =
+            encoder.encode_descriptor("survives_reboot", help, None, MetricType::Gauge)?;
+        let missing = self.0.missing_after_reboot();
+        ConstGauge::new(i64::from(missing.is_empty())).encode(survives)?;
+        let help = "Time when the node's certificate for the API server expires, since 1970";
+        let expiry = encoder.encode_descriptor(
+            "certificate_expiry_timestamp_seconds",
+            help,
+            None,
+            MetricType::Gauge,
+        )?;
+        match self.0.hub.upstream.certificate_expiry() {
+            Some(at) => ConstGauge::new(at).encode(expiry),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Scraped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scraped").finish_non_exhaustive()
+    }
+}
