@@ -132,7 +132,8 @@ fn break_things(world: &mut World<'_>, prometheus: &Prometheus<'_>) -> Result<()
             Ok(())
         })?;
         wait::until("Prometheus has seen the restart", SOON, || {
-            let restarts = "changes(process_start_time_seconds{node=\"edge-1\"}[1h])";
+            let restarts =
+                "changes(process_start_time_seconds{job=\"culvert-agent\",node=\"edge-1\"}[1h])";
             let seen = prometheus.values(restarts)?;
             ensure!(seen == [f64::from(repaired)], "{seen:?} of {repaired}");
             Ok(())
