@@ -44,7 +44,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What one answer may have under way: 20 MB/s at 50 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// A long list comes in fewer frames than with the usual 16 KiB; each is one write to the client.
+/// A long list comes in fewer frames than with the usual 16 KiB, and each is one write to the client.
 const MAX_FRAME: u32 = 128 << 10;
 /// Larger heads are refused, as on the node port.
 const MAX_HEAD: u32 = 64 << 10;
