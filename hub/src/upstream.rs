@@ -44,8 +44,6 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What one answer may have under way: 20 MB/s at 50 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// A long list comes in fewer frames than with the usual 16 KiB, and each is one write to the client.
-const MAX_FRAME: u32 = 128 << 10;
 /// Larger heads are refused, as on the node port.
 const MAX_HEAD: u32 = 64 << 10;
 /// How often kubelet's certificate is looked at.
@@ -258,7 +256,6 @@ fn client(connector: Connector, abandoned: CancellationToken) -> Client<Connecto
         .http2_keep_alive_while_idle(true)
         .http2_initial_stream_window_size(STREAM_WINDOW)
         .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_max_frame_size(MAX_FRAME)
         .http2_max_header_list_size(MAX_HEAD)
         .build(connector)
 }
