@@ -134,6 +134,10 @@ impl TestCluster {
         self.client(Some(self.kubelet_identity()))
     }
 
+    fn kubelet_over(&self, protocols: Protocols) -> TestClient {
+        self.client_over(&self.address, Some(self.kubelet_identity()), protocols)
+    }
+
     fn kubelet_identity(&self) -> ClientIdentity {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let issued = authority.issue_for_kubelet().unwrap();
@@ -195,7 +199,16 @@ impl TestCluster {
     }
 
     fn client_of(&self, address: &str, identity: Option<ClientIdentity>) -> TestClient {
-        let connector = self.connector(address, identity, Protocols::Http2OrHttp1);
+        self.client_over(address, identity, Protocols::Http2OrHttp1)
+    }
+
+    fn client_over(
+        &self,
+        address: &str,
+        identity: Option<ClientIdentity>,
+        protocols: Protocols,
+    ) -> TestClient {
+        let connector = self.connector(address, identity, protocols);
         TestClient {
             http: Client::builder(TokioExecutor::new()).build(connector),
             address: address.to_owned(),

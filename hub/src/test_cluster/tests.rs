@@ -61,6 +61,36 @@ async fn without_a_link_a_list_is_what_the_api_server_said_and_the_unknown_is_50
     assert_eq!(kubelet.get("/api/v1/namespaces/other/pods").await.0, 503);
 }
 
+/// A copy gives up if its queue is full, and a client of HTTP/1.1 takes an answer as fast as it comes.
+#[tokio::test]
+async fn a_list_that_is_longer_than_the_queue_of_its_copy_is_remembered_whole() {
+    let path = "/api/v1/namespaces/shop/pods";
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    for protocols in [Protocols::Http1, Protocols::Http2OrHttp1] {
+        let cluster = TestCluster::start().await;
+        let padding = "x".repeat(4 << 10);
+        let pod = |number: u32| {
+            let name = format!("pod-{number:03}");
+            let note = serde_json::json!({ "note": &padding });
+            let metadata = serde_json::json!({
+                "name": name, "namespace": "shop", "resourceVersion": "40", "annotations": note,
+            });
+            serde_json::json!({ "metadata": metadata }).to_string()
+        };
+        let pods: Vec<String> = (0..500).map(pod).collect();
+        *cluster.api.shared.pods_of_shop.lock().unwrap() = pods.join(",");
+        cluster.link_is(true).await;
+        let kubelet = cluster.kubelet_over(protocols);
+        let (status, live) = kubelet.get(path).await;
+        assert_eq!((status, live.len() > 2_000_000), (200, true));
+        remembered(&cluster, 1).await;
+        cluster.cut().await;
+        let (status, offline) = kubelet.get(path).await;
+        assert_eq!(status, 200, "{protocols:?}: {offline}");
+        assert_eq!(parse(&offline)["items"], parse(&live)["items"]);
+    }
+}
+
 #[tokio::test]
 async fn a_cut_does_not_end_a_watch_and_nothing_is_lost_or_told_twice() {
     let cluster = with_listed_pods().await;

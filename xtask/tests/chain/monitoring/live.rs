@@ -26,7 +26,10 @@ const SOON: Duration = Duration::from_secs(60);
 /// A port that agents may dial and where nothing listens.
 const CLOSED: u16 = 10255;
 /// What a lab with one proxy and without a cluster has no values for, and what stays 0 there.
-const ABSENT: [&str; 1] = ["culvert_proxy_directory_age_seconds"];
+const ABSENT: [&str; 2] = [
+    "culvert_proxy_directory_age_seconds",
+    "culvert_hub_copies_behind_total",
+];
 const ZERO: [&str; 4] = [
     "culvert_proxy_peers",
     "culvert_proxy_forwarded_streams",
