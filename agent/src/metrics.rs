@@ -21,6 +21,9 @@ use crate::tunnels::states::Tunnels;
 /// One label. Its values are a small fixed set.
 type Label = [(&'static str, &'static str); 1];
 
+/// The outcome of a stream that both sides ended.
+pub(crate) const FINISHED: &str = "finished";
+
 /// The outcome of an attempt to set up a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
@@ -109,6 +112,7 @@ impl Metrics {
     /// Creates the label values with zero: a missing series would hide its first event from
     /// `rate()`.
     fn initialize_to_zero(&self) {
+        drop(self.streams.get_or_create(&[("outcome", FINISHED)]));
         for code in culvert_tunnel::dial_codes() {
             drop(
                 self.dials

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     )]
     pub(crate) admin_socket: PathBuf,
 
-    /// Address of the node port: what kubelet and the node's other programs ask. Loopback only.
+    /// Address of the kubelet port: what kubelet and the node's other programs ask. Loopback only.
     #[arg(
         long,
         env = "CULVERT_HUB_LISTEN",

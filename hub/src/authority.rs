@@ -21,7 +21,7 @@ use crate::crypto::provider;
 
 /// The name in every serving certificate, besides the addresses of the port.
 const SERVER_NAME: &str = "culvert-hub";
-/// The addresses of the node port.
+/// The addresses of the kubelet port.
 pub(crate) const NODE_PORT: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),

@@ -31,7 +31,7 @@ pub(crate) struct Config {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConfigError {
     #[error(
-        "--listen {0} is not a loopback address: programs on this node only may use the node port"
+        "--listen {0} is not a loopback address: programs on this node only may use the kubelet port"
     )]
     NotLoopback(SocketAddr),
     #[error(

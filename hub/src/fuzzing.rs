@@ -7,6 +7,8 @@ use culvert_daemon::chain;
 
 use crate::request::info::RequestInfo;
 use crate::request::selector::{FieldSelector, LabelSelector};
+use crate::wire::edit::{self, Value, metadata};
+use crate::wire::replace::{self, EditBody};
 use crate::wire::split::{EventSplitter, ListSplitter, ObjectSplitter};
 use crate::wire::{Encoding, Shape, write};
 
@@ -147,6 +149,40 @@ impl Split {
             parts,
             whole: Err(chain(error)),
         }
+    }
+}
+
+/// The body, read as an object, as a list and as an event, with each of its objects replaced by its
+/// own bytes. `None`: it cannot be read so.
+#[must_use]
+pub fn same_objects(is_json: bool, body: &[u8]) -> [Option<Vec<u8>>; 3] {
+    let kinds: [EditBody; 3] = [replace::object, replace::list, replace::event];
+    kinds.map(|edit_body| {
+        let mut same = |object: &[u8]| Ok(Some(object.to_vec()));
+        let edited = edit_body(encoding(is_json), body, &mut same).ok()?;
+        Some(edited.unwrap_or_else(|| body.to_vec()))
+    })
+}
+
+/// The object with this uid. `None`: it has no metadata to which one could be added.
+#[must_use]
+pub fn with_uid(is_json: bool, object: &[u8], uid: &str) -> Option<Vec<u8>> {
+    let uid = Value::Text(uid.to_owned());
+    edit::set(encoding(is_json), object, metadata::UID, &uid).ok()
+}
+
+/// The uid and the namespace of an object. `None`: it cannot be read.
+#[must_use]
+pub fn uid_and_namespace(is_json: bool, object: &[u8]) -> Option<[String; 2]> {
+    let text = |path| edit::text(encoding(is_json), object, path).ok();
+    Some([text(metadata::UID)?, text(metadata::NAMESPACE)?])
+}
+
+fn encoding(is_json: bool) -> Encoding {
+    if is_json {
+        Encoding::Json
+    } else {
+        Encoding::Protobuf
     }
 }
 

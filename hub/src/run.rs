@@ -85,7 +85,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     for pods in pod_ports {
         supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
     }
-    supervisor.spawn("node port", serve(port, hub, drain));
+    supervisor.spawn("kubelet port", serve(port, hub, drain));
     supervisor.run().await
 }
 

@@ -44,7 +44,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// What one answer may have under way: 20 MB/s at 50 ms.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Larger heads are refused, as on the node port.
+/// Larger heads are refused, as on the kubelet port.
 const MAX_HEAD: u32 = 64 << 10;
 /// How often kubelet's certificate is looked at.
 const RELOAD: Duration = Duration::from_secs(30);

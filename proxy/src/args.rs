@@ -392,8 +392,8 @@ pub(crate) struct TrustArgs {
     )]
     pub(crate) agent_ca: Option<PathBuf>,
 
-    /// How long an agent's certificate lasts; agents renew it after two thirds. Default: 30d, and
-    /// 24h in a Kubernetes cluster.
+    /// How long an agent's certificate lasts; agents renew it after half to two thirds of that.
+    /// Default: 30d, and 24h in a Kubernetes cluster.
     #[arg(
         long,
         env = "CULVERT_CERTIFICATE_LIFETIME",

@@ -144,17 +144,21 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
     /// # Errors
     /// The connection failed, or its peer is silent. It is not an error that the agent drained it, or
     /// that all clones of its [`Tunnel`] were dropped.
-    pub async fn run(self) -> Result<(), TunnelError> {
+    pub fn run(self) -> impl Future<Output = Result<(), TunnelError>> {
         let Self {
-            connection,
+            mut connection,
             pings,
             round_trip,
             keepalive,
         } = self;
-        let death = http2::peer_death(pings, round_trip, keepalive, Role::Proxy);
-        tokio::select! {
-            ended = connection => ended.map_err(TunnelError::Http2),
-            silent = death => Err(TunnelError::PeerSilent(silent)),
+        // A block has one place for the connection. An async function and what it awaits would have
+        // three, for each idle tunnel.
+        async move {
+            let death = http2::peer_death(pings, round_trip, keepalive, Role::Proxy);
+            tokio::select! {
+                ended = &mut connection => ended.map_err(TunnelError::Http2),
+                silent = death => Err(TunnelError::PeerSilent(silent)),
+            }
         }
     }
 }
@@ -245,9 +249,10 @@ impl Tunnel {
     }
 
     /// Whether bulk data keeps the tunnel busy: a new stream would wait for it again and again.
+    /// Without streams there is no more of it.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.load.keepalive.is_busy()
+        self.streams() > 0 && self.load.keepalive.is_busy()
     }
 
     /// Whether another tunnel should replace this one once it has no streams. It has carried as

@@ -10,7 +10,7 @@ use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
 /// The target: little-endian eBPF, what x86-64 and arm64 kernels run.
-const TARGET: &str = "bpfel-unknown-none";
+pub(crate) const TARGET: &str = "bpfel-unknown-none";
 
 /// A compiler that can build for eBPF.
 #[derive(Clone, Debug, PartialEq, Eq)]

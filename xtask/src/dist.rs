@@ -8,8 +8,9 @@ pub mod build;
 mod bundle;
 mod checksums;
 mod compile;
+mod crates;
 pub mod deb;
-mod licences;
+pub(crate) mod licences;
 pub mod package;
 pub mod rpm;
 mod sbom;
@@ -110,7 +111,7 @@ fn make(build: &Build, processor: Processor, names: &[String], out: &Path) -> Re
     let parts = wanted
         .into_iter()
         .map(|package| {
-            let licences = licences::of_crates(package, processor)?;
+            let licences = licences::of_crates(package.name, processor)?;
             Parts::collect(package, processor, &programs[package.name], licences)
         })
         .collect::<Result<Vec<_>>>()?;

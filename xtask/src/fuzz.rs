@@ -15,12 +15,13 @@ use culvert_lab::{interrupt, progress, workspace};
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
-const TARGETS: [&str; 21] = [
+const TARGETS: [&str; 22] = [
     "behind_label",
     "certificate",
     "connect_request",
     "directory_file",
     "dns_query",
+    "edit",
     "first_message",
     "forward",
     "frames",

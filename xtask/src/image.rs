@@ -2,8 +2,8 @@
 //! container engine. The archives depend only on the programs. These contain no times or paths of
 //! the machine, but another source folder changes them.
 //!
-//! Each image has one static program for each processor. The redirector's also has `nft` with the
-//! libraries that it loads.
+//! Each image has one static program for each processor, and the licences of its parts. The
+//! redirector's also has `nft` with the libraries that it loads.
 
 mod archive;
 mod nft;
@@ -15,6 +15,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
+use crate::dist::licences;
 use crate::processor::Processor;
 use crate::tar::Tar;
 use crate::{build_ebpf, setup};
@@ -27,7 +28,7 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 /// What to build.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Profile to compile with: `dev` is done sooner, for tests
+    /// Profile to compile with: `unoptimized` is done sooner, for tests
     #[arg(long, default_value = "release")]
     pub profile: String,
     /// Processor to make them for. Can be given again: an image is then for all. Default: that of
@@ -72,10 +73,10 @@ pub fn run(args: &Args) -> Result<()> {
                 .collect::<Result<_>>()?,
         };
         let path = workspace::image_archive(name);
-        let bytes = image.archive()?;
+        let (digest, bytes) = image.archive()?;
         std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
         progress::say(&format!(
-            "    {} {} ({} MiB)",
+            "    {}@{digest} {} ({} MiB)",
             image.reference(),
             path.display(),
             bytes.len() >> 20
@@ -112,9 +113,17 @@ fn platform(program: &Program, contents: Contents) -> Result<Platform> {
         std::fs::read(&program.path)?,
     );
     layer.file("etc/nsswitch.conf", 0o644, NAME_SERVICES.into());
+    layer.file(
+        &format!("usr/share/doc/{}/copyright", program.name),
+        0o644,
+        licences::of_crates(program.name, program.processor)?.into(),
+    );
     if matches!(contents, Contents::WithNft) {
         for (path, bytes) in nft::with_libraries(program.processor)? {
             layer.file(&path, 0o755, bytes);
+        }
+        for (path, bytes) in nft::licences(program.processor)? {
+            layer.file(&path, 0o644, bytes);
         }
     }
     Ok(Platform {

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use culvert_lab::{progress, workspace};
+use culvert_lab::{monitoring, progress, workspace};
 
 use crate::setup::{self, kustomize};
 
@@ -30,7 +30,7 @@ metadata:
 spec:
 ";
 
-/// Renders all overlays into `deploy/rendered`, and makes the files of [`monitoring`] and
+/// Renders all overlays into `deploy/rendered`, and makes the files of [`monitoring::folder`] and
 /// [`chart`].
 ///
 /// # Errors
@@ -45,7 +45,7 @@ pub fn run() -> Result<()> {
         let path = committed().join(name);
         std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
     }
-    let path = monitoring().join(PROMETHEUS_RULE);
+    let path = monitoring::folder().join(PROMETHEUS_RULE);
     std::fs::write(&path, prometheus_rule()?)
         .with_context(|| format!("write {}", path.display()))?;
     for (path, text) in chart::made()? {
@@ -64,12 +64,7 @@ pub fn committed() -> PathBuf {
     workspace::root().join("deploy/rendered")
 }
 
-/// The folder of alerts, dashboards and scrape configurations.
-pub fn monitoring() -> PathBuf {
-    workspace::root().join("deploy/monitoring")
-}
-
-/// The file of [`prometheus_rule`] in [`monitoring`].
+/// The file of [`prometheus_rule`] in [`monitoring::folder`].
 pub const PROMETHEUS_RULE: &str = "prometheusrule.yaml";
 
 /// The alerts of `rules.yaml` as an object of the Prometheus Operator.

@@ -119,9 +119,22 @@ impl Processor {
 /// # Errors
 /// It is no ELF file.
 pub(crate) fn libraries(program: &Path) -> Result<Vec<String>> {
+    Ok(needed(&readelf("--dynamic", program)?))
+}
+
+/// The version of the oldest glibc, as major and minor number, that has all symbols that a program
+/// of any processor needs. `None`: it needs none.
+///
+/// # Errors
+/// It is no ELF file.
+pub(crate) fn glibc(program: &Path) -> Result<Option<(u32, u32)>> {
+    Ok(newest(&readelf("--version-info", program)?))
+}
+
+fn readelf(what: &str, program: &Path) -> Result<String> {
     let mut readelf = Command::new("readelf");
-    readelf.arg("--dynamic").arg(program).env("LC_ALL", "C");
-    Ok(needed(&workspace::output(&mut readelf)?))
+    readelf.arg(what).arg(program).env("LC_ALL", "C");
+    workspace::output(&mut readelf)
 }
 
 /// The libraries in lines like `0x1 (NEEDED)  Shared library: [libc.so.6]`.
@@ -133,6 +146,15 @@ fn needed(listed: &str) -> Vec<String> {
     listed.lines().filter_map(name).collect()
 }
 
+/// The newest version in lines like `0x0010:   Name: GLIBC_2.2.5  Flags: none  Version: 4`.
+fn newest(listed: &str) -> Option<(u32, u32)> {
+    let version = |name: &str| {
+        let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(str::parse);
+        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+    };
+    listed.split_whitespace().filter_map(version).max()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,5 +164,13 @@ mod tests {
         let listed = " 0x01 (NEEDED)  Shared library: [libm.so.6]\n 0x01 (NEEDED)  Shared \
                       library: [libssl.so.3]\n 0x0c (INIT)  0x1000\n";
         assert_eq!(needed(listed), ["libm.so.6", "libssl.so.3"]);
+    }
+
+    #[test]
+    fn the_newest_glibc_is_that_of_the_highest_number() {
+        let line = |version| format!(" 0x0010:   Name: {version}  Flags: none  Version: 4\n");
+        let listed = ["GLIBC_2.2.5", "GLIBC_2.17", "GLIBC_2.9", "GCC_3.0"].map(line);
+        assert_eq!(newest(&listed.concat()), Some((2, 17)));
+        assert_eq!(newest("No version information found in this file."), None);
     }
 }

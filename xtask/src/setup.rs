@@ -22,7 +22,7 @@ pub use kustomize::program as kustomize;
 pub use venv::python_with_grpc;
 
 /// Programs that tests and the demo run, each with its Debian package.
-const PROGRAMS: [(&str, &str); 17] = [
+const PROGRAMS: [(&str, &str); 18] = [
     ("nft", "nftables"),
     ("bpftool", "bpftool"),
     ("ip", "iproute2"),
@@ -40,6 +40,7 @@ const PROGRAMS: [(&str, &str); 17] = [
     ("dbus-daemon", "dbus-daemon"),
     ("ssh", "openssh-client"),
     ("rpmbuild", "rpm"),
+    ("systemd-nspawn", "systemd-container"),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.

@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::backends::allow_list::{CurrentRules, DialRules, OwnAddresses};
-use crate::metrics::{Active, Metrics};
+use crate::metrics::{Active, FINISHED, Metrics};
 
 /// Interfaces that hold addresses of services, whatever their kind.
 const SERVICE_INTERFACES: [&str; 3] = ["kube-ipvs0", "kube-dummy-if", "nodelocaldns"];
@@ -136,7 +136,7 @@ impl Backends for NodeBackends {
 
 fn outcome(end: &StreamEnd) -> &'static str {
     match &end.result {
-        Ok(()) => "finished",
+        Ok(()) => FINISHED,
         Err(StreamError::Dial(failure)) => dial_reason(failure.code),
         Err(StreamError::Relay(error)) => error.reason(),
     }

@@ -1,6 +1,6 @@
 //! The ports of programs of the node and of its pods: TLS, HTTP/1.1 with upgrades, and HTTP/2.
 //!
-//! On the node port a client may show a certificate. On a pod port none is asked for, so none can
+//! On the kubelet port a client may show a certificate. On a pod port none is asked for, so none can
 //! be believed: a bearer token is the only proof there.
 
 use std::convert::Infallible;
@@ -62,7 +62,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Takes the node port.
+    /// Takes the kubelet port.
     ///
     /// # Errors
     /// The address is taken, or the certificate cannot be used.
@@ -73,7 +73,7 @@ impl Port {
     ) -> Result<Self> {
         let listener = TcpListener::bind(address)
             .await
-            .with_context(|| format!("bind the node port {address}"))?;
+            .with_context(|| format!("bind the kubelet port {address}"))?;
         let tls = ServerConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(certificates.clone())

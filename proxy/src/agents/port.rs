@@ -9,7 +9,7 @@ use std::time::Duration;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, NodeName, REFUSED};
 use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
-use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
+use culvert_tunnel::proto::tunnel::DescribeRequest;
 use culvert_tunnel::{Driver, ProxyTunnel, ReadAhead, SocketState, Tunnel, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -32,7 +32,7 @@ use crate::sockets::strangers::{
     Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
 };
 use crate::streams::live::Streams;
-use crate::streams::registry::Registry;
+use crate::streams::registry::{Registration, Registry};
 use crate::trust::Trust;
 use crate::trust::identity::{Credential, IdentityError, Purpose};
 
@@ -197,8 +197,9 @@ impl Agents {
         let (socket, mut permit) = entered?;
         let client = *client;
         let evicted = permit.evicted();
+        // Boxed: an idle tunnel would keep the space that it takes.
         let handshake = tokio::select! {
-            handshake = self.handshake(socket, &mut permit) => handshake,
+            handshake = Box::pin(self.handshake(socket, &mut permit)) => handshake,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.leaving() => return Ok(AgentOutcome::Drained),
         };
@@ -211,7 +212,7 @@ impl Agents {
             .collect();
         match session.alpn_protocol() {
             Some(ALPN_TUNNEL) => self
-                .tunnel(tls, socket_state, &chain, client, permit)
+                .tunnel(tls, socket_state, chain, client, permit)
                 .await
                 .map(|()| AgentOutcome::TunnelEnded),
             Some(ALPN_ENROLL) => {
@@ -281,11 +282,11 @@ impl Agents {
         &self,
         tls: Tls,
         socket_state: SocketState,
-        chain: &[CertificateDer<'static>],
+        chain: Vec<CertificateDer<'static>>,
         client: SocketAddr,
         mut permit: HandshakePermit,
     ) -> Result<(), AgentError> {
-        let node = match self.identify(chain) {
+        let node = match self.identify(&chain) {
             Ok(credential) => credential.node,
             Err(refused) => {
                 self.note_refusal(&refused);
@@ -311,36 +312,35 @@ impl Agents {
         };
         drop(permit);
         self.parts.strangers.proven(client.ip());
-        self.keep(&node, chain, tunnel, described, client, driven)
-            .await
-    }
-
-    /// Registers the tunnel of `node` and drives it until it ends or must be closed.
-    async fn keep(
-        &self,
-        node: &NodeName,
-        chain: &[CertificateDer<'static>],
-        tunnel: Tunnel,
-        described: DescribeResponse,
-        client: SocketAddr,
-        mut driven: Pin<&mut impl Future<Output = Result<(), TunnelError>>>,
-    ) -> Result<(), AgentError> {
-        let agent_version = described.version.clone();
-        let told = self.parts.proxies.clone();
-        let told = told.tell(tunnel.clone());
         let registration = self
             .parts
             .registry
             .register(node.clone(), tunnel, described, client);
+        self.keep(&node, chain, registration, client, driven).await
+    }
+
+    /// Drives a registered tunnel of `node` until it ends or must be closed.
+    async fn keep(
+        &self,
+        node: &NodeName,
+        chain: Vec<CertificateDer<'static>>,
+        registration: Registration,
+        client: SocketAddr,
+        mut driven: Pin<&mut impl Future<Output = Result<(), TunnelError>>>,
+    ) -> Result<(), AgentError> {
+        let told = self.parts.proxies.clone();
+        let told = told.tell(registration.tunnel().clone());
         // The node may have been removed since, when this tunnel was not yet registered and could
         // not be closed.
-        let mut admission = self.parts.admissions.add(self.identify(chain)?);
+        let mut admission = self.parts.admissions.add(self.identify(&chain)?);
+        // An idle tunnel holds what it needs and no more.
+        drop(chain);
         let generation = registration.generation();
         tracing::info!(
             %node,
             tunnel = generation,
             client.addr = %client,
-            agent_version,
+            agent_version = registration.agent_version(),
             "tunnel up"
         );
         let ended = tokio::select! {

@@ -69,8 +69,9 @@ impl ProxyList {
         let mut agents = self.agents.clone();
         loop {
             agents.mark_unchanged();
-            // Also if there is no other: then the agent looks for none.
-            if let Err(error) = tunnel.set_proxies(&self.now()).await {
+            // Also if there is no other: then the agent looks for none. Boxed: an idle tunnel would keep
+            // the space that the call takes.
+            if let Err(error) = Box::pin(tunnel.set_proxies(&self.now())).await {
                 tracing::debug!(%error, "an agent was not told of the proxies");
             }
             tokio::select! {

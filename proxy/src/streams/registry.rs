@@ -8,6 +8,7 @@ mod peers;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,8 @@ pub(crate) struct Registered {
     pub(crate) since: Instant,
     /// The worker thread that moves the bytes of the tunnel and of its streams.
     pub(crate) worker: Worker,
+    /// Streams that are on their way to the tunnel and not in it yet.
+    expected: AtomicU32,
     close: CancellationToken,
 }
 
@@ -149,6 +152,29 @@ impl Candidate {
             Self::Agent(registered) => &registered.worker,
             Self::Peer(link) => &link.worker,
         }
+    }
+}
+
+/// Counts a stream that is on its way to a tunnel, until this is dropped. Otherwise connections that
+/// come at the same moment would all go to one tunnel.
+pub(crate) struct Expected(Arc<Registered>);
+
+impl Expected {
+    /// A stream that tries the candidates in their order.
+    pub(crate) fn of(candidates: &[Candidate]) -> Option<Self> {
+        match candidates.first()? {
+            Candidate::Agent(registered) => {
+                registered.expected.fetch_add(1, Ordering::Relaxed);
+                Some(Self(registered.clone()))
+            }
+            Candidate::Peer(_) => None,
+        }
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.0.expected.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -252,6 +278,7 @@ impl Registry {
             agent,
             since,
             worker,
+            expected: AtomicU32::new(0),
             close,
         });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
@@ -308,7 +335,7 @@ impl Registry {
                     order,
                     tunnel.tunnel.is_busy(),
                     is_away,
-                    tunnel.tunnel.streams(),
+                    tunnel.tunnel.streams() + tunnel.expected.load(Ordering::Relaxed),
                 ),
                 Candidate::Agent(tunnel.clone()),
             )
@@ -390,6 +417,14 @@ impl Registration {
         self.registered.generation
     }
 
+    pub(crate) fn tunnel(&self) -> &Tunnel {
+        &self.registered.tunnel
+    }
+
+    pub(crate) fn agent_version(&self) -> &str {
+        &self.registered.described.version
+    }
+
     /// Completes when the tunnel must be closed.
     pub(crate) async fn closed(&self) {
         self.registered.close.cancelled().await;
@@ -416,6 +451,7 @@ impl Drop for Registration {
 
 #[cfg(test)]
 mod tests {
+    use culvert_tunnel::proto::tunnel::Open;
     use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, ReadAhead};
     use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
     use tokio_util::task::TaskTracker;
@@ -566,10 +602,23 @@ mod tests {
             slot: slot.into(),
             ..Default::default()
         };
-        let _busy = registry.register(node(), busy, slot("0"), agent);
-        assert_eq!(order(&registry), [1], "better than none");
-        let _free = registry.register(node(), tunnel().await, slot("1"), agent);
+        let _busy = registry.register(node(), busy.clone(), slot("0"), agent);
+        let _other = registry.register(node(), tunnel().await, slot("1"), agent);
+        assert_eq!(order(&registry), [1, 2], "its bulk has ended");
+        let mut bulk = Box::pin(busy.open(Open::default(), None));
+        assert!(futures_util::poll!(&mut bulk).is_pending());
         assert_eq!(order(&registry), [2, 1]);
+    }
+
+    #[tokio::test]
+    async fn streams_that_come_at_once_go_to_different_tunnels() {
+        let (_state, registry) = registry();
+        let _first = register(&registry, "run", "0").await;
+        let _second = register(&registry, "run", "1").await;
+        let expected = Expected::of(&registry.candidates(&node()));
+        assert_eq!(order(&registry), [2, 1]);
+        drop(expected);
+        assert_eq!(order(&registry), [1, 2]);
     }
 
     #[tokio::test]

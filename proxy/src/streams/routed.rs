@@ -62,6 +62,7 @@ impl RoutedClient {
             }
             Err(error) => Err(error),
         };
+        self.route.settled();
         if let Err(error) = &opened {
             self.record.not_routed(error);
         }

@@ -8,6 +8,7 @@ use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::wait;
 
+use crate::redirector;
 use crate::world::{Route, Starter};
 
 /// Time for programs that start side by side on two cores, over a slow link.
@@ -27,6 +28,7 @@ pub(crate) struct Culvert {
     proxy: Process,
     agent: Process,
     node: &'static str,
+    admin: u16,
     socket: PathBuf,
 }
 
@@ -47,7 +49,8 @@ impl Culvert {
             proxy,
             agent: start_agent(edge, place, &for_agents, backends)?,
             node: place.name,
-            socket: cloud.site.file(&socket(place, "connect")),
+            admin: place.port + ADMIN,
+            socket: cloud.site.file(&socket(place.name, "connect")),
         };
         wait::until("the agent has its tunnels", START_TIME, || {
             started.check()?;
@@ -74,6 +77,16 @@ impl Culvert {
         }
     }
 
+    /// Where a redirector learns the directory.
+    pub(crate) fn directory_socket(&self, cloud: &Site) -> String {
+        file(cloud, &socket(self.node, "directory"))
+    }
+
+    /// The address of the node that a redirector steers.
+    pub(crate) fn vip(&self, cloud: &Site) -> Result<String> {
+        redirector::vip(cloud, self.admin, self.node)
+    }
+
     pub(crate) fn agent(&self) -> &Process {
         &self.agent
     }
@@ -81,10 +94,10 @@ impl Culvert {
 
 /// Behind the port for agents.
 const ADMIN: u16 = 9;
-const INTERCEPT: u16 = 10;
+const INTERCEPT: [u16; 4] = [10, 11, 12, 13];
 
-fn socket(place: &Place, what: &str) -> String {
-    format!("{}-{what}.sock", place.name)
+fn socket(name: &str, what: &str) -> String {
+    format!("{name}-{what}.sock")
 }
 
 fn file(site: &Site, name: &str) -> String {
@@ -99,10 +112,10 @@ fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<P
     command.args([
         format!("--agent-listen=[::]:{port}"),
         format!("--admin-listen=127.0.0.1:{}", port + ADMIN),
-        format!("--intercept-listen=[::]:{}", port + INTERCEPT),
     ]);
+    command.args(INTERCEPT.map(|behind| format!("--intercept-listen=[::]:{}", port + behind)));
     for what in ["connect", "directory", "control", "admin"] {
-        let path = file(cloud.site, &socket(place, what));
+        let path = file(cloud.site, &socket(name, what));
         command.args([format!("--{what}-socket"), path]);
     }
     let mut proxy = cloud
@@ -116,7 +129,7 @@ fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<P
 }
 
 fn join(cloud: &Starter<'_>, edge: &Starter<'_>, place: &Place) -> Result<()> {
-    let control = file(cloud.site, &socket(place, "control"));
+    let control = file(cloud.site, &socket(place.name, "control"));
     let create = ["token", "create", place.name, "--control-socket", &control];
     let printed = cloud.output("culvert-proxy", &create.map(str::to_owned))?;
     let printed = printed.replace("\\\n", " ");

@@ -7,10 +7,11 @@
 mod culvert;
 mod far;
 mod hub;
-mod konnectivity;
 pub mod line;
 mod load;
+mod others;
 mod plan;
+mod redirector;
 mod report;
 mod run;
 mod world;

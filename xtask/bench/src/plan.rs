@@ -4,7 +4,7 @@ mod path;
 
 use std::time::Duration;
 
-use crate::{far, konnectivity};
+use crate::{far, others};
 pub(super) use path::Path;
 
 const ALL: &[Path] = &[
@@ -12,6 +12,17 @@ const ALL: &[Path] = &[
     Path::PlainRelay,
     Path::TlsRelay,
     Path::Connect,
+    Path::InterceptEbpf,
+    Path::InterceptNft,
+];
+/// What moves bytes near the clients.
+const NEAR: &[Path] = &[
+    Path::Direct,
+    Path::PlainRelay,
+    Path::TlsRelay,
+    Path::Connect,
+    Path::ConnectTls,
+    Path::ConnectDirect,
     Path::InterceptEbpf,
     Path::InterceptNft,
 ];
@@ -258,8 +269,8 @@ impl Job {
     /// What it is run on.
     pub(super) fn paths(&self, is_against: bool) -> Vec<Path> {
         let mut paths = self.own_paths().to_vec();
-        if self.has_others() && konnectivity::is_named() {
-            paths.push(Path::Konnectivity);
+        if self.has_others() {
+            paths.extend(others::paths());
         }
         if self.has_others() && is_against {
             paths.push(Path::ConnectAgainst);
@@ -267,17 +278,20 @@ impl Job {
         paths
     }
 
-    /// Whether konnectivity and other programs of Culvert are measured too, where they are named.
+    /// Whether other projects and other programs of Culvert are measured too, where they are named.
     pub(super) fn has_others(&self) -> bool {
-        let moves = matches!(
-            self.work,
-            Work::Bulk { .. } | Work::Ping { .. } | Work::Scrapes { .. } | Work::NewConnections
-        );
         match self.distance {
-            Distance::Near => moves,
+            Distance::Near => self.moves(),
             Distance::Packets(_) => !matches!(self.work, Work::Far(far::Work::Idle)),
             Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 => false,
         }
+    }
+
+    fn moves(&self) -> bool {
+        matches!(
+            self.work,
+            Work::Bulk { .. } | Work::Ping { .. } | Work::Scrapes { .. } | Work::NewConnections
+        )
     }
 
     fn own_paths(&self) -> &'static [Path] {
@@ -289,6 +303,7 @@ impl Job {
             Work::ConnectCost { .. } => STEERED,
             Work::FirstAnswer => CULVERT,
             Work::Dns => &[Path::Redirector],
+            _ if self.moves() && self.distance == Distance::Near => NEAR,
             Work::Bulk { .. }
             | Work::Ping { .. }
             | Work::Scrapes { .. }

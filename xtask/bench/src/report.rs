@@ -1,6 +1,6 @@
 //! The results: a table for people, JSON for programs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use anyhow::Result;
@@ -10,29 +10,6 @@ use crate::plan::{Job, Path, Row};
 
 /// Figures of one job on one path, by the names that the load uses.
 pub(super) type Figures = BTreeMap<String, f64>;
-
-/// The columns whose values are followed by a ratio.
-const COMPARED: [Path; 6] = [
-    Path::Konnectivity,
-    Path::Connect,
-    Path::ConnectAgainst,
-    Path::ConnectByPeer,
-    Path::InterceptEbpf,
-    Path::InterceptNft,
-];
-const COLUMNS: [Path; 11] = [
-    Path::Direct,
-    Path::DirectNew,
-    Path::PlainRelay,
-    Path::TlsRelay,
-    Path::Konnectivity,
-    Path::Connect,
-    Path::ConnectAgainst,
-    Path::ConnectByPeer,
-    Path::InterceptEbpf,
-    Path::InterceptNft,
-    Path::Redirector,
-];
 
 /// All results so far.
 pub(super) struct Report {
@@ -99,9 +76,10 @@ impl Report {
     /// One line per row. Culvert's values are followed by their ratio to the path in the last
     /// column, in brackets.
     pub(super) fn table(&self) -> String {
-        let shown: Vec<Path> = COLUMNS
-            .into_iter()
-            .filter(|path| self.rows.iter().any(|(_, paths)| paths.contains_key(path)))
+        let shown: BTreeSet<Path> = self
+            .rows
+            .iter()
+            .flat_map(|(_, paths)| paths.keys().copied())
             .collect();
         let mut text = format!("{:<32} {:<9}", "row", "unit");
         shown
@@ -122,19 +100,13 @@ impl Report {
                     )
                 );
             }
-            let compared = COMPARED
-                .iter()
-                .any(|path| *path != row.beside && paths.contains_key(path));
-            text += if compared && beside.is_some() {
-                "  "
-            } else {
-                ""
-            };
-            text += if compared && beside.is_some() {
-                row.beside.name()
-            } else {
-                ""
-            };
+            let compared = paths
+                .keys()
+                .any(|path| path.is_compared() && *path != row.beside);
+            if compared && beside.is_some() {
+                text += "  ";
+                text += row.beside.name();
+            }
             if let Some(paired) = Paired::of(paths) {
                 text += &format!("  {paired}");
             }
@@ -199,7 +171,7 @@ fn cell(path: Path, value: Option<f64>, row: &Row, beside: Option<f64>) -> Strin
         return "-".to_owned();
     };
     match beside {
-        Some(beside) if COMPARED.contains(&path) && path != row.beside && beside > 0.0 => {
+        Some(beside) if path.is_compared() && path != row.beside && beside > 0.0 => {
             format!("{} ({:.2})", short(value), value / beside)
         }
         _ => short(value),

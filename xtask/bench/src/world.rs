@@ -6,7 +6,7 @@
 
 mod culvert;
 mod far;
-mod relays;
+pub(crate) mod relays;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path as FilePath, PathBuf};
@@ -20,8 +20,8 @@ use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::culvert::{self as pair, Place};
-use crate::konnectivity::{self, Konnectivity};
 use crate::load::Load;
+use crate::others::Others;
 use crate::plan::{Distance, Job, Path};
 use crate::report::Figures;
 use culvert::Culvert;
@@ -51,7 +51,7 @@ pub(super) struct World<'lab> {
     hooked: Load,
     unhooked: Load,
     relays: Relays,
-    konnectivity: Option<Konnectivity>,
+    others: Others,
     against: Option<pair::Culvert>,
     links: Vec<Link>,
     culvert: Culvert<'lab>,
@@ -89,11 +89,12 @@ impl<'lab> World<'lab> {
             .command_in(starter.site.netns(), &worker);
         let unhooked = load(elsewhere, BACKENDS[1])?;
         let relays = Relays::start(&starter)?;
-        let is_wanted = konnectivity::is_named() && jobs.iter().any(Job::has_others);
         let site = starter.site;
-        let konnectivity = is_wanted
-            .then(|| Konnectivity::start(site, site, "127.0.0.1"))
-            .transpose()?;
+        let others = if jobs.iter().any(Job::has_others) {
+            Others::start(site, site, "127.0.0.1", BACKENDS[0])?
+        } else {
+            Others::default()
+        };
         let against = against.map(|programs| {
             let starter = Starter {
                 site,
@@ -114,7 +115,7 @@ impl<'lab> World<'lab> {
             hooked,
             unhooked,
             relays,
-            konnectivity,
+            others,
             against,
             links,
             culvert,
@@ -124,9 +125,7 @@ impl<'lab> World<'lab> {
     /// Fails if one of the programs has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.relays.check()?;
-        self.konnectivity
-            .as_mut()
-            .map_or(Ok(()), Konnectivity::check)?;
+        self.others.check()?;
         self.against.as_mut().map_or(Ok(()), pair::Culvert::check)?;
         self.culvert.check()?;
         self.links.iter_mut().try_for_each(Link::check)
@@ -154,17 +153,15 @@ impl<'lab> World<'lab> {
             },
             Path::PlainRelay => self.relays.plain(),
             Path::TlsRelay => self.relays.tls(),
-            Path::Konnectivity => {
-                let running = self.konnectivity.as_ref();
-                running
-                    .context("konnectivity is not up")?
-                    .route(BACKENDS[0])
-            }
+            Path::Konnectivity => self.others.by_konnectivity(BACKENDS[0])?,
+            Path::Frp => self.others.by_frp()?,
             Path::ConnectAgainst => {
                 let running = self.against.as_ref();
                 running.context("no other programs")?.route(BACKENDS[0])
             }
             Path::Connect | Path::Redirector => self.culvert.by_connect("near"),
+            Path::ConnectTls => self.culvert.by_tls("near"),
+            Path::ConnectDirect => self.culvert.by_direct(),
             Path::ConnectByPeer => self.culvert.by_peer("near"),
             Path::InterceptEbpf => self.culvert.by_address("near", BACKENDS[0])?,
             Path::InterceptNft => self.culvert.by_address("near", BACKENDS[1])?,

@@ -25,6 +25,7 @@ mod logs;
 mod lost;
 mod metrics;
 mod migrate;
+mod monitoring;
 mod names;
 mod pods;
 mod ports;

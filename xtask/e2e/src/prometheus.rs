@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::{wait, workspace};
+use culvert_lab::{page, wait, workspace};
 use serde_json::{Value, json};
 
 use crate::cluster::EDGES;
@@ -12,6 +12,8 @@ use crate::images::PROMETHEUS;
 use crate::pods;
 use crate::world::{EDGE_1_ADDRESS, SHOP, World};
 
+/// What the pods share: their account and their ConfigMap have this name, and theirs begin with it.
+const PODS: &str = "prometheus";
 /// The discovery of nodes in the documented job.
 const DISCOVERY: &str = "  kubernetes_sd_configs:\n  - role: node\n";
 /// The account's role of deploy/metrics-reader.yaml.
@@ -32,7 +34,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             let mut objects = account();
             objects.push(config()?);
             for host in &world.clouds {
-                objects.push(pod(host, world.cluster.variable_of(host, "ADDRESS")?));
+                objects.push(pod(&name(host), PODS, host, world)?);
             }
             world.apply("prometheus", &objects)?;
             let targets = targets(world)?;
@@ -78,11 +80,11 @@ fn targets(world: &World) -> Result<Vec<Target>> {
 
 /// The account of the pods, with the right to discover and to read nodes.
 fn account() -> Vec<Value> {
-    let subject = json!({"kind": "ServiceAccount", "name": "prometheus", "namespace": SHOP});
+    let subject = json!({"kind": "ServiceAccount", "name": PODS, "namespace": SHOP});
     vec![
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "prometheus", "namespace": SHOP}}),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": PODS, "namespace": SHOP}}),
         json!({
-            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": "prometheus"},
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": PODS},
             "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": ROLE}, "subjects": [subject]
         }),
     ]
@@ -90,24 +92,12 @@ fn account() -> Vec<Value> {
 
 /// The name of the pod on a cloud node.
 fn name(host: &str) -> String {
-    format!("prometheus-{host}")
+    format!("{PODS}-{host}")
 }
 
 /// Waits until all targets of the Prometheus on a cloud node are up.
 fn all_up(world: &World, host: &'static str, targets: &[Target]) -> Result<()> {
-    world.wait_for_phase(&name(host), "Running")?;
-    let address = world.shop(&[
-        "get",
-        "pod",
-        &name(host),
-        "--output",
-        "jsonpath={.status.podIP}",
-    ])?;
-    let prometheus = Prometheus {
-        world,
-        host,
-        address,
-    };
+    let prometheus = Prometheus::started(world, host, &name(host))?;
     wait::until(
         &format!("every target is up on {host}"),
         SCRAPE_TIME,
@@ -120,13 +110,24 @@ fn all_up(world: &World, host: &'static str, targets: &[Target]) -> Result<()> {
 }
 
 /// A Prometheus that runs, and where.
-struct Prometheus<'world> {
+pub(super) struct Prometheus<'world> {
     world: &'world World,
     host: &'static str,
     address: String,
 }
 
-impl Prometheus<'_> {
+impl<'world> Prometheus<'world> {
+    /// Waits until a pod of it runs on a cloud node.
+    pub(super) fn started(world: &'world World, host: &'static str, pod: &str) -> Result<Self> {
+        world.wait_for_phase(pod, "Running")?;
+        let address = world.shop(&["get", "pod", pod, "--output", "jsonpath={.status.podIP}"])?;
+        Ok(Self {
+            world,
+            host,
+            address,
+        })
+    }
+
     /// Fails unless a target is up and its metrics are those of its own node.
     fn check(&self, target: &Target) -> Result<()> {
         let Target {
@@ -134,8 +135,8 @@ impl Prometheus<'_> {
             host,
             pod,
         } = target;
-        let active = self.ask("targets?state=active")?;
-        let targets = active["data"]["activeTargets"]
+        let active = self.ask("/api/v1/targets?state=active")?;
+        let targets = active["activeTargets"]
             .as_array()
             .context("no targets yet")?;
         let found = targets
@@ -164,27 +165,28 @@ impl Prometheus<'_> {
 
     /// The series of a metric of an instance, with further labels in percent-encoding.
     fn series(&self, metric: &str, instance: &str, labels: &str) -> Result<Vec<Value>> {
-        let query = format!("query?query={metric}%7Binstance%3D%22{instance}%22{labels}%7D");
+        let query =
+            format!("/api/v1/query?query={metric}%7Binstance%3D%22{instance}%22{labels}%7D");
         let answer = self.ask(&query)?;
-        let series = answer["data"]["result"].as_array();
+        let series = answer["result"].as_array();
         series.cloned().context("no result")
     }
 
-    fn ask(&self, path: &str) -> Result<Value> {
-        let url = format!("http://{}:9090/api/v1/{path}", self.address);
-        let text = self.world.cluster.on(
-            self.host,
-            &["curl", "--silent", "--show-error", "--max-time", "5", &url],
-        )?;
-        serde_json::from_str(&text).with_context(|| format!("{url}: this is not JSON: {text:.200}"))
+    /// The data of its answer to a request of its API.
+    pub(super) fn ask(&self, path: &str) -> Result<Value> {
+        let url = format!("http://{}:9090{path}", self.address);
+        let curl = ["curl", "-sS", "--globoff", "--max-time", "5", &url];
+        let text = self.world.cluster.on(self.host, &curl)?;
+        let answer: Value = serde_json::from_str(&text)
+            .with_context(|| format!("{url}: this is not JSON: {text:.200}"))?;
+        ensure!(answer["status"] == "success", "{url}: {answer}");
+        Ok(answer["data"].clone())
     }
 }
 
 /// The documented scrape job, and the same with one node by its address.
 fn config() -> Result<Value> {
-    let page = workspace::root().join("docs/install-kubernetes.md");
-    let page =
-        std::fs::read_to_string(&page).with_context(|| format!("read {}", page.display()))?;
+    let page = page::read("install-kubernetes.md")?;
     let job = documented_job(&page)?;
     let (_, again) = job
         .split_once("scrape_configs:\n")
@@ -194,40 +196,41 @@ fn config() -> Result<Value> {
         .replacen("job_name: ", "job_name: address-of-", 1)
         .replacen(DISCOVERY, &target, 1);
     let config = format!("global: {{scrape_interval: 1s, scrape_timeout: 1s}}\n{job}{again}");
-    Ok(json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "prometheus", "namespace": SHOP},
-        "data": {"prometheus.yml": config}
-    }))
+    Ok(settings(PODS, &json!({"prometheus.yml": config})))
 }
 
 /// The part of the page that discovers nodes.
 fn documented_job(page: &str) -> Result<&str> {
-    let blocks = page
-        .split("```yaml\n")
-        .skip(1)
-        .filter_map(|rest| rest.split_once("```"))
-        .map(|(block, _)| block);
-    blocks
+    page::blocks(page, "yaml")
         .into_iter()
         .find(|block| block.contains(DISCOVERY))
         .context("the page shows no scrape job with `role: node`")
 }
 
-/// The pod on a cloud node, which asks the redirector there for names.
-fn pod(host: &str, resolver: &str) -> Value {
+/// The ConfigMap of pods, which has their `prometheus.yml`.
+pub(super) fn settings(name: &str, files: &Value) -> Value {
     json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name(host), "namespace": SHOP},
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": SHOP}, "data": files
+    })
+}
+
+/// A pod on a cloud node, which asks the redirector there for names. `settings` is the name of its
+/// ConfigMap and of its account.
+pub(super) fn pod(name: &str, settings: &str, host: &str, world: &World) -> Result<Value> {
+    let resolver = world.cluster.variable_of(host, "ADDRESS")?;
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
         "spec": {
-            "nodeName": host, "tolerations": [{"operator": "Exists"}], "serviceAccountName": "prometheus",
+            "nodeName": host, "tolerations": [{"operator": "Exists"}], "serviceAccountName": settings,
             "terminationGracePeriodSeconds": 1, "dnsPolicy": "None", "dnsConfig": {"nameservers": [resolver]},
-            "volumes": [{"name": "config", "configMap": {"name": "prometheus"}}, {"name": "data", "emptyDir": {}}],
+            "volumes": [{"name": "config", "configMap": {"name": settings}}, {"name": "data", "emptyDir": {}}],
             "containers": [{
                 "name": "prometheus", "image": PROMETHEUS, "imagePullPolicy": "Never",
                 "args": ["--config.file=/config/prometheus.yml", "--storage.tsdb.path=/data"],
                 "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "data", "mountPath": "/data"}]
             }]
         }
-    })
+    }))
 }
 
 #[cfg(test)]

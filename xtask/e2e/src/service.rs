@@ -11,7 +11,7 @@ use crate::cluster::EDGES;
 use crate::command::Running;
 use crate::images::{CURL, PROMETHEUS};
 use crate::world::{SHOP, World};
-use crate::{install, pods, ports, uninstall};
+use crate::{install, pods, ports, prometheus, uninstall};
 
 /// The cloud node that loses its redirector.
 const BARE: &str = "cloud-3";
@@ -163,10 +163,10 @@ fn scrape(world: &World, address: &str) -> Result<()> {
          {{insecure_skip_verify: true}}\n  static_configs:\n  - targets: [{targets}]\n"
     );
     let mut objects = pods::reader(POD, &["nodes/metrics"]);
-    objects.push(json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": POD, "namespace": SHOP},
-        "data": {"prometheus.yml": config}
-    }));
+    objects.push(prometheus::settings(
+        POD,
+        &json!({"prometheus.yml": config}),
+    ));
     objects.push(json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD, "namespace": SHOP},
         "spec": {

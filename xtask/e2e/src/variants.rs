@@ -1,5 +1,5 @@
 //! Variants of the manifests, all at once: agents connect to a NodePort, names are in a ConfigMap
-//! of hosts, and nothing is loaded into the kernel.
+//! of hosts, nothing is loaded into the kernel, and metrics are there for a Prometheus in a pod.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::cluster::{EDGES, MASTER};
 use crate::world::{PODS_TIME, World};
-use crate::{install, logs, names, uninstall};
+use crate::{install, logs, monitoring, names, uninstall};
 
 /// Time for proxies to see a change. They check every few seconds.
 const SOON: Duration = Duration::from_secs(30);
@@ -24,7 +24,7 @@ const NODE_PORT: &str = "table ip e2e_nodeport {
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
-        "NodePort, hosts and nftables alone are applied; every pod becomes ready",
+        "NodePort, hosts, nftables alone and metrics are applied; every pod becomes ready",
         |world| {
             names::by_name(world)?;
             for node in &world.clouds {
@@ -88,6 +88,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "ConfigMap culvert-hosts names every node, and what somebody takes away comes back",
         hosts,
     )?;
+    monitoring::prove(world)?;
     world.claim(
         "without them everything is as before, connect hooks too",
         |world| {

@@ -85,6 +85,9 @@ impl<'lab> Culvert<'lab> {
         for host in edges {
             culvert.wait_online(*host)?;
         }
+        if !edges.is_empty() {
+            culvert.wait_steered()?;
+        }
         Ok(culvert)
     }
 
@@ -266,6 +269,27 @@ impl<'lab> Culvert<'lab> {
             START_TIME,
             || self.check_tunnels(host.name(), |tunnels| tunnels > 0),
         )
+    }
+
+    /// Waits until the redirector knows too that nodes are online, if all of them are.
+    fn wait_steered(&self) -> Result<()> {
+        let cloud = self.lab.site(Host::Cloud);
+        wait::until("the redirector steers to all nodes", START_TIME, || {
+            let nodes = "culvert_proxy_nodes{state=\"offline\"}";
+            if cloud.metric(PROXY_ADMIN, nodes)? > 0.0 {
+                return Ok(());
+            }
+            let steered = |state| {
+                let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
+                cloud.metric(REDIRECTOR_ADMIN, &name)
+            };
+            let (online, offline) = (steered("online")?, steered("offline")?);
+            ensure!(
+                online > 0.0 && offline == 0.0,
+                "{online} destinations are online, {offline} offline"
+            );
+            Ok(())
+        })
     }
 
     /// Waits until the proxy knows that a node has no tunnel.

@@ -67,12 +67,15 @@ pub fn cargo() -> Command {
 }
 
 /// Removes variables of an outer cargo or rustup: they would choose the toolchain, the flags or the
-/// target folder of an inner one. The user's network, registry and home settings stay.
+/// target folder of an inner one. The user's network, registry and home settings stay, and those of
+/// what is compiled for tests.
 pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
-    const KEPT: [&str; 6] = [
+    const KEPT: [&str; 8] = [
         "CARGO_HOME",
+        "CARGO_INCREMENTAL",
         "CARGO_TARGET_DIR",
         "CARGO_NET_",
+        "CARGO_PROFILE_DEV_",
         "CARGO_HTTP_",
         "CARGO_REGISTR",
         "CARGO_SOURCE_",

@@ -13,18 +13,14 @@ use crate::processor::Processor;
 use crate::tar::Tar;
 
 /// Parts of the work tree that are of use without the source.
-const SHIPPED: [&str; 12] = [
+const SHIPPED: [&str; 8] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
     "LICENSE",
     "README.md",
     "SECURITY.md",
-    "deploy/README.md",
-    "deploy/modules-load.d",
-    "deploy/monitoring",
-    "deploy/rendered",
-    "deploy/sysctl.d",
+    "deploy",
     "docs",
 ];
 

@@ -1,6 +1,6 @@
 //! `SHA256SUMS`, and its signature by an SSH key.
 
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -11,11 +11,14 @@ const SUMS: &str = "SHA256SUMS";
 /// What the signature is for, so that it is good for nothing else.
 const NAMESPACE: &str = "culvert";
 
-/// Writes `SHA256SUMS`, as `sha256sum --check` reads it, and with a key `SHA256SUMS.sig`.
+/// Writes `SHA256SUMS`, as `sha256sum --check` reads it, and with a key `SHA256SUMS.sig`. Of the files
+/// that the `SHA256SUMS` before names, only the given ones stay: two versions in one folder would
+/// both match the patterns of those who install.
 pub(super) fn write(files: &[PathBuf], key: Option<&Path>, folder: &Path) -> Result<()> {
     let sums = files.iter().map(|file| line(file, folder));
     let sums: String = sums.collect::<Result<_>>()?;
     let path = folder.join(SUMS);
+    remove_earlier(files, folder)?;
     std::fs::write(&path, sums).with_context(|| format!("write {}", path.display()))?;
     let signature = folder.join(format!("{SUMS}.sig"));
     // ssh-keygen does not replace one, and an old one would be wrong.
@@ -28,6 +31,22 @@ pub(super) fn write(files: &[PathBuf], key: Option<&Path>, folder: &Path) -> Res
     // May ask for the passphrase of the key.
     let status = sign.arg(&path).status().context("run ssh-keygen")?;
     ensure!(status.success(), "ssh-keygen ended with {status}");
+    Ok(())
+}
+
+fn remove_earlier(files: &[PathBuf], folder: &Path) -> Result<()> {
+    let earlier = std::fs::read_to_string(folder.join(SUMS)).unwrap_or_default();
+    let names = earlier.lines().filter_map(|line| line.split_once("  "));
+    for (_, name) in names {
+        let file = folder.join(name);
+        // A sum is written for files of this folder and below.
+        let is_inside = Path::new(name)
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
+        if is_inside && file.is_file() && !files.contains(&file) {
+            std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
+        }
+    }
     Ok(())
 }
 
@@ -70,6 +89,19 @@ mod tests {
     #[test]
     fn what_is_signed_is_verified_by_the_public_key() {
         assert!(verified(signed().path()));
+    }
+
+    #[test]
+    fn files_of_the_call_before_are_removed_and_no_others() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [earlier, kept, others] = ["a_1.deb", "a_2.deb", "others"].map(|name| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, name).expect("write");
+            path
+        });
+        write(&[earlier.clone(), kept.clone()], None, folder.path()).expect("sums");
+        write(std::slice::from_ref(&kept), None, folder.path()).expect("sums");
+        assert!(!earlier.exists() && kept.exists() && others.exists());
     }
 
     #[test]

@@ -27,7 +27,7 @@ const ZIG: Venv = Venv {
     packages: &["ziglang==0.17.1"],
 };
 /// The oldest that Rust's standard library supports.
-const GLIBC: &str = "2.17";
+const GLIBC: (u32, u32) = (2, 17);
 /// What every glibc has.
 const LIBRARIES: [&str; 8] = [
     "ld-linux-aarch64.so.1",
@@ -48,9 +48,10 @@ pub(super) fn programs(
 ) -> Result<BTreeMap<&'static str, PathBuf>> {
     let folder = workspace::target_dir().join("dist");
     let target = processor.target();
+    let (major, minor) = GLIBC;
     progress::run(
         &format!(
-            "compile programs for {target}, glibc {GLIBC} (a quarter of an hour, the first time)"
+            "compile programs for {target}, glibc {major}.{minor} (a quarter of an hour, the first time)"
         ),
         cargo(build, processor, packages)?
             .arg("--target-dir")
@@ -61,7 +62,8 @@ pub(super) fn programs(
         .iter()
         .map(|package| {
             let program = built.join(package.name);
-            check_libraries(&program)?;
+            check(&program, &build.program_version())
+                .with_context(|| format!("check {}", program.display()))?;
             Ok((package.name, program))
         })
         .collect()
@@ -72,9 +74,10 @@ fn cargo(build: &Build, processor: Processor, packages: &[&Package]) -> Result<C
     let python = ZIG.install()?;
     let toolchain = Toolchain::of(processor)?;
     let mut command = toolchain.reproducible_cargo("release", "")?;
+    let (major, minor) = GLIBC;
     command
         .args(["zigbuild", "--locked", "--release", "--bins", "--target"])
-        .arg(format!("{}.{GLIBC}", processor.target()))
+        .arg(format!("{}.{major}.{minor}", processor.target()))
         .env("PATH", with_folder_of(&zigbuild)?)
         .env("CARGO_ZIGBUILD_PYTHON_PATH", python)
         .env("CULVERT_BUILD", build.program_version())
@@ -92,14 +95,25 @@ fn with_folder_of(program: &Path) -> Result<std::ffi::OsString> {
     Ok(std::env::join_paths(folders)?)
 }
 
-/// Another library would have to be a dependency of the packages.
-fn check_libraries(program: &Path) -> Result<()> {
+/// Fails unless a program of any processor starts with the oldest glibc, and names its version.
+fn check(program: &Path, version: &str) -> Result<()> {
     for name in processor::libraries(program)? {
+        // It would have to be a dependency of the packages.
         ensure!(
             LIBRARIES.contains(&name.as_str()),
-            "{} loads {name}, which is not of glibc",
-            program.display()
+            "it loads {name}, which is not of glibc"
         );
     }
+    let glibc = processor::glibc(program)?;
+    ensure!(
+        glibc.is_some_and(|glibc| glibc <= GLIBC),
+        "it needs a glibc of {glibc:?}, and may need {GLIBC:?}"
+    );
+    let bytes = std::fs::read(program)?;
+    let mut texts = bytes.windows(version.len());
+    ensure!(
+        texts.any(|text| text == version.as_bytes()),
+        "it does not contain its version {version}"
+    );
     Ok(())
 }

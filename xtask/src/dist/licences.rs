@@ -4,10 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::workspace;
 use serde_json::Value;
 
-use super::package::Package;
+use super::crates::{self, Graph};
 use crate::processor::Processor;
 
 const HEAD: &str = "The source of this program is under the licence Apache-2.0. It contains the \
@@ -19,11 +18,15 @@ const NAMES: [&str; 5] = ["LICENSE", "LICENCE", "COPYING", "NOTICE", "UNLICENSE"
 const DEPTH: usize = 4;
 
 /// Each crate of a program with its licence, then each text with the crates that have it.
-pub(super) fn of_crates(package: &Package, processor: Processor) -> Result<String> {
-    let folders = folders()?;
+pub(crate) fn of_crates(package: &str, processor: Processor) -> Result<String> {
+    let (mut folders, mut linked) = (BTreeMap::new(), BTreeSet::new());
+    for graph in crates::graphs(package, processor) {
+        folders.extend(sources(&graph)?);
+        linked.extend(graph.linked()?);
+    }
     let mut text = HEAD.to_owned();
     let mut texts: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for line in linked(package, processor)? {
+    for line in &linked {
         let (name, licence) = line.split_once('|').context("two fields")?;
         ensure!(!licence.is_empty(), "{name} does not name its licence");
         text += &format!("{name}: {licence}\n");
@@ -47,34 +50,9 @@ pub(super) fn of_crates(package: &Package, processor: Processor) -> Result<Strin
     Ok(text)
 }
 
-/// `NAME vVERSION|LICENCE` of each crate that is linked.
-pub(super) fn linked(package: &Package, processor: Processor) -> Result<BTreeSet<String>> {
-    let mut cargo = workspace::cargo();
-    cargo
-        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
-        .args(["--target", processor.target()])
-        .args([
-            "--no-dedupe",
-            "--format",
-            "{p}|{l}",
-            "--package",
-            package.name,
-        ]);
-    let listed = workspace::output(&mut cargo)?;
-    let line = |line: &str| {
-        let (name, licence) = line.split_once('|')?;
-        // Without the folder, or that it is a proc macro.
-        let name: Vec<_> = name.split(' ').take(2).collect();
-        Some(format!("{}|{licence}", name.join(" ")))
-    };
-    Ok(listed.lines().filter_map(line).collect())
-}
-
 /// The source of each crate, by `NAME vVERSION`.
-fn folders() -> Result<BTreeMap<String, PathBuf>> {
-    let mut cargo = workspace::cargo();
-    cargo.args(["metadata", "--locked", "--format-version", "1"]);
-    let metadata: Value = serde_json::from_str(&workspace::output(&mut cargo)?)?;
+fn sources(graph: &Graph) -> Result<BTreeMap<String, PathBuf>> {
+    let metadata = graph.metadata()?;
     let packages = metadata["packages"].as_array().context("no packages")?;
     let folder = |package: &Value| {
         let text = |field: &str| package[field].as_str();
@@ -106,15 +84,11 @@ fn collect(folder: &Path, depth: usize, found: &mut BTreeSet<String>) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::package::PACKAGES;
     use super::*;
 
     #[test]
     fn the_licences_of_rust_and_c_sources_come_along() {
-        let agent = PACKAGES
-            .iter()
-            .find(|package| package.name == "culvert-agent");
-        let text = of_crates(agent.expect("a package"), Processor::Aarch64).expect("licences");
+        let text = of_crates("culvert-agent", Processor::Aarch64).expect("licences");
         for part in [
             "\nrustls v",
             "Microsoft Corporation, Daan Leijen",
@@ -123,5 +97,11 @@ mod tests {
             assert!(text.contains(part), "no {part:?} in {text}");
         }
         assert!(!text.contains("proptest v"), "a crate of tests");
+    }
+
+    #[test]
+    fn those_of_the_kernel_programs_come_along_with_the_redirector() {
+        let text = of_crates("culvert-redirector", Processor::X86_64).expect("licences");
+        assert!(text.contains("\naya-ebpf v"), "{text}");
     }
 }

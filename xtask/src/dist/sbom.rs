@@ -1,18 +1,20 @@
-//! The parts list of a program (SBOM) in the format CycloneDX 1.5: each crate that is linked into it,
-//! with licence and digest, and which crate needs which.
+//! The parts list of a program (SBOM) in the format CycloneDX 1.5: each crate that is linked into it
+//! and into the kernel programs that it embeds, with licence and digest, Rust's standard library, and
+//! which of them needs which.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use culvert_lab::workspace;
 use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::build::Build;
-use super::licences;
+use super::crates;
 use super::package::Parts;
+use crate::processor::Processor;
+use crate::processor::toolchain::Toolchain;
 
 /// A crate in that list, as `NAME VERSION`.
 type Crate = String;
@@ -31,12 +33,18 @@ pub(super) fn write(parts: &Parts, build: &Build, out: &Path) -> Result<PathBuf>
 }
 
 fn list(parts: &Parts, build: &Build) -> Result<Value> {
-    let lock = std::fs::read_to_string(workspace::root().join("Cargo.lock"))?;
-    let (checksums, needs) = (checksums(&lock), needs(parts)?);
+    let (mut checksums, mut needs) = (BTreeMap::new(), BTreeMap::new());
+    let mut linked = BTreeSet::new();
+    for graph in crates::graphs(parts.package.name, parts.processor) {
+        checksums.extend(checksums_of(&graph.lock()?));
+        needs.extend(needs_of(&graph.metadata()?));
+        linked.extend(graph.linked()?);
+    }
+    let standard_library = standard_library(parts.processor)?;
     let mut program = Value::Null;
-    let mut crates = Vec::new();
+    let mut crates = vec![standard_library.clone()];
     let mut listed = BTreeSet::new();
-    for line in licences::linked(parts.package, parts.processor)? {
+    for line in linked {
         let (one, licence) = line.split_once('|').context("two fields")?;
         let one: Crate = one.replacen(" v", " ", 1);
         let mut component = component(&one, licence)?;
@@ -58,7 +66,14 @@ fn list(parts: &Parts, build: &Build) -> Result<Value> {
         .map(|one| {
             let needs = needs.get(one).into_iter().flatten();
             let needs: Vec<_> = needs.filter(|need| listed.contains(*need)).collect();
-            let refs: Vec<_> = needs.into_iter().map(reference).collect();
+            let mut refs: Vec<_> = needs
+                .into_iter()
+                .map(|need| Value::from(reference(need)))
+                .collect();
+            if program["bom-ref"] == reference(one) {
+                refs.push(standard_library["bom-ref"].clone());
+                refs.extend(embedded(&crates));
+            }
             json!({"ref": reference(one), "dependsOn": refs})
         })
         .collect();
@@ -74,6 +89,27 @@ fn list(parts: &Parts, build: &Build) -> Result<Value> {
         "components": crates,
         "dependencies": dependencies,
     }))
+}
+
+/// The part that the compiler adds.
+fn standard_library(processor: Processor) -> Result<Value> {
+    let version = Toolchain::of(processor)?.version()?;
+    let reference = format!("pkg:generic/rust-std@{version}");
+    Ok(json!({
+        "type": "library",
+        "bom-ref": reference,
+        "name": "rust-std",
+        "version": version,
+        "purl": reference,
+        "licenses": [{"expression": "MIT OR Apache-2.0"}],
+    }))
+}
+
+/// The kernel programs among the components: no crate needs them.
+fn embedded(components: &[Value]) -> impl Iterator<Item = Value> {
+    let is_kernel = |component: &&Value| component["name"] == crates::KERNEL;
+    let found = components.iter().filter(is_kernel);
+    found.map(|component| component["bom-ref"].clone())
 }
 
 fn component(one: &Crate, licence: &str) -> Result<Value> {
@@ -99,7 +135,7 @@ fn digest(sha256: &str) -> Value {
 }
 
 /// The digest of each crate's archive, from `Cargo.lock`.
-fn checksums(lock: &str) -> BTreeMap<Crate, String> {
+fn checksums_of(lock: &str) -> BTreeMap<Crate, String> {
     let block = |block: &str| {
         let field = |name: &str| {
             let start = format!("{name} = \"");
@@ -112,13 +148,8 @@ fn checksums(lock: &str) -> BTreeMap<Crate, String> {
     lock.split("[[package]]").filter_map(block).collect()
 }
 
-/// The crates that each crate of the workspace's graph links.
-fn needs(parts: &Parts) -> Result<BTreeMap<Crate, BTreeSet<Crate>>> {
-    let mut cargo = workspace::cargo();
-    cargo
-        .args(["metadata", "--locked", "--format-version", "1"])
-        .args(["--filter-platform", parts.processor.target()]);
-    let metadata: Value = serde_json::from_str(&workspace::output(&mut cargo)?)?;
+/// The crates that each crate links, from cargo's metadata.
+fn needs_of(metadata: &Value) -> BTreeMap<Crate, BTreeSet<Crate>> {
     let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
     let names: BTreeMap<_, _> = array(&metadata["packages"])
         .iter()
@@ -142,26 +173,22 @@ fn needs(parts: &Parts) -> Result<BTreeMap<Crate, BTreeSet<Crate>>> {
             edges.filter_map(|edge| name(&edge["pkg"])).collect(),
         ))
     };
-    Ok(array(&metadata["resolve"]["nodes"])
+    array(&metadata["resolve"]["nodes"])
         .iter()
         .filter_map(node)
-        .collect())
+        .collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::package::{PACKAGES, Parts};
     use super::*;
-    use crate::processor::Processor;
 
-    fn of_the_agent() -> Value {
-        let package = PACKAGES
-            .iter()
-            .find(|package| package.name == "culvert-agent")
-            .expect("a package");
+    fn of(name: &str) -> Value {
+        let package = PACKAGES.iter().find(|package| package.name == name);
         let parts = Parts {
-            package,
-            processor: Processor::Aarch64,
+            package: package.expect("a package"),
+            processor: Processor::here().expect("a known processor"),
             program: b"program".to_vec(),
             unit: String::new(),
             settings: String::new(),
@@ -173,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_list_has_what_is_linked_with_digests_and_licences() {
-        let list = of_the_agent();
+        let list = of("culvert-agent");
         assert_eq!(list["metadata"]["component"]["name"], "culvert-agent");
         let crates = list["components"].as_array().expect("components");
         let one = |name: &str| crates.iter().find(|one| one["name"] == name);
@@ -182,6 +209,7 @@ mod tests {
             rustls["hashes"][0]["content"].as_str().map(str::len),
             Some(64)
         );
+        assert!(one("rust-std").is_some() && one("aya-ebpf").is_none());
         assert!(one("proptest").is_none(), "a crate of tests");
         for one in crates {
             assert_ne!(one["licenses"][0]["expression"], "", "{one}");
@@ -189,21 +217,26 @@ mod tests {
     }
 
     #[test]
-    fn every_crate_but_the_program_is_needed_by_another() {
-        let list = of_the_agent();
-        let edges = list["dependencies"].as_array().expect("dependencies");
-        let needed: BTreeSet<_> = edges
-            .iter()
-            .flat_map(|edge| edge["dependsOn"].as_array().expect("an array"))
-            .map(Value::as_str)
-            .collect();
-        for edge in edges {
-            let is_program = edge["ref"] == list["metadata"]["component"]["bom-ref"];
-            assert!(
-                is_program || needed.contains(&edge["ref"].as_str()),
-                "{}",
-                edge["ref"]
-            );
+    fn the_redirectors_list_has_its_kernel_programs() {
+        let list = of("culvert-redirector");
+        let crates = list["components"].as_array().expect("components");
+        let aya = crates.iter().find(|one| one["name"] == "aya-ebpf");
+        let digest = &aya.expect("it is linked")["hashes"][0]["content"];
+        assert_eq!(digest.as_str().map(str::len), Some(64));
+    }
+
+    #[test]
+    fn every_component_but_the_program_is_needed_by_another() {
+        for program in ["culvert-agent", "culvert-redirector"] {
+            let list = of(program);
+            let edges = list["dependencies"].as_array().expect("dependencies");
+            let needed: Vec<_> = edges
+                .iter()
+                .flat_map(|edge| edge["dependsOn"].as_array().expect("an array"))
+                .collect();
+            for one in list["components"].as_array().expect("components") {
+                assert!(needed.contains(&&one["bom-ref"]), "{one}");
+            }
         }
     }
 }

@@ -34,8 +34,8 @@ impl Image {
         format!("{}:{}", self.name, env!("CARGO_PKG_VERSION"))
     }
 
-    /// The archive.
-    pub(super) fn archive(&self) -> Result<Vec<u8>> {
+    /// The digest by which a registry has the image for all processors, and the archive.
+    pub(super) fn archive(&self) -> Result<(String, Vec<u8>)> {
         let mut blobs = Vec::new();
         let mut manifests = Vec::new();
         for platform in &self.platforms {
@@ -57,6 +57,7 @@ impl Image {
             "io.containerd.image.name": format!("docker.io/library/{}", self.reference()),
             "org.opencontainers.image.ref.name": env!("CARGO_PKG_VERSION"),
         });
+        let digest = format!("sha256:{}", image.digest);
         blobs.push(image);
         let mut tar = Tar::default();
         tar.file(
@@ -68,7 +69,7 @@ impl Image {
         for blob in blobs {
             tar.file(&format!("blobs/sha256/{}", blob.digest), 0o644, blob.bytes);
         }
-        tar.finish()
+        Ok((digest, tar.finish()?))
     }
 
     fn config(&self, processor: Processor, layer: &Blob) -> Value {
@@ -162,7 +163,8 @@ mod tests {
 
     #[test]
     fn the_index_leads_to_the_layer_by_digests_of_what_is_there() {
-        let files = files(&image().archive().unwrap());
+        let (digest, archive) = image().archive().unwrap();
+        let files = files(&archive);
         let blob = |descriptor: &Value| {
             let digest = descriptor["digest"]
                 .as_str()
@@ -176,7 +178,9 @@ mod tests {
             bytes
         };
         let json = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).unwrap();
-        let image = json(&blob(&json(&files["index.json"])["manifests"][0]));
+        let index = json(&files["index.json"]);
+        assert_eq!(index["manifests"][0]["digest"], digest);
+        let image = json(&blob(&index["manifests"][0]));
         let platforms = self::image().platforms;
         assert_eq!(image["manifests"].as_array().unwrap().len(), 2);
         for (nth, platform) in platforms.into_iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The program `nft` with the libraries that it loads: of this machine, or of Debian's packages for
-//! another processor.
+//! The program `nft` with the libraries that it loads, and their licences: of this machine, or of
+//! Debian's packages for another processor.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
@@ -27,13 +27,11 @@ const PACKAGES: [&str; 12] = [
 
 /// `nft` and its libraries: content by path, without the first slash.
 pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
-    let (root, nft) = if processor == Processor::here()? {
-        let nft =
-            workspace::find_program("nft").context("no nft here: install the package nftables")?;
-        ("/".into(), nft)
+    let root = root(processor)?;
+    let nft = if processor == Processor::here()? {
+        workspace::find_program("nft").context("no nft here: install the package nftables")?
     } else {
-        let root = foreign::tree(processor, &PACKAGES)?;
-        (root, "/usr/sbin/nft".into())
+        "/usr/sbin/nft".into()
     };
     let loader = below(&root, Path::new(processor.loader()));
     let mut list = foreign::command(processor, &loader)?;
@@ -49,6 +47,48 @@ pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Ve
     let loader = Path::new("/").join(processor.loader());
     let files = libraries.into_iter().chain([nft, loader]);
     files.map(|path| read(&root, path)).collect()
+}
+
+/// Where Debian has the licences that the texts of its packages refer to.
+const COMMON: &str = "/usr/share/common-licenses/";
+
+/// The texts of their licences, as Debian's packages have them, and those that these refer to.
+/// Other distributions have no such files. Content by path, relative to the root.
+pub(super) fn licences(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
+    let root = root(processor)?;
+    let texts =
+        PACKAGES.map(|package| PathBuf::from(format!("/usr/share/doc/{package}/copyright")));
+    let is_there = |path: &PathBuf| below(&root, path).is_file();
+    let there = texts.into_iter().filter(is_there);
+    let texts = there.map(|path| read(&root, path));
+    let mut texts = texts.collect::<Result<BTreeMap<_, _>>>()?;
+    let named = texts.values().flat_map(|text| common(text));
+    let named: BTreeSet<_> = named.filter(|path| path.is_file()).collect();
+    for path in named {
+        texts.extend([read(Path::new("/"), path)?]);
+    }
+    Ok(texts)
+}
+
+/// The files in [`COMMON`] that a text names.
+fn common(text: &[u8]) -> BTreeSet<PathBuf> {
+    let text = String::from_utf8_lossy(text);
+    let names = text.split(COMMON).skip(1).map(|rest| {
+        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
+        let end = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
+        rest[..end].trim_end_matches('.').to_owned()
+    });
+    let names = names.filter(|name| !name.is_empty());
+    names.map(|name| Path::new(COMMON).join(name)).collect()
+}
+
+/// The folder below which the files of a processor are.
+fn root(processor: Processor) -> Result<PathBuf> {
+    if processor == Processor::here()? {
+        Ok("/".into())
+    } else {
+        foreign::tree(processor, &PACKAGES)
+    }
 }
 
 fn read(root: &Path, path: PathBuf) -> Result<(String, Vec<u8>)> {
@@ -78,6 +118,14 @@ fn paths(listed: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn licences_that_a_text_refers_to_are_found() {
+        let text =
+            b"in `/usr/share/common-licenses/GPL-2'.\nSee /usr/share/common-licenses/LGPL-3.\n";
+        let names = ["GPL-2", "LGPL-3"].map(|name| Path::new(COMMON).join(name));
+        assert_eq!(common(text), BTreeSet::from(names));
+    }
 
     #[test]
     fn libraries_are_read_from_what_a_loader_lists() {

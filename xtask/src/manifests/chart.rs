@@ -6,6 +6,7 @@ use std::process::Command;
 
 use anyhow::Result;
 use culvert_lab::compiled::Compiled;
+use culvert_lab::monitoring::DASHBOARDS;
 use culvert_lab::workspace;
 
 use super::{alerts, read};
@@ -66,6 +67,10 @@ pub fn helm(home: &Path) -> Command {
 /// A file that one is made of cannot be read.
 pub fn made() -> Result<Vec<(PathBuf, String)>> {
     let mut made = vec![(folder().join("rules.yaml"), alerts()?)];
+    for name in DASHBOARDS {
+        let copy = folder().join("dashboards").join(name);
+        made.push((copy, read(&format!("monitoring/{name}"))?));
+    }
     for template in TEMPLATES {
         let path = folder().join("templates").join(template.name);
         made.push((path, template.text()?));

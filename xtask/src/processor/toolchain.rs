@@ -47,6 +47,18 @@ impl Toolchain {
         Ok(Self::Debian { sysroot })
     }
 
+    /// The version of its compiler and of its standard library.
+    pub(crate) fn version(&self) -> Result<String> {
+        let mut rustc = Command::new(match self {
+            Self::Pinned => "rustc",
+            Self::Debian { .. } => RUSTC,
+        });
+        workspace::without_outer_cargo(&mut rustc).current_dir(workspace::root());
+        let said = workspace::output(rustc.arg("-vV"))?;
+        let version = said.lines().find_map(|line| line.strip_prefix("release: "));
+        Ok(version.context("`rustc -vV` names no release")?.to_owned())
+    }
+
     /// Its cargo, which runs in the workspace.
     pub(crate) fn cargo(&self) -> Command {
         match self {

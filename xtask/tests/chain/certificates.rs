@@ -1,5 +1,6 @@
 //! Tests of certificates over time, and of certificates that an operator made.
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -8,8 +9,8 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
-use crate::pki::{Authority, Use, text};
 use crate::world::{self, ECHO, SMALL, SMALL_SOURCE, World};
+use culvert_lab::pki::{Authority, Use, text};
 
 /// The name in the proxy's ready certificate.
 const SERVER_NAME: &str = "tunnel.example.org";
@@ -73,6 +74,60 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
             world.wait_greeting("edge-1", Duration::from_secs(30))
         },
     );
+}
+
+#[test]
+fn an_authority_is_changed_in_three_steps_and_its_node_is_reached_meanwhile() {
+    world::prepared(&[Host::Edge1], with_authority_files, |world| {
+        let files = Authority::at(world.lab.site(Host::Cloud).file("authority"));
+        let new = Authority::at(world.lab.site(Host::Cloud).file("new")).make()?;
+        let (old, next) = (files.pem()?, new.pem()?);
+        let trusts = |authorities: &str| {
+            let ca = std::fs::read_to_string(world.lab.site(Host::Edge1).file("agent/ca.pem"))?;
+            ensure!(ca == authorities, "the agent trusts {ca}");
+            Ok(())
+        };
+
+        let both = format!("{old}{next}");
+        std::fs::write(files.certificate(), &both)?;
+        renewed(world, "the agent trusts both", || trusts(&both))?;
+        std::fs::write(files.certificate(), format!("{next}{old}"))?;
+        std::fs::copy(new.key(), files.key())?;
+        renewed(world, "the new authority has signed", || {
+            let mut verify = Command::new("openssl");
+            verify.arg("verify").arg("-CAfile").arg(new.certificate());
+            verify.arg(world.lab.site(Host::Edge1).file("agent/identity.pem"));
+            workspace::output(&mut verify).map(drop)
+        })?;
+        std::fs::write(files.certificate(), &next)?;
+        renewed(world, "the agent trusts the new one alone", || {
+            trusts(&next)
+        })?;
+
+        world.culvert.proxy.kill()?;
+        world.culvert.restart_proxy()?;
+        world.wait_greeting("edge-1", Duration::from_secs(30))
+    });
+}
+
+/// The files of an authority of the operator's own, which are changed later.
+fn with_authority_files(lab: &Lab) -> Result<Options> {
+    let files = Authority::at(lab.site(Host::Cloud).file("authority")).make()?;
+    let lifetime = ["--certificate-lifetime", "40s"].map(str::to_owned);
+    Ok(world::proxy_options(
+        files.proxy_flags().into_iter().chain(lifetime),
+    ))
+}
+
+/// Waits until the agent has renewed its certificate with this outcome. Its node is reached
+/// meanwhile.
+fn renewed(world: &World<'_>, what: &str, outcome: impl Fn() -> Result<()>) -> Result<()> {
+    wait::until(what, Duration::from_secs(90), || {
+        if let Err(error) = world.check_greeting("edge-1", "edge-1") {
+            return Ok(Err(error));
+        }
+        outcome().map(Ok)
+    })?
 }
 
 #[test]

@@ -11,9 +11,9 @@ use culvert_lab::process::Process;
 use culvert_lab::{Lab, skewed_clock, wait, workspace};
 
 use crate::connect;
-use crate::pki::{Authority, text};
 use crate::proxies::{self, FIRST};
 use crate::world::{self, GREET, World};
+use culvert_lab::pki::{Authority, text};
 
 const EDGES: &[Host] = &[Host::Edge1];
 const TIME: Duration = Duration::from_secs(60);

@@ -48,7 +48,8 @@ impl<'a> Entry<'a> {
         let (failure, rest) = row.split_once('|')?;
         let answer = rest.rsplit('|').next()?.trim();
         let failure = failure.trim();
-        let is_entry = !failure.starts_with("--") && failure != "what went wrong";
+        let is_head = ["what went wrong", "you want to know"].contains(&failure);
+        let is_entry = !failure.starts_with("--") && !is_head;
         is_entry.then_some(Self { failure, answer })
     }
 

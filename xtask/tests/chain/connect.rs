@@ -11,8 +11,8 @@ use culvert_lab::Lab;
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 
-use crate::pki::{Authority, Issued, Use, text};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, SMALL, SMALL_SOURCE, World};
+use culvert_lab::pki::{Authority, Issued, Use, text};
 
 const EDGE: &[Host] = &[Host::Edge1];
 

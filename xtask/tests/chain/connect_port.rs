@@ -21,8 +21,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::net::TcpStream;
 
 use crate::connect::{clients, with_tls};
-use crate::pki::{Issued, Use};
 use crate::world::{self, ECHO, GREET, SMALL_SOURCE, World};
+use culvert_lab::pki::{Issued, Use};
 
 const EDGE: &[Host] = &[Host::Edge1];
 const PORT: SocketAddr = SocketAddr::new(

@@ -8,9 +8,8 @@ use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::hub::{self, HUB_ADMIN};
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{Lab, wait};
+use culvert_lab::{Lab, page, wait};
 
-use crate::monitoring::document;
 use crate::world;
 
 /// Time for a scrape on two busy cores.
@@ -22,7 +21,7 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
         world.check_greeting("edge-1", "edge-1")?;
         world.wait_for_no_streams()?;
         let _hub = hub::start(world.lab.site(Host::Edge1))?;
-        let documented = document("metrics.md")?;
+        let documented = page::read("metrics.md")?;
         for (host, port, prefix) in [
             (Host::Cloud, PROXY_ADMIN, "culvert_proxy_"),
             (Host::Cloud, REDIRECTOR_ADMIN, "culvert_redirector_"),

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::skip::may_make_labs;
-use culvert_lab::{wait, workspace};
+use culvert_lab::{page, wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The document that lists the flags.
-const FLAGS: &str = "docs/flags.md";
+/// The page that lists the flags.
+const FLAGS: &str = "flags.md";
 
 /// The demo's lab has one name, so one test at a time runs it.
 static DEMO: Mutex<()> = Mutex::new(());
 
 /// Each program with its subcommands.
-const PROGRAMS: [(&str, &[&str]); 3] = [
+const PROGRAMS: [(&str, &[&str]); 4] = [
     (
         "culvert-proxy",
         &[
@@ -27,6 +27,8 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
             "token revoke",
             "node list",
             "node remove",
+            "status",
+            "ping",
             "explain",
             "check",
             "migrate",
@@ -38,13 +40,23 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
         &["status", "explain", "uninstall", "log"],
     ),
     ("culvert-agent", &["join", "log"]),
+    (
+        "culvert-hub",
+        &[
+            "run",
+            "check",
+            "install",
+            "uninstall",
+            "status",
+            "explain",
+            "log",
+        ],
+    ),
 ];
 
 #[test]
 fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
-    let document = workspace::root().join(FLAGS);
-    let document = std::fs::read_to_string(&document)
-        .with_context(|| format!("read {}", document.display()))?;
+    let page = page::read(FLAGS)?;
     for (program, subcommands) in PROGRAMS {
         let mut help = String::new();
         for words in std::iter::once(&"").chain(subcommands) {
@@ -54,7 +66,7 @@ fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
                     .arg("--help"),
             )?;
         }
-        let section = section(&document, &format!("## {program}\n"))?;
+        let section = page::section(&page, &format!("## {program}"))?;
         let (real, written) = (flags(&help), flags(section));
         let (missing, invented): (Vec<_>, Vec<_>) = (
             real.difference(&written).collect(),
@@ -160,17 +172,6 @@ fn nothing_is_left() -> Result<()> {
         workspace::output(Command::new("find").args(["/sys/fs/cgroup", "-name", "culvert-demo"]))?;
     ensure!(cgroups.is_empty(), "{cgroups}");
     Ok(())
-}
-
-fn section<'a>(document: &'a str, heading: &str) -> Result<&'a str> {
-    let start = document
-        .find(heading)
-        .with_context(|| format!("{FLAGS} has no {heading:?}"))?
-        + heading.len();
-    let end = document[start..]
-        .find("\n#")
-        .unwrap_or(document.len() - start);
-    Ok(&document[start..start + end])
 }
 
 /// All `--words` of a text, except those that every program has.

@@ -11,9 +11,9 @@ use culvert_lab::{Lab, wait, workspace};
 use serde_json::Value;
 
 use crate::connect;
-use crate::pki::Authority;
 use crate::proxies::{self, FIRST};
 use crate::world::{self, ECHO, GREET, World};
+use culvert_lab::pki::Authority;
 
 const EDGES: &[Host] = &[Host::Edge1];
 const TIME: Duration = Duration::from_secs(60);

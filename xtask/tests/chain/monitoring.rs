@@ -7,20 +7,8 @@ mod rules;
 
 use std::collections::BTreeSet;
 
-use anyhow::{Context, Result, ensure};
-use culvert_lab::workspace;
-use xtask::manifests;
-
-/// The text of a file of deploy/monitoring.
-fn shipped(name: &str) -> Result<String> {
-    let path = manifests::monitoring().join(name);
-    std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-}
-
-pub(crate) fn document(name: &str) -> Result<String> {
-    let path = workspace::root().join("docs").join(name);
-    std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-}
+use anyhow::{Result, ensure};
+use culvert_lab::{monitoring, page};
 
 /// The metrics of the programs that a text of PromQL names.
 fn metrics(text: &str) -> BTreeSet<&str> {
@@ -32,9 +20,9 @@ fn metrics(text: &str) -> BTreeSet<&str> {
 
 #[test]
 fn every_metric_of_an_alert_or_a_dashboard_is_documented() -> Result<()> {
-    let documented = document("metrics.md")?;
-    let mut texts = vec![("rules.yaml".to_owned(), shipped("rules.yaml")?)];
-    for query in dashboards::queries()? {
+    let documented = page::read("metrics.md")?;
+    let mut texts = vec![("rules.yaml".to_owned(), monitoring::read("rules.yaml")?)];
+    for query in monitoring::queries()? {
         texts.push((query.title, query.expr));
     }
     for (title, text) in &texts {

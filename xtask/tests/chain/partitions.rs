@@ -12,9 +12,9 @@ use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
 use crate::connect;
-use crate::pki::{Authority, text};
 use crate::proxies::{self, FIRST};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, World};
+use culvert_lab::pki::{Authority, text};
 
 const EDGES: &[Host] = &[Host::Edge1];
 const SECOND: u16 = 5;

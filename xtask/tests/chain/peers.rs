@@ -11,9 +11,9 @@ use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait};
 
 use crate::connect;
-use crate::pki::{Authority, Use, text};
 use crate::proxies::{self, FIRST, SECOND, THIRD, peer_flags};
 use crate::world::{self, GREET, World};
+use culvert_lab::pki::{Authority, Use, text};
 
 const EDGES: &[Host] = &[Host::Edge1];
 const TIME: Duration = Duration::from_secs(30);

@@ -11,8 +11,8 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
-use crate::pki::{Authority, text};
 use crate::world::{self, World};
+use culvert_lab::pki::{Authority, text};
 
 const START_TIME: Duration = Duration::from_secs(60);
 

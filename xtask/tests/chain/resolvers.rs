@@ -14,7 +14,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer, Resolver};
 use culvert_lab::host::Host;
-use culvert_lab::{Lab, workspace};
+use culvert_lab::{Lab, page, workspace};
 
 use crate::world::{self, World};
 use upstream::Upstream;
@@ -65,8 +65,7 @@ fn ip(netns: &Path, words: &str) -> Result<()> {
 
 /// The code block of docs/dns.md that contains these words.
 fn documented(words: &str) -> Result<String> {
-    let page = std::fs::read_to_string(workspace::root().join("docs/dns.md"))
-        .context("read docs/dns.md")?;
+    let page = page::read("dns.md")?;
     let mut blocks = page
         .split("\n```")
         .skip(1)

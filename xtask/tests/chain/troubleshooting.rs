@@ -10,7 +10,7 @@ use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::site::Site;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::{Lab, page, wait, workspace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -88,7 +88,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
 
 /// The stream of a stalled backend, as the document shows it for the proxy and for the agent.
 fn written_streams() -> Result<[Value; 2]> {
-    let text = document("troubleshooting.md")?;
+    let text = page::read("troubleshooting.md")?;
     let objects = text.match_indices("\n{").filter_map(|(at, _)| {
         let mut values = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
         values.next()?.ok()
@@ -315,7 +315,7 @@ fn the_line_of_a_finished_stream_has_the_documented_fields() {
         // A failed stream has an error in the log of each end.
         world.failing_client(&Client::listen(format!("edge-1:{FORBIDDEN}")))?;
         world.wait_for_no_streams()?;
-        let documented = document("logs.md")?;
+        let documented = page::read("logs.md")?;
         let logs = [world.culvert.proxy.log(), world.culvert.agent(0).log()];
         for (column, log) in [2, 3].into_iter().zip(logs) {
             let real = logged_fields(&log)?;
@@ -365,7 +365,7 @@ fn the_commands_that_the_documents_name_exist() -> Result<()> {
         "superedge.md",
         "hub.md",
     ] {
-        let text = document(name)?;
+        let text = page::read(name)?;
         for line in text.lines().flat_map(|line| line.split('`')) {
             let mut words = line
                 .trim_start_matches("# ")
@@ -419,9 +419,4 @@ fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
         return Ok(flag.map(|flag| format!("no flag {flag}")));
     }
     Ok(Some("no such program".to_owned()))
-}
-
-fn document(name: &str) -> Result<String> {
-    std::fs::read_to_string(workspace::root().join("docs").join(name))
-        .with_context(|| format!("read docs/{name}"))
 }

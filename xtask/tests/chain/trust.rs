@@ -11,8 +11,8 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
-use crate::pki::{Authority, Issued, Use};
 use crate::world::{self, World};
+use culvert_lab::pki::{Authority, Issued, Use};
 
 const EDGE: &[Host] = &[Host::Edge1];
 

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::workspace;
+use culvert_lab::monitoring::DASHBOARDS;
+use culvert_lab::{monitoring, workspace};
 use serde_json::Value;
 use xtask::manifests::chart::{folder, helm};
-use xtask::manifests::monitoring;
 use xtask::setup::kustomize;
 
 use crate::objects::{Objects, documents, objects};
@@ -115,7 +115,9 @@ fn uninstall_changes_nothing_of_a_release_but_its_redirectors() -> Result<()> {
 fn the_objects_of_the_prometheus_operator_are_those_of_the_folder_monitoring() -> Result<()> {
     let mut wanted = Objects::new();
     for file in ["podmonitor.yaml", "prometheusrule.yaml"] {
-        wanted.extend(objects(&fs::read_to_string(monitoring().join(file))?)?);
+        wanted.extend(objects(&fs::read_to_string(
+            monitoring::folder().join(file),
+        )?)?);
     }
     let on = "monitoring.metrics=true,monitoring.podMonitor=true,monitoring.rules=true";
     let mut rendered = objects(&render(&["--set", on])?)?;
@@ -134,6 +136,24 @@ fn the_objects_of_the_prometheus_operator_are_those_of_the_folder_monitoring() -
         linked.matches("runbook_url: ").count() == linked.matches(address).count(),
         "{linked}"
     );
+    Ok(())
+}
+
+#[test]
+fn each_dashboard_is_in_a_config_map_that_grafana_s_sidecar_finds() -> Result<()> {
+    let rendered = objects(&render(&["--set", "monitoring.dashboards=true"])?)?;
+    for name in DASHBOARDS {
+        let id = name.trim_end_matches(".json");
+        let map = rendered.get(&format!("ConfigMap culvert-system/culvert-{id}"));
+        let map = map.with_context(|| format!("no ConfigMap of {name}"))?;
+        ensure!(
+            map["metadata"]["labels"]["grafana_dashboard"] == "1",
+            "{id}"
+        );
+        let file = fs::read_to_string(monitoring::folder().join(name))?;
+        let text = map["data"][format!("culvert-{name}")].as_str();
+        ensure!(text.map(str::trim_end) == Some(file.trim_end()), "{id}");
+    }
     Ok(())
 }
 
@@ -212,7 +232,8 @@ fn every_port_range_and_name_that_a_value_has_reaches_the_flag_that_its_comment_
 #[test]
 fn a_release_has_no_object_in_a_namespace_that_was_not_named() -> Result<()> {
     let on = "nameService=true,agentService.type=NodePort,uninstall=true,\
-        monitoring.metrics=true,monitoring.podMonitor=true,monitoring.rules=true";
+        monitoring.metrics=true,monitoring.podMonitor=true,monitoring.rules=true,\
+        monitoring.dashboards=true";
     let rendered = render_in("edge", NEW, &["--set", on])?;
     ensure!(!rendered.contains("culvert-system"), "{rendered}");
     Ok(())

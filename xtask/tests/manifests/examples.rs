@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::workspace;
+use culvert_lab::{page, workspace};
 use serde_json::Value;
 use xtask::manifests::chart::helm;
 
@@ -19,14 +19,15 @@ const PAGES: [&str; 4] = [
 ];
 
 /// How the values of a page begin. A page may have several stages of them.
-const VALUES: &str = "```yaml\n# culvert.yaml\n";
+const VALUES: &str = "# culvert.yaml\n";
 
 #[test]
 fn the_chart_takes_the_values_of_each_example_and_the_commands_name_what_exists() -> Result<()> {
     for name in PAGES {
-        let page = document(name)?;
+        let page = page::read(name)?;
         let commands = commands(&page);
-        let stages: Vec<_> = page.split(VALUES).skip(1).filter_map(block).collect();
+        let blocks = page::blocks(&page, "yaml").into_iter();
+        let stages: Vec<_> = blocks.filter_map(|it| it.strip_prefix(VALUES)).collect();
         ensure!(!stages.is_empty(), "{name}: no values");
         for values in stages {
             check(values, &commands).with_context(|| format!("{name}:\n{values}"))?;
@@ -37,7 +38,7 @@ fn the_chart_takes_the_values_of_each_example_and_the_commands_name_what_exists(
 
 fn check(values: &str, commands: &[&str]) -> Result<()> {
     let rendered = rendered(values, commands)?;
-    let flags = document("flags.md")?;
+    let flags = page::read("flags.md")?;
     for value in documents(values)?.iter().flat_map(leaves) {
         ensure!(rendered.contains(value), "{value} is in no object");
         let flag = value.split('=').next().filter(|it| it.starts_with("--"));
@@ -83,14 +84,10 @@ fn rendered(values: &str, commands: &[&str]) -> Result<String> {
 
 /// The lines that root types.
 fn commands(page: &str) -> Vec<&str> {
-    let blocks = page.split("```console\n").skip(1).filter_map(block);
-    let lines = blocks.flat_map(str::lines);
+    let lines = page::blocks(page, "console")
+        .into_iter()
+        .flat_map(str::lines);
     lines.filter_map(|line| line.strip_prefix("# ")).collect()
-}
-
-/// The block that a text begins with.
-fn block(text: &str) -> Option<&str> {
-    text.split("```").next()
 }
 
 /// The texts of a value, without the keys.
@@ -101,9 +98,4 @@ fn leaves(value: &Value) -> Vec<&str> {
         Value::Object(all) => all.values().flat_map(leaves).collect(),
         Value::Null | Value::Bool(_) | Value::Number(_) => Vec::new(),
     }
-}
-
-fn document(name: &str) -> Result<String> {
-    let path = workspace::root().join("docs").join(name);
-    fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
 }

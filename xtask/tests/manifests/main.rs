@@ -43,7 +43,8 @@ fn what_is_committed_is_what_kustomize_renders() {
 
 #[test]
 fn the_operators_object_has_the_alerts_of_the_rules() {
-    let committed = fs::read_to_string(manifests::monitoring().join(manifests::PROMETHEUS_RULE));
+    let committed =
+        fs::read_to_string(culvert_lab::monitoring::folder().join(manifests::PROMETHEUS_RULE));
     assert!(
         committed.expect("read it") == manifests::prometheus_rule().expect("make it"),
         "run `cargo xtask manifests`"

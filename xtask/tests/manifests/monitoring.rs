@@ -5,11 +5,11 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::workspace;
-use xtask::manifests::{PROMETHEUS_RULE, monitoring};
+use culvert_lab::monitoring::DASHBOARDS;
+use culvert_lab::{monitoring, workspace};
+use xtask::manifests::PROMETHEUS_RULE;
 use xtask::setup;
 
-const DASHBOARDS: [&str; 2] = ["dashboard-fleet.json", "dashboard-node.json"];
 const POD_MONITOR: &str = "podmonitor.yaml";
 
 fn check(file: &Path) -> Result<()> {
@@ -22,7 +22,7 @@ fn check(file: &Path) -> Result<()> {
 #[test]
 fn the_dashboards_are_valid_by_the_schema_of_grafana() -> Result<()> {
     for name in DASHBOARDS {
-        check(&monitoring().join(name))?;
+        check(&monitoring::folder().join(name))?;
     }
     Ok(())
 }
@@ -30,7 +30,7 @@ fn the_dashboards_are_valid_by_the_schema_of_grafana() -> Result<()> {
 #[test]
 fn the_schema_refuses_a_field_a_value_a_size_and_a_panel_that_grafana_lacks() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let valid = fs::read_to_string(monitoring().join(DASHBOARDS[0]))?;
+    let valid = fs::read_to_string(monitoring::folder().join(DASHBOARDS[0]))?;
     for (right, wrong, said) in [
         ("\"legendFormat\"", "\"legend\"", "unexpected field"),
         ("\"wideLayout\": true,", "", "required field"),
@@ -52,10 +52,10 @@ fn the_schema_refuses_a_field_a_value_a_size_and_a_panel_that_grafana_lacks() ->
 #[test]
 fn the_prometheus_operator_knows_each_field_of_its_objects() -> Result<()> {
     for name in [POD_MONITOR, PROMETHEUS_RULE] {
-        check(&monitoring().join(name))?;
+        check(&monitoring::folder().join(name))?;
     }
     let folder = tempfile::tempdir()?;
-    let valid = fs::read_to_string(monitoring().join(POD_MONITOR))?;
+    let valid = fs::read_to_string(monitoring::folder().join(POD_MONITOR))?;
     let broken = folder.path().join(POD_MONITOR);
     fs::write(&broken, valid.replace("sourceLabels", "source_labels"))?;
     let refused = check(&broken).err().context("it knows any field")?;

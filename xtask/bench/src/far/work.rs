@@ -75,15 +75,26 @@ fn bulk() -> impl Iterator<Item = Work> {
 impl Work {
     pub(crate) fn paths(self) -> &'static [Path] {
         match self {
-            Self::Scrape { is_kept: true, .. } => {
-                &[Path::Direct, Path::DirectNew, Path::TlsRelay, Path::Connect]
-            }
+            Self::Scrape { is_kept: true, .. } => &[
+                Path::Direct,
+                Path::DirectNew,
+                Path::PlainRelay,
+                Path::TlsRelay,
+                Path::Connect,
+                Path::InterceptEbpf,
+            ],
             Self::Idle => &[Path::Connect],
             Self::Scrape { .. }
             | Self::Bulk { .. }
             | Self::PingUnderBulk { .. }
             | Self::Keystrokes
-            | Self::Thin { .. } => &[Path::Direct, Path::TlsRelay, Path::Connect],
+            | Self::Thin { .. } => &[
+                Path::Direct,
+                Path::PlainRelay,
+                Path::TlsRelay,
+                Path::Connect,
+                Path::InterceptEbpf,
+            ],
         }
     }
 

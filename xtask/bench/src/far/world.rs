@@ -8,25 +8,27 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::site::Site;
 use culvert_lab::{Lab, wait, workspace};
 
 use super::weak::Weak;
 use super::{DOWN, Link};
 use crate::culvert::{Culvert, Place};
-use crate::konnectivity::{self, Konnectivity};
 use crate::load::Load;
+use crate::others::Others;
 use crate::plan::{Job, Pace, Path, Work};
+use crate::redirector;
 use crate::report::Figures;
 use crate::world::Starter;
+use crate::world::relays::{self, Relays};
 
 /// The name of the link's device on both hosts.
 const DEVICE: &str = "packets";
 const CLOUD: &str = "192.0.2.1";
 const EDGE: &str = "192.0.2.2";
 const BACKEND: u16 = 9100;
-/// The ports of the near and the far half of the relay.
-const RELAY: [u16; 2] = [8120, 8121];
+/// The ports of the near and the far half of each relay.
+const PLAIN_RELAY: [u16; 2] = [8110, 8111];
+const TLS_RELAY: [u16; 2] = [8120, 8121];
 /// Time for programs that start side by side on two cores, over a slow link.
 const START_TIME: Duration = Duration::from_secs(60);
 /// No tunnel pings more often.
@@ -63,7 +65,9 @@ pub(crate) struct World {
     load: Load,
     culvert: Culvert,
     against: Option<Culvert>,
-    konnectivity: Option<Konnectivity>,
+    others: Others,
+    /// The address of the node, which is steered.
+    vip: String,
     processes: Vec<Process>,
     /// After the processes: it is removed once they have ended.
     _weak: Option<Weak>,
@@ -82,7 +86,15 @@ impl World {
         load.args(["load", "--listen", &listen, "--netns"])
             .arg(edge.site.netns());
         let load = Load::start(&mut load)?;
-        processes.extend(start_relay(&cloud, &edge)?);
+        let certificate = Relays::certificate(&edge);
+        processes.extend(start_relay(&cloud, &edge, "plain", PLAIN_RELAY, None)?);
+        processes.extend(start_relay(
+            &cloud,
+            &edge,
+            "tls",
+            TLS_RELAY,
+            Some(&certificate),
+        )?);
         let place = |name, port| Place {
             name,
             port,
@@ -103,16 +115,20 @@ impl World {
             Weak::make(lab.name(), agents, percent)
         });
         let weak = weak.transpose()?;
-        let konnectivity = konnectivity::is_named()
-            .then(|| Konnectivity::start(cloud.site, edge.site, CLOUD))
-            .transpose()?;
+        processes.push(redirector::start(
+            &cloud,
+            &culvert.directory_socket(cloud.site),
+        )?);
+        let vip = culvert.vip(cloud.site)?;
+        redirector::wait_steered(cloud.site, &vip, BACKEND)?;
         Ok(Self {
             link: settings.link,
             cloud: cloud.site.netns().into(),
             load,
             culvert,
             against,
-            konnectivity,
+            others: Others::start(cloud.site, edge.site, CLOUD, BACKEND)?,
+            vip,
             _weak: weak,
             processes,
         })
@@ -122,9 +138,7 @@ impl World {
     pub(crate) fn check(&mut self) -> Result<()> {
         self.culvert.check()?;
         self.against.as_mut().map_or(Ok(()), Culvert::check)?;
-        self.konnectivity
-            .as_mut()
-            .map_or(Ok(()), Konnectivity::check)?;
+        self.others.check()?;
         self.processes.iter_mut().try_for_each(Process::check)
     }
 
@@ -135,20 +149,19 @@ impl World {
         };
         let endpoint = match path {
             Path::Direct | Path::DirectNew => format!("tcp:{EDGE}:{BACKEND}"),
-            Path::TlsRelay => format!("tcp:127.0.0.1:{}", RELAY[0]),
+            Path::PlainRelay => format!("tcp:127.0.0.1:{}", PLAIN_RELAY[0]),
+            Path::TlsRelay => format!("tcp:127.0.0.1:{}", TLS_RELAY[0]),
             Path::Connect => self.culvert.route(BACKEND).endpoint,
             Path::ConnectAgainst => {
                 let running = self.against.as_ref().context("no other programs")?;
                 running.route(BACKEND).endpoint
             }
-            Path::Konnectivity => {
-                let running = self.konnectivity.as_ref();
-                let running = running.context("konnectivity is not up")?;
-                running.route(BACKEND).endpoint
-            }
-            Path::PlainRelay
-            | Path::ConnectByPeer
-            | Path::InterceptEbpf
+            Path::InterceptEbpf => format!("tcp:{}:{BACKEND}", self.vip),
+            Path::Konnectivity => self.others.by_konnectivity(BACKEND)?.endpoint,
+            Path::Frp => self.others.by_frp()?.endpoint,
+            Path::ConnectByPeer
+            | Path::ConnectTls
+            | Path::ConnectDirect
             | Path::InterceptNft
             | Path::Redirector => bail!("no {} over a link of packets", path.name()),
         };
@@ -161,7 +174,7 @@ impl World {
     /// Counts the bytes on the link, IP headers and both ways, while nothing is asked for.
     fn idle(&mut self, pace: Pace) -> Result<Figures> {
         // Its bytes would count too. This is the last job of its link.
-        self.konnectivity = None;
+        self.others = Others::default();
         self.against = None;
         let time = match pace {
             Pace::Quick => IDLE / 4,
@@ -201,10 +214,6 @@ impl World {
             .map(|(rx, tx)| rx + tx)
             .with_context(|| format!("{DEVICE} has no counters: {text}"))
     }
-}
-
-fn file(site: &Site, name: &str) -> String {
-    site.file(name).display().to_string()
 }
 
 fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) -> Result<Process> {
@@ -251,17 +260,16 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) 
     Ok(process)
 }
 
-/// Starts a relay with TLS over the link.
-fn start_relay(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<[Process; 2]> {
-    let certificate = file(edge.site, "relay.der");
-    let args = |words: &str| {
-        let words = words.split(' ').chain(["--certificate", &certificate]);
-        words.map(str::to_owned).collect::<Vec<_>>()
-    };
-    let [near, far] = RELAY;
-    let words = format!("relay-far --listen 0.0.0.0:{far} --backend 127.0.0.1:{BACKEND}");
-    let far_half = edge.worker("relay-far", far, &args(&words))?;
-    let words = format!("relay-near --listen 127.0.0.1:{near} --far {EDGE}:{far}");
-    let near_half = cloud.worker("relay-near", near, &args(&words))?;
+/// Starts a relay over the link, with TLS if there is a file for the certificate.
+fn start_relay(
+    cloud: &Starter<'_>,
+    edge: &Starter<'_>,
+    name: &str,
+    [near, far]: [u16; 2],
+    certificate: Option<&PathBuf>,
+) -> Result<[Process; 2]> {
+    let far_half = relays::far(edge, &format!("{name}-far"), far, BACKEND, certificate)?;
+    let far = format!("{EDGE}:{far}");
+    let near_half = relays::near(cloud, &format!("{name}-near"), near, &far, certificate)?;
     Ok([near_half, far_half])
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MsFlags, mount, umount};
 use nix::sched::{CloneFlags, unshare};
 
 /// The address by which everything that is measured reaches the API server, and which is cut. It
@@ -69,6 +69,11 @@ impl Place {
     /// Lets programs change a folder of the machine: nobody else sees it, and nothing stays.
     pub(super) fn own_folder(&self, folder: &Path) -> Result<()> {
         let name = folder.display().to_string().replace('/', "-");
+        let is_owned = self.disk.join(format!("upper{name}")).exists();
+        if is_owned {
+            // Of the round before. The kernel stacks two of them at most.
+            umount(folder).with_context(|| format!("unmount {}", folder.display()))?;
+        }
         let (upper, work) = (
             self.folder(&format!("upper{name}"))?,
             self.folder(&format!("work{name}"))?,

@@ -1,6 +1,6 @@
 //! The paths that rows are measured on.
 
-/// A path from a client to the backend.
+/// A path from a client to the backend, in the order of the columns of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Path {
     /// One TCP connection.
@@ -13,12 +13,18 @@ pub(crate) enum Path {
     TlsRelay,
     /// konnectivity, by HTTP CONNECT on its server's Unix socket.
     Konnectivity,
+    /// frp, by the port that its server has for the backend.
+    Frp,
     /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
     Connect,
     /// The same with other programs of Culvert.
     ConnectAgainst,
     /// By CONNECT at a second proxy, which has no tunnel of the node and reaches it through the first.
     ConnectByPeer,
+    /// Culvert, by CONNECT over TLS, as a client with a certificate.
+    ConnectTls,
+    /// By CONNECT to an address that the proxy dials itself, without an agent.
+    ConnectDirect,
     /// Culvert, steered by the connect hook.
     InterceptEbpf,
     /// Culvert, steered by nftables.
@@ -28,6 +34,26 @@ pub(crate) enum Path {
 }
 
 impl Path {
+    /// Whether it is compared with another path, and not what others are compared with.
+    pub(crate) fn is_compared(self) -> bool {
+        match self {
+            Self::Direct
+            | Self::DirectNew
+            | Self::PlainRelay
+            | Self::TlsRelay
+            | Self::Redirector => false,
+            Self::Konnectivity
+            | Self::Frp
+            | Self::Connect
+            | Self::ConnectAgainst
+            | Self::ConnectByPeer
+            | Self::ConnectTls
+            | Self::ConnectDirect
+            | Self::InterceptEbpf
+            | Self::InterceptNft => true,
+        }
+    }
+
     /// Its name in the JSON and the table.
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -36,9 +62,12 @@ impl Path {
             Self::PlainRelay => "plain_relay",
             Self::TlsRelay => "tls_relay",
             Self::Konnectivity => "konnectivity",
+            Self::Frp => "frp",
             Self::Connect => "connect",
             Self::ConnectAgainst => "connect_against",
             Self::ConnectByPeer => "connect_by_peer",
+            Self::ConnectTls => "connect_tls",
+            Self::ConnectDirect => "connect_direct",
             Self::InterceptEbpf => "intercept_ebpf",
             Self::InterceptNft => "intercept_nft",
             Self::Redirector => "redirector",

@@ -12,6 +12,7 @@ mod moved;
 pub(crate) mod observed;
 mod ping;
 mod scrape;
+mod tls;
 
 use std::io::{BufRead, Write};
 use std::net::SocketAddr;
@@ -25,8 +26,9 @@ use serde_json::{Map, Value, json};
 use backend::Backend;
 use job::Job;
 
-/// Limit of every wait of a client.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Limit of every wait of a client. The kernel lets a client write again once a third of its socket's
+/// buffer is free: over a slow link, 1 MiB of it can take half a minute.
+const PATIENCE: Duration = Duration::from_secs(90);
 /// How long the connections of a job may take to end.
 const AFTERMATH: Duration = Duration::from_secs(5);
 

@@ -4,19 +4,22 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::pki::{Authority, Issued, Use};
 use culvert_lab::process::Process;
 use culvert_lab::wait;
 
 use super::{BACKENDS, Route, START_TIME, Starter, local};
+use crate::redirector;
 use crate::report::Figures;
 
 /// The proxy's agent port.
 pub(super) const PROXY: u16 = 7400;
 const PROXY_ADMIN: u16 = 7409;
+/// Its port for clients of CONNECT over TLS.
+const TLS_CLIENTS: u16 = 7402;
 /// The peer ports of the proxy and of the second one.
 const PEERS: [u16; 2] = [7401, 7501];
 const SECOND_ADMIN: u16 = 7509;
-const REDIRECTOR_ADMIN: u16 = 7419;
 
 /// The tunnels whose memory is measured: agents, and tunnels of each.
 const MEASURED_TUNNELS: [usize; 2] = [4, 16];
@@ -29,6 +32,8 @@ pub(super) struct Culvert<'lab> {
     proxy: Process,
     /// Another proxy. All tunnels end at the first one.
     second: Option<Process>,
+    /// A client of CONNECT over TLS.
+    client: Issued,
     redirector: Process,
     agents: BTreeMap<String, Process>,
     destinations: usize,
@@ -39,31 +44,21 @@ impl<'lab> Culvert<'lab> {
         let file = |name: &str| starter.site.file(name).display().to_string();
         std::fs::write(starter.site.file("nodes.toml"), directory(0))
             .context("write the directory file")?;
+        let clients = clients(&starter).make()?;
         let proxy = start_proxy(&starter, has_peer)?;
-        let mut command = starter.command("culvert-redirector");
-        command
-            .arg("--cgroup")
-            .arg(starter.site.cgroup())
-            .args(["--directory-socket", &file("directory.sock")]);
-        command.args([
-            "--state-dir",
-            &file("redirector"),
-            "--dns-client",
-            "203.0.113.1/32",
-        ]);
-        command.args(["--admin-socket", &file("redirector.sock")]);
-        let redirector = starter.site.start_process("redirector", &mut command)?;
+        let redirector = redirector::start(&starter, &file("directory.sock"))?;
         let mut culvert = Self {
             starter,
             proxy,
             second: None,
+            client: clients.issue("client", Use::Client)?,
             redirector,
             agents: BTreeMap::new(),
             destinations: 0,
         };
         culvert.wait_ready(PROXY_ADMIN)?;
         culvert.add_agent("near", PROXY, 2)?;
-        culvert.wait_ready(REDIRECTOR_ADMIN)?;
+        culvert.wait_ready(redirector::ADMIN)?;
         if has_peer {
             culvert.second = Some(start_second(&culvert.starter)?);
             culvert.wait_ready(SECOND_ADMIN)?;
@@ -80,10 +75,7 @@ impl<'lab> Culvert<'lab> {
         self.wait_ready(PROXY_ADMIN)?;
         self.start_agent("near", PROXY, 2)?;
         self.wait_for_peer()?;
-        let connect = format!("exec 3<>/dev/tcp/{}/{}", self.vip("near")?, BACKENDS[0]);
-        wait::until("a client of near is steered", START_TIME, || {
-            self.starter.site.output("bash", ["-c", &connect]).map(drop)
-        })
+        redirector::wait_steered(self.starter.site, &self.vip("near")?, BACKENDS[0])
     }
 
     /// Waits until the second proxy, if there is one, reaches the near node through the first.
@@ -198,6 +190,30 @@ impl<'lab> Culvert<'lab> {
         }
     }
 
+    /// The same over TLS.
+    pub(super) fn by_tls(&self, node: &str) -> Route {
+        let authority = self.starter.site.file("proxy/ca.crt");
+        let files = [&authority, &self.client.certificate, &self.client.key];
+        let files = files.map(|file| file.display().to_string()).join(":");
+        Route {
+            endpoint: format!(
+                "connect-tls:{}:{files}:{node}:{}",
+                local(TLS_CLIENTS),
+                BACKENDS[0]
+            ),
+            pids: self.pids(node),
+        }
+    }
+
+    /// The route by CONNECT to a backend that the proxy dials itself.
+    pub(super) fn by_direct(&self) -> Route {
+        let socket = self.starter.site.file("connect.sock");
+        Route {
+            endpoint: format!("connect:{}:{}", socket.display(), local(BACKENDS[0])),
+            pids: vec![self.proxy.pid()],
+        }
+    }
+
     /// The same at the second proxy.
     pub(super) fn by_peer(&self, node: &str) -> Route {
         let socket = self.starter.site.file("second-connect.sock");
@@ -217,14 +233,7 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn vip(&self, node: &str) -> Result<String> {
-        let nodes = self.starter.site.json(PROXY_ADMIN, "/debug/nodes")?;
-        let found = nodes
-            .as_array()
-            .and_then(|nodes| nodes.iter().find(|view| view["name"] == node));
-        let vip = found
-            .and_then(|view| view["vip4"].as_str())
-            .with_context(|| format!("{node} has no VIP"))?;
-        Ok(vip.to_owned())
+        redirector::vip(self.starter.site, PROXY_ADMIN, node)
     }
 
     /// Measures the memory of a tunnel on the proxy: the resident memory with many tunnels minus
@@ -287,10 +296,15 @@ impl<'lab> Culvert<'lab> {
     fn steered(&self) -> Result<f64> {
         let state = |state| {
             let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
-            self.starter.site.metric(REDIRECTOR_ADMIN, &name)
+            self.starter.site.metric(redirector::ADMIN, &name)
         };
         Ok(state("online")? + state("offline")?)
     }
+}
+
+/// The authority of clients of CONNECT over TLS.
+fn clients(starter: &Starter<'_>) -> Authority {
+    Authority::at(starter.site.file("clients"))
 }
 
 fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
@@ -303,6 +317,14 @@ fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
         &local(PROXY),
         "--state-dir",
         &file("proxy"),
+    ]);
+    command.args([
+        "--connect-listen",
+        &local(TLS_CLIENTS),
+        "--connect-client-ca",
+        &clients(starter).certificate().display().to_string(),
+        "--direct",
+        "127.0.0.1/32",
     ]);
     for socket in ["connect", "directory", "control", "admin"] {
         command.args([

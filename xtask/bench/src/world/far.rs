@@ -60,13 +60,15 @@ impl Link {
         let plain = relays::near(
             culvert.starter(),
             &format!("plain-near-{node}"),
-            [base + 11, base + 1],
+            base + 11,
+            &local(base + 1),
             None,
         )?;
         let tls = relays::near(
             culvert.starter(),
             &format!("tls-near-{node}"),
-            [base + 12, base + 2],
+            base + 12,
+            &local(base + 2),
             Some(&certificate),
         )?;
         culvert.add_agent(&node, base + 3, 2)?;
@@ -108,6 +110,9 @@ impl Link {
             Path::Direct
             | Path::DirectNew
             | Path::Konnectivity
+            | Path::Frp
+            | Path::ConnectTls
+            | Path::ConnectDirect
             | Path::ConnectAgainst
             | Path::ConnectByPeer
             | Path::Redirector => Route {

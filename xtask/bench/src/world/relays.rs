@@ -12,7 +12,7 @@ const PLAIN: [u16; 2] = [8110, 8111];
 const TLS: [u16; 2] = [8120, 8121];
 
 /// Both relays, running.
-pub(super) struct Relays {
+pub(crate) struct Relays {
     plain: [Process; 2],
     tls: [Process; 2],
 }
@@ -23,10 +23,16 @@ impl Relays {
 
     pub(super) fn start(starter: &Starter<'_>) -> Result<Self> {
         let certificate = Self::certificate(starter);
-        let plain_far = far(starter, "plain-far", PLAIN[1], None)?;
-        let tls_far = far(starter, "tls-far", TLS[1], Some(&certificate))?;
-        let plain_near = near(starter, "plain-near", PLAIN, None)?;
-        let tls_near = near(starter, "tls-near", TLS, Some(&certificate))?;
+        let plain_far = far(starter, "plain-far", PLAIN[1], BACKENDS[0], None)?;
+        let tls_far = far(starter, "tls-far", TLS[1], BACKENDS[0], Some(&certificate))?;
+        let plain_near = near(starter, "plain-near", PLAIN[0], &local(PLAIN[1]), None)?;
+        let tls_near = near(
+            starter,
+            "tls-near",
+            TLS[0],
+            &local(TLS[1]),
+            Some(&certificate),
+        )?;
         Ok(Self {
             plain: [plain_near, plain_far],
             tls: [tls_near, tls_far],
@@ -60,41 +66,34 @@ impl Relays {
     }
 
     /// The certificate that the near half of the TLS relay trusts.
-    pub(super) fn certificate(starter: &Starter<'_>) -> PathBuf {
+    pub(crate) fn certificate(starter: &Starter<'_>) -> PathBuf {
         starter.site.file("relay.der")
     }
 }
 
-/// Starts a near half that listens on the first port and reaches its far half on the second.
-pub(super) fn near(
-    starter: &Starter<'_>,
-    name: &str,
-    [port, far]: [u16; 2],
-    certificate: Option<&PathBuf>,
-) -> Result<Process> {
-    let words = [
-        "relay-near".to_owned(),
-        "--listen".to_owned(),
-        local(port),
-        "--far".to_owned(),
-        local(far),
-    ];
-    starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
-}
-
-fn far(
+/// Starts a near half that listens on that port of the loopback, and reaches its far half.
+pub(crate) fn near(
     starter: &Starter<'_>,
     name: &str,
     port: u16,
+    far: &str,
     certificate: Option<&PathBuf>,
 ) -> Result<Process> {
-    let words = [
-        "relay-far".to_owned(),
-        "--listen".to_owned(),
-        local(port),
-        "--backend".to_owned(),
-        local(BACKENDS[0]),
-    ];
+    let words = ["relay-near", "--listen", &local(port), "--far", far].map(str::to_owned);
+    starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
+}
+
+/// Starts a far half that listens on that port of its host, and reaches a backend on a port of the
+/// loopback.
+pub(crate) fn far(
+    starter: &Starter<'_>,
+    name: &str,
+    port: u16,
+    backend: u16,
+    certificate: Option<&PathBuf>,
+) -> Result<Process> {
+    let (listen, backend) = (format!("0.0.0.0:{port}"), local(backend));
+    let words = ["relay-far", "--listen", &listen, "--backend", &backend].map(str::to_owned);
     starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
 }
 

@@ -1,6 +1,6 @@
 //! Clients with one connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
@@ -28,9 +28,11 @@ pub(super) fn talk(target: &str, text: &[u8]) -> Result<Report, Failure> {
             .map_err(Failure::of(Phase::Read))?;
     } else {
         stream.write_all(text).map_err(Failure::of(Phase::Write))?;
-        stream
-            .shutdown(Shutdown::Write)
-            .map_err(Failure::of(Phase::End))?;
+        match stream.shutdown(Shutdown::Write) {
+            // Reset already: reading says so.
+            Err(error) if error.kind() == ErrorKind::NotConnected => {}
+            ended => ended.map_err(Failure::of(Phase::End))?,
+        }
         stream
             .read_to_string(&mut answer)
             .map_err(Failure::of(Phase::Read))?;

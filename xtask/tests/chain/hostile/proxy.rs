@@ -20,8 +20,8 @@ use super::wire::{
     self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc,
     headers,
 };
-use crate::pki::{Authority, Use};
 use crate::world::{self, World};
+use culvert_lab::pki::{Authority, Use};
 
 /// The address at which the agent dials it.
 const ADDRESS: &str = "203.0.113.1:7500";

@@ -3,55 +3,15 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::monitoring::{DASHBOARDS, dashboard, list, text};
 use serde_json::Value;
 
-use super::shipped;
-
-const DASHBOARDS: [&str; 2] = ["dashboard-fleet.json", "dashboard-node.json"];
 /// The model of Grafana 11. Later ones convert it.
 const SCHEMA_VERSION: u64 = 39;
 /// The columns of a dashboard.
 const COLUMNS: u64 = 24;
 /// The variable that Grafana itself sets.
 const RATE_INTERVAL: &str = "__rate_interval";
-
-/// One query of a panel.
-pub(super) struct Query {
-    /// The dashboard and the panel.
-    pub(super) title: String,
-    /// PromQL, with Grafana's variables.
-    pub(super) expr: String,
-}
-
-/// All queries of all panels.
-pub(super) fn queries() -> Result<Vec<Query>> {
-    let mut queries = Vec::new();
-    for name in DASHBOARDS {
-        let dashboard = dashboard(name)?;
-        for panel in list(&dashboard["panels"]) {
-            for target in list(&panel["targets"]) {
-                queries.push(Query {
-                    title: format!("{}: {}", text(&dashboard["title"])?, text(&panel["title"])?),
-                    expr: text(&target["expr"])?.to_owned(),
-                });
-            }
-        }
-    }
-    Ok(queries)
-}
-
-fn dashboard(name: &str) -> Result<Value> {
-    serde_json::from_str(&shipped(name)?).with_context(|| format!("{name} is not JSON"))
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
-}
-
-fn text(value: &Value) -> Result<&str> {
-    let text = value.as_str().filter(|text| !text.is_empty());
-    text.with_context(|| format!("{value} is no text"))
-}
 
 #[test]
 fn grafana_knows_the_form_of_each_dashboard() -> Result<()> {

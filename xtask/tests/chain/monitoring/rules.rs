@@ -6,11 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::workspace;
+use culvert_lab::{monitoring, page, workspace};
 use serde_json::Value;
-use xtask::manifests;
-
-use super::{document, shipped};
 
 /// The configuration of a Prometheus in a pod, and its discovery, which Debian's is built without.
 const IN_A_POD: &str = "prometheus-kubernetes.yaml";
@@ -22,7 +19,7 @@ const PROGRAM: &str = "__meta_kubernetes_pod_label_app_kubernetes_io_name";
 fn promtool(args: &[&str]) -> Result<String> {
     let program = Unpacked::Prometheus.folder().join("usr/bin/promtool");
     let mut command = Command::new(program);
-    workspace::output(command.args(args).current_dir(manifests::monitoring()))
+    workspace::output(command.args(args).current_dir(monitoring::folder()))
         .context("is promtool there? `cargo xtask setup` unpacks it")
 }
 
@@ -31,7 +28,7 @@ fn the_alerts_fire_for_their_faults_and_for_nothing_else() -> Result<()> {
     promtool(&["check", "rules", "rules.yaml"])?;
     promtool(&["check", "config", "prometheus-hosts.yaml"])?;
     promtool(&["test", "rules", "rules_test.yaml"])?;
-    let tests = shipped("rules_test.yaml")?;
+    let tests = monitoring::read("rules_test.yaml")?;
     for alert in alerts()?.keys() {
         let (quiet, fires) = (
             tests.contains(&format!("alertname: {alert}}}\n")),
@@ -47,7 +44,7 @@ fn the_alerts_fire_for_their_faults_and_for_nothing_else() -> Result<()> {
 
 #[test]
 fn each_alert_has_a_severity_a_summary_and_a_section_that_says_what_to_do() -> Result<()> {
-    let (metrics, troubleshooting) = (document("metrics.md")?, document("troubleshooting.md")?);
+    let (metrics, troubleshooting) = (page::read("metrics.md")?, page::read("troubleshooting.md")?);
     let alerts = alerts()?;
     for (alert, text) in &alerts {
         let severity = ["warning", "critical"]
@@ -83,7 +80,7 @@ fn each_alert_has_a_severity_a_summary_and_a_section_that_says_what_to_do() -> R
 
 /// The text of each alert, by its name.
 fn alerts() -> Result<BTreeMap<String, String>> {
-    let text = shipped("rules.yaml")?;
+    let text = monitoring::read("rules.yaml")?;
     let alerts = text.split("\n  - alert: ").skip(1);
     let alerts: BTreeMap<_, _> = alerts
         .filter_map(|alert| alert.split_once('\n'))
@@ -98,7 +95,7 @@ fn each_pod_is_scraped_where_its_program_serves_metrics() -> Result<()> {
     let folder = scratch();
     std::fs::create_dir_all(&folder)?;
     let config = folder.join("prometheus.yml");
-    std::fs::write(&config, with_pods(&shipped(IN_A_POD)?)?)?;
+    std::fs::write(&config, with_pods(&monitoring::read(IN_A_POD)?)?)?;
     let said = promtool(&[
         "check",
         "service-discovery",
@@ -157,7 +154,7 @@ fn with_pods(config: &str) -> Result<String> {
 
 #[test]
 fn the_pod_monitor_relabels_as_the_plain_configuration_does() -> Result<()> {
-    let plain = shipped(IN_A_POD)?;
+    let plain = monitoring::read(IN_A_POD)?;
     let (_, plain) = plain
         .split_once("  relabel_configs:\n")
         .context("no relabel_configs")?;
@@ -170,7 +167,7 @@ fn the_pod_monitor_relabels_as_the_plain_configuration_does() -> Result<()> {
                 .replace("target_label", "targetLabel")
         })
         .collect();
-    let monitor = shipped("podmonitor.yaml")?;
+    let monitor = monitoring::read("podmonitor.yaml")?;
     let (_, monitor) = monitor
         .split_once("  - relabelings:\n")
         .context("no relabelings")?;

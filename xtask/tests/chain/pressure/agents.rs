@@ -12,8 +12,8 @@ use culvert_lab::{Lab, progress, workspace};
 
 use super::{start_load, wait_gauge};
 use crate::life::wait_within;
-use crate::pki::{Authority, text};
 use crate::world::{self, World};
+use culvert_lab::pki::{Authority, text};
 
 const AGENTS: usize = 2000;
 

@@ -44,7 +44,7 @@ impl Bulk {
         };
         for direction in directions {
             let mut stream = endpoint.connect()?;
-            bulk.handles.push(stream.try_clone()?);
+            bulk.handles.push(stream.handle()?);
             let down = bulk.down.clone();
             // They end with an error when the handle ends them.
             bulk.threads

@@ -1,63 +1,69 @@
-//! Certificates that an operator made elsewhere, with openssl.
+//! Authorities and the certificates that they sign, made with openssl as an operator would.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use culvert_lab::workspace;
+
+use crate::self_signed::{AUTHORITY, SelfSigned};
+use crate::workspace;
 
 /// The purpose of a certificate.
 #[derive(Clone, Copy)]
-pub(crate) enum Use {
+pub enum Use {
+    /// The certificate of a client.
     Client,
+    /// The certificate of a server.
     Server,
 }
 
 /// An authority with its own folder.
-pub(crate) struct Authority(PathBuf);
+pub struct Authority(PathBuf);
 
 /// The files of a certificate and its key.
-pub(crate) struct Issued {
-    pub(crate) certificate: PathBuf,
-    pub(crate) key: PathBuf,
+pub struct Issued {
+    /// PEM.
+    pub certificate: PathBuf,
+    /// PEM, without a password.
+    pub key: PathBuf,
 }
 
 impl Authority {
     /// The authority in this folder.
-    pub(crate) fn at(folder: PathBuf) -> Self {
+    pub fn at(folder: PathBuf) -> Self {
         Self(folder)
     }
 
     /// Creates its key and certificate.
-    pub(crate) fn make(self) -> Result<Self> {
+    pub fn make(self) -> Result<Self> {
         std::fs::create_dir_all(&self.0).with_context(|| format!("create {}", self.0.display()))?;
         let name = self
             .0
             .file_name()
             .context("a folder has a name")?
             .to_string_lossy();
-        let args = format!(
-            "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 3650 -keyout \
-             ca.key -out ca.crt -subj /CN={name} \
-             -addext basicConstraints=critical,CA:TRUE -addext \
-             keyUsage=critical,keyCertSign,cRLSign"
-        );
-        openssl(&self.0, &args)?;
+        SelfSigned::make(&self.0, "ca", &format!("/CN={name}"), AUTHORITY)?;
         Ok(self)
     }
 
     /// The file of its certificate.
-    pub(crate) fn certificate(&self) -> PathBuf {
+    pub fn certificate(&self) -> PathBuf {
         self.0.join("ca.crt")
     }
 
+    /// Its certificate.
+    pub fn pem(&self) -> Result<String> {
+        let file = self.certificate();
+        std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))
+    }
+
     /// The file of its key.
-    pub(crate) fn key(&self) -> PathBuf {
+    pub fn key(&self) -> PathBuf {
         self.0.join("ca.key")
     }
 
     /// The proxy's flags for this authority.
-    pub(crate) fn proxy_flags(&self) -> [String; 4] {
+    pub fn proxy_flags(&self) -> [String; 4] {
         [
             "--ca-cert".into(),
             text(&self.certificate()),
@@ -67,7 +73,7 @@ impl Authority {
     }
 
     /// Signs a certificate for a DNS name.
-    pub(crate) fn issue(&self, name: &str, good_for: Use) -> Result<Issued> {
+    pub fn issue(&self, name: &str, good_for: Use) -> Result<Issued> {
         let usage = match good_for {
             Use::Client => "clientAuth",
             Use::Server => "serverAuth",
@@ -94,7 +100,7 @@ impl Authority {
 }
 
 /// A path as a string argument.
-pub(crate) fn text(path: &Path) -> String {
+pub fn text(path: &Path) -> String {
     path.display().to_string()
 }
 

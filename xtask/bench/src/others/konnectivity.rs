@@ -5,7 +5,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_lab::process::Process;
 use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::site::Site;
@@ -14,7 +14,7 @@ use culvert_lab::wait;
 use crate::world::Route;
 
 /// The environment variable that names the folder of `proxy-server` and `proxy-agent`.
-const PROGRAMS: &str = "KONNECTIVITY";
+pub(super) const PROGRAMS: &str = "KONNECTIVITY";
 /// The server's port for agents, and the ports where each program says that it is ready.
 const AGENTS: u16 = 8132;
 const SERVER_HEALTH: u16 = 8134;
@@ -22,13 +22,8 @@ const AGENT_HEALTH: u16 = 8093;
 /// For the server to start, and for its agent to connect.
 const START_TIME: Duration = Duration::from_secs(60);
 
-/// Whether its programs are named.
-pub(crate) fn is_named() -> bool {
-    std::env::var_os(PROGRAMS).is_some()
-}
-
 /// Both programs, running.
-pub(crate) struct Konnectivity {
+pub(super) struct Konnectivity {
     server: Process,
     agent: Process,
     socket: PathBuf,
@@ -36,9 +31,12 @@ pub(crate) struct Konnectivity {
 
 impl Konnectivity {
     /// Starts them and waits for the tunnel. `address` is where the agent reaches the server.
-    pub(crate) fn start(server_site: &Site, agent_site: &Site, address: &str) -> Result<Self> {
-        let programs = std::env::var_os(PROGRAMS).map(PathBuf::from);
-        let programs = programs.with_context(|| format!("{PROGRAMS} names no folder"))?;
+    pub(super) fn start(
+        programs: &Path,
+        server_site: &Site,
+        agent_site: &Site,
+        address: &str,
+    ) -> Result<Self> {
         // One certificate for both ends, which is its own authority.
         let pair = SelfSigned::make(
             server_site.folder(),
@@ -47,8 +45,8 @@ impl Konnectivity {
             &format!("subjectAltName=IP:{address}"),
         )?;
         let socket = server_site.file("konnectivity.sock");
-        let server = start_server(&programs, server_site, &pair, &socket)?;
-        let agent = start_agent(&programs, agent_site, &pair, address)?;
+        let server = start_server(programs, server_site, &pair, &socket)?;
+        let agent = start_agent(programs, agent_site, &pair, address)?;
         let mut konnectivity = Self {
             server,
             agent,
@@ -64,13 +62,13 @@ impl Konnectivity {
     }
 
     /// Fails if one of them has ended.
-    pub(crate) fn check(&mut self) -> Result<()> {
+    pub(super) fn check(&mut self) -> Result<()> {
         self.server.check()?;
         self.agent.check()
     }
 
     /// The route to a port of the agent's host.
-    pub(crate) fn route(&self, port: u16) -> Route {
+    pub(super) fn route(&self, port: u16) -> Route {
         Route {
             endpoint: format!("connect:{}:127.0.0.1:{port}", self.socket.display()),
             pids: vec![self.server.pid(), self.agent.pid()],

@@ -1,16 +1,17 @@
-//! Tests of the packages: dpkg and rpm install, remove and purge them in a copy of this machine's root,
-//! which is an overlay in a mount namespace. The programs are those of the tests.
+//! Tests of the packages: dpkg and rpm install, remove and purge them in a copy of this machine's
+//! root, which is an overlay in a mount namespace, and apt in two machines with systemd. The programs
+//! are those of the tests.
 
-use std::path::Path;
+mod install_page;
+mod machine;
+mod made;
+
 use std::process::Command;
 
 use culvert_lab::{skip, workspace};
-use tempfile::TempDir;
-use xtask::dist::build::Build;
-use xtask::dist::deb::{self, Compression};
-use xtask::dist::package::{PACKAGES, Parts};
-use xtask::dist::rpm;
-use xtask::processor::Processor;
+use xtask::dist::package::PACKAGES;
+
+use made::{MADE, make};
 
 /// Runs `$2` in the copy, which has the packages in `/packages`. Prints what it prints, then each
 /// path that this machine does not have.
@@ -53,11 +54,11 @@ fn in_a_copy(script: &str) -> Option<Done> {
         skip::skip("installing packages needs root, dpkg and rpm");
         return None;
     }
-    let (packages, copy) = (packages(), tempfile::tempdir().expect("a folder"));
+    let copy = tempfile::tempdir().expect("a folder");
     let mut unshare = Command::new("unshare");
     // Its own network: the redirector removes what it finds in the kernel.
     unshare.args(["--mount", "--net", "sh", "-e", "-c", IN_A_COPY]);
-    unshare.args([copy.path(), packages.path()]).arg(script);
+    unshare.args([copy.path(), &*MADE]).arg(script);
     let said = workspace::output(&mut unshare).unwrap_or_else(|error| panic!("{error:#}"));
     let is_record = |path: &str| RECORDS.iter().any(|record| path.starts_with(record));
     let left = said.lines().filter_map(|line| line.strip_prefix("new: "));
@@ -66,26 +67,6 @@ fn in_a_copy(script: &str) -> Option<Done> {
         left: left.collect(),
         said,
     })
-}
-
-fn packages() -> TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    let build = Build::of_work_tree().expect("a work tree");
-    let here = Processor::here().expect("a known processor");
-    for package in &PACKAGES {
-        let program = workspace::binary(package.name);
-        let licences = "licences".to_owned();
-        let parts = Parts::collect(package, here, &program, licences).expect("all parts");
-        let rename = |path: &Path, extension: &str| {
-            let name = format!("{}.{extension}", package.name);
-            std::fs::rename(path, folder.path().join(name)).expect("rename");
-        };
-        let path = deb::write(&parts, &build, Compression::None, folder.path()).expect("a package");
-        rename(&path, "deb");
-        let path = rpm::write(&parts, &build, Compression::None, folder.path()).expect("a package");
-        rename(&path, "rpm");
-    }
-    folder
 }
 
 fn assert_has(done: &Done, line: &str) {
@@ -149,11 +130,11 @@ fn removal_keeps_settings_and_state_and_a_new_version_takes_them() {
          echo key >/var/lib/culvert/agent/agent.key
          echo CULVERT_PORT=22 >/etc/culvert/agent.env
          systemctl enable culvert-agent.service
-         dpkg --install --force-depends /packages/culvert-agent.deb
+         dpkg --install --force-depends /packages/culvert-agent_*.deb
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
          dpkg --remove culvert-proxy culvert-redirector culvert-agent culvert-hub
          echo removed: $(cat /var/lib/culvert/agent/agent.key /etc/culvert/agent.env)
-         dpkg --install --force-depends /packages/culvert-agent.deb
+         dpkg --install --force-depends /packages/culvert-agent_*.deb
          echo again: $(cat /var/lib/culvert/agent/agent.key /etc/culvert/agent.env)
          dpkg --remove culvert-agent",
     ) else {
@@ -202,17 +183,10 @@ fn purge_removes_what_the_programs_made_too_and_says_so() {
 
 #[test]
 fn a_hub_that_cannot_give_kubelet_its_kubeconfig_back_is_not_removed() {
-    let Some(done) = in_a_copy(
-        "dpkg --install --force-depends /packages/culvert-hub.deb
-         mkdir -p /var/lib/culvert/hub
-         echo kubeconfig >/var/lib/culvert/hub/cloud.kubeconfig
-         dpkg --remove culvert-hub || echo refused
-         ls /usr/bin/culvert-hub",
-    ) else {
-        return;
-    };
-    assert_has(&done, "refused");
-    assert_has(&done, "/usr/bin/culvert-hub");
+    assert_hub_stays(
+        "dpkg --install --force-depends /packages/culvert-hub_*.deb",
+        "dpkg --remove culvert-hub",
+    );
 }
 
 #[test]
@@ -253,7 +227,7 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
          echo key >/var/lib/culvert/agent/agent.key
          echo CULVERT_PORT=22 >/etc/culvert/agent.env
          systemctl enable culvert-agent.service
-         rpm --upgrade --replacepkgs --force-debian --nodeps /packages/culvert-agent.rpm
+         rpm --upgrade --replacepkgs --force-debian --nodeps /packages/culvert-agent-*.rpm
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
          rpm --erase culvert-proxy culvert-redirector culvert-agent culvert-hub
          echo removed: $(cat /var/lib/culvert/agent/agent.key)",
@@ -278,13 +252,21 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
 
 #[test]
 fn rpm_does_not_remove_a_hub_that_cannot_give_kubelet_its_kubeconfig_back() {
-    let Some(done) = in_a_copy(
-        "rpm --install --force-debian --nodeps /packages/culvert-hub.rpm
+    assert_hub_stays(
+        "rpm --install --force-debian --nodeps /packages/culvert-hub-*.rpm",
+        "rpm --erase culvert-hub",
+    );
+}
+
+/// Removes a hub that has kubelet's kubeconfig, and no kubelet to give it to.
+fn assert_hub_stays(install: &str, remove: &str) {
+    let Some(done) = in_a_copy(&format!(
+        "{install}
          mkdir -p /var/lib/culvert/hub
          echo kubeconfig >/var/lib/culvert/hub/cloud.kubeconfig
-         rpm --erase culvert-hub || echo refused
-         ls /usr/bin/culvert-hub",
-    ) else {
+         {remove} || echo refused
+         ls /usr/bin/culvert-hub"
+    )) else {
         return;
     };
     assert_has(&done, "refused");
@@ -293,14 +275,15 @@ fn rpm_does_not_remove_a_hub_that_cannot_give_kubelet_its_kubeconfig_back() {
 
 #[test]
 fn two_packages_of_the_same_parts_are_equal() {
-    let (first, second) = (packages(), packages());
-    let bytes =
-        |folder: &TempDir, name: &str| std::fs::read(folder.path().join(name)).expect("read it");
-    for package in &PACKAGES {
-        for extension in ["deb", "rpm"] {
-            let name = format!("{}.{extension}", package.name);
-            let is_equal = bytes(&first, &name) == bytes(&second, &name);
-            assert!(is_equal, "{name} differs");
-        }
+    let again = tempfile::tempdir().expect("a folder");
+    make(again.path());
+    let mut names = 0;
+    for made in std::fs::read_dir(&*MADE).expect("the folder") {
+        let made = made.expect("a file");
+        let bytes = |path| std::fs::read(path).expect("read it");
+        let other = again.path().join(made.file_name());
+        assert!(bytes(made.path()) == bytes(other), "{made:?} differs");
+        names += 1;
     }
+    assert_eq!(names, 2 * PACKAGES.len());
 }

@@ -1,0 +1,61 @@
+//! Pages of `docs/`, for tests that do what they say.
+
+use anyhow::{Context, Result};
+
+use crate::workspace;
+
+/// The text of a page.
+///
+/// # Errors
+/// It cannot be read.
+pub fn read(name: &str) -> Result<String> {
+    let path = workspace::root().join("docs").join(name);
+    std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
+}
+
+/// The part of a page under a heading, such as `## Upgrade`, up to the next heading.
+///
+/// # Errors
+/// The page has no such heading.
+pub fn section<'a>(page: &'a str, heading: &str) -> Result<&'a str> {
+    let (_, after) = page
+        .split_once(&format!("{heading}\n"))
+        .with_context(|| format!("no heading {heading:?}"))?;
+    // A line with a prompt begins with `# ` too.
+    Ok(after.split("\n##").next().unwrap_or(after))
+}
+
+/// The blocks of code of a kind, such as `yaml`.
+pub fn blocks<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
+    let begin = format!("```{kind}\n");
+    let parts = text.split(begin.as_str()).skip(1);
+    parts
+        .filter_map(|part| Some(part.split_once("```")?.0))
+        .collect()
+}
+
+/// What is typed in each block of kind `console`: the lines after the prompt `# ` or `$ `. Blocks
+/// without that prompt are left out.
+pub fn typed(text: &str, prompt: &str) -> Vec<String> {
+    let typed = |block: &str| {
+        let lines = block.lines().filter_map(|line| line.strip_prefix(prompt));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let blocks = blocks(text, "console").into_iter().map(typed);
+    blocks.filter(|typed| !typed.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_sections_and_what_is_typed() {
+        let page = "# A\n## B\n```console\n# one\nsaid\n# two\n```\n```yaml\na: 1\n```\n### C\n```console\n$ ls\n```\n";
+        let b = section(page, "## B").unwrap();
+        assert_eq!(typed(b, "# "), ["one\ntwo"]);
+        assert_eq!(blocks(b, "yaml"), ["a: 1\n"]);
+        assert_eq!(typed(page, "$ "), ["ls"]);
+        assert!(section(page, "## D").is_err());
+    }
+}
