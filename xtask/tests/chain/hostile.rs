@@ -23,6 +23,9 @@ use crate::world::{ECHO, HeldClient, World};
 
 /// Longer than any wait that a victim allows.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two tests of the bystanders. Without it their own messages would keep both tunnels busy,
+/// and the agent would make a third.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Clients of an honest node, connected before the attack.
 struct Bystanders(HeldClient);
@@ -55,6 +58,7 @@ impl Bystanders {
                         .join()
                         .map_err(|_| anyhow::anyhow!("the harm panicked"));
                 }
+                std::thread::sleep(PAUSE);
             }
         })
     }
