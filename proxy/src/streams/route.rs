@@ -14,7 +14,7 @@ use crate::metrics::Metrics;
 use crate::streams::error::RouteError;
 use crate::streams::limits::{ClientKind, MAX_STREAMS_PER_AGENT, SHARE, Share};
 use crate::streams::live::{Frontend, StreamRecord, Streams};
-use crate::streams::registry::{Candidate, Expected, Registered, Registry};
+use crate::streams::registry::{Candidate, Registered, Registry};
 
 /// Tunnels that are tried for one stream.
 const ATTEMPTS: usize = 3;
@@ -45,16 +45,9 @@ pub(crate) struct Route {
     destination: Destination,
     /// The ways to the node in the order in which they are tried.
     pub(crate) candidates: Vec<Candidate>,
-    /// Until the stream is open or has failed.
-    expected: Option<Expected>,
 }
 
 impl Route {
-    /// The stream is open, or has failed.
-    pub(super) fn settled(&mut self) {
-        self.expected = None;
-    }
-
     /// The worker thread on which the stream is best opened and relayed: the thread of the first
     /// candidate.
     pub(crate) fn worker(&self) -> Option<Worker> {
@@ -130,12 +123,10 @@ impl Router {
     pub(crate) fn route(&self, destination: Destination) -> Result<Route, ResolveError> {
         let target = self.resolve(&destination)?;
         let candidates = self.0.registry.candidates(&target.node);
-        let expected = Expected::of(&candidates);
         Ok(Route {
             target,
             destination,
             candidates,
-            expected,
         })
     }
 

@@ -8,6 +8,7 @@ use culvert_tunnel::{Early, RelayError, Socket, Stream};
 use crate::streams::error::RouteError;
 use crate::streams::limits::{ClientKind, Share};
 use crate::streams::live::StreamRecord;
+use crate::streams::registry::StreamOnItsWay;
 use crate::streams::route::{Route, Router};
 
 /// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
@@ -16,6 +17,8 @@ pub(crate) struct RoutedClient {
     route: Route,
     client: ClientKind,
     record: StreamRecord,
+    /// Until its stream begins to open.
+    on_its_way: Option<StreamOnItsWay>,
     _share: Share,
 }
 
@@ -27,11 +30,13 @@ impl RoutedClient {
         record: StreamRecord,
     ) -> Self {
         record.routed_to(&route.target.node);
+        let on_its_way = StreamOnItsWay::of(&route.candidates);
         Self {
             router,
             route,
             client,
             record,
+            on_its_way,
             _share: None,
         }
     }
@@ -48,6 +53,7 @@ impl RoutedClient {
     ///
     /// The stream cannot be opened; this is already recorded.
     pub(crate) async fn open(&mut self, early: Option<&Socket>) -> Result<Stream, RouteError> {
+        self.on_its_way = None;
         let opened = match self.router.share(&self.route, self.client) {
             Ok(share) => {
                 self._share = share;
@@ -62,7 +68,6 @@ impl RoutedClient {
             }
             Err(error) => Err(error),
         };
-        self.route.settled();
         if let Err(error) = &opened {
             self.record.not_routed(error);
         }

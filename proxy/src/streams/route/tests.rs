@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::streams::live::Streams;
 use crate::streams::registry::Registration;
+use crate::streams::routed::RoutedClient;
 
 const DEADLINE: Duration = Duration::from_secs(20);
 
@@ -179,4 +180,29 @@ async fn a_dial_is_tried_in_another_tunnel_unless_its_client_has_spoken() {
         ("tunnel_lost", 1),
         "what may be at the backend is not said twice"
     );
+}
+
+#[tokio::test]
+async fn clients_that_come_at_once_go_to_different_tunnels_and_each_counts_once() {
+    let mut tunnels = Tunnels::none();
+    tunnels.add("0").await;
+    tunnels.add("1").await;
+    let client = || {
+        let destination = Destination::Name("edge-1".to_owned(), 9100);
+        let router = &tunnels.router;
+        let record = router.begin(Frontend::Ebpf, "10.0.0.9:40000".to_owned(), &destination);
+        let route = router.route(destination).unwrap();
+        RoutedClient::new(router.clone(), route, ClientKind::Host, record)
+    };
+    let next = || match tunnels.registry.candidates(&node()).remove(0) {
+        Candidate::Agent(registered) => registered.generation,
+        Candidate::Peer(_) => panic!("no peer is registered"),
+    };
+    assert_eq!(next(), 1);
+    let mut first = client();
+    assert_eq!(next(), 2, "a client counts before its stream opens");
+    let mut opening = Box::pin(first.open(None));
+    assert!(futures_util::poll!(&mut opening).is_pending());
+    let _second = client();
+    assert_eq!(next(), 1, "an opening stream counts once");
 }

@@ -1,0 +1,115 @@
+//! The port of agents.
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use culvert_api::proto::enroll::enroll_server::EnrollServer;
+use culvert_daemon::{SocketUse, Supervisor};
+use culvert_tunnel::{FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
+use socket2::Protocol;
+use tokio::net::TcpListener;
+use tokio_util::task::TaskTracker;
+
+use super::Proxy;
+use crate::agents::admissions::Admissions;
+use crate::agents::enroll;
+use crate::agents::enroll::Enroll;
+use crate::agents::port::{Agents, Parts};
+use crate::agents::proxy_list::ProxyList;
+use crate::cluster::ServiceAccounts;
+use crate::peers::Peers;
+use crate::sockets::listen::{self, Accepting};
+use crate::sockets::proxy_protocol::Balancers;
+use crate::sockets::strangers::Strangers;
+use crate::streams::limits::MAX_STREAMS_PER_AGENT;
+
+impl Proxy {
+    pub(super) fn bind_agents(&self) -> Result<TcpListener> {
+        let listen = &self.args.listen;
+        let protocol = if listen.mptcp && culvert_tunnel::has_mptcp() {
+            Protocol::MPTCP
+        } else {
+            Protocol::TCP
+        };
+        let agents = listen::bind_protocol(
+            &self.listeners,
+            listen.agent_listen,
+            SocketUse::Agents,
+            protocol,
+        )?;
+        if let Some(name) = &listen.tunnel_congestion
+            && culvert_tunnel::has_congestion(name)
+        {
+            culvert_tunnel::choose_congestion(&agents, name);
+        }
+        Ok(agents)
+    }
+
+    pub(super) fn spawn_agents(
+        &self,
+        supervisor: &mut Supervisor,
+        listener: TcpListener,
+        peers: Option<Arc<Peers>>,
+    ) {
+        let drain = supervisor.drain();
+        let admissions = Admissions::default();
+        supervisor.spawn(
+            "tunnels' certificates",
+            admissions
+                .clone()
+                .keep_looking(self.trust.clone(), drain.clone()),
+        );
+        let proxies = ProxyList::new(
+            self.own_info(),
+            self.registry.clone(),
+            self.departure.agents(),
+        );
+        supervisor.spawn(
+            "list of proxies",
+            proxies.clone().keep_looking(drain.clone()),
+        );
+        let agents = Agents::new(Parts {
+            admissions,
+            trust: self.trust.clone(),
+            registry: self.registry.clone(),
+            enroll: self.enroll_service(peers),
+            tunnel: ProxyTunnel {
+                far_end: FarEnd::Agent,
+                stream_window: self.args.stream_window,
+                max_streams: MAX_STREAMS_PER_AGENT,
+                streams_in_life: STREAMS_IN_LIFE,
+                budget: self.budget.clone(),
+            },
+            metrics: self.metrics.clone(),
+            strangers: Strangers::new(self.args.listen.max_handshakes),
+            balancers: Balancers::new(&self.args.listen.proxy_protocol),
+            instance: self.instance.clone(),
+            proxies,
+            drain: drain.clone(),
+            streams: self.streams.clone(),
+            clients: self.clients.clone(),
+        });
+        let accepting = Accepting::agents(drain, self.departure.agents());
+        // Not for the tunnels' tasks to hold, which end with them.
+        let workers = self.workers.clone();
+        let serve_one = move |agent, connections: &TaskTracker| {
+            agents.serve(&workers.next(), agent, connections)
+        };
+        supervisor.spawn(
+            "agent port",
+            listen::serve(listener, "agents", accepting, serve_one),
+        );
+    }
+
+    pub(super) fn enroll_service(&self, peers: Option<Arc<Peers>>) -> EnrollServer<Enroll> {
+        let accounts = self.cluster.as_ref();
+        let accounts = accounts.map(|joined| ServiceAccounts::new(joined.cluster.clone()));
+        enroll::service(
+            self.trust.clone(),
+            self.tokens.clone(),
+            accounts,
+            self.metrics.clone(),
+            peers,
+        )
+    }
+}

@@ -1,0 +1,122 @@
+//! What operators see and ask for: the admin server, the control socket and the directory socket.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Result;
+use culvert_daemon::{Admin, AdminListen, Idle, Logs, Readiness, Supervisor};
+use prometheus_client::registry::Registry as MetricsRegistry;
+
+use super::Proxy;
+use crate::directory::service;
+use crate::operators::control::{self, Control};
+use crate::operators::debug;
+use crate::operators::explain::Explainer;
+use crate::operators::scraped::Scraped;
+use crate::peers::{Peers, PrimaryClient};
+use crate::sockets::local_socket::LocalSocket;
+
+pub(super) struct OperatorSockets {
+    pub(super) control: LocalSocket,
+    pub(super) directory: LocalSocket,
+}
+
+impl Proxy {
+    pub(super) fn spawn_idle(&self, supervisor: &mut Supervisor) -> Idle<u64> {
+        let idle = Idle::default();
+        let streams = self.streams.clone();
+        let looking = idle.clone().keep_looking(move || streams.counts());
+        supervisor.spawn_observer("idle streams", looking);
+        idle
+    }
+
+    pub(super) fn admin(
+        &self,
+        supervisor: &Supervisor,
+        readiness: &Readiness,
+        logs: Logs,
+        socket: PathBuf,
+        idle: Idle<u64>,
+    ) -> Result<Admin> {
+        let mut metrics = MetricsRegistry::default();
+        let scraped = Scraped {
+            directory: self.directory.clone(),
+            registry: self.registry.clone(),
+            budget: self.budget.clone(),
+        };
+        self.metrics.register(&mut metrics, scraped);
+        self.workers
+            .register(metrics.sub_registry_with_prefix("culvert_proxy"));
+        let claims = debug::Claims {
+            edge_ranges: self.args.directory.edge_range.clone(),
+            annotations: self.args.kubernetes.trust_node_annotations,
+        };
+        let debug = debug::routes(
+            claims,
+            self.directory.clone(),
+            self.registry.clone(),
+            self.streams.clone(),
+            idle,
+        )
+        .merge(debug::tasks(
+            self.workers.runtimes(),
+            supervisor.running(),
+            self.registry.clone(),
+            self.streams.clone(),
+        ));
+        let listen = AdminListen {
+            program: "culvert-proxy",
+            address: self.args.listen.admin_listen,
+            metrics: self.args.listen.metrics_listen,
+            socket,
+        };
+        Admin::bind(
+            &listen,
+            &self.listeners,
+            readiness.clone(),
+            metrics,
+            logs,
+            debug,
+        )
+    }
+
+    pub(super) fn control(&self, primary: Option<PrimaryClient>) -> Control {
+        Control {
+            directory: self.directory.clone(),
+            editor: self.editor.clone(),
+            trust: self.trust.clone(),
+            tokens: self.tokens.clone(),
+            registry: self.registry.clone(),
+            own: self.own_info(),
+            advertised: self.advertised.clone(),
+            explainer: Explainer::new(
+                self.directory.clone(),
+                self.registry.clone(),
+                self.router.clone(),
+            )
+            .with_direct(self.direct()),
+            primary,
+        }
+    }
+
+    pub(super) fn spawn_operators(
+        &self,
+        supervisor: &mut Supervisor,
+        sockets: OperatorSockets,
+        peers: Option<&Arc<Peers>>,
+    ) {
+        let control = self.control(Self::primary_client(peers));
+        supervisor.spawn(
+            "control socket",
+            control::serve(sockets.control, control, supervisor.drain()),
+        );
+        supervisor.spawn(
+            "directory socket",
+            service::serve(
+                sockets.directory,
+                self.directory.clone(),
+                supervisor.drain(),
+            ),
+        );
+    }
+}
