@@ -481,3 +481,19 @@ async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
     }
     refused
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size_of_future<A, B, C, F: Future>(_: impl Fn(A, B, C) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    /// Thousands of idle tunnels end at a proxy, and each keeps its task.
+    #[test]
+    fn the_task_of_a_tunnel_is_small() {
+        let size = size_of_future(Agents::serve_detached);
+        assert!((1024..=4352).contains(&size), "{size} bytes");
+    }
+}
