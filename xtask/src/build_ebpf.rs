@@ -116,11 +116,7 @@ pub fn run() -> Result<()> {
 }
 
 fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
-    let folder = linker.parent().context("the linker's path has no folder")?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(
-        std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path)),
-    )?;
+    let path = workspace::path_with_folder_of(linker)?;
     let mut command = toolchain.build();
     command
         .args([

@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
             &out,
         )?);
     }
-    checksums::write(&files, args.sign.as_deref(), &out)?;
+    checksums::write(&files, &build.package_version(), args.sign.as_deref(), &out)?;
     for file in &files {
         progress::say(&format!("    {}", shown(file)?));
     }

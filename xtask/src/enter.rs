@@ -1,11 +1,11 @@
 //! `cargo xtask enter HOST COMMAND...`: runs a command as a process of one of the held demo's
-//! hosts.
+//! hosts. Culvert's commands find the demo's programs.
 
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use culvert_lab::host::Host;
-use culvert_lab::{LabName, site};
+use culvert_lab::{LabName, site, workspace};
 
 /// Run a command as a process of a host of the held demo.
 #[derive(clap::Args)]
@@ -24,9 +24,16 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let host = Host::from_name(&args.host)
         .with_context(|| format!("no host {:?}: cloud, edge-1, edge-2 or edge-3", args.host))?;
-    let status = site::enter(&LabName::demo(), host, &args.command[0])
-        .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?
+    let lab = LabName::demo();
+    let mut command = site::enter(&lab, host, &args.command[0])
+        .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?;
+    let files = lab.folder().join(host.name());
+    let programs = workspace::binary("culvert-proxy");
+    let status = command
         .args(&args.command[1..])
+        .env("PATH", workspace::path_with_folder_of(&programs)?)
+        .env("CULVERT_CONTROL_SOCKET", files.join("control.sock"))
+        .env("CULVERT_STATE_DIR", files.join("redirector"))
         .status()?;
     Ok(ExitCode::from(
         status

@@ -1,6 +1,7 @@
 //! `cargo xtask image`: makes container images of the programs as OCI archives, without a
-//! container engine. The archives depend only on the programs. These contain no times or paths of
-//! the machine, but another source folder changes them.
+//! container engine. The archives depend on the programs, on the licences of their crates, and on
+//! `nft` and the licences of Debian's packages on this machine. They contain no times or paths of the
+//! machine, but another source folder changes the programs.
 //!
 //! Each image has one static program for each processor, and the licences of its parts. The
 //! redirector's also has `nft` with the libraries that it loads.
@@ -9,6 +10,7 @@ mod archive;
 mod nft;
 mod programs;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
@@ -118,13 +120,18 @@ fn platform(program: &Program, contents: Contents) -> Result<Platform> {
         0o644,
         licences::of_crates(program.name, program.processor)?.into(),
     );
-    if matches!(contents, Contents::WithNft) {
-        for (path, bytes) in nft::with_libraries(program.processor)? {
-            layer.file(&path, 0o755, bytes);
+    let licences = match contents {
+        Contents::WithNft => {
+            for (path, bytes) in nft::with_libraries(program.processor)? {
+                layer.file(&path, 0o755, bytes);
+            }
+            nft::licences(program.processor)?
         }
-        for (path, bytes) in nft::licences(program.processor)? {
-            layer.file(&path, 0o644, bytes);
-        }
+        Contents::Program if program.has_glibc => nft::licences_of_glibc(program.processor)?,
+        Contents::Program => BTreeMap::new(),
+    };
+    for (path, bytes) in licences {
+        layer.file(&path, 0o644, bytes);
     }
     Ok(Platform {
         processor: program.processor,

@@ -1,5 +1,6 @@
 //! Paths in the work tree, and calls of cargo and other programs.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -120,6 +121,17 @@ pub fn remapped(flag: &str) -> Result<String> {
     Ok(prefixes
         .map(|(path, name)| format!("{flag}={}={name}", path.display()))
         .join(" "))
+}
+
+/// `PATH` with the folder of a program before all others.
+///
+/// # Errors
+/// The program is in no folder, or its folder has a colon in its name.
+pub fn path_with_folder_of(program: &Path) -> Result<OsString> {
+    let folder = program.parent().context("a program is in a folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
+    Ok(std::env::join_paths(folders)?)
 }
 
 /// The full path of a program in `PATH` or in root's usual folders.

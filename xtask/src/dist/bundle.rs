@@ -47,7 +47,7 @@ pub(super) fn write(
             &std::fs::read(&path)?,
         )?);
     }
-    checksums::write(&files, key, &top)?;
+    checksums::write(&files, &build.package_version(), key, &top)?;
     let path = out.join(format!("{name}.tar"));
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--numeric-owner"])

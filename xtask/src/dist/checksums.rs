@@ -1,6 +1,8 @@
 //! `SHA256SUMS`, and its signature by an SSH key.
 
-use std::path::{Component, Path, PathBuf};
+use std::ffi::OsStr;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -12,13 +14,18 @@ const SUMS: &str = "SHA256SUMS";
 const NAMESPACE: &str = "culvert";
 
 /// Writes `SHA256SUMS`, as `sha256sum --check` reads it, and with a key `SHA256SUMS.sig`. Of the files
-/// that the `SHA256SUMS` before names, only the given ones stay: two versions in one folder would
-/// both match the patterns of those who install.
-pub(super) fn write(files: &[PathBuf], key: Option<&Path>, folder: &Path) -> Result<()> {
+/// that the `SHA256SUMS` before names, those are removed that are another version of a given file:
+/// both would match the patterns of those who install.
+pub(super) fn write(
+    files: &[PathBuf],
+    version: &str,
+    key: Option<&Path>,
+    folder: &Path,
+) -> Result<()> {
     let sums = files.iter().map(|file| line(file, folder));
     let sums: String = sums.collect::<Result<_>>()?;
     let path = folder.join(SUMS);
-    remove_earlier(files, folder)?;
+    remove_other_versions(files, version, folder)?;
     std::fs::write(&path, sums).with_context(|| format!("write {}", path.display()))?;
     let signature = folder.join(format!("{SUMS}.sig"));
     // ssh-keygen does not replace one, and an old one would be wrong.
@@ -34,20 +41,35 @@ pub(super) fn write(files: &[PathBuf], key: Option<&Path>, folder: &Path) -> Res
     Ok(())
 }
 
-fn remove_earlier(files: &[PathBuf], folder: &Path) -> Result<()> {
-    let earlier = std::fs::read_to_string(folder.join(SUMS)).unwrap_or_default();
+fn remove_other_versions(files: &[PathBuf], version: &str, folder: &Path) -> Result<()> {
+    let sums = folder.join(SUMS);
+    let earlier = match std::fs::read_to_string(&sums) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        read => read.with_context(|| format!("read {}", sums.display()))?,
+    };
     let names = earlier.lines().filter_map(|line| line.split_once("  "));
     for (_, name) in names {
+        let is_other = |file: &PathBuf| {
+            let given = file.file_name().and_then(OsStr::to_str);
+            given.is_some_and(|given| is_other_version(name, given, version))
+        };
         let file = folder.join(name);
-        // A sum is written for files of this folder and below.
-        let is_inside = Path::new(name)
-            .components()
-            .all(|part| matches!(part, Component::Normal(_)));
-        if is_inside && file.is_file() && !files.contains(&file) {
+        if files.iter().any(is_other) && file.is_file() {
             std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
     }
     Ok(())
+}
+
+/// Whether a file's name is that of `given` with something else in place of `version`.
+fn is_other_version(name: &str, given: &str, version: &str) -> bool {
+    let between = given.split_once(version).and_then(|(begin, end)| {
+        let rest = name.strip_prefix(begin)?;
+        rest.strip_suffix(end)
+    });
+    between.is_some_and(|other| {
+        other != version && other.starts_with(|c: char| c.is_ascii_digit()) && !other.contains('/')
+    })
 }
 
 fn line(file: &Path, folder: &Path) -> Result<String> {
@@ -73,7 +95,13 @@ mod tests {
         workspace::output(keygen.arg(path("key"))).expect("make a key");
         let public = std::fs::read_to_string(path("key.pub")).expect("read");
         std::fs::write(path("signers"), format!("release {public}")).expect("write");
-        write(&[path("package.deb")], Some(&path("key")), folder.path()).expect("sign");
+        write(
+            &[path("package.deb")],
+            "1",
+            Some(&path("key")),
+            folder.path(),
+        )
+        .expect("sign");
         folder
     }
 
@@ -92,16 +120,30 @@ mod tests {
     }
 
     #[test]
-    fn files_of_the_call_before_are_removed_and_no_others() {
+    fn other_versions_of_the_files_are_removed_and_nothing_else() {
         let folder = tempfile::tempdir().expect("a folder");
-        let [earlier, kept, others] = ["a_1.deb", "a_2.deb", "others"].map(|name| {
+        let [earlier, now, other_package, foreign] = [
+            "culvert-hub_0.9_amd64.deb",
+            "culvert-hub_1.0_amd64.deb",
+            "culvert-hub_0.9_arm64.deb",
+            "debian-12.iso",
+        ]
+        .map(|name| {
             let path = folder.path().join(name);
             std::fs::write(&path, name).expect("write");
             path
         });
-        write(&[earlier.clone(), kept.clone()], None, folder.path()).expect("sums");
-        write(std::slice::from_ref(&kept), None, folder.path()).expect("sums");
-        assert!(!earlier.exists() && kept.exists() && others.exists());
+        let all = [
+            earlier.clone(),
+            now.clone(),
+            other_package.clone(),
+            foreign.clone(),
+        ];
+        write(&all, "1.0", None, folder.path()).expect("sums");
+        assert!(earlier.exists(), "no sums named it before");
+        write(std::slice::from_ref(&now), "1.0", None, folder.path()).expect("sums");
+        assert!(!earlier.exists());
+        assert!(now.exists() && other_package.exists() && foreign.exists());
     }
 
     #[test]

@@ -78,7 +78,7 @@ fn cargo(build: &Build, processor: Processor, packages: &[&Package]) -> Result<C
     command
         .args(["zigbuild", "--locked", "--release", "--bins", "--target"])
         .arg(format!("{}.{major}.{minor}", processor.target()))
-        .env("PATH", with_folder_of(&zigbuild)?)
+        .env("PATH", workspace::path_with_folder_of(&zigbuild)?)
         .env("CARGO_ZIGBUILD_PYTHON_PATH", python)
         .env("CULVERT_BUILD", build.program_version())
         .env("SOURCE_DATE_EPOCH", &build.epoch);
@@ -86,13 +86,6 @@ fn cargo(build: &Build, processor: Processor, packages: &[&Package]) -> Result<C
         command.args(["--package", package.name]);
     }
     Ok(command)
-}
-
-fn with_folder_of(program: &Path) -> Result<std::ffi::OsString> {
-    let folder = program.parent().context("a program is in a folder")?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_path_buf()).chain(std::env::split_paths(&path));
-    Ok(std::env::join_paths(folders)?)
 }
 
 /// Fails unless a program of any processor starts with the oldest glibc, and names its version.

@@ -52,14 +52,23 @@ pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Ve
 /// Where Debian has the licences that the texts of its packages refer to.
 const COMMON: &str = "/usr/share/common-licenses/";
 
-/// The texts of their licences, as Debian's packages have them, and those that these refer to.
-/// Other distributions have no such files. Content by path, relative to the root.
+/// The texts of the licences of `nft` and its libraries, as Debian's packages have them, and those
+/// that these refer to. Other distributions have no such files. Content by path, relative to the
+/// root.
 pub(super) fn licences(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
+    licences_of(&PACKAGES, processor)
+}
+
+/// The same of glibc, which static programs contain.
+pub(super) fn licences_of_glibc(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
+    licences_of(&["libc6"], processor)
+}
+
+fn licences_of(packages: &[&str], processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
     let root = root(processor)?;
-    let texts =
-        PACKAGES.map(|package| PathBuf::from(format!("/usr/share/doc/{package}/copyright")));
+    let text = |package: &&str| PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
     let is_there = |path: &PathBuf| below(&root, path).is_file();
-    let there = texts.into_iter().filter(is_there);
+    let there = packages.iter().map(text).filter(is_there);
     let texts = there.map(|path| read(&root, path));
     let mut texts = texts.collect::<Result<BTreeMap<_, _>>>()?;
     let named = texts.values().flat_map(|text| common(text));
@@ -125,6 +134,24 @@ mod tests {
             b"in `/usr/share/common-licenses/GPL-2'.\nSee /usr/share/common-licenses/LGPL-3.\n";
         let names = ["GPL-2", "LGPL-3"].map(|name| Path::new(COMMON).join(name));
         assert_eq!(common(text), BTreeSet::from(names));
+    }
+
+    #[test]
+    fn glibc_has_its_licence_and_the_text_that_this_refers_to() {
+        let here = Processor::here().expect("a known processor");
+        if !crate::setup::apt::is_there() {
+            return;
+        }
+        let texts = licences_of_glibc(here).expect("texts");
+        let names: Vec<_> = texts.keys().map(String::as_str).collect();
+        assert!(
+            names.contains(&"usr/share/doc/libc6/copyright"),
+            "{names:?}"
+        );
+        assert!(
+            names.iter().any(|name| name.ends_with("/LGPL-2.1")),
+            "{names:?}"
+        );
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) processor: Processor,
     pub(super) path: PathBuf,
+    pub(super) has_glibc: bool,
 }
 
 /// What its image has.
@@ -90,7 +91,14 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
         .join(if profile == "dev" { "debug" } else { profile });
     PROGRAMS
         .into_iter()
-        .map(|(name, _)| checked(&built, name, processor))
+        .map(|(name, _)| {
+            Ok(Program {
+                name,
+                processor,
+                path: checked(&built, name)?,
+                has_glibc: target.ends_with("-gnu"),
+            })
+        })
         .collect()
 }
 
@@ -112,7 +120,8 @@ fn cross_compiler(processor: Processor) -> Result<PathBuf> {
     workspace::find_program(&program).with_context(|| format!("no {program} in PATH"))
 }
 
-fn checked(built: &Path, name: &'static str, processor: Processor) -> Result<Program> {
+/// The path of a program that loads no library.
+fn checked(built: &Path, name: &str) -> Result<PathBuf> {
     let path = built.join(name);
     let libraries = processor::libraries(&path)?;
     ensure!(
@@ -120,11 +129,7 @@ fn checked(built: &Path, name: &'static str, processor: Processor) -> Result<Pro
         "{} loads {libraries:?}",
         path.display()
     );
-    Ok(Program {
-        name,
-        processor,
-        path,
-    })
+    Ok(path)
 }
 
 /// For this machine musl, if compiler and linker support it. Otherwise glibc, whose `getaddrinfo` has

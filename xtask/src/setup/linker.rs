@@ -17,15 +17,13 @@ pub(super) fn install() -> Result<()> {
     if build_ebpf::linker().is_some() {
         return Ok(());
     }
+    let llvm_config = Path::new(LLVM).join("bin/llvm-config");
     ensure!(
-        Path::new(LLVM).join("bin/llvm-config").is_file(),
+        llvm_config.is_file(),
         "bpf-linker needs {LLVM} (package llvm-22-dev), or install one that fits your compiler: \
          `cargo install bpf-linker --version {VERSION}`"
     );
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let path = std::env::join_paths(
-        std::iter::once(Path::new(LLVM).join("bin")).chain(std::env::split_paths(&path)),
-    )?;
+    let path = workspace::path_with_folder_of(&llvm_config)?;
     let mut command = Command::new("cargo");
     workspace::without_outer_cargo(&mut command)
         .args([
