@@ -9,11 +9,15 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
 
-use crate::world::{self, ECHO, SMALL, SMALL_SOURCE, World};
+use crate::connect;
+use crate::proxies::{self, SECOND, THIRD, THREE, peer_flags};
+use crate::world::{self, ECHO, GREET, SMALL, SMALL_SOURCE, World};
 use culvert_lab::pki::{Authority, Use, text};
 
 /// The name in the proxy's ready certificate.
 const SERVER_NAME: &str = "tunnel.example.org";
+/// Agents renew their certificates after 20 to 27 s.
+const SHORT_LIFETIME: [&str; 2] = ["--certificate-lifetime", "40s"];
 
 #[test]
 fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_own() {
@@ -82,15 +86,10 @@ fn an_authority_is_changed_in_three_steps_and_its_node_is_reached_meanwhile() {
         let files = Authority::at(world.lab.site(Host::Cloud).file("authority"));
         let new = Authority::at(world.lab.site(Host::Cloud).file("new")).make()?;
         let (old, next) = (files.pem()?, new.pem()?);
-        let trusts = |authorities: &str| {
-            let ca = std::fs::read_to_string(world.lab.site(Host::Edge1).file("agent/ca.pem"))?;
-            ensure!(ca == authorities, "the agent trusts {ca}");
-            Ok(())
-        };
 
         let both = format!("{old}{next}");
         std::fs::write(files.certificate(), &both)?;
-        renewed(world, "the agent trusts both", || trusts(&both))?;
+        renewed(world, "the agent trusts both", || trusts(world, &both))?;
         std::fs::write(files.certificate(), format!("{next}{old}"))?;
         std::fs::copy(new.key(), files.key())?;
         renewed(world, "the new authority has signed", || {
@@ -101,7 +100,7 @@ fn an_authority_is_changed_in_three_steps_and_its_node_is_reached_meanwhile() {
         })?;
         std::fs::write(files.certificate(), &next)?;
         renewed(world, "the agent trusts the new one alone", || {
-            trusts(&next)
+            trusts(world, &next)
         })?;
 
         world.culvert.proxy.kill()?;
@@ -110,12 +109,59 @@ fn an_authority_is_changed_in_three_steps_and_its_node_is_reached_meanwhile() {
     });
 }
 
+#[test]
+fn while_the_authority_of_three_proxies_is_changed_each_reaches_the_node_even_one_that_starts() {
+    let three = |lab: &Lab| {
+        let mut options = proxies::prepare_three(lab, &[Host::Edge1])?;
+        options.proxy.extend(SHORT_LIFETIME.map(str::to_owned));
+        Ok(options)
+    };
+    world::prepared(&[Host::Edge1], three, |world| {
+        let cloud = world.lab.site(Host::Cloud);
+        let files = Authority::at(cloud.file("operator"));
+        let new = Authority::at(cloud.file("new")).make()?;
+        let _second = proxies::start(world, SECOND, &peer_flags())?;
+        let (old, next) = (files.pem()?, new.pem()?);
+        for (certificates, key) in [
+            (format!("{old}{next}"), None),
+            (format!("{next}{old}"), Some(new.key())),
+            (next.clone(), None),
+        ] {
+            std::fs::write(files.certificate(), &certificates)?;
+            if let Some(key) = key {
+                std::fs::copy(key, files.key())?;
+            }
+            renewed(world, "the agent trusts what the proxies trust", || {
+                trusts(world, &certificates)
+            })?;
+            let _third = proxies::start(world, THIRD, &peer_flags())?;
+            for number in THREE {
+                let socket = proxies::connect_socket(world, number);
+                let what = format!("proxy {number} reaches the node");
+                wait::until(&what, Duration::from_secs(30), || {
+                    connect::check_greeting(&socket, &format!("edge-1:{GREET}"))
+                })?;
+            }
+        }
+        Ok(())
+    });
+}
+
+/// Checks the authorities that the agent has on disk.
+fn trusts(world: &World<'_>, authorities: &str) -> Result<()> {
+    let ca = std::fs::read_to_string(world.lab.site(Host::Edge1).file("agent/ca.pem"))?;
+    ensure!(ca == authorities, "the agent trusts {ca}");
+    Ok(())
+}
+
 /// The files of an authority of the operator's own, which are changed later.
 fn with_authority_files(lab: &Lab) -> Result<Options> {
     let files = Authority::at(lab.site(Host::Cloud).file("authority")).make()?;
-    let lifetime = ["--certificate-lifetime", "40s"].map(str::to_owned);
     Ok(world::proxy_options(
-        files.proxy_flags().into_iter().chain(lifetime),
+        files
+            .proxy_flags()
+            .into_iter()
+            .chain(SHORT_LIFETIME.map(str::to_owned)),
     ))
 }
 

@@ -1,6 +1,7 @@
 //! docs/five-machines.md as it stands: its commands, and its configuration of Prometheus.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -36,6 +37,7 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
             proxy.check()?;
             user.get(PROXY_ADMIN, "/readyz").map(drop)
         })?;
+        user.check_sockets()?;
         let mut running = Vec::new();
         for (name, host) in MACHINES {
             let create = token.replace("machine-1", name);
@@ -125,6 +127,20 @@ impl<'lab> User<'lab> {
         self.lab.site(Host::Cloud).http_get(port, path)
     }
 
+    /// Fails if a Unix socket of the cloud is where a real user may not write: this one is still root.
+    fn check_sockets(&self) -> Result<()> {
+        let sockets = self.run("cat /proc/net/unix")?;
+        let paths = sockets
+            .lines()
+            .filter_map(|line| Some(&line[line.find('/')?..]));
+        let paths: Vec<_> = paths.collect();
+        ensure!(!paths.is_empty(), "no sockets: {sockets}");
+        for path in paths {
+            ensure!(Path::new(path).starts_with(&self.home), "{path}");
+        }
+        Ok(())
+    }
+
     fn shell(&self, script: &str) -> Result<Command> {
         let mut command = self.lab.site(Host::Cloud).command("setpriv");
         command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
@@ -158,11 +174,7 @@ fn machine(lab: &Lab, host: Host, join: &str) -> Result<[Process; 2]> {
     Ok([agent, exporter])
 }
 
-/// The programs before all others.
-fn path() -> Result<std::ffi::OsString> {
-    let programs = workspace::binary("culvert-proxy");
-    let programs = programs.parent().context("a folder")?.to_owned();
-    let others = std::env::var_os("PATH").unwrap_or_default();
-    let all = std::iter::once(programs).chain(std::env::split_paths(&others));
-    Ok(std::env::join_paths(all)?)
+/// `PATH` with the programs before all others.
+fn path() -> Result<OsString> {
+    workspace::path_with_folder_of(&workspace::binary("culvert-proxy"))
 }

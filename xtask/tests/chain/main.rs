@@ -17,6 +17,7 @@ mod connect;
 mod connect_port;
 mod dials;
 mod directory;
+mod documented_commands;
 mod documented_metrics;
 mod documents;
 mod extra_tunnels;

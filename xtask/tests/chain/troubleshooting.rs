@@ -2,7 +2,7 @@
 //! named tools exist and report what the documents promise.
 
 use std::collections::BTreeSet;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -348,75 +348,4 @@ fn field_of_column(row: &str, column: usize) -> Option<String> {
     let cells: Vec<&str> = row.split('|').map(str::trim).collect();
     let name = cells.get(1)?.strip_prefix('`')?.strip_suffix('`')?;
     (*cells.get(column)? == "yes").then(|| name.to_owned())
-}
-
-/// Every `culvert-...` command line in the documents for operators uses only subcommands and flags
-/// that the program has.
-#[test]
-fn the_commands_that_the_documents_name_exist() -> Result<()> {
-    let mut checked = 0;
-    for name in [
-        "troubleshooting.md",
-        "logs.md",
-        "metrics.md",
-        "k3s.md",
-        "kubeadm-three-masters.md",
-        "openyurt.md",
-        "superedge.md",
-        "hub.md",
-    ] {
-        let text = page::read(name)?;
-        for line in text.lines().flat_map(|line| line.split('`')) {
-            let mut words = line
-                .trim_start_matches("# ")
-                .split_whitespace()
-                .skip_while(|word| word.contains('='));
-            let Some(program) = words.next().filter(|word| PROGRAMS.contains(word)) else {
-                continue;
-            };
-            let words: Vec<&str> = words
-                .take_while(|word| !["|", ">", "&&", ";"].contains(word))
-                .collect();
-            if let Some(problem) = unknown(program, &words)? {
-                anyhow::bail!("{name}: {line:?}: {problem}");
-            }
-            checked += 1;
-        }
-    }
-    ensure!(checked > 10, "only {checked} commands were found");
-    Ok(())
-}
-
-const PROGRAMS: [&str; 4] = [
-    "culvert-proxy",
-    "culvert-redirector",
-    "culvert-agent",
-    "culvert-hub",
-];
-
-/// The part of a command line that the program does not have.
-fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
-    let is_subcommand = |word: &&&str| word.bytes().all(|byte| byte.is_ascii_lowercase());
-    let path: Vec<&str> = words
-        .iter()
-        .take_while(is_subcommand)
-        .copied()
-        .take(2)
-        .collect();
-    // A second word may be an argument: in `explain edge`, only `explain` is a subcommand.
-    for length in (0..=path.len()).rev() {
-        let mut command = Command::new(workspace::binary(program));
-        let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {
-            continue;
-        };
-        if length == 0 && !path.is_empty() {
-            return Ok(Some(format!("no subcommand {:?}", path[0])));
-        }
-        let flag = words
-            .iter()
-            .filter(|word| word.starts_with("--"))
-            .find(|flag| !help.contains(**flag));
-        return Ok(flag.map(|flag| format!("no flag {flag}")));
-    }
-    Ok(Some("no such program".to_owned()))
 }

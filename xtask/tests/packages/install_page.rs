@@ -107,6 +107,13 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
     }
     wait::until("the cloud reaches the edge again", SOON, use_it)?;
 
+    let steering = cloud.run(IN_KERNEL)?;
+    for part in ["table ", "/sys/fs/bpf/culvert", "198.18."] {
+        ensure!(
+            steering.contains(part),
+            "no {part:?} while the redirector runs: {steering}"
+        );
+    }
     cloud.run("apt remove culvert-redirector")?;
     let left = cloud.run(IN_KERNEL)?;
     ensure!(left.is_empty(), "the removed redirector left {left}");

@@ -1,0 +1,124 @@
+//! Tests that the commands of Culvert's programs in the documents exist.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::workspace;
+
+use crate::world::XTASK;
+
+const PROGRAMS: [&str; 4] = [
+    "culvert-proxy",
+    "culvert-redirector",
+    "culvert-agent",
+    "culvert-hub",
+];
+
+#[test]
+fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<()> {
+    let mut checked = 0;
+    for page in pages()? {
+        let text = std::fs::read_to_string(&page)?;
+        for line in code(&text) {
+            let Some((program, words)) = command(line) else {
+                continue;
+            };
+            if let Some(problem) = unknown(program, &words)? {
+                bail!("{}: {line:?}: {problem}", page.display());
+            }
+            checked += 1;
+        }
+    }
+    ensure!(checked > 100, "only {checked} commands were found");
+    Ok(())
+}
+
+/// All documents of the project's root, of `docs/` and of `deploy/`.
+fn pages() -> Result<Vec<PathBuf>> {
+    let root = workspace::root();
+    let mut pages = Vec::new();
+    for folder in [root.clone(), root.join("docs"), root.join("deploy")] {
+        for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
+            let path = entry?.path();
+            // It says what earlier versions had.
+            let is_history = path.ends_with("CHANGELOG.md");
+            if path.extension().is_some_and(|end| end == "md") && !is_history {
+                pages.push(path);
+            }
+        }
+    }
+    Ok(pages)
+}
+
+/// The lines of a page's blocks of code, and the code within its other lines.
+fn code(page: &str) -> Vec<&str> {
+    let blocks = page.split("```").zip([false, true].into_iter().cycle());
+    blocks
+        .flat_map(|(text, is_code)| -> Vec<&str> {
+            if is_code {
+                text.lines().collect()
+            } else {
+                text.split('`').skip(1).step_by(2).collect()
+            }
+        })
+        .collect()
+}
+
+/// The program of Culvert that a line of code runs, and its arguments.
+fn command(line: &str) -> Option<(&str, Vec<&str>)> {
+    let words: Vec<&str> = line
+        .trim_start_matches("# ")
+        .split_whitespace()
+        .skip_while(|word| word.contains('='))
+        .take_while(|word| !["|", ">", "&&", ";", "#"].contains(word))
+        .collect();
+    let (program, arguments) = match words.as_slice() {
+        ["cargo", "xtask", arguments @ ..] => (XTASK, arguments),
+        [program, arguments @ ..] if PROGRAMS.contains(program) => (*program, arguments),
+        // As in `kubectl exec POD -- culvert-proxy status`.
+        _ => {
+            let start = words.iter().position(|word| *word == "--")?;
+            let (program, arguments) = words[start + 1..].split_first()?;
+            (*program, arguments)
+        }
+    };
+    (program == XTASK || PROGRAMS.contains(&program)).then(|| (program, arguments.to_vec()))
+}
+
+/// The part of a command line that the program does not have.
+fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
+    let binary = if program == XTASK {
+        PathBuf::from(XTASK)
+    } else {
+        workspace::binary(program)
+    };
+    let is_subcommand = |word: &&&str| {
+        word.bytes()
+            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+            && !word.starts_with('-')
+    };
+    let path: Vec<&str> = words
+        .iter()
+        .take_while(is_subcommand)
+        .copied()
+        .take(2)
+        .collect();
+    // A second word may be an argument: in `explain edge`, only `explain` is a subcommand.
+    for length in (0..=path.len()).rev() {
+        let mut command = Command::new(&binary);
+        let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {
+            continue;
+        };
+        if length == 0 && !path.is_empty() {
+            return Ok(Some(format!("no subcommand {:?}", path[0])));
+        }
+        let flag = words
+            .iter()
+            .take_while(|word| **word != "--")
+            .filter(|word| word.starts_with("--"))
+            .find(|flag| !help.contains(**flag));
+        return Ok(flag.map(|flag| format!("no flag {flag}")));
+    }
+    Ok(Some("no such program".to_owned()))
+}
