@@ -22,7 +22,7 @@ use crate::crypto::provider;
 /// The name in every serving certificate, besides the addresses of the port.
 const SERVER_NAME: &str = "culvert-hub";
 /// The addresses of the kubelet port.
-pub(crate) const NODE_PORT: [IpAddr; 2] = [
+pub(crate) const KUBELET_PORT: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
@@ -227,7 +227,7 @@ mod tests {
         let pods_6: IpAddr = "fd00:c7:74::40".parse().unwrap();
         assert!(is_pod_address(pods) && is_pod_address(pods_6));
         assert!(!is_pod_address("10.0.0.1".parse().unwrap()));
-        let addresses = [NODE_PORT[0], NODE_PORT[1], pods, pods_6];
+        let addresses = [KUBELET_PORT[0], KUBELET_PORT[1], pods, pods_6];
         let serving = authority.serving(&addresses).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();

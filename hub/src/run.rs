@@ -11,7 +11,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::answers::copy::Copies;
-use crate::authority::{LocalAuthority, NODE_PORT};
+use crate::authority::{KUBELET_PORT, LocalAuthority};
 use crate::config::Config;
 use crate::events::send_events;
 use crate::filters::Filters;
@@ -112,7 +112,7 @@ impl Parts {
         }
         let upstream = Arc::new(Upstream::new(config, cloud.clone())?);
         let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
-        let serving = authority.serving(&NODE_PORT)?;
+        let serving = authority.serving(&KUBELET_PORT)?;
         let port = Port::bind_for_node(config.listen, serving, certificates).await?;
         let pod_ports = bind_for_pods(config, &authority)?;
         let pod_addresses = pod_ports.iter().map(Port::local_addr);
