@@ -6,7 +6,7 @@ use super::rules::{Meaning, Report};
 
 /// Flags of kube-apiserver with the egress selector.
 const EGRESS_STEPS: [&str; 3] = [
-    "copy deploy/components/egress-selector/egress-selector-configuration.yaml to each control plane; give kube-apiserver --egress-selector-config-file with it, and the folder /run/culvert of the host",
+    "copy deploy/components/egress-selector/egress-selector-configuration.yaml to each control plane; mount it and the folder /run/culvert of the host into the pod of kube-apiserver; give kube-apiserver --egress-selector-config-file with it",
     "kube-apiserver: --kubelet-preferred-address-types=Hostname,InternalIP, and a resolver that knows the names (docs/dns.md)",
     "replace the ranges of --direct in deploy/components/egress-selector with those of your Services and pods",
 ];
