@@ -113,7 +113,7 @@ impl Parts {
         let upstream = Arc::new(Upstream::new(config, cloud.clone())?);
         let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
         let serving = authority.serving(&KUBELET_PORT)?;
-        let port = Port::bind_for_node(config.listen, serving, certificates).await?;
+        let port = Port::bind_for_kubelet(config.listen, serving, certificates).await?;
         let pod_ports = bind_for_pods(config, &authority)?;
         let pod_addresses = pod_ports.iter().map(Port::local_addr);
         let metrics = Arc::new(Metrics::register(registry));

@@ -1,5 +1,5 @@
 //! `cargo xtask enter HOST COMMAND...`: runs a command as a process of one of the held demo's
-//! hosts. Culvert's commands find the demo's programs.
+//! hosts. In the cloud, the commands of proxy and redirector find the demo's programs.
 
 use std::process::ExitCode;
 
@@ -29,12 +29,15 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .context("the demo is not up: start `cargo xtask demo --hold` in another terminal")?;
     let files = lab.folder().join(host.name());
     let programs = workspace::binary("culvert-proxy");
-    let status = command
+    command
         .args(&args.command[1..])
-        .env("PATH", workspace::path_with_folder_of(&programs)?)
-        .env("CULVERT_CONTROL_SOCKET", files.join("control.sock"))
-        .env("CULVERT_STATE_DIR", files.join("redirector"))
-        .status()?;
+        .env("PATH", workspace::path_with_folder_of(&programs)?);
+    if host == Host::Cloud {
+        command
+            .env("CULVERT_CONTROL_SOCKET", files.join("control.sock"))
+            .env("CULVERT_STATE_DIR", files.join("redirector"));
+    }
+    let status = command.status()?;
     Ok(ExitCode::from(
         status
             .code()

@@ -66,7 +66,7 @@ impl Port {
     ///
     /// # Errors
     /// The address is taken, or the certificate cannot be used.
-    pub(crate) async fn bind_for_node(
+    pub(crate) async fn bind_for_kubelet(
         address: SocketAddr,
         serving: Arc<CertifiedKey>,
         certificates: Arc<NodeCertificates>,

@@ -1,5 +1,6 @@
 //! Tests that the commands of Culvert's programs in the documents exist.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -20,12 +21,13 @@ fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<(
     let mut checked = 0;
     for page in pages()? {
         let text = std::fs::read_to_string(&page)?;
-        for line in code(&text) {
-            let Some((program, words)) = command(line) else {
+        let lines = code(&text);
+        for one in lines.iter().flat_map(|line| line.split(" && ")) {
+            let Some((program, words)) = command(one) else {
                 continue;
             };
             if let Some(problem) = unknown(program, &words)? {
-                bail!("{}: {line:?}: {problem}", page.display());
+                bail!("{}: {one:?}: {problem}", page.display());
             }
             checked += 1;
         }
@@ -65,13 +67,15 @@ fn code(page: &str) -> Vec<&str> {
         .collect()
 }
 
-/// The program of Culvert that a line of code runs, and its arguments.
+/// The program of Culvert that a command runs, and its arguments. Before it there may be a prompt,
+/// settings, and the begin of a subshell: `# (umask 077; A=b culvert-proxy ...)`.
 fn command(line: &str) -> Option<(&str, Vec<&str>)> {
     let words: Vec<&str> = line
-        .trim_start_matches("# ")
+        .trim_start_matches(['#', '$', ' '])
+        .trim_start_matches("(umask 077; ")
         .split_whitespace()
         .skip_while(|word| word.contains('='))
-        .take_while(|word| !["|", ">", "&&", ";", "#"].contains(word))
+        .take_while(|word| !["|", ">", ";", "#"].contains(word))
         .collect();
     let (program, arguments) = match words.as_slice() {
         ["cargo", "xtask", arguments @ ..] => (XTASK, arguments),
@@ -110,14 +114,17 @@ fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
         let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {
             continue;
         };
-        if length == 0 && !path.is_empty() {
-            return Ok(Some(format!("no subcommand {:?}", path[0])));
+        let has_subcommands = help.contains("\nCommands:\n");
+        if let Some(next) = path.get(length).filter(|_| has_subcommands) {
+            return Ok(Some(format!("no subcommand {next:?}")));
         }
-        let flag = words
-            .iter()
-            .take_while(|word| **word != "--")
+        let is_of_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
+        let known: BTreeSet<&str> = help.split(|c| !is_of_flag(c)).collect();
+        let flags = words.iter().take_while(|word| **word != "--");
+        let mut flags = flags
             .filter(|word| word.starts_with("--"))
-            .find(|flag| !help.contains(**flag));
+            .map(|flag| flag.split_once('=').map_or(*flag, |(name, _)| name));
+        let flag = flags.find(|flag| !known.contains(flag.trim_end_matches(')')));
         return Ok(flag.map(|flag| format!("no flag {flag}")));
     }
     Ok(Some("no such program".to_owned()))

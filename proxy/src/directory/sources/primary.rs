@@ -1,4 +1,4 @@
-//! What a proxy tells those that follow it, and what a follower takes.
+//! What a primary reports to its followers, and what a follower takes.
 
 use std::collections::BTreeMap;
 
