@@ -5,6 +5,7 @@ mod frp;
 mod konnectivity;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_lab::site::Site;
@@ -13,6 +14,9 @@ use crate::plan::Path;
 use crate::world::Route;
 use frp::Frp;
 use konnectivity::Konnectivity;
+
+/// For a server to start, and for its client to connect.
+const START_TIME: Duration = Duration::from_secs(60);
 
 /// The paths of the programs that are named.
 pub(crate) fn paths() -> impl Iterator<Item = Path> {

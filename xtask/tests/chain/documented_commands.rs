@@ -1,20 +1,13 @@
 //! Tests that the commands of Culvert's programs in the documents exist.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::workspace;
 
+use crate::documents::{PROGRAMS, all_flags};
 use crate::world::XTASK;
-
-const PROGRAMS: [&str; 4] = [
-    "culvert-proxy",
-    "culvert-redirector",
-    "culvert-agent",
-    "culvert-hub",
-];
 
 #[test]
 fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<()> {
@@ -26,7 +19,7 @@ fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<(
             let Some((program, words)) = command(one) else {
                 continue;
             };
-            if let Some(problem) = unknown(program, &words)? {
+            if let Some(problem) = unknown(&program, &words)? {
                 bail!("{}: {one:?}: {problem}", page.display());
             }
             checked += 1;
@@ -68,8 +61,8 @@ fn code(page: &str) -> Vec<&str> {
 }
 
 /// The program of Culvert that a command runs, and its arguments. Before it there may be a prompt,
-/// settings, and the begin of a subshell: `# (umask 077; A=b culvert-proxy ...)`.
-fn command(line: &str) -> Option<(&str, Vec<&str>)> {
+/// settings, and the opening of a subshell: `# (umask 077; A=b culvert-proxy ...)`.
+fn command(line: &str) -> Option<(PathBuf, Vec<&str>)> {
     let words: Vec<&str> = line
         .trim_start_matches(['#', '$', ' '])
         .trim_start_matches("(umask 077; ")
@@ -77,26 +70,22 @@ fn command(line: &str) -> Option<(&str, Vec<&str>)> {
         .skip_while(|word| word.contains('='))
         .take_while(|word| !["|", ">", ";", "#"].contains(word))
         .collect();
-    let (program, arguments) = match words.as_slice() {
-        ["cargo", "xtask", arguments @ ..] => (XTASK, arguments),
-        [program, arguments @ ..] if PROGRAMS.contains(program) => (*program, arguments),
+    if let ["cargo", "xtask", arguments @ ..] = words.as_slice() {
+        return Some((XTASK.into(), arguments.to_vec()));
+    }
+    let is_ours = |word: &&str| PROGRAMS.iter().any(|(program, _)| program == word);
+    let start = if is_ours(words.first()?) {
+        0
+    } else {
         // As in `kubectl exec POD -- culvert-proxy status`.
-        _ => {
-            let start = words.iter().position(|word| *word == "--")?;
-            let (program, arguments) = words[start + 1..].split_first()?;
-            (*program, arguments)
-        }
+        words.iter().position(|word| *word == "--")? + 1
     };
-    (program == XTASK || PROGRAMS.contains(&program)).then(|| (program, arguments.to_vec()))
+    let (program, arguments) = words[start..].split_first()?;
+    is_ours(program).then(|| (workspace::binary(program), arguments.to_vec()))
 }
 
 /// The part of a command line that the program does not have.
-fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
-    let binary = if program == XTASK {
-        PathBuf::from(XTASK)
-    } else {
-        workspace::binary(program)
-    };
+fn unknown(program: &Path, words: &[&str]) -> Result<Option<String>> {
     let is_subcommand = |word: &&&str| {
         word.bytes()
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
@@ -110,7 +99,7 @@ fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
         .collect();
     // A second word may be an argument: in `explain edge`, only `explain` is a subcommand.
     for length in (0..=path.len()).rev() {
-        let mut command = Command::new(&binary);
+        let mut command = Command::new(program);
         let Ok(help) = workspace::output(command.args(&path[..length]).arg("--help")) else {
             continue;
         };
@@ -118,13 +107,14 @@ fn unknown(program: &str, words: &[&str]) -> Result<Option<String>> {
         if let Some(next) = path.get(length).filter(|_| has_subcommands) {
             return Ok(Some(format!("no subcommand {next:?}")));
         }
-        let is_of_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
-        let known: BTreeSet<&str> = help.split(|c| !is_of_flag(c)).collect();
-        let flags = words.iter().take_while(|word| **word != "--");
-        let mut flags = flags
-            .filter(|word| word.starts_with("--"))
-            .map(|flag| flag.split_once('=').map_or(*flag, |(name, _)| name));
-        let flag = flags.find(|flag| !known.contains(flag.trim_end_matches(')')));
+        let own: Vec<&str> = words
+            .iter()
+            .take_while(|word| **word != "--")
+            .copied()
+            .collect();
+        let own = own.join(" ");
+        let (given, known) = (all_flags(&own), all_flags(&help));
+        let flag = given.difference(&known).next();
         return Ok(flag.map(|flag| format!("no flag {flag}")));
     }
     Ok(Some("no such program".to_owned()))

@@ -18,7 +18,7 @@ const FLAGS: &str = "flags.md";
 static DEMO: Mutex<()> = Mutex::new(());
 
 /// Each program with its subcommands.
-const PROGRAMS: [(&str, &[&str]); 4] = [
+pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
     (
         "culvert-proxy",
         &[
@@ -176,12 +176,15 @@ fn nothing_is_left() -> Result<()> {
 
 /// All `--words` of a text, except those that every program has.
 fn flags(text: &str) -> BTreeSet<&str> {
+    let mut flags = all_flags(text);
+    flags.retain(|word| !["--help", "--version"].contains(word));
+    flags
+}
+
+/// All `--words` of a text.
+pub(crate) fn all_flags(text: &str) -> BTreeSet<&str> {
     let is_flag = |c: char| c.is_ascii_alphanumeric() || c == '-';
     text.split(|c: char| !is_flag(c))
-        .filter(|word| {
-            word.starts_with("--")
-                && !word.ends_with("--")
-                && !["--help", "--version"].contains(word)
-        })
+        .filter(|word| word.starts_with("--") && !word.ends_with("--"))
         .collect()
 }

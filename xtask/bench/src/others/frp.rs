@@ -2,13 +2,13 @@
 //! defaults (TLS, and one connection between them for all). The server has a TCP port for the backend.
 
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::wait;
 
+use super::START_TIME;
 use crate::world::Route;
 
 /// The environment variable that names the folder of `frps` and `frpc`.
@@ -16,8 +16,6 @@ pub(super) const PROGRAMS: &str = "FRP";
 /// The server's ports: for its clients, and for the backend.
 const BIND: u16 = 8140;
 const REMOTE: u16 = 8141;
-/// For the server to start, and for its client to connect.
-const START_TIME: Duration = Duration::from_secs(60);
 
 /// Both programs, running.
 pub(super) struct Frp {

@@ -3,7 +3,6 @@
 //! CONNECT on the server's Unix socket.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::Result;
 use culvert_lab::process::Process;
@@ -11,6 +10,7 @@ use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::site::Site;
 use culvert_lab::wait;
 
+use super::START_TIME;
 use crate::world::Route;
 
 /// The environment variable that names the folder of `proxy-server` and `proxy-agent`.
@@ -19,8 +19,6 @@ pub(super) const PROGRAMS: &str = "KONNECTIVITY";
 const AGENTS: u16 = 8132;
 const SERVER_HEALTH: u16 = 8134;
 const AGENT_HEALTH: u16 = 8093;
-/// For the server to start, and for its agent to connect.
-const START_TIME: Duration = Duration::from_secs(60);
 
 /// Both programs, running.
 pub(super) struct Konnectivity {
