@@ -32,7 +32,7 @@ fn is_on_small_disk(test: &str) -> bool {
         let required = std::env::var("REQUIRE_PRIVILEGED").is_ok_and(|value| value == "1");
         assert!(!required, "REQUIRE_PRIVILEGED=1, but a mount needs root");
         // Not with eprintln, which libtest captures while a test passes.
-        writeln!(std::io::stderr(), "skipped: a mount needs root").unwrap();
+        writeln!(std::io::stderr(), "\nskipped: a mount needs root").unwrap();
         return false;
     }
     let output = String::from_utf8_lossy(&ended.stdout);

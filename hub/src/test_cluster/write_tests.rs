@@ -77,7 +77,7 @@ async fn a_written_object_has_a_version_that_informers_do_not_pass_over() {
 }
 
 #[tokio::test]
-async fn acknowledged_writes_survive_a_restart() {
+async fn a_restart_loses_no_acknowledged_write() {
     let (cluster, kubelet) = cut_off().await;
     patch_a(&kubelet).await;
     let before = kubelet.get_json(PODS).await;

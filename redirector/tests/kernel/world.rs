@@ -8,6 +8,7 @@
 //! ```
 
 use std::fs::File;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -52,7 +53,9 @@ pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
             std::env::var_os("REQUIRE_PRIVILEGED").is_none_or(|value| value != "1"),
             "needs root"
         );
-        eprintln!("skipped: needs root");
+        // Not with eprintln, which libtest captures while a test passes. libtest may have printed the
+        // name of the test without the end of its line.
+        writeln!(std::io::stderr(), "\nskipped: needs root").ok();
         return;
     }
     // For programs that tests load themselves: kernels before 5.11 count them as locked memory.

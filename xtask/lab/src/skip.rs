@@ -14,7 +14,8 @@ pub fn skip(why: &str) {
         "REQUIRE_PRIVILEGED=1, but {why}"
     );
     // Not with eprintln, which libtest captures while a test passes.
-    writeln!(std::io::stderr(), "skipped: {why}").ok();
+    // It may have printed the name of the test without the end of its line.
+    writeln!(std::io::stderr(), "\nskipped: {why}").ok();
 }
 
 /// Whether this process may create labs; otherwise reports that the test is skipped.

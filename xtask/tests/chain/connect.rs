@@ -158,7 +158,7 @@ fn nothing_is_answered_before_the_backend_has() {
 }
 
 #[test]
-fn bytes_sent_behind_the_request_reach_the_backend() {
+fn bytes_sent_behind_the_request_arrive_whole() {
     world::with(EDGE, Options::default(), |world| {
         for length in [1, 200_000] {
             let behind: Vec<u8> = (0..length).map(|at: u32| (at % 251) as u8).collect();

@@ -5,6 +5,7 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::skip::skip;
 use culvert_lab::workspace;
 use xtask::setup;
 
@@ -13,11 +14,7 @@ const CLIENT: &str = include_str!("stock_grpc_client.py");
 #[test]
 fn a_stock_grpc_client_can_describe_and_open() -> Result<()> {
     let Some(python) = setup::python_with_grpc() else {
-        assert!(
-            std::env::var("REQUIRE_PRIVILEGED").as_deref() != Ok("1"),
-            "python's grpcio is missing: run `cargo xtask setup`"
-        );
-        eprintln!("skipped: python's grpcio is missing, `cargo xtask setup` installs it");
+        skip("python's grpcio is missing, `cargo xtask setup` installs it");
         return Ok(());
     };
     let mut agent = Command::new(workspace::target_dir().join("debug/examples/plaintext_agent"))
