@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -40,9 +41,19 @@ impl Step {
     }
 }
 
+/// When a line was printed last.
+static SAID: Mutex<Option<Instant>> = Mutex::new(None);
+
 /// Prints one line.
 pub fn say(line: &str) {
     eprintln!("{line}");
+    *SAID.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+}
+
+/// How long no line was printed; zero before the first one.
+pub(crate) fn silent_for() -> Duration {
+    let said = SAID.lock().unwrap_or_else(PoisonError::into_inner);
+    said.map_or(Duration::ZERO, |said| said.elapsed())
 }
 
 /// Runs a command that takes long. Its output goes to a log file; every few seconds its last line
