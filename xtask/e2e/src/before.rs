@@ -22,7 +22,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    world.claim(
+    world.claim_once(
         "before: neither kubectl logs nor exec reaches a pod on an edge node",
         |world| {
             let mut tries = Vec::new();

@@ -17,7 +17,7 @@ const NAMESPACE: &str = "deploy/cloud/namespace.yaml";
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     install::load_images(world)?;
-    world.claim(
+    world.claim_once(
         "the chart is installed with its values for this cluster; every pod becomes ready",
         |world| {
             uninstall::forgotten(world)?;
@@ -39,7 +39,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         .into_iter()
         .try_for_each(|node| logs::prove(world, node))?;
     install::check(world)?;
-    world.claim(
+    world.claim_once(
         "the value `uninstall` leaves no pin, link, table or route on any cloud node, and the end \
          of the release no pod",
         |world| {

@@ -231,6 +231,7 @@ impl Drop for Cluster {
 fn take_down(down: &mut Command) -> Result<()> {
     let mut bounded = Command::new("timeout");
     bounded
+        .arg("--kill-after=10")
         .arg(DOWN_TIME.as_secs().to_string())
         .arg(down.get_program())
         .args(down.get_args());

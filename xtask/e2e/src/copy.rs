@@ -12,7 +12,7 @@ const SIZE: u64 = 5 << 20;
 
 /// Copies a file to the pod on a node and back.
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
-    world.claim(
+    world.claim_once(
         &format!("kubectl cp to {node} and back: the same bytes"),
         |world| {
             let (there, back) = (

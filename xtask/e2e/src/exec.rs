@@ -32,12 +32,8 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
                 "hostname; echo oops >&2; exit 7",
             ];
             let done = finish(&mut world.cluster.kubectl(line), KUBECTL_TIME)?;
-            ensure!(
-                done.out == format!("{pod}\n")
-                    && done.err.contains("oops\n")
-                    && done.status.code() == Some(7),
-                "{done:?}"
-            );
+            let is_whole = done.out == format!("{pod}\n") && done.err.contains("oops\n");
+            ensure!(is_whole && done.status.code() == Some(7), "{done:?}");
             Ok(())
         },
     )?;

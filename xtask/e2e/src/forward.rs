@@ -35,7 +35,7 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
             Ok(forward)
         },
     )?;
-    world.claim(
+    world.claim_once(
         &format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"),
         |world| {
             let expected = make_file(world, node)?;

@@ -14,7 +14,7 @@ const HEALED: Duration = Duration::from_secs(60);
 
 /// The step: the agent's pod of a node is deleted, and the cluster's state changes.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    world.claim(
+    world.claim_once(
         "an agent's pod is deleted: explain says that edge-1 is offline",
         |world| {
             world.culvert(&[
@@ -53,7 +53,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 }
 
 fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
-    world.claim(
+    world.claim_once(
         "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
         |world| {
             // It is an error, for the Node is still there.
@@ -75,7 +75,7 @@ fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
 }
 
 fn changed_addresses(world: &mut World) -> Result<()> {
-    world.claim(
+    world.claim_once(
         "addresses that somebody changes in the ConfigMap culvert-agent are put right",
         |world| {
             let proxies = [

@@ -71,7 +71,7 @@ fn install(world: &mut World, node: &mut Node) -> Result<()> {
     let flag = ["--kubelet-kubeconfig", &kubeconfig];
     node.add_hub(world);
     let node = &*node;
-    world.claim(
+    world.claim_once(
         "culvert-hub check says what install would change; after install, kubelet asks nobody but \
          the hub, the node would survive a reboot, and no container was restarted",
         |world| {
@@ -95,7 +95,7 @@ fn install(world: &mut World, node: &mut Node) -> Result<()> {
 
 /// Starts the node from nothing; returns how long it takes until the pod runs with its volumes.
 fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
-    let started = world.claim(
+    let started = world.claim_once(
         &format!("reboot {when}: the pod runs again, with its Secret, ConfigMap and token"),
         |world| {
             node.power_off(world)?;
@@ -112,7 +112,7 @@ fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
 
 fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
     let lasts = Duration::from_secs(if world.long { 600 } else { 30 });
-    world.claim("the link is cut: the hub notices", |world| {
+    world.claim_once("the link is cut: the hub notices", |world| {
         node::cut(world)?;
         wait::until("the link is down", NOTICED, || says(world, "link: down"))?;
         let page = "http://127.0.0.1:7439/debug/servers";
@@ -120,7 +120,7 @@ fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
         ensure!(servers.contains(r#""link":"down""#), "{servers}");
         Ok(())
     })?;
-    world.claim(
+    world.claim_once(
         &format!(
             "the cut lasts for {} s: the pod runs on, and a container that is killed is restarted \
              with its volumes; the Node is honestly not ready",
@@ -157,7 +157,7 @@ fn kill_each(world: &mut World, node: &Node) -> Result<()> {
         [CONTAINERD, KUBELET, HUB],
         [CONTAINERD, HUB, KUBELET],
     ];
-    world.claim(
+    world.claim_once(
         "kill -9 of kubelet, hub and containerd in every order, while the link is cut: each is \
          healthy again, and the same container runs",
         |world| {
@@ -204,7 +204,7 @@ fn change_meanwhile(world: &World) -> Result<()> {
 /// Returns how long the API server's audit log was before.
 fn come_back(world: &mut World) -> Result<usize> {
     let (app, logged) = (running(world, APP, MAIN)?, rbac::audit_log(world)?.len());
-    world.claim(
+    world.claim_once(
         "the link is back: the Node is ready; the deleted pod ends, the created one runs, and the \
          changed ConfigMap reaches the other one, whose container is the same",
         |world| {
@@ -229,7 +229,7 @@ fn come_back(world: &mut World) -> Result<usize> {
 fn flap(world: &mut World, node: &Node) -> Result<()> {
     let lasts = Duration::from_secs(if world.long { 300 } else { 45 });
     let kubectl = kubectl(world, node)?;
-    world.claim(
+    world.claim_once(
         &format!(
             "the link comes and goes every 3 s for {} s: a watch by the hub does not end, it tells \
              a change after that, and the hub has no more open files than before",
@@ -276,7 +276,7 @@ fn flap(world: &mut World, node: &Node) -> Result<()> {
 
 /// Stops kubelet and the hub: kube-apiserver logs a watch when it ends.
 fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
-    world.claim(
+    world.claim_once(
         "since the link was back, the API server's audit log has watches of kubelet's for nodes, \
          pods and services, and no list of them",
         |world| {
@@ -319,7 +319,7 @@ fn asked(log: &str, verb: &str, resource: &str) -> usize {
 
 fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
     let kubeconfig = node.kubeconfig()?;
-    world.claim(
+    world.claim_once(
         "uninstall puts kubelet's kubeconfig back byte for byte; kubelet goes on without the hub, \
          and the container is the same",
         |world| {

@@ -42,13 +42,21 @@ mod uninstall;
 mod variants;
 mod world;
 
-use std::time::Instant;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::{interrupt, progress, workspace};
+use culvert_lab::failures::{Failure, Record, SecondLook};
+use culvert_lab::{interrupt, progress, silence, workspace};
 
 use cluster::{AtEnd, Cluster};
 use world::World;
+
+/// A run that prints nothing for this long is stopped. One claim may wait for three rollouts.
+const SILENCE: Duration = Duration::from_mins(15);
+
+/// The same with `--long`.
+const LONG_SILENCE: Duration = Duration::from_mins(25);
 
 /// What of it is run, and how it ends.
 #[derive(clap::Args)]
@@ -63,6 +71,10 @@ pub struct Args {
     /// Cut the hub's link for 10 minutes, and let it come and go for 5: else seconds
     #[arg(long)]
     long: bool,
+    /// Write what failed, and what held at a second try only, to this file, for `cargo xtask test
+    /// --report`
+    #[arg(long, value_name = "FILE")]
+    first_look: Option<PathBuf>,
 }
 
 /// The name and the function of a step.
@@ -108,49 +120,98 @@ const OTHER_WAYS: [&str; 2] = [CHART, MIGRATE];
 /// # Errors
 /// The first claim that does not hold.
 pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
-    let program = Cluster::program()?;
-    ensure!(
-        workspace::is_root(),
-        "the cluster's hosts are namespaces of this machine: run this as root"
-    );
-    let steps = chosen(&args.only)?;
     interrupt::install()?;
-    prepare()?;
-    let folder = workspace::target_dir().join("e2e");
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
-    }
-    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
-    let started = Instant::now();
-    let flags = [
-        rbac::audit_flags(&folder)?,
-        top::aggregation_flags(&folder)?,
-    ]
-    .concat();
-    let at_end = if args.keep {
-        AtEnd::Keep
-    } else {
-        AtEnd::TakeDown
+    silence::stop_after(if args.long { LONG_SILENCE } else { SILENCE });
+    let record = args.first_look.as_deref();
+    let mut run = Run {
+        args,
+        record: record.map(Record::create).transpose()?,
+        repeat: "cargo xtask e2e".to_owned(),
     };
-    let cluster = Cluster::up(program, &flags, at_end)?;
-    let mut world = World::new(cluster, folder, flags, args.long);
-    let shown = show(&mut world, &steps);
-    if shown.is_err() && interrupt::check().is_ok() {
-        world.show_state();
+    let ran = run.steps(prepare);
+    match &ran {
+        // Whoever ends this program knows why.
+        Err(error) if !interrupt::is_signalled() => run.record_failure(error)?,
+        _ => {}
     }
-    let claims = world.claims;
-    drop(world);
-    shown?;
-    progress::say(&format!(
-        "{claims} claims hold; it took {} s",
-        started.elapsed().as_secs()
-    ));
-    Ok(())
+    ran
+}
+
+/// One run of the steps.
+struct Run<'a> {
+    args: &'a Args,
+    record: Option<Record>,
+    /// The command that runs again what failed.
+    repeat: String,
+}
+
+impl Run<'_> {
+    fn steps(&mut self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
+        let program = Cluster::program()?;
+        ensure!(
+            workspace::is_root(),
+            "the cluster's hosts are namespaces of this machine: run this as root"
+        );
+        let steps = chosen(&self.args.only)?;
+        prepare()?;
+        let folder = workspace::target_dir().join("e2e");
+        if folder.exists() {
+            std::fs::remove_dir_all(&folder)
+                .with_context(|| format!("remove {}", folder.display()))?;
+        }
+        std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+        let started = Instant::now();
+        let flags = [
+            rbac::audit_flags(&folder)?,
+            top::aggregation_flags(&folder)?,
+        ]
+        .concat();
+        let at_end = if self.args.keep {
+            AtEnd::Keep
+        } else {
+            AtEnd::TakeDown
+        };
+        let cluster = Cluster::up(program, &flags, at_end)?;
+        let record = self.args.first_look.as_deref().map(Record::at);
+        let mut world = World::new(cluster, folder, flags, self.args.long, record);
+        let shown = show(&mut world, &steps);
+        if shown.is_err() && interrupt::check().is_ok() {
+            world.show_state();
+        }
+        self.repeat = world.repeat();
+        let (claims, flaky) = (world.claims, std::mem::take(&mut world.flaky));
+        drop(world);
+        shown?;
+        for failure in &flaky {
+            progress::say(&format!("FLAKY {}: {}", failure.title(), failure.output));
+        }
+        progress::say(&format!(
+            "{claims} claims hold, {} of them at a second try only; it took {} s",
+            flaky.len(),
+            started.elapsed().as_secs()
+        ));
+        Ok(())
+    }
+
+    fn record_failure(&self, error: &anyhow::Error) -> Result<()> {
+        let Some(record) = &self.record else {
+            return Ok(());
+        };
+        record.add(&Failure {
+            kernel: None,
+            suite: world::SUITE.to_owned(),
+            test: None,
+            output: format!("{error:#}"),
+            second: SecondLook::Never("its first failure ends it".to_owned()),
+            repeat: self.repeat.clone(),
+        })
+    }
 }
 
 fn show(world: &mut World, steps: &[Step]) -> Result<()> {
     pods::start(world).context("start the pods that are to be reached")?;
     for (name, step) in steps {
+        world.step = Some(name);
         let started = progress::Step::start(*name);
         step(world).with_context(|| format!("step {name}"))?;
         started.done();

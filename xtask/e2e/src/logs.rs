@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
 use crate::follower::Follower;
 use crate::pods;
-use crate::world::World;
+use crate::world::{World, WrongData};
 
 /// Longer than every timeout and idle limit on the way, except those of minutes.
 const FOLLOWED: Duration = Duration::from_secs(70);
@@ -25,7 +25,7 @@ pub(super) fn finish(world: &mut World) -> Result<()> {
         None => follow(world, "follow", "edge-1")?,
     };
     let seconds = FOLLOWED.as_secs();
-    world.claim(
+    world.claim_once(
         &format!("kubectl logs -f tells every second of a pod on edge-1 for {seconds} s and more"),
         |_| follower.last_for(FOLLOWED),
     )
@@ -35,11 +35,8 @@ pub(super) fn finish(world: &mut World) -> Result<()> {
 pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim(&format!("kubectl logs of a pod on {node}"), |world| {
         let said = world.shop(&["logs", &pods::name(node)])?;
-        ensure!(
-            said.starts_with(&format!("hello from {node}\n")),
-            "it says {said:.200}"
-        );
-        Ok(())
+        let is_of_node = said.starts_with(&format!("hello from {node}\n"));
+        WrongData::unless(is_of_node, || format!("it says {said:.200}"))
     })
 }
 

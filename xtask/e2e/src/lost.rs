@@ -30,7 +30,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     };
     let mut reachers = world.clouds.iter().map(start).collect::<Result<Vec<_>>>()?;
     let cut = reacher::now();
-    world.claim(
+    world.claim_once(
         &format!("{lost} is cut off: the other cloud nodes reach all edges without it"),
         |world| {
             let cut = ["ip", "link", "set", "wan", "down"];
@@ -54,7 +54,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             })
         },
     )?;
-    world.claim(
+    world.claim_once(
         "the Node is deleted: each edge has tunnels at the two proxies that are left",
         |world| {
             world.cluster.ask(&["delete", "node", lost])?;
@@ -64,7 +64,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim("no edge is out of reach any more", |_| {
         steady(&mut reachers)
     })?;
-    world.claim("the other proxies were ready all the time", |_| {
+    world.claim_once("the other proxies were ready all the time", |_| {
         reachers.iter_mut().try_for_each(|reacher| {
             let outages = reacher.outages(READYZ, cut)?;
             ensure!(outages.is_empty(), "{}: {outages:?}", reacher.host);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::cluster::{EDGES, MASTER};
 use crate::images::CURL;
 use crate::pods;
-use crate::world::{EDGE_1_ADDRESS, SHOP, World};
+use crate::world::{EDGE_1_ADDRESS, SHOP, World, WrongData};
 
 /// The permission that the kubelet requires of clients that read its metrics.
 const RIGHT: &str = "nodes/metrics";
@@ -28,7 +28,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         .iter()
         .map(|(host, _)| format!("https://{host}:10250/metrics/resource"))
         .collect();
-    world.claim(
+    world.claim_once(
         "a pod with a network of its own and the right to nodes/metrics reads \
         /metrics/resource of every edge, its certificate verified",
         |world| {
@@ -54,7 +54,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    world.claim(
+    world.claim_once(
         "a pod without that right is refused by the kubelet itself",
         |world| {
             let stranger = pods::reader("metrics-stranger", &["nodes/spec"]);
@@ -133,12 +133,8 @@ pub(super) fn prove_summary(world: &mut World, node: &str) -> Result<()> {
             ])?;
             let page: Value = serde_json::from_str(&page)
                 .with_context(|| format!("this is not JSON: {page:.200}"))?;
-            ensure!(
-                page["node"]["nodeName"] == node,
-                "it is of {}",
-                page["node"]["nodeName"]
-            );
-            Ok(())
+            let of = &page["node"]["nodeName"];
+            WrongData::unless(of == node, || format!("it is of {of}"))
         },
     )
 }

@@ -63,7 +63,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
          latter by a server on the loopback of its node",
         |world| answers(world, &urls),
     )?;
-    world.claim(
+    world.claim_once(
         "the commands after it delete all of YurtTunnel; logs and ports stay",
         |world| {
             run_commands(world, &printed, "# Then, once the agents have tunnels")?;

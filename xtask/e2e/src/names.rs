@@ -66,7 +66,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 fn patched(world: &mut World) -> Result<()> {
     let claim = "a pod of the host's network with kube-apiserver's patch resolves edges by the \
         redirector, all else by another server";
-    world.claim(claim, |world| {
+    world.claim_once(claim, |world| {
         let server = world.file("resolver.py");
         std::fs::write(&server, RESOLVER).with_context(|| format!("write {}", server.display()))?;
         let mut python = world.cluster.enter(MASTER, "python3");

@@ -32,7 +32,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         world.cluster.on("edge-1", &get).map(drop)
     })?;
     let pods = agents(world)?;
-    world.claim(
+    world.claim_once(
         "a port of edge-1 is closed to the cloud; as one of YurtTunnel's in culvert-ports it is \
          answered within 90 s, by the same pods",
         |world| {
@@ -54,7 +54,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         },
     )?;
-    world.claim("without it the port is closed at once", |world| {
+    world.claim_once("without it the port is closed at once", |world| {
         set(world, &json!({"dnat-ports-pair": null}))?;
         wait::until("the port is closed", SERVER, || {
             let closed = world.cluster.on(MASTER, &get).is_err();

@@ -38,7 +38,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "the tunnels of each edge end at two of three proxies, by the one address that agents know",
         |world| wait::until("two proxies for each edge", SETTLED, || holders(world)),
     )?;
-    world.claim(
+    world.claim_once(
         &format!("{LOGS} kubectl logs of pods on all edges, all answered"),
         many_logs,
     )?;

@@ -61,7 +61,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "--all-namespaces",
     ])?;
     let objects = objects["items"].as_array().context("no list of roles")?;
-    world.claim(
+    world.claim_once(
         "culvert-ports and culvert-forwards are there, so no program can make them, and none has a \
          right to change them",
         |world| {
@@ -79,7 +79,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     for account in PROGRAMS {
         let asked = asked(&log, account)?;
         let granted = granted(objects, account);
-        world.claim(
+        world.claim_once(
             &format!(
                 "{account} asked for {} kinds of things, and its roles grant just these",
                 asked.len()

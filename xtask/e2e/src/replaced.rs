@@ -48,7 +48,7 @@ pub(super) fn prove(
     let start = |host: &&'static str| Reacher::start(world, host, PATIENCE, &[TARGET]);
     let mut reachers = world.clouds.iter().map(start).collect::<Result<Vec<_>>>()?;
     let begun = reacher::now();
-    world.claim(
+    world.claim_once(
         "the proxies' rolling update: a download under way ends whole; logs -f through a tunnel at \
          the master goes on until the proxy there ends",
         |world| {
@@ -61,7 +61,7 @@ pub(super) fn prove(
     world.claim("logs -f again", |world| {
         logs::follow(world, "follow-again", node)?.goes_on()
     })?;
-    world.claim(
+    world.claim_once(
         "meanwhile no connection was refused on any cloud node: clients waited for the next proxy",
         |world| nobody_refused(world, &mut reachers, begun),
     )

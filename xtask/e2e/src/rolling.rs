@@ -22,7 +22,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     names::by_name(world)?;
     let node = "edge-1";
     let digest = forward::make_file(world, node)?;
-    world.claim(
+    world.claim_once(
         "the redirector's rolling restart: logs -f and a download of 200 MB go on through it",
         |world| {
             let mut follower = logs::follow(world, "follow-redirector", node)?;
@@ -52,7 +52,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 
 /// Replaces the agents while one kubelet is stopped, then that one's.
 fn agents_beside(world: &mut World, silent: &str, stopped: StoppedKubelet) -> Result<()> {
-    world.claim(
+    world.claim_once(
         &format!(
             "the agents' rolling update while the kubelet of {silent} is stopped: those of the \
              other nodes are replaced all the same"
@@ -80,7 +80,7 @@ fn agents_beside(world: &mut World, silent: &str, stopped: StoppedKubelet) -> Re
             })
         },
     )?;
-    world.claim(
+    world.claim_once(
         "the kubelet goes on: its agent is replaced too, and all nodes are back",
         |world| {
             drop(stopped);

@@ -90,7 +90,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             Ok(())
         })
     })?;
-    world.claim(
+    world.claim_once(
         "without the Service everything is as before, the redirector of cloud-3 too",
         as_before,
     )

@@ -1,12 +1,14 @@
 //! What every step uses: the cluster, a folder for files, and the function that states a claim.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use culvert_lab::{progress, wait, workspace};
+use culvert_lab::failures::{Failure, Record, SecondLook};
+use culvert_lab::{interrupt, progress, wait, workspace};
 use serde_json::Value;
 
 use crate::cluster::{CLOUDS, Cluster, EDGES, MASTER};
@@ -21,6 +23,12 @@ pub(super) const SHOP: &str = "shop";
 /// The address that only edge-1 has.
 pub(super) const EDGE_1_ADDRESS: &str = "10.0.3.7";
 
+/// The name of this run among the test suites.
+pub(super) const SUITE: &str = "e2e";
+
+/// The pause before a claim is tried again.
+const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
+
 /// How long pods may take to become ready on two busy cores.
 pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
 /// Time for a DaemonSet's rollout: its pods are replaced one after the other.
@@ -30,6 +38,12 @@ const ROLLOUT_TIME: Duration = Duration::from_secs(240);
 pub(super) struct World {
     pub(super) cluster: Cluster,
     pub(super) claims: usize,
+    /// The claims that held at the second try only.
+    pub(super) flaky: Vec<Failure>,
+    /// Where they are for `cargo xtask test --report`.
+    record: Option<Record>,
+    /// The step that runs.
+    pub(super) step: Option<&'static str>,
     /// A `kubectl logs -f` that runs during other steps.
     pub(super) follower: Option<Follower>,
     /// Whether Culvert's images, and those of the clients, are on every node.
@@ -52,10 +66,14 @@ impl World {
         folder: PathBuf,
         apiserver_flags: Vec<String>,
         long: bool,
+        record: Option<Record>,
     ) -> Self {
         Self {
             cluster,
             claims: 0,
+            flaky: Vec::new(),
+            record,
+            step: None,
             follower: None,
             has_images: false,
             clouds: CLOUDS.to_vec(),
@@ -66,20 +84,80 @@ impl World {
         }
     }
 
-    /// States a claim, and fails unless `proof` succeeds.
+    /// States a claim, and fails unless `proof` succeeds. If it fails, it is tried once more, unless
+    /// it fails with [`WrongData`]: a claim that holds only then is flaky.
     pub(super) fn claim<T>(
+        &mut self,
+        claim: &str,
+        mut proof: impl FnMut(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let started = Instant::now();
+        let first = match proof(self) {
+            Ok(proved) => return Ok(self.holds(claim, started, proved)),
+            Err(error) => error.context(format!("does not hold: {claim}")),
+        };
+        interrupt::check()?;
+        if first.downcast_ref::<WrongData>().is_some() {
+            return Err(first);
+        }
+        let first = format!("{first:#}");
+        progress::say(&format!("    {first}; it is tried again"));
+        self.show_state();
+        let pause = "the pause before a second try";
+        wait::throughout(pause, TRY_AGAIN_AFTER, || Ok(()))?;
+        match proof(self) {
+            Ok(proved) => {
+                self.record_flaky(claim, first)?;
+                Ok(self.holds(claim, started, proved))
+            }
+            Err(second) => Err(second.context(format!("{first}; and at a second try"))),
+        }
+    }
+
+    /// States a claim that is not tried again if it fails: its proof changes what it is about, or a
+    /// failure is lost or wrong data.
+    pub(super) fn claim_once<T>(
         &mut self,
         claim: &str,
         proof: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let started = Instant::now();
         let proved = proof(self).with_context(|| format!("does not hold: {claim}"))?;
+        Ok(self.holds(claim, started, proved))
+    }
+
+    fn holds<T>(&mut self, claim: &str, started: Instant, proved: T) -> T {
         self.claims += 1;
         progress::say(&format!(
             "    {:5.1} s  {claim}",
             started.elapsed().as_secs_f32()
         ));
-        Ok(proved)
+        proved
+    }
+
+    fn record_flaky(&mut self, claim: &str, first: String) -> Result<()> {
+        let failure = Failure {
+            kernel: None,
+            suite: SUITE.to_owned(),
+            test: Some(claim.to_owned()),
+            output: first,
+            second: SecondLook::Passed("It held at a second try, on the same cluster.".to_owned()),
+            repeat: self.repeat(),
+        };
+        if let Some(record) = &self.record {
+            record.add(&failure)?;
+        }
+        self.flaky.push(failure);
+        Ok(())
+    }
+
+    /// The command that runs the present step again.
+    pub(super) fn repeat(&self) -> String {
+        let long = if self.long { " --long" } else { "" };
+        match self.step {
+            Some(step) => format!("cargo xtask e2e{long} --only {step}"),
+            None => format!("cargo xtask e2e{long}"),
+        }
     }
 
     /// A file of this run.
@@ -175,10 +253,11 @@ impl World {
 
     /// Restarts kube-apiserver with these flags in addition to those that it always has.
     pub(super) fn restart_apiserver(&self, flags: &[String]) -> Result<()> {
-        *self.further_flags() = flags.to_vec();
-        let flags = [&self.apiserver_flags, flags].concat();
+        let all = [&self.apiserver_flags, flags].concat();
         Controllers::find(&self.cluster)?
-            .through(&self.cluster, || self.cluster.restart_apiserver(&flags))
+            .through(&self.cluster, || self.cluster.restart_apiserver(&all))?;
+        *self.further_flags() = flags.to_vec();
+        Ok(())
     }
 
     /// Whether kube-apiserver has just these flags in addition to those that it always has.
@@ -243,6 +322,28 @@ impl World {
         progress::say(&format!("more is in {}", self.folder.display()));
     }
 }
+
+/// A proof found data of another node, or other data than was sent.
+#[derive(Debug)]
+pub(super) struct WrongData(String);
+
+impl WrongData {
+    /// Fails with what was found, unless it is right.
+    pub(super) fn unless(is_right: bool, found: impl FnOnce() -> String) -> Result<()> {
+        if is_right {
+            return Ok(());
+        }
+        Err(Self(found()).into())
+    }
+}
+
+impl fmt::Display for WrongData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongData {}
 
 /// A pod of one of Culvert's programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
