@@ -1,32 +1,37 @@
 //! `cargo xtask test`: builds everything once and runs all tests. The eBPF programs are compiled
-//! first, and the privileged suites run last.
+//! first, and the privileged suites run last. Tests that failed run again at the end, each alone.
 
+mod first_look;
 mod kernels;
+mod report;
+mod second_look;
+mod suite;
+mod summary;
+mod watch;
 
-use std::fmt;
-use std::io::{BufRead, BufReader};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
 use std::thread::available_parallelism;
-use std::time::Instant;
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::{progress, workspace};
-use serde_json::Value;
+use anyhow::{Result, ensure};
+use culvert_lab::failures::Record;
+use culvert_lab::{interrupt, workspace};
 
 use crate::{build_ebpf, setup};
 
-/// Suites that load kernel programs and create namespaces: folder of the package, name of the test,
-/// and order of its tests.
-const PRIVILEGED: [(&str, &str, Order); 3] = [
-    ("redirector", "kernel", Order::OneByOne),
-    ("xtask", "chain", Order::SideBySide),
-    ("xtask", "kubernetes", Order::SideBySide),
-];
+use first_look::FirstLook;
+use suite::Suite;
 
 /// Concurrent tests per processor. Tests mostly wait.
 const JOBS_PER_PROCESSOR: usize = 2;
+
+/// A suite that prints nothing for this long is stopped. It prints at least a dot for each test that
+/// ends.
+const SILENCE: Duration = Duration::from_mins(5);
+
+/// The same for the long forms of tests, and on an emulated processor.
+const LONG_SILENCE: Duration = Duration::from_mins(25);
 
 /// Environment variable that selects the long forms of tests.
 pub const LONG: &str = "CULVERT_TEST_LONG";
@@ -50,6 +55,15 @@ pub struct Args {
     /// Of that only what kernels are known to differ in
     #[arg(long, requires = "kernels")]
     short: bool,
+    /// Write which tests failed to this file, for a later --second-look, and succeed
+    #[arg(long, value_name = "FILE", conflicts_with = "long")]
+    first_look: Option<PathBuf>,
+    /// Run the tests again that failed by these files, each alone, and write there how they ended
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["filter", "kernels", "long", "first_look"])]
+    second_look: Vec<PathBuf>,
+    /// Run nothing, and say what failed and what was flaky by these files
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["filter", "kernels", "long", "first_look", "second_look"])]
+    report: Vec<PathBuf>,
 }
 
 impl Args {
@@ -59,216 +73,249 @@ impl Args {
             NonZeroUsize::get,
         )
     }
+
+    fn silence(&self) -> Duration {
+        if self.long || self.kernels {
+            LONG_SILENCE
+        } else {
+            SILENCE
+        }
+    }
+
+    /// The command that runs a test again.
+    fn command(&self, test: &str) -> String {
+        let kernels = if self.kernels { " --kernels" } else { "" };
+        let long = if self.long { " --long" } else { "" };
+        format!("cargo xtask test{kernels}{long} {test}")
+    }
 }
 
 /// Runs all tests.
 ///
 /// # Errors
-/// Something cannot be built, or a test fails. Under `REQUIRE_PRIVILEGED=1` also if a suite cannot
-/// run.
+/// Something cannot be built, or a test fails twice. Under `REQUIRE_PRIVILEGED=1` also if a suite
+/// cannot run.
 pub fn run(args: &Args) -> Result<()> {
+    interrupt::install()?;
+    if !args.report.is_empty() {
+        return report(args);
+    }
     setup::ensure_for_tests()?;
     build_ebpf::run()?;
-    let suites = build()?;
-    if args.kernels {
-        return kernels::run(args, &suites);
+    let suites = suite::build()?;
+    if !args.second_look.is_empty() {
+        return second_look(args, &suites);
     }
+    let mut looked = FirstLook::new(args)?;
+    if args.kernels {
+        kernels::run(args, &suites, &mut looked)?;
+    } else {
+        run_suites(args, &suites, &mut looked)?;
+    }
+    if args.first_look.is_some() {
+        summary::show_suites(&looked.outcomes, &looked.failures);
+        return Ok(());
+    }
+    let again = second_look::run(&mut looked.failures, &suites, args, &mut std::io::stdout());
+    summary::show_suites(&looked.outcomes, &looked.failures);
+    again.and(summary::report(&looked.failures))
+}
+
+fn report(args: &Args) -> Result<()> {
+    let mut failures = Vec::new();
+    for path in &args.report {
+        failures.extend(Record::at(path).read()?);
+    }
+    summary::report(&failures)
+}
+
+/// Looks again at what the files have. All of them together have too many failures, or not.
+fn second_look(args: &Args, suites: &[Suite]) -> Result<()> {
+    let mut failures = Vec::new();
+    let mut ends = Vec::new();
+    for path in &args.second_look {
+        failures.extend(Record::at(path).read()?);
+        ends.push(failures.len());
+    }
+    let again = second_look::run(&mut failures, suites, args, &mut std::io::stdout());
+    let mut start = 0;
+    for (path, end) in args.second_look.iter().zip(ends) {
+        Record::at(path).write(&failures[start..end])?;
+        start = end;
+    }
+    again
+}
+
+fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
     // Under REQUIRE_PRIVILEGED the suites run without root too, and fail by themselves.
     let may_run_privileged = workspace::is_root()
         || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
-    let mut outcomes = Vec::new();
     for suite in suites {
-        let started = Instant::now();
-        let verdict = if suite.privileged.is_some() && !may_run_privileged {
-            Verdict::Skipped
+        if suite.privileged.is_some() && !may_run_privileged {
+            looked.skip(suite, "it needs root");
         } else {
-            suite.run(args)?
-        };
-        progress::say(&format!("==> {}: {verdict}", suite.name));
-        outcomes.push((suite.name, verdict, started.elapsed().as_secs_f32()));
-    }
-    summarize(&outcomes)
-}
-
-/// One compiled test suite.
-#[derive(Debug, PartialEq, Eq)]
-struct Suite {
-    name: String,
-    executable: PathBuf,
-    package: PathBuf,
-    /// The order of its tests, if it needs root.
-    privileged: Option<Order>,
-}
-
-/// How the tests of a privileged suite run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Order {
-    /// One after the other: they share the machine's cgroups.
-    OneByOne,
-    /// Concurrently: each has its own lab or ports.
-    SideBySide,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
-    /// Contains the number of tests that reported that they were skipped. libtest counts these as
-    /// passed.
-    Passed {
-        skipped: usize,
-    },
-    Failed,
-    Skipped,
-}
-
-impl Verdict {
-    /// Nothing failed and nothing was skipped.
-    const PASSED: Self = Self::Passed { skipped: 0 };
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Passed { skipped: 0 } => f.write_str("passed"),
-            Self::Passed { skipped } => write!(f, "passed, {skipped} SKIPPED"),
-            Self::Failed => f.write_str("FAILED"),
-            Self::Skipped => f.write_str("skipped, it needs root"),
+            looked.run(None, suite, suite.all_tests(args))?;
         }
     }
-}
-
-/// Builds every suite at once with one set of features, and the binaries that the privileged suites
-/// run.
-fn build() -> Result<Vec<Suite>> {
-    let mut command = workspace::cargo();
-    command.args([
-        "build",
-        "--workspace",
-        "--bins",
-        "--lib",
-        "--tests",
-        "--examples",
-        "--features",
-        "culvert-scale/worker",
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
-    let log = progress::run("build everything", &mut command)?;
-    let messages =
-        std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
-    let mut suites: Vec<Suite> = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .filter_map(|message| Suite::of(&message))
-        .collect();
-    ensure!(
-        !suites.is_empty(),
-        "cargo built no tests; its messages are in {}",
-        log.display()
-    );
-    suites.sort_by(|a, b| (a.privileged, &a.name).cmp(&(b.privileged, &b.name)));
-    Ok(suites)
-}
-
-impl Suite {
-    /// The suite in a message of cargo, if there is one.
-    fn of(message: &Value) -> Option<Self> {
-        if message["profile"]["test"] != true {
-            return None;
-        }
-        let package = Path::new(message["manifest_path"].as_str()?).parent()?;
-        let folder = package.file_name()?.to_str()?;
-        let (kind, test) = (
-            message["target"]["kind"][0].as_str()?,
-            message["target"]["name"].as_str()?,
+    if let Some(filter) = &args.filter {
+        let is_found = looked.outcomes.iter().any(|outcome| !outcome.is_empty());
+        ensure!(
+            is_found,
+            "no test that may run here has {filter:?} in its name"
         );
-        let name = if kind == "test" {
-            format!("{folder}: {test}")
-        } else {
-            format!("{folder}: unit tests of the {kind}")
-        };
-        let privileged = PRIVILEGED
-            .into_iter()
-            .find(|(its_folder, its_test, _)| {
-                kind == "test" && (*its_folder, *its_test) == (folder, test)
-            })
-            .map(|(_, _, order)| order);
-        Some(Self {
-            name,
-            executable: message["executable"].as_str()?.into(),
-            package: package.to_path_buf(),
-            privileged,
-        })
-    }
-
-    fn run(&self, args: &Args) -> Result<Verdict> {
-        progress::say(&format!("==> {}", self.name));
-        let mut command = Command::new(&self.executable);
-        workspace::without_outer_cargo(&mut command)
-            .current_dir(&self.package)
-            .args(&args.filter);
-        if args.long {
-            command.env(LONG, "1");
-        }
-        // Privileged tests take long, so their progress is shown.
-        match self.privileged {
-            None => command.arg("--quiet"),
-            Some(Order::OneByOne) => command.args(["--test-threads=1", "--nocapture"]),
-            Some(Order::SideBySide) => command.arg(format!("--test-threads={}", args.jobs())),
-        };
-        self.watch(&mut command)
-    }
-
-    /// Runs the suite's executable with `command`.
-    fn watch(&self, command: &mut Command) -> Result<Verdict> {
-        let mut child = command
-            .stderr(Stdio::piped())
-            .spawn()
-            .with_context(|| format!("start {:?} for {}", command.get_program(), self.name))?;
-        let mut skipped = 0;
-        for line in BufReader::new(child.stderr.take().context("stderr")?).split(b'\n') {
-            let line = String::from_utf8_lossy(&line?).into_owned();
-            skipped += usize::from(line.starts_with("skipped: "));
-            eprintln!("{line}");
-        }
-        Ok(if child.wait()?.success() {
-            Verdict::Passed { skipped }
-        } else {
-            Verdict::Failed
-        })
-    }
-}
-
-fn summarize(outcomes: &[(String, Verdict, f32)]) -> Result<()> {
-    progress::say("\nsummary");
-    for (suite, verdict, seconds) in outcomes {
-        progress::say(&format!("  {suite:<40} {seconds:>6.1} s  {verdict}"));
-    }
-    let failed = outcomes
-        .iter()
-        .filter(|(_, verdict, _)| *verdict == Verdict::Failed)
-        .count();
-    if failed > 0 {
-        bail!("{failed} of {} suites failed", outcomes.len());
     }
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+    use std::process::Command;
+
+    use clap::Parser;
+    use culvert_lab::failures::{Failure, SecondLook};
+
+    use super::first_look::{failure_of, failures};
+    use super::report::{FailedTest, Report};
+    use super::watch::{End, Ended, watch};
     use super::*;
 
+    /// A suite of libtest's. `MARKS` is a folder where a test leaves that it has run.
+    const SUITE: &str = r#"
+        fn fails_once(name: &str) {
+            let mark = std::path::Path::new(env!("MARKS")).join(name);
+            let is_first = !mark.exists();
+            std::fs::write(mark, "").unwrap();
+            assert!(!is_first, "the first time");
+        }
+        #[test] fn passes() {}
+        #[test] fn is_skipped() {
+            use std::io::Write;
+            writeln!(std::io::stderr(), "\nskipped: no reason").unwrap();
+        }
+        #[test] fn fails() { println!("a word before"); panic!("each time") }
+        #[test] fn is_flaky() { fails_once("is_flaky") }
+        #[test] fn an_answer_arrives_whole() { fails_once("whole") }
+    "#;
+
+    fn made(folder: &Path) -> Suite {
+        let (source, executable) = (folder.join("suite.rs"), folder.join("suite"));
+        std::fs::write(&source, SUITE).unwrap();
+        let mut rustc = Command::new("rustc");
+        workspace::without_outer_cargo(&mut rustc)
+            .args(["--test", "--edition", "2024", "-o"])
+            .args([&executable, &source])
+            .env("MARKS", folder);
+        workspace::output(&mut rustc).unwrap();
+        suite("a: suite", executable)
+    }
+
+    fn suite(name: &str, executable: PathBuf) -> Suite {
+        let package = executable.parent().map(Path::to_path_buf);
+        Suite {
+            name: name.to_owned(),
+            executable,
+            package: package.unwrap_or_default(),
+            privileged: None,
+        }
+    }
+
+    fn args(line: &[&str]) -> Args {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: Args,
+        }
+        Line::parse_from([&["test"], line].concat()).args
+    }
+
+    fn named<'a>(failures: &'a [Failure], name: &str) -> &'a Failure {
+        let found = failures
+            .iter()
+            .find(|failure| failure.test.as_deref() == Some(name));
+        found.unwrap_or_else(|| panic!("{name} is not in {failures:?}"))
+    }
+
     #[test]
-    fn a_suite_is_read_from_the_message_of_cargo() {
-        let message = |kind: &str, test: bool| {
-            serde_json::json!({"manifest_path": "/w/xtask/Cargo.toml", "executable": "/w/t/chain-1",
-                "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
-        };
-        let chain = Suite::of(&message("test", true)).unwrap();
-        assert_eq!(
-            (chain.name.as_str(), chain.privileged),
-            ("xtask: chain", Some(Order::SideBySide))
+    fn a_test_that_fails_once_is_flaky_and_one_about_data_has_failed() {
+        let folder = tempfile::tempdir().unwrap();
+        let suite = made(folder.path());
+        let args = args(&[]);
+
+        let ended = watch(suite.all_tests(&args), SILENCE, &mut Vec::new()).unwrap();
+        let report = Report::read(&ended.output);
+        let counts = (report.passed, report.skipped, report.failed);
+        assert_eq!(counts, (1, 1, 3), "{}", ended.output);
+        let mut failures = failures(&suite, &ended, &report, &args);
+        second_look::run(&mut failures, &[suite], &args, &mut Vec::new()).unwrap();
+
+        let fails = named(&failures, "fails");
+        assert!(fails.output.contains("a word before"), "{fails:?}");
+        assert!(
+            matches!(&fails.second, SecondLook::Failed(output) if output.contains("each time"))
         );
-        assert_eq!(Suite::of(&message("lib", true)).unwrap().privileged, None);
-        assert_eq!(Suite::of(&message("bin", false)), None);
+        assert_eq!(fails.repeat, "cargo xtask test fails");
+        let flaky = named(&failures, "is_flaky");
+        assert!(
+            flaky.is_flaky() && flaky.output.contains("the first time"),
+            "{flaky:?}"
+        );
+        let data = named(&failures, "an_answer_arrives_whole");
+        assert!(matches!(data.second, SecondLook::Never(_)), "{data:?}");
+        assert!(summary::report(&failures).is_err());
+    }
+
+    #[test]
+    fn with_more_failures_than_five_nothing_runs_again() {
+        let (suite, args) = (suite("a: suite", PathBuf::new()), args(&[]));
+        let mut failures = Vec::new();
+        for number in 0..6 {
+            let name = format!("test_{number}");
+            let output = String::new();
+            failures.push(failure_of(&suite, &FailedTest { name, output }, &args));
+        }
+        second_look::run(&mut failures, &[], &args, &mut Vec::new()).unwrap();
+        for failure in failures {
+            assert!(
+                matches!(failure.second, SecondLook::Never(_)),
+                "{failure:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_suite_that_dies_or_falls_silent_has_failed_as_a_whole() {
+        let (suite, args) = (suite("a: suite", "/t/suite".into()), args(&[]));
+        for how in [End::Success, End::Failure, End::Silent, End::Interrupted] {
+            let output = "running 2 tests\ntest a ... FAILED\n".to_owned();
+            let ended = Ended { how, output };
+            let failures = failures(&suite, &ended, &Report::read(&ended.output), &args);
+            let [failure] = &failures[..] else {
+                panic!("{failures:?}")
+            };
+            assert_eq!(
+                (&failure.test, failure.repeat.as_str()),
+                (&None, "cd /t && /t/suite")
+            );
+            assert!(
+                matches!(failure.second, SecondLook::Never(_)),
+                "{failure:?}"
+            );
+            assert!(summary::report(&failures).is_err());
+        }
+    }
+
+    #[test]
+    fn a_skipped_test_proves_nothing_about_a_kernel() {
+        let suite = suite("a: suite", "/t/suite".into());
+        let output = "\nskipped: needs root\ntest result: ok. 1 passed; 0 failed;\n".to_owned();
+        let how = End::Success;
+        let ended = Ended { how, output };
+        let report = Report::read(&ended.output);
+        assert_eq!(failures(&suite, &ended, &report, &args(&[])).len(), 0);
+        assert_eq!(
+            failures(&suite, &ended, &report, &args(&["--kernels"])).len(),
+            1
+        );
     }
 }

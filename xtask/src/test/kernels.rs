@@ -3,13 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::{progress, workspace};
+use culvert_lab::process::bound;
+use culvert_lab::workspace;
 
-use super::{Args, LONG, Suite, Verdict, summarize};
+use super::first_look::FirstLook;
+use super::suite::Suite;
+use super::{Args, LONG};
 
 /// The variable that names the program that boots kernels. CONTRIBUTING.md says what the program
 /// must do.
@@ -72,16 +75,8 @@ const PARTS: [Part; 2] = [
 ];
 
 /// Runs the tests on one kernel after the other.
-pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
-    let runner = std::env::var_os(RUNNER)
-        .filter(|runner| !runner.is_empty())
-        .with_context(|| {
-            format!(
-                "{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it \
-            has to do"
-            )
-        })?;
-    let mut outcomes = Vec::new();
+pub(super) fn run(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
+    let runner = runner()?;
     for kernel in KERNELS {
         for part in PARTS.iter().filter(|part| part.kernels.contains(&kernel)) {
             let suite = suites.iter().find(|suite| suite.name == part.suite);
@@ -90,33 +85,32 @@ pub(super) fn run(args: &Args, suites: &[Suite]) -> Result<()> {
             if chosen.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let name = format!("Linux {kernel}, {}", suite.name);
-            progress::say(&format!("==> {name}"));
-            let started = Instant::now();
-            let verdict = suite.watch(&mut command(
-                &runner,
-                kernel,
-                args,
-                suite,
-                chosen.as_deref(),
-            ))?;
-            progress::say(&format!("==> {name}: {verdict}"));
-            outcomes.push((name, verdict, started.elapsed().as_secs_f32()));
+            let command = command(&runner, kernel, args, suite, chosen.as_deref());
+            looked.run(Some(kernel), suite, command)?;
         }
     }
     ensure!(
-        !outcomes.is_empty(),
+        !looked.outcomes.is_empty(),
         "no test has that name: {}",
         args.filter.as_deref().unwrap_or_default()
     );
-    // A skipped part proves nothing about its kernel.
-    let skipped = outcomes
-        .iter()
-        .filter(|(_, verdict, _)| *verdict != Verdict::PASSED && *verdict != Verdict::Failed);
-    let skipped = skipped.count();
-    summarize(&outcomes)?;
-    ensure!(skipped == 0, "{skipped} suites skipped tests");
     Ok(())
+}
+
+/// The command that runs one test alone on this kernel.
+pub(super) fn one_test(kernel: &str, suite: &Suite, test: &str, args: &Args) -> Result<Command> {
+    let tests = [test.to_owned()];
+    Ok(command(&runner()?, kernel, args, suite, Some(&tests)))
+}
+
+fn runner() -> Result<OsString> {
+    let runner = std::env::var_os(RUNNER).filter(|runner| !runner.is_empty());
+    runner.with_context(|| {
+        format!(
+            "{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it has \
+             to do"
+        )
+    })
 }
 
 impl Part {
@@ -175,11 +169,11 @@ fn command(
     chosen: Option<&[String]>,
 ) -> Command {
     let seconds = if args.short { SHORT_TIME } else { TIME };
-    let mut command = Command::new(runner);
+    let mut command = bound(Path::new(runner));
     command
         .args([kernel, "--timeout", &seconds.to_string(), "--"])
         .arg(&suite.executable);
-    command.args(["--test-threads=1", "--nocapture"]);
+    command.arg("--test-threads=1");
     if let Some(tests) = chosen {
         command.arg("--exact").args(tests);
     }

@@ -1,0 +1,123 @@
+//! The first look: runs whole suites, and collects which of their tests failed.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use culvert_lab::failures::{Failure, Record, SecondLook, suite_title};
+use culvert_lab::{interrupt, progress};
+
+use super::report::{FailedTest, Report, notable_lines};
+use super::suite::Suite;
+use super::summary::{Outcome, SuiteResult};
+use super::watch::{End, Ended, watch};
+use super::{Args, second_look};
+
+/// What the suites showed so far.
+pub(super) struct FirstLook<'a> {
+    args: &'a Args,
+    /// Where the failures are for a later second look.
+    record: Option<Record>,
+    pub(super) outcomes: Vec<Outcome>,
+    pub(super) failures: Vec<Failure>,
+}
+
+impl<'a> FirstLook<'a> {
+    /// Nothing yet.
+    pub(super) fn new(args: &'a Args) -> Result<Self> {
+        let path = args.first_look.as_deref();
+        Ok(Self {
+            args,
+            record: path.map(Record::create).transpose()?,
+            outcomes: Vec::new(),
+            failures: Vec::new(),
+        })
+    }
+
+    /// A suite that does not run, for this reason.
+    pub(super) fn skip(&mut self, suite: &Suite, reason: &'static str) {
+        self.outcomes.push(Outcome {
+            title: suite.name.clone(),
+            result: SuiteResult::Skipped(reason),
+            time: Duration::ZERO,
+        });
+    }
+
+    /// Runs a suite by a command, here or on another kernel.
+    ///
+    /// # Errors
+    /// It cannot be started, or this program is interrupted.
+    pub(super) fn run(
+        &mut self,
+        kernel: Option<&str>,
+        suite: &Suite,
+        command: std::process::Command,
+    ) -> Result<()> {
+        let title = suite_title(kernel, &suite.name);
+        progress::say(&format!("==> {title}"));
+        let started = Instant::now();
+        let ended = watch(command, self.args.silence(), &mut std::io::stdout())?;
+        let time = started.elapsed();
+        let report = Report::read(&ended.output);
+        for mut failure in failures(suite, &ended, &report, self.args) {
+            failure.kernel = kernel.map(str::to_owned);
+            if let Some(record) = &self.record {
+                record.add(&failure)?;
+            }
+            self.failures.push(failure);
+        }
+        interrupt::check()?;
+        let is_broken = nameless_reason(&ended, &report, self.args).is_some();
+        self.outcomes.push(Outcome {
+            title,
+            result: if is_broken {
+                SuiteResult::Broken
+            } else {
+                SuiteResult::Ran(report)
+            },
+            time,
+        });
+        Ok(())
+    }
+}
+
+/// The tests that failed; the suite itself if it does not name them.
+pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Args) -> Vec<Failure> {
+    let Some(reason) = nameless_reason(ended, report, args) else {
+        let failures = report.failures.iter();
+        return failures.map(|test| failure_of(suite, test, args)).collect();
+    };
+    vec![Failure {
+        kernel: None,
+        suite: suite.name.clone(),
+        test: None,
+        output: notable_lines(&ended.output) + &ended.output,
+        second: SecondLook::Never(reason.to_owned()),
+        repeat: suite.whole_again(),
+    }]
+}
+
+/// Why a suite failed that does not name tests that did.
+fn nameless_reason(ended: &Ended, report: &Report, args: &Args) -> Option<&'static str> {
+    match ended.how {
+        End::Silent => Some("the suite was stopped"),
+        End::Interrupted => Some("the run was interrupted"),
+        End::Success if !report.is_complete => Some("the suite ended before its end"),
+        End::Success if args.kernels && report.skipped > 0 => {
+            Some("tests were skipped, which proves nothing about this kernel")
+        }
+        End::Success => None,
+        End::Failure if report.names_all_failures() => None,
+        End::Failure => Some("the suite does not name the tests that failed"),
+    }
+}
+
+pub(super) fn failure_of(suite: &Suite, test: &FailedTest, args: &Args) -> Failure {
+    Failure {
+        kernel: None,
+        suite: suite.name.clone(),
+        test: Some(test.name.clone()),
+        output: test.output.clone(),
+        second: second_look::planned(&test.name),
+        repeat: args.command(&test.name),
+    }
+}

@@ -1,0 +1,149 @@
+//! The second look: tests that failed run again, each alone, when nothing else runs. One that passes
+//! then is flaky. That is said loudly, because some flaky tests are real faults.
+
+use std::io::Write;
+
+use anyhow::{Context, Result};
+use culvert_lab::failures::{Failure, SecondLook};
+use culvert_lab::{interrupt, progress};
+
+use super::report::Report;
+use super::suite::Suite;
+use super::watch::{End, Ended, watch};
+use super::{Args, LONG_SILENCE, kernels};
+
+/// With more failures than these, something is broken, and nothing runs again.
+const MOST_AGAIN: usize = 5;
+
+/// Words in the name of a test whose failure would be lost or mixed-up data, or a data race. If it
+/// fails once, it failed.
+const ABOUT_DATA: [&str; 12] = [
+    "bytes_arrive",
+    "data_race",
+    "destination",
+    "destinations",
+    "lose_no",
+    "lose_nothing",
+    "loses_no",
+    "loses_nothing",
+    "nothing_is_lost",
+    "order",
+    "what_it_dialled",
+    "whole",
+];
+
+/// What the second look does about a test that failed.
+pub(super) fn planned(test: &str) -> SecondLook {
+    let (_, name) = test.rsplit_once("::").unwrap_or(("", test));
+    let name = format!("_{name}_");
+    for words in ABOUT_DATA {
+        if name.contains(&format!("_{words}_")) {
+            return SecondLook::Never(format!("a test about data: its name has {words:?}"));
+        }
+    }
+    SecondLook::Pending
+}
+
+/// Runs tests that failed again, and shows what they print.
+///
+/// # Errors
+/// A suite cannot be started, or this program is interrupted.
+pub(super) fn run(
+    failures: &mut [Failure],
+    suites: &[Suite],
+    args: &Args,
+    shown: &mut dyn Write,
+) -> Result<()> {
+    let pending = failures
+        .iter()
+        .filter(|failure| failure.second == SecondLook::Pending)
+        .count();
+    for failure in failures {
+        if failure.second != SecondLook::Pending {
+            continue;
+        }
+        failure.second = if pending > MOST_AGAIN {
+            SecondLook::Never(format!("more than {MOST_AGAIN} tests failed"))
+        } else {
+            progress::say(&format!("==> second look: {}", failure.title()));
+            run_again(failure, suites, args, shown)?
+        };
+    }
+    Ok(())
+}
+
+fn run_again(
+    failure: &Failure,
+    suites: &[Suite],
+    args: &Args,
+    shown: &mut dyn Write,
+) -> Result<SecondLook> {
+    let test = failure.test.as_deref().context("only tests run again")?;
+    let suite = suites.iter().find(|suite| suite.name == failure.suite);
+    let suite = suite.with_context(|| format!("there is no suite {:?} any more", failure.suite))?;
+    let command = match &failure.kernel {
+        Some(kernel) => kernels::one_test(kernel, suite, test, args)?,
+        None => suite.one_test(test, args),
+    };
+    let silence = match &failure.kernel {
+        Some(_) => LONG_SILENCE,
+        None => args.silence(),
+    };
+    let ended = watch(command, silence, shown)?;
+    interrupt::check()?;
+    Ok(result(ended))
+}
+
+/// A test that did not run, or skipped itself, has not passed.
+fn result(ended: Ended) -> SecondLook {
+    let report = Report::read(&ended.output);
+    if ended.how == End::Success && (report.passed, report.skipped) == (1, 0) {
+        SecondLook::Passed(ended.output)
+    } else {
+        SecondLook::Failed(ended.output)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs_again(test: &str) -> bool {
+        planned(test) == SecondLook::Pending
+    }
+
+    #[test]
+    fn a_test_about_data_never_runs_again() {
+        assert!(!runs_again("bytes::a_gibibyte_arrives_whole_each_way"));
+        assert!(!runs_again(
+            "steering::an_ipv4_client_keeps_its_destination"
+        ));
+        assert!(runs_again(
+            "whole::a_silent_agent_is_noticed_within_the_grace"
+        ));
+    }
+
+    fn passes(how: End, output: &str) -> bool {
+        let output = output.to_owned();
+        matches!(result(Ended { how, output }), SecondLook::Passed(_))
+    }
+
+    #[test]
+    fn only_a_test_that_ran_and_passed_counts_as_passed() {
+        assert!(passes(
+            End::Success,
+            "test result: ok. 1 passed; 0 failed;\n"
+        ));
+        assert!(!passes(
+            End::Failure,
+            "test result: FAILED. 0 passed; 1 failed;\n"
+        ));
+        assert!(!passes(
+            End::Success,
+            "test result: ok. 0 passed; 0 failed;\n"
+        ));
+        let skipped =
+            "test a ... \nskipped: needs root\nok\ntest result: ok. 1 passed; 0 failed;\n";
+        assert!(!passes(End::Success, skipped));
+    }
+}

@@ -1,0 +1,159 @@
+//! The compiled test suites: which there are, and how their tests run.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::process::bound;
+use culvert_lab::{progress, workspace};
+use serde_json::Value;
+
+use super::{Args, LONG};
+
+/// Suites that load kernel programs and create namespaces: folder of the package, name of the test,
+/// and order of its tests.
+const PRIVILEGED: [(&str, &str, Order); 3] = [
+    ("redirector", "kernel", Order::OneByOne),
+    ("xtask", "chain", Order::SideBySide),
+    ("xtask", "kubernetes", Order::SideBySide),
+];
+
+/// One compiled test suite.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Suite {
+    pub(super) name: String,
+    pub(super) executable: PathBuf,
+    pub(super) package: PathBuf,
+    /// The order of its tests, if it needs root.
+    pub(super) privileged: Option<Order>,
+}
+
+/// How the tests of a privileged suite run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// One after the other: they share the machine's cgroups.
+    OneByOne,
+    /// Concurrently: each has its own lab or ports.
+    SideBySide,
+}
+
+/// Builds every suite at once with one set of features, and the binaries that the privileged suites
+/// run.
+pub(super) fn build() -> Result<Vec<Suite>> {
+    let mut command = workspace::cargo();
+    command.args([
+        "build",
+        "--workspace",
+        "--bins",
+        "--lib",
+        "--tests",
+        "--examples",
+        "--features",
+        "culvert-scale/worker",
+        "--message-format",
+        "json-render-diagnostics",
+    ]);
+    let log = progress::run("build everything", &mut command)?;
+    let messages =
+        std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    let mut suites: Vec<Suite> = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .filter_map(|message| Suite::of(&message))
+        .collect();
+    ensure!(
+        !suites.is_empty(),
+        "cargo built no tests; its messages are in {}",
+        log.display()
+    );
+    suites.sort_by(|a, b| (a.privileged, &a.name).cmp(&(b.privileged, &b.name)));
+    Ok(suites)
+}
+
+impl Suite {
+    /// The suite in a message of cargo, if there is one.
+    fn of(message: &Value) -> Option<Self> {
+        if message["profile"]["test"] != true {
+            return None;
+        }
+        let package = Path::new(message["manifest_path"].as_str()?).parent()?;
+        let folder = package.file_name()?.to_str()?;
+        let kind = message["target"]["kind"][0].as_str()?;
+        let test = message["target"]["name"].as_str()?;
+        let name = if kind == "test" {
+            format!("{folder}: {test}")
+        } else {
+            format!("{folder}: unit tests of the {kind}")
+        };
+        let privileged = PRIVILEGED
+            .into_iter()
+            .find(|(its_folder, its_test, _)| {
+                kind == "test" && (*its_folder, *its_test) == (folder, test)
+            })
+            .map(|(_, _, order)| order);
+        Some(Self {
+            name,
+            executable: message["executable"].as_str()?.into(),
+            package: package.to_path_buf(),
+            privileged,
+        })
+    }
+
+    /// The command that runs its tests.
+    pub(super) fn all_tests(&self, args: &Args) -> Command {
+        let mut command = self.command(args);
+        command.args(&args.filter);
+        // Privileged tests take long, so their progress is shown.
+        match self.privileged {
+            None => command.arg("--quiet"),
+            Some(Order::OneByOne) => command.arg("--test-threads=1"),
+            Some(Order::SideBySide) => command.arg(format!("--test-threads={}", args.jobs())),
+        };
+        command
+    }
+
+    /// The command that runs one of its tests, alone.
+    pub(super) fn one_test(&self, test: &str, args: &Args) -> Command {
+        let mut command = self.command(args);
+        command.args(["--exact", test, "--test-threads=1"]);
+        command
+    }
+
+    /// For people: the command that runs it again.
+    pub(super) fn whole_again(&self) -> String {
+        format!(
+            "cd {} && {}",
+            self.package.display(),
+            self.executable.display()
+        )
+    }
+
+    fn command(&self, args: &Args) -> Command {
+        let mut command = bound(&self.executable);
+        workspace::without_outer_cargo(&mut command).current_dir(&self.package);
+        if args.long {
+            command.env(LONG, "1");
+        }
+        command
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suite_is_read_from_the_message_of_cargo() {
+        let message = |kind: &str, test: bool| {
+            serde_json::json!({"manifest_path": "/w/xtask/Cargo.toml", "executable": "/w/t/chain-1",
+                "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
+        };
+        let chain = Suite::of(&message("test", true)).unwrap();
+        assert_eq!(
+            (chain.name.as_str(), chain.privileged),
+            ("xtask: chain", Some(Order::SideBySide))
+        );
+        assert_eq!(Suite::of(&message("lib", true)).unwrap().privileged, None);
+        assert_eq!(Suite::of(&message("bin", false)), None);
+    }
+}
