@@ -9,8 +9,26 @@ use crate::command::{Finished, Running, finish};
 use crate::pods;
 use crate::world::World;
 
-/// The size of the download.
-const MEGABYTES: usize = 200;
+/// The large file.
+pub(super) const BIG: Page = Page {
+    name: "big",
+    megabytes: 200,
+};
+
+/// A file for downloads of a bounded time. It needs little processor time for each second, so that
+/// it takes no longer on a busy machine.
+pub(super) const STEADY: Page = Page {
+    name: "steady",
+    megabytes: 30,
+};
+
+/// A file that a pod serves.
+#[derive(Clone, Copy)]
+pub(super) struct Page {
+    name: &'static str,
+    megabytes: usize,
+}
+
 /// Time for 200 MB on two busy cores, with or without a rate limit. It is more than any limit
 /// causes.
 const DOWNLOAD_TIME: Duration = Duration::from_secs(180);
@@ -36,11 +54,14 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
         },
     )?;
     world.claim_once(
-        &format!("kubectl port-forward to {node}: {MEGABYTES} MB with the same SHA-256"),
+        &format!(
+            "kubectl port-forward to {node}: {} MB with the same SHA-256",
+            BIG.megabytes
+        ),
         |world| {
-            let expected = make_file(world, node)?;
+            let expected = make_file(world, node, BIG)?;
             let mut download = world.cluster.enter(MASTER, "bash");
-            download.args(["-c", DOWNLOAD, &forward.url("big")]);
+            download.args(["-c", DOWNLOAD, &forward.url(BIG.name)]);
             check_digest(finish(&mut download, DOWNLOAD_TIME)?, &expected)
         },
     )
@@ -84,22 +105,23 @@ impl Forward {
         format!("http://127.0.0.1:{}/{page}", self.port)
     }
 
-    /// Starts to download the large file, which must exist. The download takes at least `seconds`.
+    /// Starts to download [`STEADY`], which must exist. The download takes at least `seconds`.
     pub(super) fn download(&self, world: &World, what: &str, seconds: usize) -> Result<Running> {
-        let rate = format!("{}M", MEGABYTES / seconds);
+        let rate = format!("{}M", STEADY.megabytes / seconds);
         let mut command = world.cluster.enter(MASTER, "bash");
-        command.args(["-c", DOWNLOAD, &self.url("big"), "--limit-rate", &rate]);
+        command.args(["-c", DOWNLOAD, &self.url(STEADY.name)]);
+        command.args(["--limit-rate", &rate]);
         Running::start(world.folder(), what, &mut command)
     }
 
-    /// Starts to download the large file, which must exist, and goes on until
+    /// Starts to download [`BIG`], which must exist, and goes on until
     /// [`finish_download`].
     pub(super) fn slow_download(&self, world: &World, what: &str) -> Result<Running> {
         let script = world.file("download.py");
         std::fs::write(&script, SLOW_DOWNLOAD)
             .with_context(|| format!("write {}", script.display()))?;
         let mut python = world.cluster.enter(MASTER, "python3");
-        python.arg(&script).arg(self.url("big"));
+        python.arg(&script).arg(self.url(BIG.name));
         Running::start(world.folder(), what, &mut python)
     }
 }
@@ -119,10 +141,11 @@ fn check_digest(done: Finished, expected: &str) -> Result<()> {
 }
 
 /// Makes the file in the pod on a node, if it does not exist, and returns its digest.
-pub(super) fn make_file(world: &World, node: &str) -> Result<String> {
+pub(super) fn make_file(world: &World, node: &str, page: Page) -> Result<String> {
+    let Page { name, megabytes } = page;
     let script = format!(
-        "cd /www && [ -s big ] || dd if=/dev/urandom of=big bs=1M count={MEGABYTES} 2>/dev/null; \
-         sha256sum < big"
+        "cd /www && [ -s {name} ] || dd if=/dev/urandom of={name} bs=1M count={megabytes} \
+         2>/dev/null; sha256sum < {name}"
     );
     let said = world.shop_within(
         DOWNLOAD_TIME,

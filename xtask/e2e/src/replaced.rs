@@ -38,13 +38,10 @@ pub(super) fn edge_at_master(world: &World) -> Result<Option<&'static str>> {
     Ok(None)
 }
 
-/// Proves it with downloads from `node`, whose large file has this digest, and with the logs of
-/// `followed`, an edge with a tunnel at the master.
-pub(super) fn prove(
-    world: &mut World,
-    (node, digest): (&str, &str),
-    followed: Option<&str>,
-) -> Result<()> {
+/// Proves it with a download from `node`, and with the logs of `followed`, an edge with a tunnel at
+/// the master.
+pub(super) fn prove(world: &mut World, node: &str, followed: Option<&str>) -> Result<()> {
+    let digest = forward::make_file(world, node, forward::STEADY)?;
     let start = |host: &&'static str| Reacher::start(world, host, PATIENCE, &[TARGET]);
     let mut reachers = world.clouds.iter().map(start).collect::<Result<Vec<_>>>()?;
     let begun = reacher::now();
@@ -55,7 +52,7 @@ pub(super) fn prove(
             let forward = Forward::open(world, "forward-proxy", node)?;
             let download = forward.download(world, "download-proxy", DOWNLOAD)?;
             update(world, followed)?;
-            forward::finish_download(download, digest)
+            forward::finish_download(download, &digest)
         },
     )?;
     world.claim("logs -f again", |world| {

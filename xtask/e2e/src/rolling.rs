@@ -21,7 +21,7 @@ const NOTICED: Duration = Duration::from_secs(180);
 pub(super) fn run(world: &mut World) -> Result<()> {
     names::by_name(world)?;
     let node = "edge-1";
-    let digest = forward::make_file(world, node)?;
+    let digest = forward::make_file(world, node, forward::BIG)?;
     world.claim_once(
         "the redirector's rolling restart: logs -f and a download of 200 MB go on through it",
         |world| {
@@ -43,7 +43,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     };
     // It takes a while until this kubelet is missed: the proxies are replaced meanwhile.
     let stopped = StoppedKubelet::of(world, silent)?;
-    replaced::prove(world, (node, &digest), followed)?;
+    replaced::prove(world, node, followed)?;
     install::wait_for_tunnels(world)?;
     logs::prove(world, node)?;
     agents_beside(world, silent, stopped)?;
