@@ -21,7 +21,7 @@ struct Args {
 #[derive(Subcommand)]
 enum Task {
     /// Install what building and testing need; says what to install where it may not do it itself
-    Setup,
+    Setup(setup::Args),
     /// Compile the kernel programs into target/ebpf/culvert-redirector.bpf.o
     BuildEbpf,
     /// Run all tests; those that need root are skipped, and said to be, without it
@@ -37,7 +37,7 @@ enum Task {
     /// (root)
     Scale(culvert_scale::Args),
     /// Check licences, sources and duplicates of dependencies (deny.toml), and that all are used
-    Deps,
+    Deps(deps::Args),
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
     /// Make container images of the programs, without a container engine
@@ -68,14 +68,14 @@ fn main() -> ExitCode {
 
 fn run(task: Task) -> Result<ExitCode> {
     match task {
-        Task::Setup => setup::run()?,
+        Task::Setup(args) => setup::run(&args)?,
         Task::BuildEbpf => build_ebpf::run()?,
         Task::Test(args) => test::run(&args)?,
         Task::Demo(args) => demo::run(&args)?,
         Task::E2e(args) => e2e::run(&args)?,
         Task::Bench(args) => bench::run(&args)?,
         Task::Scale(args) => culvert_scale::run(&args)?,
-        Task::Deps => deps::run()?,
+        Task::Deps(args) => deps::run(&args)?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
         Task::Dist(args) => dist::run(&args)?,

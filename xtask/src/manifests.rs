@@ -38,7 +38,7 @@ spec:
 /// groups. A file that others are made of cannot be read.
 pub fn run() -> Result<()> {
     if kustomize().is_none() {
-        setup::run()?;
+        setup::ensure_for_tests()?;
     }
     let rendered = render()?;
     for (name, text) in &rendered {

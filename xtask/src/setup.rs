@@ -21,6 +21,14 @@ pub use go_folder::{COREDNS, GoFolder, MONITORING_CHECK};
 pub use kustomize::program as kustomize;
 pub use venv::python_with_grpc;
 
+/// What to install.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Compile too what only `cargo xtask e2e` needs
+    #[arg(long)]
+    e2e: bool,
+}
+
 /// Programs that tests and the demo run, each with its Debian package.
 const PROGRAMS: [(&str, &str); 18] = [
     ("nft", "nftables"),
@@ -97,14 +105,23 @@ pub fn ensure() -> Result<()> {
 /// # Errors
 /// See [`run`].
 pub fn ensure_for_tests() -> Result<()> {
-    if is_complete() { Ok(()) } else { run() }
+    if is_complete() { Ok(()) } else { install() }
 }
 
 /// Installs everything that is missing.
 ///
 /// # Errors
 /// Something is missing that it may not or cannot install. The text lists what to do.
-pub fn run() -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
+    install()?;
+    if args.e2e {
+        ensure_for_e2e()?;
+    }
+    progress::say("setup: everything is there");
+    Ok(())
+}
+
+fn install() -> Result<()> {
     let mut missing = Missing::default();
     install_programs(&mut missing);
     missing.note(kustomize::install());
@@ -112,9 +129,7 @@ pub fn run() -> Result<()> {
     for folder in GoFolder::ALL {
         missing.note(folder.install());
     }
-    missing.into_result()?;
-    progress::say("setup: everything is there");
-    Ok(())
+    missing.into_result()
 }
 
 fn install_programs(missing: &mut Missing) {

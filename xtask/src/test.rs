@@ -55,6 +55,9 @@ pub struct Args {
     /// Of that only what kernels are known to differ in
     #[arg(long, requires = "kernels")]
     short: bool,
+    /// Build everything, and run nothing
+    #[arg(long, conflicts_with_all = ["filter", "kernels", "long"])]
+    no_run: bool,
     /// Write which tests failed to this file, for a later --second-look, and succeed
     #[arg(long, value_name = "FILE", conflicts_with = "long")]
     first_look: Option<PathBuf>,
@@ -103,6 +106,9 @@ pub fn run(args: &Args) -> Result<()> {
     setup::ensure_for_tests()?;
     build_ebpf::run()?;
     let suites = suite::build()?;
+    if args.no_run {
+        return Ok(());
+    }
     if !args.second_look.is_empty() {
         return second_look(args, &suites);
     }

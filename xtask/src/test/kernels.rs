@@ -178,7 +178,7 @@ fn command(
         command.arg("--exact").args(tests);
     }
     if args.long {
-        command.env(LONG, "1");
+        command.env(LONG, "1").arg("--include-ignored");
     }
     // On other kernels no test may be skipped.
     workspace::without_outer_cargo(&mut command)

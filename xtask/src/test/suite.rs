@@ -132,7 +132,7 @@ impl Suite {
         let mut command = bound(&self.executable);
         workspace::without_outer_cargo(&mut command).current_dir(&self.package);
         if args.long {
-            command.env(LONG, "1");
+            command.env(LONG, "1").arg("--include-ignored");
         }
         command
     }

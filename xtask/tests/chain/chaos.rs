@@ -21,7 +21,7 @@ const CALM: Duration = Duration::from_secs(2);
 /// Time for a connection from before a storm to work or fail.
 const ANSWER: Duration = Duration::from_secs(10);
 /// A storm and the calm after it take about 24 seconds.
-const STORMS: u32 = 8;
+const STORMS: u32 = 4;
 /// Storms of the long form: some 20 minutes.
 const LONG_STORMS: u32 = 55;
 /// Kills in a storm.

@@ -19,6 +19,7 @@ const COMES: Duration = Duration::from_secs(20);
 const GOES: Duration = Duration::from_secs(120);
 
 #[test]
+#[ignore = "two minutes: `cargo xtask test --long`"]
 fn a_connection_beside_bulk_has_a_further_tunnel_which_ends_after_it() {
     world::with(&[Host::Edge1], Options::default(), |world| {
         let before = world.numbers_of_all_tunnels()?;

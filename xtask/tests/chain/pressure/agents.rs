@@ -28,6 +28,7 @@ const MEMORY_PER_AGENT: u64 = 96 << 10;
 const TUNNELS: &str = "culvert_proxy_tunnels";
 
 #[test]
+#[ignore = "two minutes of two processors: `cargo xtask test --long`"]
 fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
     world::prepared(&[], options, |world| {
         let resident = world.culvert.proxy.resident()?;

@@ -24,6 +24,7 @@ const SLOW_CLIENTS: usize = 500;
 const MEMORY_PER_CLIENT: u64 = 32 << 10;
 
 #[test]
+#[ignore = "a minute: `cargo xtask test --long`"]
 fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
     world::with(EDGE, Options::default(), |world| {
         // One run before the measurement fills pools.
