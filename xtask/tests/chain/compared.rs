@@ -98,25 +98,31 @@ fn collect(folder: &Path, found: &mut BTreeSet<String>) -> Result<()> {
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let source = std::fs::read_to_string(&path)
                 .with_context(|| format!("read {}", path.display()))?;
-            found.extend(test_functions(&source).map(str::to_owned));
+            found.extend(test_functions(&source).into_iter().map(str::to_owned));
         }
     }
     Ok(())
 }
 
 /// Functions with an attribute `test`, `tokio::test` or `tokio::test(...)`.
-fn test_functions(source: &str) -> impl Iterator<Item = &str> {
-    let behind_attribute = source.split("#[").skip(1).filter(|text| {
-        let attribute = text.split_once(']').map_or("", |(attribute, _)| attribute);
-        attribute
-            .split('(')
-            .next()
-            .is_some_and(|name| name.ends_with("test") && name != "cfg")
-    });
-    behind_attribute.filter_map(|text| {
-        let name = text.split_once("fn ")?.1.split_once('(')?.0;
-        Some(name)
-    })
+fn test_functions(source: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    for (at, start) in source.match_indices("#[") {
+        let rest = &source[at + start.len()..];
+        let Some((attribute, after)) = rest.split_once(']') else {
+            continue;
+        };
+        let name = attribute.split('(').next().unwrap_or_default();
+        if !name.ends_with("test") || name == "cfg" {
+            continue;
+        }
+        // Another attribute may follow.
+        let function = after
+            .split_once("fn ")
+            .and_then(|(_, text)| text.split_once('('));
+        names.extend(function.map(|(name, _)| name));
+    }
+    names
 }
 
 #[test]
@@ -137,6 +143,7 @@ fn a_quoted_claim_is_a_test_and_a_row_without_an_answer_is_noticed() {
     assert_eq!(answered("| it hung | #1 | |"), Some(false));
     assert_eq!(answered("| what went wrong | where | here |"), None);
     let source = "#[cfg(test)]\nmod t \
-        {\n#[tokio::test(start_paused = true)]\nasync fn one_two() {}\nfn three() {}\n";
-    assert_eq!(test_functions(source).collect::<Vec<_>>(), ["one_two"]);
+        {\n#[tokio::test(start_paused = true)]\nasync fn one_two() {}\nfn three() \
+        {}\n#[test]\n#[ignore = \"long\"]\nfn four() {}\n";
+    assert_eq!(test_functions(source), ["one_two", "four"]);
 }

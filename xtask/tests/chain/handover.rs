@@ -22,8 +22,9 @@ use crate::world::{self, ECHO, GREET, HeldClient, SMALL, SMALL_SOURCE, World};
 
 /// Long enough for two busy cores.
 const DEADLINE: Duration = Duration::from_secs(40);
-/// Downloads in progress when the proxy is told to end.
-const DOWNLOADS: usize = 5;
+/// Downloads in progress when the proxy is told to end. They must end within its grace period, also on
+/// busy cores.
+const DOWNLOADS: usize = 2;
 /// Fewer requests than this prove nothing.
 const ENOUGH: u64 = 200;
 
@@ -59,7 +60,7 @@ fn a_proxy_that_takes_the_place_of_another_refuses_nobody_and_breaks_no_stream()
 
 #[test]
 fn between_two_proxies_clients_wait_and_are_not_refused() {
-    let options = world::proxy_options(["--grace", "20s"]);
+    let options = world::proxy_options(["--grace", "30s"]);
     world::with(&Host::EDGES, options, |world| {
         let mut loads = loads(world, &mut swarm::chance()?)?;
         let mut streams = Streams::begin(world)?;
