@@ -273,7 +273,8 @@ mod tests {
 
     #[test]
     fn with_more_failures_than_five_nothing_runs_again() {
-        let (suite, args) = (suite("a: suite", PathBuf::new()), args(&[]));
+        let suite = suite("a: suite", PathBuf::new());
+        let args = args(&[]);
         let mut failures = Vec::new();
         for number in 0..6 {
             let name = format!("test_{number}");
@@ -291,7 +292,8 @@ mod tests {
 
     #[test]
     fn a_suite_that_dies_or_falls_silent_has_failed_as_a_whole() {
-        let (suite, args) = (suite("a: suite", "/t/suite".into()), args(&[]));
+        let suite = suite("a: suite", "/t/suite".into());
+        let args = args(&[]);
         for how in [End::Success, End::Failure, End::Silent, End::Interrupted] {
             let output = "running 2 tests\ntest a ... FAILED\n".to_owned();
             let ended = Ended { how, output };

@@ -184,7 +184,8 @@ impl Run<'_> {
             world.show_state();
         }
         self.repeat = world.repeat();
-        let (claims, flaky) = (world.claims, std::mem::take(&mut world.flaky));
+        let claims = world.claims;
+        let flaky = std::mem::take(&mut world.flaky);
         drop(world);
         shown?;
         for failure in &flaky {

@@ -1,4 +1,4 @@
-//! Where the threads of running processes are: for the log of whoever stops them.
+//! The stacks of running processes, to log where they are before they are stopped.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,8 +7,7 @@ use std::process::Command;
 
 use crate::workspace;
 
-/// How long the debugger may take, in seconds. Then it is killed: it may hang with the process that
-/// it looks at.
+/// The debugger. It is killed after 30 s: it may hang with the process that it looks at.
 const DEBUGGER: [&str; 4] = ["timeout", "--signal=KILL", "30", "gdb"];
 
 /// A process in `/proc`.
