@@ -10,7 +10,7 @@ pub struct Args {
     #[command(flatten)]
     suite: culvert_e2e::Args,
     /// Profile to compile the images with, as of `cargo xtask image`
-    #[arg(long, default_value = "unoptimized")]
+    #[arg(long, default_value = "dev")]
     profile: String,
     /// Take the images that are there, rather than make new ones
     #[arg(long)]

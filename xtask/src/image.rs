@@ -4,9 +4,11 @@
 //! machine, but another source folder changes the programs.
 //!
 //! Each image has one static program for each processor, and the licences of its parts. The
-//! redirector's also has `nft` with the libraries that it loads.
+//! redirector's also has `nft` with the libraries that it loads. Images of profile `dev` have the
+//! programs of the tests, with the libraries that they load.
 
 mod archive;
+mod libraries;
 mod nft;
 mod programs;
 
@@ -22,7 +24,7 @@ use crate::processor::Processor;
 use crate::tar::Tar;
 use crate::{build_ebpf, setup};
 use archive::{Image, Platform};
-use programs::{Contents, Program};
+use programs::{Contents, Linked, Program};
 
 /// Names are looked up in files and by DNS, which static programs support by themselves.
 const NAME_SERVICES: &str = "hosts: files dns\n";
@@ -30,8 +32,8 @@ const NAME_SERVICES: &str = "hosts: files dns\n";
 /// What to build.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Profile to compile with: `unoptimized` is done sooner, for tests
-    #[arg(long, default_value = "release")]
+    /// Profile to compile with. `dev` takes the programs of the tests, for this machine
+    #[arg(long, default_value = "release", value_parser = ["release", programs::DEV])]
     pub profile: String,
     /// Processor to make them for. Can be given again: an image is then for all. Default: that of
     /// this machine
@@ -43,7 +45,7 @@ pub struct Args {
 /// `target/images/<name>` of those for this machine.
 ///
 /// # Errors
-/// A program cannot be compiled or is not static, or `nft` is not installed.
+/// A program cannot be compiled or is not linked as it should be, or `nft` is not installed.
 pub fn run(args: &Args) -> Result<()> {
     if !workspace::bpf_object().is_file() {
         setup::ensure()?;
@@ -120,16 +122,26 @@ fn platform(program: &Program, contents: Contents) -> Result<Platform> {
         0o644,
         licences::of_crates(program.name, program.processor)?.into(),
     );
-    let licences = match contents {
-        Contents::WithNft => {
-            for (path, bytes) in nft::with_libraries(program.processor)? {
-                layer.file(&path, 0o755, bytes);
-            }
-            nft::licences(program.processor)?
+    let mut loaded = BTreeMap::new();
+    let mut licences = BTreeMap::new();
+    match program.linked {
+        Linked::Musl => {}
+        Linked::Glibc => licences = nft::licences_of_glibc(program.processor)?,
+        Linked::Libraries => {
+            loaded = libraries::of(&program.path, program.processor)?;
+            licences = nft::licences_of_libraries(program.processor)?;
         }
-        Contents::Program if program.has_glibc => nft::licences_of_glibc(program.processor)?,
-        Contents::Program => BTreeMap::new(),
-    };
+    }
+    match contents {
+        Contents::Program => {}
+        Contents::WithNft => {
+            loaded.extend(nft::with_libraries(program.processor)?);
+            licences.extend(nft::licences(program.processor)?);
+        }
+    }
+    for (path, bytes) in loaded {
+        layer.file(&path, 0o755, bytes);
+    }
     for (path, bytes) in licences {
         layer.file(&path, 0o644, bytes);
     }

@@ -5,7 +5,7 @@ mod first_look;
 mod kernels;
 mod report;
 mod second_look;
-mod suite;
+pub(crate) mod suite;
 mod summary;
 mod watch;
 

@@ -1,16 +1,16 @@
-//! The program `nft` with the libraries that it loads, and their licences: of this machine, or of
-//! Debian's packages for another processor.
+//! The program `nft` with the libraries that it loads, and the licences of Debian's packages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use crate::processor::{Processor, foreign};
+use super::libraries::{self, below, read, root};
+use crate::processor::Processor;
 
 /// Debian's packages that have `nft` and its libraries.
-const PACKAGES: [&str; 12] = [
+pub(super) const PACKAGES: [&str; 12] = [
     "libbsd0",
     "libc6",
     "libedit2",
@@ -25,7 +25,7 @@ const PACKAGES: [&str; 12] = [
     "nftables",
 ];
 
-/// `nft` and its libraries: content by path, without the first slash.
+/// `nft` and the files that it loads: content by path, without the first slash.
 pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
     let root = root(processor)?;
     let nft = if processor == Processor::here()? {
@@ -33,20 +33,9 @@ pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Ve
     } else {
         "/usr/sbin/nft".into()
     };
-    let loader = below(&root, Path::new(processor.loader()));
-    let mut list = foreign::command(processor, &loader)?;
-    let listed = workspace::output(list.arg("--list").arg(below(&root, &nft)))?;
-    let mut libraries = paths(&listed);
-    // It names itself by the path at which it was run.
-    libraries.retain(|path| *path != loader);
-    ensure!(
-        !libraries.is_empty() && !listed.contains("not found"),
-        "libraries of {} are missing: {listed}",
-        nft.display()
-    );
-    let loader = Path::new("/").join(processor.loader());
-    let files = libraries.into_iter().chain([nft, loader]);
-    files.map(|path| read(&root, path)).collect()
+    let mut files = libraries::of(&below(&root, &nft), processor)?;
+    files.extend([read(&root, nft)?]);
+    Ok(files)
 }
 
 /// Where Debian has the licences that the texts of its packages refer to.
@@ -62,6 +51,11 @@ pub(super) fn licences(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>
 /// The licences of glibc, which static programs contain, in the same way.
 pub(super) fn licences_of_glibc(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
     licences_of(&["libc6"], processor)
+}
+
+/// The licences of what other programs of Rust load, in the same way.
+pub(super) fn licences_of_libraries(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
+    licences_of(&["libc6", "libgcc-s1"], processor)
 }
 
 fn licences_of(packages: &[&str], processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -89,39 +83,6 @@ fn common(text: &[u8]) -> BTreeSet<PathBuf> {
     });
     let names = names.filter(|name| !name.is_empty());
     names.map(|name| Path::new(COMMON).join(name)).collect()
-}
-
-/// The folder below which the files of a processor are.
-fn root(processor: Processor) -> Result<PathBuf> {
-    if processor == Processor::here()? {
-        Ok("/".into())
-    } else {
-        foreign::tree(processor, &PACKAGES)
-    }
-}
-
-fn read(root: &Path, path: PathBuf) -> Result<(String, Vec<u8>)> {
-    // Follows links: in the image a library's file has the name by which it is loaded.
-    let bytes = std::fs::read(below(root, &path))
-        .with_context(|| format!("read {} below {}", path.display(), root.display()))?;
-    let inside = path.strip_prefix("/").unwrap_or(&path).to_str();
-    let inside = inside.context("a path that is not a text")?;
-    Ok((inside.to_owned(), bytes))
-}
-
-fn below(root: &Path, path: &Path) -> PathBuf {
-    root.join(path.strip_prefix("/").unwrap_or(path))
-}
-
-/// Parses the files in what a loader lists: `libx.so => /lib/libx.so (0x...)`, and itself without an
-/// arrow. An entry without a file is provided by the kernel.
-fn paths(listed: &str) -> Vec<PathBuf> {
-    let path = |line: &str| {
-        let (_, found) = line.split_once("=> ")?;
-        let found = Path::new(found.split_whitespace().next()?);
-        found.is_absolute().then(|| found.into())
-    };
-    listed.lines().filter_map(path).collect()
 }
 
 #[cfg(test)]
@@ -153,17 +114,6 @@ mod tests {
         assert!(
             names.iter().any(|name| name.ends_with("/LGPL-2.1")),
             "{names:?}"
-        );
-    }
-
-    #[test]
-    fn libraries_are_read_from_what_a_loader_lists() {
-        let listed = "\tlinux-vdso.so.1 (0x00007f8be934d000)\n\tlibmnl.so.0 => \
-            /lib/x86_64-linux-gnu/libmnl.so.0 (0x00007f8b)\n\
-                      \t/lib64/ld-linux-x86-64.so.2 (0x00007f8b)\n";
-        assert_eq!(
-            paths(listed),
-            [PathBuf::from("/lib/x86_64-linux-gnu/libmnl.so.0")]
         );
     }
 }

@@ -1,4 +1,4 @@
-//! The programs, compiled as static executables.
+//! The programs of the images: static executables, or those of the tests.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,14 +10,29 @@ use crate::dist::build::Build;
 use crate::processor::toolchain::Toolchain;
 use crate::processor::{self, Processor};
 use crate::setup::apt;
+use crate::test::suite;
 
 /// A compiled program.
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) processor: Processor,
     pub(super) path: PathBuf,
-    pub(super) has_glibc: bool,
+    pub(super) linked: Linked,
 }
+
+/// The libraries of a compiled program.
+#[derive(Clone, Copy)]
+pub(super) enum Linked {
+    /// musl is in the program.
+    Musl,
+    /// glibc is in the program.
+    Glibc,
+    /// The program loads them from files.
+    Libraries,
+}
+
+/// The profile of the tests.
+pub(super) const DEV: &str = "dev";
 
 /// What its image has.
 #[derive(Clone, Copy)]
@@ -42,9 +57,45 @@ pub(super) fn with_image() -> impl Iterator<Item = (&'static str, Contents)> {
     PROGRAMS.into_iter().filter_map(named)
 }
 
-/// Compiles them for a processor, in a separate target folder, because their flags differ from the
-/// workspace's.
+/// Compiles them for a processor.
 pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>> {
+    if profile == DEV {
+        of_tests(processor)
+    } else {
+        static_programs(profile, processor)
+    }
+}
+
+/// Those of the tests, which need not be compiled a second time, without their symbols.
+fn of_tests(processor: Processor) -> Result<Vec<Program>> {
+    ensure!(
+        processor == Processor::here()?,
+        "images of profile {DEV} are for this machine: leave --processor out"
+    );
+    progress::run(
+        "compile the programs of the tests (minutes, the first time)",
+        &mut suite::programs(),
+    )?;
+    let folder = workspace::target_dir().join("image").join(DEV);
+    std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
+    PROGRAMS
+        .into_iter()
+        .map(|(name, _)| {
+            let path = folder.join(name);
+            let mut strip = Command::new("strip");
+            workspace::output(strip.arg("-o").args([&path, &workspace::binary(name)]))?;
+            Ok(Program {
+                name,
+                processor,
+                path,
+                linked: Linked::Libraries,
+            })
+        })
+        .collect()
+}
+
+/// Compiles static ones in a separate target folder, because their flags differ from the workspace's.
+fn static_programs(profile: &str, processor: Processor) -> Result<Vec<Program>> {
     let is_foreign = processor != Processor::here()?;
     let target = if is_foreign {
         processor.target().to_owned()
@@ -69,10 +120,7 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
     for (name, _) in PROGRAMS {
         command.args(["--package", name]);
     }
-    // Others are for tests: a commit alone must not compile them again.
-    if profile == "release"
-        && let Ok(of) = Build::of_work_tree()
-    {
+    if let Ok(of) = Build::of_work_tree() {
         command.env("CULVERT_BUILD", of.program_version());
     }
     if is_foreign {
@@ -86,9 +134,12 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
         &format!("compile static programs for {target} (minutes, the first time)"),
         &mut command,
     )?;
-    let built = folder
-        .join(&target)
-        .join(if profile == "dev" { "debug" } else { profile });
+    let built = folder.join(&target).join(profile);
+    let linked = if target.ends_with("-gnu") {
+        Linked::Glibc
+    } else {
+        Linked::Musl
+    };
     PROGRAMS
         .into_iter()
         .map(|(name, _)| {
@@ -96,7 +147,7 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
                 name,
                 processor,
                 path: checked(&built, name)?,
-                has_glibc: target.ends_with("-gnu"),
+                linked,
             })
         })
         .collect()

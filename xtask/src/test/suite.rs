@@ -37,37 +37,43 @@ pub(super) enum Order {
     SideBySide,
 }
 
-/// Builds every suite at once with one set of features, and the binaries that the privileged suites
-/// run.
+/// The command that compiles the programs which the suites run, as [`build`] does.
+pub(crate) fn programs() -> Command {
+    // An example brings the features that tests want of the crates.
+    compile("build", &["--bins", "--example", "jumping_clock"])
+}
+
+/// Builds every suite, and the programs that they run.
 pub(super) fn build() -> Result<Vec<Suite>> {
-    let mut command = workspace::cargo();
-    command.args([
-        "build",
-        "--workspace",
-        "--bins",
-        "--lib",
-        "--tests",
-        "--examples",
-        "--features",
-        "culvert-scale/worker",
-        "--message-format",
-        "json-render-diagnostics",
-    ]);
-    let log = progress::run("build everything", &mut command)?;
-    let messages =
-        std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))?;
+    // Unit tests have a profile of their own.
+    let with_programs = compile("build", &["--bins", "--test", "*", "--examples"]);
+    let unit_tests = compile("test", &["--no-run", "--lib", "--bins"]);
+    let mut messages = messages_of("build the programs and their tests", with_programs)?;
+    messages.push_str(&messages_of("build the unit tests", unit_tests)?);
     let mut suites: Vec<Suite> = messages
         .lines()
         .filter_map(|line| serde_json::from_str(line).ok())
         .filter_map(|message| Suite::of(&message))
         .collect();
-    ensure!(
-        !suites.is_empty(),
-        "cargo built no tests; its messages are in {}",
-        log.display()
-    );
+    ensure!(!suites.is_empty(), "cargo built no tests");
     suites.sort_by(|a, b| (a.privileged, &a.name).cmp(&(b.privileged, &b.name)));
     Ok(suites)
+}
+
+/// A command of cargo for the whole workspace, always with the same features, so that nothing is
+/// compiled twice.
+fn compile(task: &str, targets: &[&str]) -> Command {
+    let mut command = workspace::cargo();
+    command.args([task, "--workspace", "--features", "culvert-scale/worker"]);
+    command.args(targets);
+    command
+}
+
+/// Runs a command of cargo, and returns its messages, each a line of JSON.
+fn messages_of(step: &str, mut command: Command) -> Result<String> {
+    command.args(["--message-format", "json-render-diagnostics"]);
+    let log = progress::run(step, &mut command)?;
+    std::fs::read_to_string(&log).with_context(|| format!("read {}", log.display()))
 }
 
 impl Suite {
