@@ -8,6 +8,7 @@ mod allowed_range;
 mod host_port;
 pub mod installed;
 pub mod named_ports;
+mod node_label;
 mod node_name;
 pub mod ports;
 mod query;
@@ -45,6 +46,7 @@ pub mod proto {
 pub use allow_list::{AllowList, Candidates, Forbidden};
 pub use allowed_range::{AllowedRange, InvalidAllowedRange};
 pub use host_port::{Host, HostPort, InvalidHostPort};
+pub use node_label::kubelet_may_write;
 pub use node_name::{InvalidNodeName, NodeName};
 pub use query::Query;
 pub use routing::Routing;

@@ -26,7 +26,8 @@ pub(crate) const KUBELET_PORT: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::LOCALHOST),
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
-/// Where pod ports may be: addresses of this node only, which no other host has a route to.
+/// Where pod ports may be: addresses of this node only, to which no other host has a route by itself.
+/// A neighbour can make itself one.
 const POD_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(169, 254, 0, 0), 16);
 const POD_NETWORK_6: (Ipv6Addr, u8) = (Ipv6Addr::new(0xfd00, 0xc7, 0x74, 0, 0, 0, 0, 0), 48);
 

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_port_is_where_no_other_host_has_a_route_to() {
+    fn a_pod_port_is_where_no_other_host_has_a_route_to_by_itself() {
         let pods = ["--pod-listen", "169.254.74.40:7440,[fd00:c7:74::40]:7440"];
         let config_of = |pods: &[&'static str]| config(&[&FLAGS[..], pods].concat());
         assert_eq!(config_of(&pods).unwrap().pod_listen.len(), 2);

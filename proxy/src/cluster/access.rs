@@ -25,6 +25,8 @@ const OTHER_LABELS: [&str; 3] = [
     "openyurt.io/is-edge-worker=true",
     "superedge.io/edge-node=enable",
 ];
+/// The label of cloud nodes in earlier versions of the manifests. Every kubelet may write it.
+const FORMER_CLOUD_LABELS: [&str; 1] = ["culvert.dev/cloud"];
 /// The most Nodes that are listed for each label.
 const MAX_LABELLED: u32 = 500;
 
@@ -41,6 +43,8 @@ pub(crate) struct ClusterFacts {
     pub(crate) proxies: usize,
     /// Nodes that have an edge label of another tunnel.
     pub(crate) other_labels: Vec<String>,
+    /// Nodes that have the former label of cloud nodes.
+    pub(crate) former_clouds: Vec<String>,
 }
 
 /// The scope of a permission.
@@ -196,13 +200,15 @@ impl Cluster {
         }
         let ports = ask(self.ports_facts()).await.unwrap_or_default();
         let proxies = self.told_proxies().await.unwrap_or_default();
-        let other_labels = self.other_labels().await.unwrap_or_default();
+        let other_labels = self.labelled(&OTHER_LABELS).await.unwrap_or_default();
+        let former_clouds = self.labelled(&FORMER_CLOUD_LABELS).await;
         Ok(ClusterFacts {
             lacking,
             time,
             ports,
             proxies,
             other_labels,
+            former_clouds: former_clouds.unwrap_or_default(),
         })
     }
 
@@ -219,11 +225,11 @@ impl Cluster {
             .count())
     }
 
-    /// The Nodes with an edge label of another tunnel.
-    async fn other_labels(&self) -> Result<Vec<String>, RequestError> {
+    /// The Nodes with any of these labels.
+    async fn labelled(&self, labels: &[&str]) -> Result<Vec<String>, RequestError> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let mut labelled = BTreeSet::new();
-        for label in OTHER_LABELS {
+        for label in labels {
             let params = ListParams::default().labels(label).limit(MAX_LABELLED);
             let page = ask(nodes.list_metadata(&params)).await?;
             labelled.extend(page.into_iter().filter_map(|node| node.metadata.name));

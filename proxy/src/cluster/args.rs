@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use super::hosts::{HostsAddress, HostsPlace};
 use super::name_service::OwnPorts;
+use super::nodes::NodeSelector;
 
 /// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
 #[derive(clap::Args, Clone, Debug)]
@@ -105,6 +106,15 @@ pub(crate) struct KubernetesArgs {
 }
 
 impl KubernetesArgs {
+    /// The labels of --node-selector that a kubelet may write of its own Node. What is no selector
+    /// has none; it is refused elsewhere.
+    pub(crate) fn labels_of_kubelets(&self) -> Vec<String> {
+        match self.node_selector.parse::<NodeSelector>() {
+            Ok(selector) => selector.labels_of_kubelets(),
+            Err(_) => Vec::new(),
+        }
+    }
+
     /// Whether there is a cluster.
     pub(crate) fn wanted(&self) -> bool {
         self.kubernetes || self.kubeconfig.is_some()

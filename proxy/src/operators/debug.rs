@@ -21,6 +21,9 @@ pub(crate) struct Claims {
     pub(crate) edge_ranges: Vec<IpNet>,
     /// `--trust-node-annotations`.
     pub(crate) annotations: bool,
+    /// Labels of `--node-selector` that a kubelet may write of its own Node.
+    #[serde(default)]
+    pub(crate) labels_of_kubelets: Vec<String>,
 }
 
 /// A tunnel as `/debug/tunnels` shows it.

@@ -50,6 +50,7 @@ impl Proxy {
         let claims = debug::Claims {
             edge_ranges: self.args.directory.edge_range.clone(),
             annotations: self.args.kubernetes.trust_node_annotations,
+            labels_of_kubelets: self.args.kubernetes.labels_of_kubelets(),
         };
         let debug = debug::routes(
             claims,

@@ -97,6 +97,15 @@ fn rights(server: &ApiServer) -> Result<()> {
         verdict == "warning" && found.contains("not for this one: edge-old"),
         "{found}"
     );
+    let (verdict, found) = checked(&proxy, &kubeconfig, "cloud label")?;
+    ensure!(verdict == "ok", "{found}");
+    let former = json!({"culvert.dev/cloud": ""});
+    node(server, "worker-9", "192.0.2.19", &former)?;
+    let (verdict, found) = checked(&proxy, &kubeconfig, "cloud label")?;
+    ensure!(
+        verdict == "warning" && found.contains("worker-9"),
+        "{found}"
+    );
 
     config_map(
         server,

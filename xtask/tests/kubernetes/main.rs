@@ -19,6 +19,7 @@ mod leases;
 mod loopback;
 mod migrate;
 mod names;
+mod placement;
 mod ports;
 mod proxy;
 mod revocation;

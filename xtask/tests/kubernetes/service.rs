@@ -7,7 +7,9 @@ use culvert_lab::{wait, workspace};
 use serde_json::json;
 use xtask::manifests;
 
-use crate::cluster::{DEADLINE, apply, get, node, pod, set_status, token, with_server};
+use crate::cluster::{
+    DEADLINE, apply, get, node, pod, set_status, set_status_as, token, with_server,
+};
 use crate::proxy::Proxy;
 
 const SERVICE: &str = "/api/v1/namespaces/culvert-system/services/culvert-proxy";
@@ -47,6 +49,7 @@ fn addresses(server: &ApiServer) -> Result<()> {
     )?;
 
     wait_for(server, &mut proxy, "192.0.2.10:30740\n")?;
+    pretend(server)?;
     ready("proxy-2", "True")?;
     wait_for(server, &mut proxy, "192.0.2.10:30740\n192.0.2.20:30740\n")?;
 
@@ -93,6 +96,27 @@ fn addresses(server: &ApiServer) -> Result<()> {
         &mut proxy,
         "203.0.113.9:7400\nagents.example:7400\n",
     )
+}
+
+/// The kubelet of worker-1 makes a ready pod that has the labels of a proxy.
+fn pretend(server: &ApiServer) -> Result<()> {
+    node(server, "worker-1", "192.0.2.99", &json!({}))?;
+    let owner = get(server, &["node", "worker-1"])?;
+    let pod = json!({"apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": "culvert-system", "name": "pretended",
+            "labels": {"app.kubernetes.io/name": "culvert-proxy"},
+            "annotations": {"kubernetes.io/config.mirror": "x"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": "worker-1",
+                "uid": owner["metadata"]["uid"], "controller": true}]},
+        "spec": {"nodeName": "worker-1", "hostNetwork": true,
+            "containers": [{"name": "any", "image": "any"}]}});
+    let file = server.folder().join("pretended.json");
+    std::fs::write(&file, pod.to_string())?;
+    let mut create = server.kubelet("worker-1");
+    workspace::output(create.args(["create", "-f"]).arg(file))?;
+    let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
+    let path = format!("{PODS}/pretended");
+    set_status_as(server, server.kubelet("worker-1"), &path, &status)
 }
 
 /// Makes ready proxies on fifteen further nodes. Returns what agents are told then.

@@ -21,7 +21,7 @@ const UNINSTALL: &str = "uninstall";
 const NEW: &str = "1.36.0";
 
 /// What the chart renders as a release of the documents' name and namespace.
-fn render(more: &[&str]) -> Result<String> {
+pub(crate) fn render(more: &[&str]) -> Result<String> {
     render_in("culvert-system", NEW, more)
 }
 
@@ -34,7 +34,7 @@ fn render_in(namespace: &str, kubernetes: &str, more: &[&str]) -> Result<String>
 }
 
 /// The folders below this one that are overlays.
-fn overlays(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+pub(crate) fn overlays(folder: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         if !path.is_dir() {
@@ -251,6 +251,12 @@ fn values_that_could_not_work_are_refused_with_the_reason() {
         ("advertise={cloud.example.org}", "/advertise"),
         ("proxy.image.digest=sha256:12", "/proxy/image/digest"),
         ("cloudNodes.labels={}", "/cloudNodes/labels"),
+        // It names the label that a kubelet may write, and one that it may not.
+        ("cloudNodes.labels={culvert.dev/cloud}", "culvert.dev/cloud"),
+        (
+            "cloudNodes.labels={node-role.kubernetes.io/control-plane,example.org/cloud}",
+            "node-restriction.kubernetes.io/culvert-cloud",
+        ),
         ("hosts.configMap=culvert-hosts", "/hosts/configMap"),
         ("hosts.address=service", "needs nameService"),
         ("monitoring.podMonitor=true", "needs monitoring.metrics"),
@@ -268,7 +274,10 @@ fn values_that_could_not_work_are_refused_with_the_reason() {
 }
 
 fn refused(rendered: Result<String>, reason: &str) {
-    let error = format!("{:#}", rendered.expect_err(reason));
+    let Err(error) = rendered else {
+        panic!("not refused: {reason}");
+    };
+    let error = format!("{error:#}");
     assert!(error.contains(reason), "{reason}: {error}");
 }
 

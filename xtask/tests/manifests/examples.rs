@@ -8,7 +8,8 @@ use culvert_lab::{page, workspace};
 use serde_json::Value;
 use xtask::manifests::chart::helm;
 
-use crate::objects::documents;
+use crate::objects::{documents, objects};
+use crate::placement;
 
 /// The pages that install the chart with values of their own.
 const PAGES: [&str; 4] = [
@@ -38,6 +39,7 @@ fn the_chart_takes_the_values_of_each_example_and_the_commands_name_what_exists(
 
 fn check(values: &str, commands: &[&str]) -> Result<()> {
     let rendered = rendered(values, commands)?;
+    placement::check(&objects(&rendered)?)?;
     let flags = page::read("flags.md")?;
     for value in documents(values)?.iter().flat_map(leaves) {
         ensure!(rendered.contains(value), "{value} is in no object");

@@ -1,11 +1,13 @@
 //! Tests of the manifests of `deploy/`: they are rendered as committed, name this version, and are
-//! accepted by a real API server. The Helm chart renders the same, and takes the values of the
-//! examples in `docs`. `monitoring` is valid for its readers.
+//! accepted by a real API server. No kubelet can call their pods with permissions to its node. The
+//! Helm chart renders the same, and takes the values of the examples in `docs`. `monitoring` is
+//! valid for its readers.
 
 mod chart;
 mod examples;
 mod monitoring;
 mod objects;
+mod placement;
 
 use std::fs;
 use std::path::PathBuf;

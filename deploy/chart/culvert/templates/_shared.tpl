@@ -26,3 +26,18 @@ imagePullSecrets:
 - name: NODE_IP
   valueFrom: {fieldRef: {fieldPath: status.hostIP}}
 {{- end }}
+
+{{/*
+Whether a kubelet may write this label of its own Node: "true", or nothing. The argument is the label. These are the rules
+of the admission plugin NodeRestriction, the same since Kubernetes 1.20: a label is the kubelet's unless its prefix is
+reserved for Kubernetes, and of those some are the kubelet's too.
+*/}}
+{{- define "culvert.kubeletMayWrite" -}}
+{{- $reserved := regexMatch "^([a-z0-9.-]+[.])?(kubernetes|k8s)[.]io/" . -}}
+{{- $kubelets := regexMatch "^([a-z0-9.-]+[.])?(node|kubelet)[.]kubernetes[.]io/" . -}}
+{{- $named := list "kubernetes.io/hostname" "kubernetes.io/os" "kubernetes.io/arch" -}}
+{{- $named = concat $named (list "beta.kubernetes.io/os" "beta.kubernetes.io/arch" "beta.kubernetes.io/instance-type") -}}
+{{- $named = concat $named (list "topology.kubernetes.io/zone" "topology.kubernetes.io/region") -}}
+{{- $named = concat $named (list "failure-domain.beta.kubernetes.io/zone" "failure-domain.beta.kubernetes.io/region") -}}
+{{- if or (not $reserved) $kubelets (has . $named) }}true{{ end -}}
+{{- end }}

@@ -17,6 +17,9 @@ use crate::advertise::Advertised;
 /// The time for which the address of a Node is remembered. Each proxy looks for changes every few
 /// seconds, and Nodes hardly ever change theirs.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
+/// The annotation of mirror pods. A kubelet makes such a pod in any namespace, with any labels and
+/// any status, and the API server makes sure that a pod of a kubelet has this.
+const MIRROR: &str = "kubernetes.io/config.mirror";
 
 /// The addresses of the Nodes that proxies run on, by the Nodes' names, and when they were read.
 /// `None`: the Node has none.
@@ -133,8 +136,13 @@ impl Cluster {
         let of_service = ListParams::default().labels(&selector(service)).match_any();
         let pods = ask(pods.list(&of_service)).await;
         let pods = pods.map_err(requested(name, "list the Service's pods"))?;
-        let ready = pods.items.into_iter().filter(is_ready);
-        Ok(ready.filter_map(|pod| pod.spec?.node_name).collect())
+        let mut nodes = BTreeSet::new();
+        for pod in pods.items {
+            if is_ready(&pod) && !is_mirror(&pod) {
+                nodes.extend(pod.spec.and_then(|spec| spec.node_name));
+            }
+        }
+        Ok(nodes)
     }
 
     /// Reads the addresses of those of the Nodes that are not remembered, and forgets others.
@@ -233,6 +241,11 @@ fn is_ready(pod: &Pod) -> bool {
     conditions
         .iter()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+fn is_mirror(pod: &Pod) -> bool {
+    let annotations = pod.metadata.annotations.as_ref();
+    annotations.is_some_and(|annotations| annotations.contains_key(MIRROR))
 }
 
 /// The address at which a node is most likely reachable from outside.

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use culvert_api::kubelet_may_write;
 use kube::core::{Expression, Selector, SelectorExt};
 
 /// Selects nodes by their labels.
@@ -25,6 +26,23 @@ impl NodeSelector {
     /// Whether it selects a node with these labels.
     pub(super) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
         self.0.matches(labels)
+    }
+
+    /// Those of its labels that a kubelet may write of its own Node.
+    pub(crate) fn labels_of_kubelets(&self) -> Vec<String> {
+        let labels = self.0.clone().into_iter().map(label);
+        labels.filter(|label| kubelet_may_write(label)).collect()
+    }
+}
+
+fn label(expression: Expression) -> String {
+    match expression {
+        Expression::In(label, _)
+        | Expression::NotIn(label, _)
+        | Expression::Equal(label, _)
+        | Expression::NotEqual(label, _)
+        | Expression::Exists(label)
+        | Expression::DoesNotExist(label) => label,
     }
 }
 
@@ -149,6 +167,17 @@ mod tests {
         }
         assert!(!selects("!zone", &labels));
         assert!(!selects("zone=a,!culvert.dev/edge", &labels));
+    }
+
+    #[test]
+    fn labels_of_kubelets_are_known() {
+        let of = |text: &str| {
+            let selector: NodeSelector = text.parse().unwrap();
+            selector.labels_of_kubelets().join(" ")
+        };
+        assert_eq!(of("node-restriction.kubernetes.io/culvert-edge"), "");
+        let mixed = "node-role.kubernetes.io/edge,zone!=a,culvert.dev/edge";
+        assert_eq!(of(mixed), "zone culvert.dev/edge");
     }
 
     #[test]

@@ -14,7 +14,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 26] = [
+const CHECKS: [Check; 27] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -34,6 +34,7 @@ const CHECKS: [Check; 26] = [
     ("caps", proxy::caps),
     ("limits", proxy::limits),
     ("edge label", cluster::edge_label),
+    ("cloud label", cluster::cloud_label),
     ("claims", cluster::claims),
     ("addresses", cluster::addresses),
     ("left out", cluster::left_out),

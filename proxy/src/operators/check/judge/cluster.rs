@@ -45,10 +45,44 @@ pub(super) fn edge_label(facts: &Facts) -> Option<Judged> {
     })
 }
 
+/// Nodes with the label that called proxies in earlier versions.
+pub(super) fn cloud_label(facts: &Facts) -> Option<Judged> {
+    let former = &facts.cluster.as_ref()?.as_ref().ok()?.former_clouds;
+    let former: Vec<&str> = former.iter().map(String::as_str).collect();
+    Some(if former.is_empty() {
+        ok("no node has a label that calls proxies and that its kubelet may write")
+    } else {
+        warning(
+            format!(
+                "the label culvert.dev/cloud, which a kubelet may give its own node, is at {}: \
+                 manifests of earlier versions run proxies there",
+                named(&former)
+            ),
+            "label cloud nodes node-restriction.kubernetes.io/culvert-cloud=, then remove the \
+             former label (docs/install-kubernetes.md, From the label culvert.dev/cloud)",
+        )
+    })
+}
+
 /// What kubelets may decide about all hosts of the cloud.
 pub(super) fn claims(facts: &Facts) -> Option<Judged> {
     facts.cluster.as_ref()?;
     let claims = facts.claims.as_ref().ok()?;
+    if !claims.labels_of_kubelets.is_empty() {
+        let labels: Vec<&str> = claims
+            .labels_of_kubelets
+            .iter()
+            .map(String::as_str)
+            .collect();
+        return Some(warning(
+            format!(
+                "each kubelet decides whether its node is an edge node: it may write {}",
+                named(&labels)
+            ),
+            "label edge nodes, by their names, node-restriction.kubernetes.io/culvert-edge=, then \
+             leave out --node-selector",
+        ));
+    }
     if claims.annotations {
         return Some(warning(
             "kubelets choose what is steered to their nodes: the proxy trusts their annotations",

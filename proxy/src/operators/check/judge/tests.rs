@@ -66,6 +66,7 @@ fn good() -> Facts {
         claims: Ok(Claims {
             edge_ranges: vec!["10.0.3.0/24".parse().unwrap()],
             annotations: false,
+            labels_of_kubelets: Vec::new(),
         }),
         left_out: Ok(Vec::new()),
         has_connects: true,
@@ -79,6 +80,7 @@ fn good() -> Facts {
             ports: PortsFacts::default(),
             proxies: 3,
             other_labels: vec!["edge-1".into()],
+            former_clouds: Vec::new(),
         })),
     }
 }
@@ -140,7 +142,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 42] = [
+const FAULTS: [Fault; 44] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -435,6 +437,28 @@ const FAULTS: [Fault; 42] = [
         |facts| {
             change(facts.cluster.as_mut().unwrap(), |cluster| {
                 cluster.other_labels.push("worker-1".into())
+            });
+        },
+    ),
+    (
+        "cloud label",
+        Verdict::Warning,
+        "worker-1",
+        "node-restriction.kubernetes.io/culvert-cloud",
+        |facts| {
+            change(facts.cluster.as_mut().unwrap(), |cluster| {
+                cluster.former_clouds.push("worker-1".into())
+            });
+        },
+    ),
+    (
+        "claims",
+        Verdict::Warning,
+        "culvert.dev/edge",
+        "culvert-edge=",
+        |facts| {
+            change(&mut facts.claims, |claims| {
+                claims.labels_of_kubelets.push("culvert.dev/edge".into())
             });
         },
     ),
