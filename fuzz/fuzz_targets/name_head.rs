@@ -1,14 +1,14 @@
 //! The head of a connection to a name-routed port: a TLS ClientHello, or an HTTP request.
 #![no_main]
 
-use culvert_proxy::fuzzing::{NAME_HEAD_MAX, name_head};
+use culvert_proxy::fuzzing::{HEAD_MAX, name_head};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     let whole = name_head(bytes, bytes.len());
     match &whole {
         Ok(Some(name)) => {
-            assert!(!name.is_empty() && name.len() < NAME_HEAD_MAX);
+            assert!(!name.is_empty() && name.len() < HEAD_MAX);
             let mut longer = bytes.to_vec();
             longer.extend(b"more");
             assert_eq!(
@@ -17,7 +17,7 @@ fuzz_target!(|bytes: &[u8]| {
                 "what follows is no matter"
             );
         }
-        Ok(None) => assert!(bytes.len() <= NAME_HEAD_MAX),
+        Ok(None) => assert!(bytes.len() <= HEAD_MAX),
         Err(reason) => fits_a_log_line(reason),
     }
     // Heads are short: in pieces of one byte a long one takes too long.

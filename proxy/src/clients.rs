@@ -1,10 +1,11 @@
-//! The clients' side: steered connections, HTTP CONNECT, destinations of CONNECT without a tunnel,
+//! The clients' side: steered connections, HTTP that ends here, HTTP CONNECT, destinations of CONNECT without a tunnel,
 //! clients that name their node, and forwarded ports.
 
 pub(crate) mod admitted;
 pub(crate) mod connect;
 pub(crate) mod direct;
 pub(crate) mod forward;
+pub(crate) mod http;
 pub(crate) mod intercept;
 pub(crate) mod names;
 pub(crate) mod original_dst;

@@ -7,7 +7,9 @@ use culvert_daemon::chain;
 
 use crate::clients::connect::request;
 use crate::clients::forward::entry::Forward;
-use crate::clients::names::head;
+use crate::clients::http;
+use crate::clients::names::head::{Head, HeadReader};
+use crate::clients::names::host;
 use crate::directory::{self, Destination};
 use crate::operators::migrate;
 use crate::sockets::proxy_protocol::header::{Header, MAX_REST, PREFIX, Source};
@@ -17,11 +19,8 @@ use crate::trust::tokens::{self, TokenText};
 
 /// The longest header of the PROXY protocol that is read, in bytes.
 pub const PROXY_HEADER_MAX: usize = PREFIX + MAX_REST;
-/// The longest head of a CONNECT request that is read, in bytes.
-pub const HEAD_MAX: usize = request::HEAD_MAX;
-
-/// The longest head of a connection to a name-routed port that is read, in bytes.
-pub const NAME_HEAD_MAX: usize = head::HEAD_MAX;
+/// The longest head of a request or of a connection to a name-routed port that is read, in bytes.
+pub const HEAD_MAX: usize = http::HEAD_MAX;
 
 /// The destination in a CONNECT request's head and the head's length; `None`: more bytes are
 /// necessary.
@@ -38,22 +37,39 @@ pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> 
     Ok(Some((destination.to_string(), length)))
 }
 
-/// The name in the head of a connection to a name-routed port that arrives in pieces of so many
+/// The name in the first head of a connection to a name-routed port that arrives in pieces of so many
 /// bytes; `None`: more bytes are necessary.
 ///
 /// # Errors
 ///
 /// The reason why it names no node.
 pub fn name_head(bytes: &[u8], piece: usize) -> Result<Option<String>, String> {
-    let mut reader = head::HeadReader::default();
+    let mut reader = HeadReader::default();
     let mut end = 0;
     loop {
         end = (end + piece.max(1)).min(bytes.len());
-        let name = reader.read(&bytes[..end]).map_err(|bad| chain(&bad))?;
-        if name.is_some() || end == bytes.len() {
-            return Ok(name);
+        match reader.read(&bytes[..end]).map_err(|bad| chain(&bad))? {
+            Some(Head::Tls(name)) => return Ok(Some(name)),
+            Some(Head::Http) => return request_name(bytes).map(Some),
+            None if end == bytes.len() => return Ok(None),
+            None => {}
         }
     }
+}
+
+/// The name in a request, as hyper reads it.
+fn request_name(bytes: &[u8]) -> Result<String, String> {
+    let mut headers = [httparse::EMPTY_HEADER; http::HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut headers);
+    parsed.parse(bytes).map_err(|error| error.to_string())?;
+    let mut request = ::http::Request::builder()
+        .method(parsed.method.unwrap_or_default())
+        .uri(parsed.path.unwrap_or_default());
+    for header in parsed.headers {
+        request = request.header(header.name, header.value);
+    }
+    let request = request.body(()).map_err(|error| error.to_string())?;
+    host::named(&request).map_err(|bad| chain(&bad))
 }
 
 /// A destination in its displayed form.

@@ -17,7 +17,7 @@ use culvert_lab::{progress, workspace};
 
 use crate::build_ebpf;
 
-pub use go_folder::{COREDNS, GoFolder, MONITORING_CHECK};
+pub use go_folder::{COREDNS, GO_TRANSPORT, GoFolder, MONITORING_CHECK};
 pub use kustomize::program as kustomize;
 pub use venv::python_with_grpc;
 

@@ -3,44 +3,44 @@
 //! The destination is the request's target, never its Host header: kube-apiserver always sets that
 //! to 127.0.0.1.
 
-mod bridge;
 mod discovery;
 mod http1;
 mod http2;
-mod opened;
-mod plain_http;
+mod open;
 pub(crate) mod request;
-pub(crate) mod response;
 mod tls_port;
 
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use culvert_daemon::{Drain, LogBudget, Worker, Workers, chain};
 use culvert_tunnel::{Detached, RelayError, Socket};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::direct::{self, Direct, DirectTarget, Reason};
 use crate::clients::has_drained;
+use crate::clients::http::HEAD_MAX;
+use crate::clients::http::response::Refusal;
 use crate::directory::Destination;
 use crate::streams::error::RouteError;
 use crate::streams::limits::ClientKind;
 use crate::streams::live::{Frontend, StreamRecord};
 use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
-use request::{BadRequest, HEAD_MAX};
-use response::Refusal;
+use request::BadRequest;
 
 /// The time limit for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that are read from a client before its backend has answered. Further bytes wait in its
 /// socket.
 const PIPELINED_MAX: usize = 64 << 10;
+
+/// The backend has answered. All following bytes are its own.
+const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// Serves CONNECT requests, one for each connection. Clones share it.
 #[derive(Clone)]
@@ -124,7 +124,7 @@ impl Connect {
             }
             Err(RequestError::Bad(bad)) => {
                 self.refused(&name, &bad);
-                let (plan, pipelined) = (Err(Refusal::bad_request(&bad)), BytesMut::new());
+                let (plan, pipelined) = (Err(Refusal::from(&bad)), BytesMut::new());
                 Ok(Planned { plan, pipelined })
             }
             Err(RequestError::Client(error)) => Err(RelayError::Socket(error)),
@@ -169,7 +169,7 @@ impl Connect {
         };
         match dialled {
             Ok(backend) => {
-                answer(&socket, response::ESTABLISHED).await?;
+                answer(&socket, ESTABLISHED).await?;
                 request.relay(socket, backend, pipelined.freeze()).await
             }
             Err(error) => answer(&socket, &Refusal::from(&error).render()).await,
@@ -271,7 +271,7 @@ impl NodeRequest {
         };
         match opened {
             Ok(mut stream) => {
-                answer(&socket, response::ESTABLISHED).await?;
+                answer(&socket, ESTABLISHED).await?;
                 let pipelined = std::mem::take(&mut self.pipelined);
                 self.routed.relay(&mut stream, &pipelined, &socket).await
             }
@@ -333,13 +333,6 @@ async fn client_left(socket: &Socket, pipelined: &mut BytesMut) {
     }
 }
 
-/// A second handle of a socket that TLS owns. It shows the socket's failure while TLS waits for
-/// something else.
-fn watch(client: &TcpStream) -> io::Result<Socket> {
-    let second = std::net::TcpStream::from(client.as_fd().try_clone_to_owned()?);
-    Ok(TcpStream::from_std(second)?.into())
-}
-
 /// The process at the other end of a Unix socket.
 fn peer_name(client: &UnixStream) -> String {
     match client.peer_cred() {
@@ -382,7 +375,7 @@ mod tests {
     #[tokio::test]
     async fn an_answer_arrives_whole() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        answer(&near.into(), response::ESTABLISHED).await.unwrap();
+        answer(&near.into(), ESTABLISHED).await.unwrap();
         let mut received = String::new();
         far.read_to_string(&mut received).await.unwrap();
         assert_eq!(received, "HTTP/1.1 200 Connection Established\r\n\r\n");

@@ -1,15 +1,16 @@
 //! Name-routed listeners, for clients that nothing steers. The port that a client dials stands for a
 //! port of every edge node. The node is the name that the client itself sends: in its TLS
-//! ClientHello (SNI), or in the `Host` of its first HTTP request. TLS is never ended here, and no
-//! request is changed: the backend gets every byte.
+//! ClientHello (SNI), or in the `Host` of each HTTP request.
 //!
-//! A connection stays with its node. A later request with another `Host` goes to the same node.
+//! TLS is never ended here: the backend gets every byte, and the connection stays with its node.
+//! Requests of HTTP are passed on one by one.
 
 pub(crate) mod args;
 pub(crate) mod head;
 mod hello;
-mod host;
+pub(crate) mod host;
 mod refusal;
+mod requests;
 
 use std::io;
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::clients::admitted::Admitted;
+use crate::clients::http::HEAD_MAX;
 use crate::clients::refusals::Refusals;
 use crate::clients::{has_drained, resetting};
 use crate::directory::Destination;
@@ -33,14 +35,15 @@ use crate::streams::limits::ClientKind;
 use crate::streams::live::Frontend;
 use crate::streams::route::Router;
 use crate::streams::routed::RoutedClient;
-use head::{BadHead, HEAD_MAX, HeadReader, Protocol};
+use head::{BadHead, Head, HeadReader};
+use requests::Requests;
 
 /// The time limit for a connection's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time in which a refused client takes its answer and leaves.
-const REFUSED_TIME: Duration = Duration::from_secs(1);
-/// Bytes of a refused client that are read and dropped.
-const REFUSED_MAX: usize = 256 << 10;
+/// The time in which a client takes its last answer and leaves.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Bytes after a client's last answer that are read and dropped.
+const LEFT_MAX: usize = 256 << 10;
 
 /// Serves clients that name their node. Clones share it.
 #[derive(Clone)]
@@ -54,7 +57,7 @@ pub(crate) struct Names {
     pub(crate) refusals: Refusals,
 }
 
-/// Why a connection was not served before its head was read.
+/// Why a connection or a request was not served.
 #[derive(Debug, thiserror::Error)]
 enum Refused {
     #[error(
@@ -68,6 +71,8 @@ enum Refused {
     Full(#[from] crate::sockets::strangers::Full),
     #[error(transparent)]
     Head(#[from] BadHead),
+    #[error("what follows a request is not an HTTP/1.1 request")]
+    Later(#[source] hyper::Error),
 }
 
 impl Names {
@@ -114,20 +119,18 @@ impl Names {
     ) {
         let evicted = permit.evicted();
         let (mut reader, mut buffer) = (HeadReader::default(), BytesMut::new());
-        let name = tokio::select! {
-            name = read_head(&socket, &mut reader, &mut buffer) => name,
+        let head = tokio::select! {
+            head = read_head(&socket, &mut reader, &mut buffer) => head,
             () = evicted.cancelled() => return,
             () = has_drained(&self.drain) => return,
         };
-        match name {
-            Ok(name) => {
-                let named = Named {
-                    protocol: reader.protocol().unwrap_or(Protocol::Http),
-                    destination: Destination::Name(name, port),
-                    head: buffer,
-                };
-                self.route(socket, client, named, connections).await;
+        match head {
+            Ok(Head::Tls(name)) => {
+                let destination = Destination::Name(name, port);
+                self.route(socket, client, &destination, buffer, connections)
+                    .await;
             }
+            Ok(Head::Http) => self.serve_requests(socket, client, port, buffer, connections),
             Err(HeadError::Bad(bad)) => {
                 if let Some(protocol) = reader.protocol() {
                     refuse(&socket, &refusal::bad_head(protocol, &bad)).await;
@@ -140,46 +143,70 @@ impl Names {
         }
     }
 
-    /// Takes a client to its node, on the thread of its stream.
+    /// Takes a client of TLS to its node, on the thread of its stream. The backend gets `hello`
+    /// first.
     async fn route(
         &self,
         socket: Socket,
         client: SocketAddr,
-        named: Named,
+        destination: &Destination,
+        hello: BytesMut,
         connections: &TaskTracker,
     ) {
-        let Named {
-            protocol,
-            destination,
-            head,
-        } = named;
-        let frontend = match protocol {
-            Protocol::Tls => Frontend::NameTls,
-            Protocol::Http => Frontend::NameHttp,
+        let Ok(routed) = self.begin(Frontend::NameTls, client, destination) else {
+            return refuse(&socket, &refusal::unknown_server()).await;
         };
-        let mut record = self
-            .router
-            .begin(frontend, client.to_string(), &destination);
-        let route = match self.router.route(destination.clone()) {
-            Ok(route) => route,
-            Err(error) => {
-                let answer =
-                    refusal::unknown(protocol, &error, self.router.directory(), &destination);
-                record.not_routed(&RouteError::from(error));
-                drop(record);
-                return refuse(&socket, &answer).await;
-            }
-        };
-        let kind = ClientKind::Address(client.ip().to_canonical());
-        let routed = RoutedClient::new(self.router.clone(), route, kind, record);
         let worker = routed.worker().unwrap_or_else(|| self.workers.next());
         match socket.detach() {
             Ok(socket) => {
-                let served = connect(routed, socket, protocol, head);
-                connections.spawn_on(served, worker.handle());
+                connections.spawn_on(connect(routed, socket, hello), worker.handle());
+            }
+            Err(error) => immovable(client, &error),
+        }
+    }
+
+    /// Serves a client of HTTP, whose requests begin with `head`.
+    fn serve_requests(
+        &self,
+        socket: Socket,
+        client: SocketAddr,
+        port: u16,
+        head: BytesMut,
+        connections: &TaskTracker,
+    ) {
+        let requests = Requests {
+            names: self.clone(),
+            client,
+            port,
+        };
+        match socket.detach() {
+            Ok(Detached::Tcp(socket)) => {
+                let served = requests.serve(socket, head);
+                connections.spawn_on(served, self.workers.next().handle());
+            }
+            Ok(Detached::Unix(_)) => {}
+            Err(error) => immovable(client, &error),
+        }
+    }
+
+    /// Begins the way of a client to its node. A failure is already recorded.
+    fn begin(
+        &self,
+        frontend: Frontend,
+        client: SocketAddr,
+        destination: &Destination,
+    ) -> Result<RoutedClient, RouteError> {
+        let mut record = self.router.begin(frontend, client.to_string(), destination);
+        match self.router.route(destination.clone()) {
+            Ok(route) => {
+                let kind = ClientKind::Address(client.ip().to_canonical());
+                let router = self.router.clone();
+                Ok(RoutedClient::new(router, route, kind, record))
             }
             Err(error) => {
-                tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved")
+                let error = RouteError::from(error);
+                record.not_routed(&error);
+                Err(error)
             }
         }
     }
@@ -197,12 +224,8 @@ impl Names {
     }
 }
 
-/// A client that has named its node.
-struct Named {
-    protocol: Protocol,
-    destination: Destination,
-    /// Its bytes so far. The backend gets them first.
-    head: BytesMut,
+fn immovable(client: SocketAddr, error: &io::Error) {
+    tracing::warn!(client.addr = %client, %error, "reset: the socket cannot be moved");
 }
 
 #[derive(Debug)]
@@ -211,16 +234,16 @@ enum HeadError {
     Bad(BadHead),
 }
 
-/// Reads into `buffer` until it has the whole head, and returns the name in it.
+/// Reads into `buffer` until it has the whole head.
 async fn read_head(
     socket: &Socket,
     reader: &mut HeadReader,
     buffer: &mut BytesMut,
-) -> Result<String, HeadError> {
-    let name = async {
+) -> Result<Head, HeadError> {
+    let head = async {
         loop {
-            if let Some(name) = reader.read(buffer).map_err(HeadError::Bad)? {
-                return Ok(name);
+            if let Some(head) = reader.read(buffer).map_err(HeadError::Bad)? {
+                return Ok(head);
             }
             socket.readable().await.map_err(HeadError::Client)?;
             // The reader refuses a head that has one byte more than it may have.
@@ -234,12 +257,12 @@ async fn read_head(
             }
         }
     };
-    timeout(HEAD_TIMEOUT, name)
+    timeout(HEAD_TIMEOUT, head)
         .await
         .unwrap_or(Err(HeadError::Bad(BadHead::TimedOut)))
 }
 
-async fn connect(mut routed: RoutedClient, socket: Detached, protocol: Protocol, head: BytesMut) {
+async fn connect(mut routed: RoutedClient, socket: Detached, hello: BytesMut) {
     let socket = match socket.attach() {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(%error, "reset: too many sockets"),
@@ -252,27 +275,35 @@ async fn connect(mut routed: RoutedClient, socket: Detached, protocol: Protocol,
     // `routed` records the end.
     match opened {
         Ok(mut stream) => {
-            routed.send_first(&mut stream, &head);
+            routed.send_first(&mut stream, &hello);
             // Not kept for the life of the connection.
-            drop(head);
+            drop(hello);
             drop(routed.relay(&mut stream, &[], &socket).await);
         }
         Err(error) => {
             drop(routed);
-            refuse(&socket, &refusal::not_connected(protocol, &error)).await;
+            refuse(&socket, &refusal::not_connected(&error)).await;
         }
     }
 }
 
-/// Sends a refusal and ends the connection so that the refusal arrives: bytes that stay unread
-/// would reset the connection first.
+/// Sends a refusal and ends the connection so that the refusal arrives.
 async fn refuse(socket: &Socket, answer: &[u8]) {
-    let ended = async {
-        socket.write_all(answer).await?;
+    match timeout(LEAVE_TIMEOUT, socket.write_all(answer)).await {
+        Ok(Ok(())) => leave(socket).await,
+        Ok(Err(error)) => tracing::debug!(%error, "refuse a client"),
+        Err(_) => {}
+    }
+}
+
+/// Ends a connection so that what was sent arrives: bytes that stay unread would reset the
+/// connection first.
+async fn leave(socket: &Socket) {
+    let left = async {
         socket.shutdown_write()?;
         socket.on_close(Close::Finish);
         let (mut dropped, mut piece) = (0, BytesMut::new());
-        while dropped < REFUSED_MAX {
+        while dropped < LEFT_MAX {
             socket.readable().await?;
             piece.clear();
             match socket.try_read(&mut (&mut piece).limit(HEAD_MAX)) {
@@ -284,7 +315,7 @@ async fn refuse(socket: &Socket, answer: &[u8]) {
         }
         io::Result::Ok(())
     };
-    if let Ok(Err(error)) = timeout(REFUSED_TIME, ended).await {
-        tracing::debug!(%error, "refuse a client");
+    if let Ok(Err(error)) = timeout(LEAVE_TIMEOUT, left).await {
+        tracing::debug!(%error, "leave a client");
     }
 }

@@ -16,15 +16,18 @@ pub enum Unpacked {
     SystemdResolved,
     /// OpenSSH's server.
     SshServer,
+    /// A web server that is a reverse proxy too.
+    Nginx,
 }
 
 impl Unpacked {
     /// All of them.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Prometheus,
         Self::NodeExporter,
         Self::SystemdResolved,
         Self::SshServer,
+        Self::Nginx,
     ];
 
     /// The package of the program, and those of libraries that it must have.
@@ -34,6 +37,7 @@ impl Unpacked {
             Self::NodeExporter => &["prometheus-node-exporter"],
             Self::SystemdResolved => &["systemd-resolved", "libsystemd-shared"],
             Self::SshServer => &["openssh-server", "libwrap0"],
+            Self::Nginx => &["nginx", "libpcre2-8-0"],
         }
     }
 
@@ -49,6 +53,7 @@ impl Unpacked {
             Self::NodeExporter => "usr/bin/prometheus-node-exporter",
             Self::SystemdResolved => "lib/systemd/systemd-resolved",
             Self::SshServer => "usr/sbin/sshd",
+            Self::Nginx => "usr/sbin/nginx",
         })
     }
 

@@ -43,8 +43,15 @@ pub const MONITORING_CHECK: GoFolder = GoFolder {
     used_by: "tests of deploy/monitoring",
 };
 
+/// Go's HTTP client, which keeps connections by proxy.
+pub const GO_TRANSPORT: GoFolder = GoFolder {
+    name: "transport",
+    source: "xtask/src/setup/transport",
+    used_by: "tests of name-routed ports",
+};
+
 impl GoFolder {
-    pub(super) const ALL: [Self; 3] = [COREDNS, INFORMERS, MONITORING_CHECK];
+    pub(super) const ALL: [Self; 4] = [COREDNS, INFORMERS, MONITORING_CHECK, GO_TRANSPORT];
 
     /// The program, if it is compiled.
     pub fn program(self) -> Option<PathBuf> {

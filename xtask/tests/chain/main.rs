@@ -30,6 +30,7 @@ mod hostile;
 mod life;
 mod monitoring;
 mod mptcp;
+mod name_requests;
 mod names;
 mod nodes;
 mod partitions;

@@ -19,22 +19,22 @@ use culvert_lab::{Lab, inside, wait};
 use crate::world::{self, FORBIDDEN, World};
 
 /// Two nodes with one address.
-const EDGES: &[Host] = &[Host::Edge2, Host::Edge3];
+pub(crate) const EDGES: &[Host] = &[Host::Edge2, Host::Edge3];
 /// Their ports of TLS and HTTP, in every allow-list.
 const TLS: u16 = 10250;
-const HTTP: u16 = 10255;
+pub(crate) const HTTP: u16 = 10255;
 /// In every allow-list, but no program listens there.
 const CLOSED: u16 = 7428;
 /// The ports of the proxy that stand for them.
 const OWN_TLS: u16 = 7450;
-const OWN_HTTP: u16 = 7451;
+pub(crate) const OWN_HTTP: u16 = 7451;
 const OWN_FORBIDDEN: u16 = 7452;
 const OWN_CLOSED: u16 = 7453;
 
-const SOON: Duration = Duration::from_secs(30);
+pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 /// The range of the lab's cloud nodes, which have public addresses.
-const CLOUD: &str = "203.0.113.0/24";
+pub(crate) const CLOUD: &str = "203.0.113.0/24";
 
 #[test]
 fn stock_curl_and_prometheus_reach_both_nodes_of_one_address_by_name() {
@@ -188,7 +188,7 @@ fn silent_clients_lock_nobody_out() {
 }
 
 /// Ports of the lab's nodes by name, for clients of this range.
-fn listening(clients: &str) -> Options {
+pub(crate) fn listening(clients: &str) -> Options {
     let mut args = vec!["--name-client".to_owned(), clients.to_owned()];
     for (own, port) in [
         (OWN_TLS, TLS),
@@ -291,7 +291,7 @@ fn curl(world: &World<'_>, args: &[&str]) -> Result<Output> {
 }
 
 /// What curl printed.
-fn body(output: Output) -> Result<String> {
+pub(crate) fn body(output: Output) -> Result<String> {
     let (said, error) = (&output.stdout, &output.stderr);
     let error = String::from_utf8_lossy(error);
     ensure!(output.status.success(), "curl: {error}");
@@ -299,7 +299,7 @@ fn body(output: Output) -> Result<String> {
 }
 
 /// A connection to the proxy that says nothing yet.
-fn dial(world: &World<'_>) -> Result<TcpStream> {
+pub(crate) fn dial(world: &World<'_>) -> Result<TcpStream> {
     let address = SocketAddr::from((CloudHost::First.address(), OWN_HTTP));
     let netns = world.lab.site(Host::Cloud).netns();
     let socket = inside::run(netns, || Ok(TcpStream::connect_timeout(&address, SOON)?))?;
@@ -324,34 +324,50 @@ fn scrape(world: &World<'_>) -> Result<()> {
         ))
         .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
     let mut prometheus = cloud.start_process("names-prometheus", &mut command)?;
-    wait::until("Prometheus has scraped both nodes", SOON, || {
-        prometheus.check()?;
-        for name in ["node_uname_info", "tls_nodename"] {
-            let query = format!("/api/v1/query?query={name}");
-            let found = host.http_get(world.lab, PORT, &query)?;
+    wait::until(
+        "Prometheus has scraped both nodes several times",
+        SOON,
+        || {
+            prometheus.check()?;
             for node in ["edge-2", "edge-3"] {
-                if !found.contains(&format!("\"nodename\":\"{node}\"")) {
-                    bail!(host.http_get(world.lab, PORT, "/api/v1/targets")?);
+                let by_http = format!("node_uname_info{{node=\"{node}\",nodename=\"{node}\"}}");
+                let by_tls = format!("tls_nodename{{nodename=\"{node}\"}}");
+                for samples in [by_http, by_tls] {
+                    let query = format!("/api/v1/query?query=count_over_time({samples}[1m])>3");
+                    let found = host.http_get(world.lab, PORT, &query)?;
+                    if !found.contains("\"metric\"") {
+                        bail!(host.http_get(world.lab, PORT, "/api/v1/targets")?);
+                    }
                 }
             }
-        }
-        Ok(())
-    })
+            Ok(())
+        },
+    )?;
+    for node in ["edge-2", "edge-3"] {
+        let query =
+            format!("/api/v1/query?query=node_uname_info{{node=\"{node}\",nodename!=\"{node}\"}}");
+        let others = host.http_get(world.lab, PORT, &query)?;
+        ensure!(others.contains("\"result\":[]"), "of {node}: {others}");
+    }
+    Ok(())
 }
 
+/// One job of both nodes for HTTP: its scrapes share connections to the proxy.
 fn prometheus_config(lab: &Lab) -> String {
     let proxy = CloudHost::First.address();
+    let targets = ["edge-2", "edge-3"]
+        .map(|node| format!("  - {{ targets: ['{node}:{HTTP}'], labels: {{ node: {node} }} }}\n"));
     let jobs = ["edge-2", "edge-3"].map(|node| {
         format!(
-            "- job_name: {node}\n  proxy_url: http://{proxy}:{OWN_HTTP}\n  static_configs: [{{ \
-             targets: ['{node}:{HTTP}'] }}]\n- job_name: {node}-tls\n  scheme: https\n  \
-             tls_config: {{ server_name: {node}, ca_file: '{}' }}\n  static_configs: [{{ targets: \
-             ['{proxy}:{OWN_TLS}'] }}]\n",
+            "- job_name: {node}-tls\n  scheme: https\n  tls_config: {{ server_name: {node}, ca_file: \
+             '{}' }}\n  static_configs: [{{ targets: ['{proxy}:{OWN_TLS}'] }}]\n",
             ca(lab, node)
         )
     });
     format!(
-        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n{}",
-        jobs.concat()
+        "global: {{ scrape_interval: 1s, scrape_timeout: 1s }}\nscrape_configs:\n{}- job_name: \
+         nodes\n  proxy_url: http://{proxy}:{OWN_HTTP}\n  static_configs:\n{}",
+        jobs.concat(),
+        targets.concat()
     )
 }

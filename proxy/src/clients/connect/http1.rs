@@ -1,107 +1,57 @@
-//! HTTP/1.1 on the mutual TLS port. A connection serves any number of requests, and becomes a
-//! tunnel with the first CONNECT.
+//! HTTP/1.1 on the mutual TLS port.
 
-use std::convert::Infallible;
-use std::pin::pin;
-use std::sync::Mutex;
-use std::time::Duration;
-
-use anyhow::{Context, Result};
-use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response};
-use http_body_util::{BodyExt, Empty};
+use anyhow::Result;
+use bytes::Bytes;
+use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::ext::ReasonPhrase;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::bridge::bridge;
-use super::opened::Opened;
-use super::request::HEAD_MAX;
-use super::response::Refusal;
-use super::tls_port::{Body, Caller, Wish};
-use crate::clients::has_drained;
-
-/// The time for a request's head, and how long a connection may be idle between two requests.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// What a connection becomes after the answer to a CONNECT.
-type Tunnel = Mutex<Option<(OnUpgrade, Opened)>>;
+use super::tls_port::{Caller, Page, Wish};
+use crate::clients::http::Body;
+use crate::clients::http::server::{
+    self, Answers, Connection, NotPassed, Unanswered, last, nothing,
+};
 
 /// Serves the client until its connection ends.
 pub(super) async fn serve(caller: &Caller, tls: TlsStream<TcpStream>) -> Result<()> {
-    let tunnel = Tunnel::default();
-    let service =
-        service_fn(|request| async { Ok::<_, Infallible>(answer(caller, request, &tunnel).await) });
-    let mut server = http1::Builder::new();
-    server
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_header_size(HEAD_MAX)
-        .auto_date_header(false);
-    {
-        let served = server.serve_connection(TokioIo::new(tls), service);
-        let mut served = pin!(served.with_upgrades());
-        let ended = tokio::select! {
-            ended = &mut served => ended,
-            () = has_drained(&caller.connect.drain) => {
-                served.as_mut().graceful_shutdown();
-                served.await
+    server::serve(&server::builder(), tls, caller, &caller.connect.drain).await
+}
+
+impl Answers for Caller {
+    async fn answer(
+        &self,
+        mut request: Request<Incoming>,
+        connection: &Connection,
+    ) -> Result<Response<Body>, Unanswered> {
+        let destination = match self.wish(&request) {
+            Ok(Wish::Tunnel(destination)) => destination,
+            Ok(Wish::Page(Page::Targets(query))) => return Ok(self.targets(&query)),
+            Ok(Wish::Page(Page::Of(destination))) => {
+                let open = self.open(destination.clone());
+                let passed = Box::pin(connection.pass_on(request, &destination, open)).await;
+                return match passed {
+                    Ok(answer) => Ok(answer),
+                    Err(NotPassed::Refused(refusal)) => Ok(refusal.response()),
+                    Err(NotPassed::Unanswered(unanswered)) => Err(unanswered),
+                };
             }
+            Err(bad) => return Ok(last(*bad)),
         };
-        ended.context("HTTP/1.1")?;
-    }
-    let tunnel = tunnel
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((upgrade, opened)) = tunnel {
-        let client = TokioIo::new(upgrade.await.context("become a tunnel")?);
-        bridge(opened, client).await?;
-    }
-    Ok(())
-}
-
-async fn answer(
-    caller: &Caller,
-    mut request: Request<Incoming>,
-    tunnel: &Tunnel,
-) -> Response<Body> {
-    let upgrade = hyper::upgrade::on(&mut request);
-    let destination = match caller.wish(&request) {
-        Ok(Wish::Tunnel(destination)) => destination,
-        Ok(Wish::Page(page)) => return caller.answer(page, request).await,
-        Err(bad) => return last(*bad),
-    };
-    match caller
-        .connect
-        .open(destination, caller.address.to_string())
-        .await
-    {
-        Ok(opened) => {
-            let mut tunnel = tunnel
-                .lock()
-                .unwrap_or_else(|poisoned| poisoned.into_inner());
-            *tunnel = Some((upgrade, opened));
-            established()
+        let upgrade = hyper::upgrade::on(&mut request);
+        match self.open(destination).await {
+            Ok(opened) => {
+                connection.become_tunnel(upgrade, opened, Bytes::new());
+                Ok(established())
+            }
+            Err(refusal) => Ok(last(refusal.response())),
         }
-        Err(unopened) => last(Refusal::from(&unopened).response()),
     }
-}
-
-/// The connection ends with this answer, as on the Unix socket.
-fn last(mut answer: Response<Body>) -> Response<Body> {
-    let close = HeaderValue::from_static("close");
-    answer.headers_mut().insert(CONNECTION, close);
-    answer
 }
 
 fn established() -> Response<Body> {
-    let nothing = Empty::new().map_err(|never| match never {});
-    let mut response = Response::new(nothing.boxed_unsync());
+    let mut response = Response::new(nothing());
     let phrase = ReasonPhrase::from_static(b"Connection Established");
     response.extensions_mut().insert(phrase);
     response

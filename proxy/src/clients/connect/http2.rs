@@ -25,12 +25,14 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::HEAD_TIMEOUT;
-use super::bridge::{COPIED_AT_ONCE, STALLED, both_ways};
-use super::opened::Opened;
-use super::request::HEAD_MAX;
-use super::response::Refusal;
-use super::tls_port::{Body, Caller, Wish};
+use super::tls_port::{Caller, Page, Wish};
 use crate::clients::has_drained;
+use crate::clients::http::backend::{Answer, Backend, Lasts, NoAnswer, Passed};
+use crate::clients::http::bridge::{COPIED_AT_ONCE, STALLED, both_ways};
+use crate::clients::http::opened::Opened;
+use crate::clients::http::response::Refusal;
+use crate::clients::http::{Body, HEAD_MAX};
+use crate::directory::Destination;
 
 /// Streams that a connection may have at once.
 const STREAMS: u32 = 100;
@@ -111,18 +113,39 @@ enum Prepared {
 
 async fn prepare(caller: &Caller, request: Request<RecvStream>) -> Prepared {
     match caller.wish(&request) {
-        Ok(Wish::Tunnel(destination)) => {
-            let client = caller.address.to_string();
-            match caller.connect.open(destination, client).await {
-                Ok(opened) => Prepared::Tunnel(opened, request.into_body()),
-                Err(unopened) => Prepared::Answer(Refusal::from(&unopened).response()),
-            }
-        }
+        Ok(Wish::Tunnel(destination)) => match caller.open(destination).await {
+            Ok(opened) => Prepared::Tunnel(opened, request.into_body()),
+            Err(refusal) => Prepared::Answer(refusal.response()),
+        },
         Ok(Wish::Page(page)) => {
             let request = request.map(RequestBody);
-            Prepared::Answer(caller.answer(page, request).await)
+            Prepared::Answer(answer(caller, page, request).await)
         }
         Err(bad) => Prepared::Answer(*bad),
+    }
+}
+
+async fn answer(caller: &Caller, page: Page, request: Request<RequestBody>) -> Response<Body> {
+    match page {
+        Page::Targets(query) => caller.targets(&query),
+        Page::Of(destination) => {
+            let passed = Box::pin(pass_on(caller, request, destination)).await;
+            passed.unwrap_or_else(|refusal| refusal.response())
+        }
+    }
+}
+
+/// The answer of a server. Its connection serves one request.
+async fn pass_on(
+    caller: &Caller,
+    request: Request<RequestBody>,
+    destination: Destination,
+) -> Result<Response<Body>, Refusal> {
+    let backend = Backend::begin(caller.open(destination).await?).await?;
+    match backend.pass_on(request, Lasts::OneRequest).await? {
+        Passed::Answer(answer, backend) => Ok(Answer::response(answer, backend, None)),
+        // HTTP/2 has no way to ask for it.
+        Passed::Switched(..) => Err(NoAnswer::Unasked.into()),
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reads the head of a CONNECT request on the Unix socket.
 
 use culvert_api::{InvalidHostPort, InvalidNodeName, NodeName};
+use http::StatusCode;
 use httparse::{EMPTY_HEADER, Request, Status};
 
+use crate::clients::http::HEAD_MAX;
+use crate::clients::http::response::Refusal;
 use crate::directory::{Destination, NodeView};
 
-/// The maximum length of a head, in bytes.
-pub(crate) const HEAD_MAX: usize = 16 << 10;
 /// The maximum number of headers.
 const HEADERS_MAX: usize = 64;
 /// YurtTunnel's header. Its value is a node, alone or followed by a port that means nothing.
@@ -47,6 +48,16 @@ pub(crate) enum BadRequest {
         node: NodeName,
         destination: Destination,
     },
+}
+
+impl From<&BadRequest> for Refusal {
+    fn from(bad: &BadRequest) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "http_request_error",
+            bad.to_string(),
+        )
+    }
 }
 
 impl Asked {

@@ -4,26 +4,23 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use culvert_daemon::chain;
 use culvert_tunnel::Close;
-use http::{Method, Request, Response, StatusCode, header};
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
+use http::{Method, Request, Response, StatusCode, Uri};
 use rustls::ServerConfig;
 use tokio::net::TcpStream;
 
 use super::request::BadRequest;
-use super::response::Refusal;
-use super::{Connect, discovery, http1, http2, plain_http, watch};
+use super::{Connect, discovery, http1, http2};
 use crate::clients::has_drained;
+use crate::clients::http::opened::Opened;
+use crate::clients::http::response::{Refusal, text};
+use crate::clients::http::{Body, watch};
 use crate::directory::Destination;
 use crate::sockets::strangers::{HandshakePermit, handshake};
 
 /// The page for Prometheus' `http_sd_configs`.
 const DISCOVERY: &str = "/sd/prometheus";
-
-pub(super) type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 
 /// A client that has shown its certificate.
 #[derive(Clone)]
@@ -113,29 +110,25 @@ impl Caller {
     pub(super) fn wish<B>(&self, request: &Request<B>) -> Result<Wish, Box<Response<Body>>> {
         wish(request).map_err(|bad| {
             self.connect.refused(&self.address, &bad);
-            Box::new(Refusal::bad_request(&bad).response())
+            Box::new(Refusal::from(&bad).response())
         })
     }
 
-    /// The answer to a request that asks for a page.
-    pub(super) async fn answer<B>(&self, page: Page, request: Request<B>) -> Response<Body>
-    where
-        B: hyper::body::Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
-    {
-        match page {
-            Page::Of(destination) => {
-                let passed = Box::pin(plain_http::pass_on(self, request, destination)).await;
-                passed.unwrap_or_else(|refusal| refusal.response())
-            }
-            Page::Targets(query) => match discovery::targets(&self.connect.router, &query) {
-                Ok(json) => text(StatusCode::OK, "application/json", json),
-                Err(bad) => text(StatusCode::BAD_REQUEST, "text/plain", format!("{bad}\n")),
-            },
+    /// Opens a connection. Dropping the future cancels the dial.
+    pub(super) async fn open(&self, destination: Destination) -> Result<Opened, Refusal> {
+        let client = self.address.to_string();
+        let opened = self.connect.open(destination, client).await;
+        opened.map_err(|unopened| Refusal::from(&unopened))
+    }
+
+    /// The nodes, as targets with the ports of a query.
+    pub(super) fn targets(&self, query: &str) -> Response<Body> {
+        match discovery::targets(&self.connect.router, query) {
+            Ok(json) => text(StatusCode::OK, "application/json", json),
+            Err(bad) => text(StatusCode::BAD_REQUEST, "text/plain", format!("{bad}\n")),
         }
     }
 }
-
-pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 fn wish<B>(request: &Request<B>) -> Result<Wish, BadRequest> {
     let uri = request.uri();
@@ -145,7 +138,7 @@ fn wish<B>(request: &Request<B>) -> Result<Wish, BadRequest> {
         return destination.map(Wish::Tunnel).map_err(BadRequest::Target);
     }
     match uri.scheme_str() {
-        Some("http") => plain_http::destination(uri).map(|to| Wish::Page(Page::Of(to))),
+        Some("http") => destination(uri).map(|to| Wish::Page(Page::Of(to))),
         // Over HTTP/2 a request for this port's own page has this port's scheme.
         None | Some("https") if request.method() == Method::GET && uri.path() == DISCOVERY => {
             let query = uri.query().unwrap_or_default();
@@ -158,12 +151,28 @@ fn wish<B>(request: &Request<B>) -> Result<Wish, BadRequest> {
     }
 }
 
-/// An answer with a body.
-pub(super) fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
-    let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
-    let mut response = Response::new(body.boxed_unsync());
-    *response.status_mut() = status;
-    let kind = http::HeaderValue::from_static(kind);
-    response.headers_mut().insert(header::CONTENT_TYPE, kind);
-    response
+/// The server that a URI such as `http://edge-1:9100/metrics` names.
+fn destination(uri: &Uri) -> Result<Destination, BadRequest> {
+    let authority = uri.authority().map(|authority| authority.as_str());
+    let authority = authority.unwrap_or_default();
+    let named = if uri.port().is_some() {
+        authority.parse()
+    } else {
+        format!("{authority}:80").parse()
+    };
+    named.map_err(BadRequest::Target)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_without_a_port_means_port_80() {
+        let named =
+            |uri: &'static str| destination(&Uri::from_static(uri)).map(|to| to.to_string());
+        assert_eq!(named("http://edge-1/metrics").unwrap(), "edge-1:80");
+        assert_eq!(named("http://[fd00::1]:9100/").unwrap(), "[fd00::1]:9100");
+        assert_eq!(named("http://[fd00::1]/").unwrap(), "[fd00::1]:80");
+    }
 }

@@ -12,8 +12,8 @@ use ipnet::IpNet;
 #[command(next_help_heading = "Listeners")]
 pub(crate) struct NameArgs {
     /// Where clients that nothing steers reach a port of every node, such as [::]:7450=10250; repeat
-    /// it for more. The node is the server name of TLS, which passes unchanged, or the Host of a
-    /// connection's first HTTP/1.1 request: a node's name, alone or followed by the zone.
+    /// it for more. The node is the server name of TLS, which passes unchanged, or the Host of each
+    /// HTTP/1.1 request: a node's name, alone or followed by the zone.
     #[arg(
         long,
         env = "CULVERT_NAME_LISTEN",

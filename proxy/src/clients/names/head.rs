@@ -1,10 +1,9 @@
-//! The head of a connection, and the name in it. Pure.
+//! The first bytes of a connection: the node of a TLS client, or a first HTTP request. Pure.
 
 use super::hello::HelloReader;
 use super::host;
+use crate::clients::http::HEAD_MAX;
 
-/// The maximum length of a head, in bytes.
-pub(crate) const HEAD_MAX: usize = 16 << 10;
 /// The first byte of a TLS handshake record. No HTTP request begins with it.
 const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -12,6 +11,15 @@ const TLS_HANDSHAKE: u8 = 0x16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Tls,
+    Http,
+}
+
+/// A whole head.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// A ClientHello with this server name.
+    Tls(String),
+    /// A request.
     Http,
 }
 
@@ -37,6 +45,8 @@ pub(crate) enum BadHead {
     NoName,
     #[error("the request has more than one Host")]
     SeveralHosts,
+    #[error("only URLs that begin with http:// are served here")]
+    Scheme,
     #[error("HTTP/2 without TLS is not served here: use HTTP/1.1, or TLS, which passes unchanged")]
     Http2,
     #[error(
@@ -57,8 +67,8 @@ pub(crate) enum HeadReader {
 }
 
 impl HeadReader {
-    /// The name in the head. `bytes` are all bytes so far; `None`: more are needed.
-    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<String>, BadHead> {
+    /// The head. `bytes` are all bytes so far; `None`: more are needed.
+    pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         if let (Self::Begin, Some(first)) = (&*self, bytes.first()) {
             *self = match *first {
                 TLS_HANDSHAKE => Self::Tls(Box::default()),
@@ -67,15 +77,15 @@ impl HeadReader {
         }
         // What follows the head does not count.
         let head = &bytes[..bytes.len().min(HEAD_MAX)];
-        let name = match self {
+        let whole = match self {
             Self::Begin => return Ok(None),
-            Self::Tls(reader) => reader.read(head)?,
-            Self::Http => host::read(head)?,
+            Self::Tls(reader) => reader.read(head)?.map(Head::Tls),
+            Self::Http => host::is_whole(head)?.then_some(Head::Http),
         };
-        if name.is_none() && bytes.len() > HEAD_MAX {
+        if whole.is_none() && bytes.len() > HEAD_MAX {
             return Err(BadHead::TooLong);
         }
-        Ok(name)
+        Ok(whole)
     }
 
     /// Known after the first byte.
@@ -92,7 +102,7 @@ impl HeadReader {
 mod tests {
     use super::*;
 
-    fn read(bytes: &[u8]) -> Result<Option<String>, BadHead> {
+    fn read(bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         HeadReader::default().read(bytes)
     }
 
@@ -118,11 +128,11 @@ mod tests {
             head.into_bytes()
         };
         let most = HEAD_MAX - request(0).len();
-        assert_eq!(read(&request(most)).unwrap().as_deref(), Some("edge-1"));
+        assert_eq!(read(&request(most)).unwrap(), Some(Head::Http));
         assert!(matches!(read(&request(most + 1)), Err(BadHead::TooLong)));
         let mut with_body = request(0);
         with_body.resize(HEAD_MAX + 1, b'b');
-        assert_eq!(read(&with_body).unwrap().as_deref(), Some("edge-1"));
+        assert_eq!(read(&with_body).unwrap(), Some(Head::Http));
     }
 
     #[test]

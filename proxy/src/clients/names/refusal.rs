@@ -4,8 +4,8 @@
 use http::StatusCode;
 
 use super::head::{BadHead, Protocol};
-use crate::clients::connect::response::Refusal;
-use crate::directory::{Destination, Directory, ResolveError};
+use crate::clients::http::response::Refusal;
+use crate::directory::{Destination, Directory};
 use crate::streams::error::RouteError;
 
 /// Names that an answer lists.
@@ -27,19 +27,19 @@ impl Alert {
     }
 }
 
-/// The answer to a head that cannot be served.
+/// The answer to a first head that cannot be served.
 pub(super) fn bad_head(protocol: Protocol, bad: &BadHead) -> Vec<u8> {
-    if protocol == Protocol::Tls {
-        let is_nameless = matches!(bad, BadHead::NoServerName);
-        let alert = if is_nameless {
-            Alert::UnrecognizedName
-        } else {
-            Alert::DecodeError
-        };
-        return alert.record();
+    match (protocol, bad) {
+        (Protocol::Tls, BadHead::NoServerName) => Alert::UnrecognizedName.record(),
+        (Protocol::Tls, _) => Alert::DecodeError.record(),
+        (Protocol::Http, BadHead::Http2) => http2_goaway(&bad.to_string()),
+        (Protocol::Http, _) => bad_request(bad).render(),
     }
+}
+
+/// The answer to a request that cannot be served.
+pub(super) fn bad_request(bad: &BadHead) -> Refusal {
     let status = match bad {
-        BadHead::Http2 => return http2_goaway(&bad.to_string()),
         BadHead::NoHost => return misdirected(bad.to_string()),
         BadHead::TimedOut => StatusCode::REQUEST_TIMEOUT,
         BadHead::Connect => StatusCode::METHOD_NOT_ALLOWED,
@@ -47,22 +47,20 @@ pub(super) fn bad_head(protocol: Protocol, bad: &BadHead) -> Vec<u8> {
         BadHead::NotHttp(_)
         | BadHead::NoName
         | BadHead::SeveralHosts
+        | BadHead::Scheme
+        | BadHead::Http2
         | BadHead::Hello(_)
         | BadHead::NoServerName => StatusCode::BAD_REQUEST,
     };
-    Refusal::new(status, "http_request_error", bad.to_string()).render()
+    Refusal::new(status, "http_request_error", bad.to_string())
 }
 
-/// The answer to a name that leads to no edge node.
+/// The answer to a request whose name leads to no edge node.
 pub(super) fn unknown(
-    protocol: Protocol,
-    error: &ResolveError,
+    error: &RouteError,
     directory: &Directory,
     destination: &Destination,
-) -> Vec<u8> {
-    if protocol == Protocol::Tls {
-        return Alert::UnrecognizedName.record();
-    }
+) -> Refusal {
     let hint = match directory.cloud(destination) {
         Some((node, address)) => format!("{node} is a cloud node: dial {address} itself"),
         None => known(directory),
@@ -70,9 +68,14 @@ pub(super) fn unknown(
     misdirected(format!("{error}; {hint}"))
 }
 
-fn misdirected(details: String) -> Vec<u8> {
+/// The answer to a TLS client whose name leads to no edge node.
+pub(super) fn unknown_server() -> Vec<u8> {
+    Alert::UnrecognizedName.record()
+}
+
+fn misdirected(details: String) -> Refusal {
     let error = "destination_not_found";
-    Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, details).render()
+    Refusal::new(StatusCode::MISDIRECTED_REQUEST, error, details)
 }
 
 /// The names that would do.
@@ -90,13 +93,14 @@ fn known(directory: &Directory) -> String {
     )
 }
 
-/// The answer to a client whose node is known, and to which no connection was made.
-pub(super) fn not_connected(protocol: Protocol, error: &RouteError) -> Vec<u8> {
-    match protocol {
-        Protocol::Http => Refusal::from(error).render(),
-        Protocol::Tls if Refusal::from(error).is_forbidden() => Alert::AccessDenied.record(),
-        Protocol::Tls => Alert::InternalError.record(),
-    }
+/// The answer to a TLS client whose node is known, and to which no connection was made.
+pub(super) fn not_connected(error: &RouteError) -> Vec<u8> {
+    let alert = if Refusal::from(error).is_forbidden() {
+        Alert::AccessDenied
+    } else {
+        Alert::InternalError
+    };
+    alert.record()
 }
 
 /// The server's preface, and the end of the connection: HTTP_1_1_REQUIRED (RFC 9113).
@@ -131,9 +135,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let directory = directory(folder.path());
         let destination = Destination::Name("edge-99".into(), 9100);
-        let error = directory.resolve(&destination).unwrap_err();
-        let answer = unknown(Protocol::Http, &error, &directory, &destination);
-        let answer = String::from_utf8(answer).unwrap();
+        let error = RouteError::from(directory.resolve(&destination).unwrap_err());
+        let answer = unknown(&error, &directory, &destination);
+        let answer = String::from_utf8(answer.render()).unwrap();
         assert!(
             answer.starts_with("HTTP/1.1 421 Misdirected Request\r\n"),
             "{answer}"
@@ -145,10 +149,7 @@ mod tests {
         ] {
             assert!(answer.contains(part), "{part:?} in {answer}");
         }
-        assert_eq!(
-            unknown(Protocol::Tls, &error, &directory, &destination),
-            [0x15, 3, 1, 0, 2, 2, 0x70]
-        );
+        assert_eq!(unknown_server(), [0x15, 3, 1, 0, 2, 2, 0x70]);
     }
 
     #[test]

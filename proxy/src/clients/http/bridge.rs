@@ -1,11 +1,12 @@
-//! Copies between a client over TLS and the Unix socket through which it is served.
+//! Copies between a client whose connection became a tunnel and the Unix socket through which it is
+//! served.
 
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use culvert_tunnel::RelayError;
 use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, WriteHalf};
@@ -14,13 +15,15 @@ use tokio::net::unix::OwnedReadHalf;
 use super::opened::Opened;
 
 /// Bytes that are copied into or out of TLS in one step.
-pub(super) const COPIED_AT_ONCE: usize = 64 << 10;
+pub(crate) const COPIED_AT_ONCE: usize = 64 << 10;
 /// The time after which a client that takes none of the last bytes is given up.
-pub(super) const STALLED: Duration = Duration::from_secs(300);
+pub(crate) const STALLED: Duration = Duration::from_secs(300);
 
-/// Copies between a connection and its client until both directions have ended.
-pub(super) async fn bridge(
+/// Copies between a connection and its client until both directions have ended. `first` are bytes
+/// that the backend has sent already.
+pub(crate) async fn bridge(
     opened: Opened,
+    first: Bytes,
     client: impl AsyncRead + AsyncWrite,
 ) -> Result<(), RelayError> {
     let Opened { socket, mut relay } = opened;
@@ -32,13 +35,13 @@ pub(super) async fn bridge(
         tokio::io::copy_buf(&mut from_client, &mut to_backend).await?;
         to_backend.shutdown().await
     };
-    let outward = copy_into_tls(from_backend, to_client, &moved);
+    let outward = copy_to_client(first, from_backend, to_client, &moved);
     both_ways(relay.ended(), inward, outward, &moved, STALLED).await
 }
 
 /// Runs both directions until `relayed` has ended and the client has taken everything, however long
 /// it needs, as long as it takes some bytes within `stalled`: `outward` adds them to `moved`.
-pub(super) async fn both_ways(
+pub(crate) async fn both_ways(
     relayed: impl Future<Output = Result<(), RelayError>>,
     inward: impl Future<Output = io::Result<()>>,
     outward: impl Future<Output = io::Result<()>>,
@@ -82,23 +85,27 @@ pub(super) async fn both_ways(
     Ok(())
 }
 
-/// Copies until the proxy has sent everything, then ends the client's TLS. Adds the bytes that TLS
-/// took to `moved`.
-async fn copy_into_tls<T: AsyncWrite>(
+/// Copies `first`, and then until the proxy has sent everything, then ends the client's direction. Adds
+/// the bytes that the client's connection took to `moved`.
+async fn copy_to_client<T: AsyncWrite>(
+    first: Bytes,
     mut from: OwnedReadHalf,
     mut to: WriteHalf<T>,
     moved: &AtomicU64,
 ) -> io::Result<()> {
-    let mut buffer = BytesMut::with_capacity(COPIED_AT_ONCE);
-    while from.read_buf(&mut buffer).await? > 0 {
+    let mut buffer = BytesMut::from(first);
+    loop {
         while !buffer.is_empty() {
             let written = to.write_buf(&mut buffer).await?;
             moved.fetch_add(written as u64, Ordering::Relaxed);
         }
         // TLS keeps the bytes that the socket does not take.
         to.flush().await?;
+        buffer.reserve(COPIED_AT_ONCE);
+        if from.read_buf(&mut buffer).await? == 0 {
+            return to.shutdown().await;
+        }
     }
-    to.shutdown().await
 }
 
 #[cfg(test)]
@@ -181,7 +188,7 @@ mod tests {
                     .await
                     .map(drop)
             };
-            let outward = copy_into_tls(from_backend, to_client, &moved);
+            let outward = copy_to_client(Bytes::new(), from_backend, to_client, &moved);
             let ended = tokio::select! {
                 ended = both_ways(served, inward, outward, &moved, stalled) => ended,
                 failed = watch.failure() => Err(RelayError::Socket(failed)),

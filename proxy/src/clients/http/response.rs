@@ -1,18 +1,16 @@
-//! Answers to CONNECT requests, and refusals of other HTTP requests. Refusals carry `Proxy-Status`
-//! (RFC 9209).
+//! Answers of the proxy itself. Refusals carry `Proxy-Status` (RFC 9209).
 
+use bytes::Bytes;
 use culvert_daemon::chain;
 use culvert_tunnel::{OpenError, proto::tunnel::DialCode};
-use http::{HeaderValue, Response, StatusCode};
+use http::{HeaderValue, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
 
+use super::Body;
+use super::backend::NoAnswer;
 use super::opened::Unopened;
-use super::request::BadRequest;
-use super::tls_port::{Body, text};
 use crate::directory::ResolveError;
 use crate::streams::error::RouteError;
-
-/// The backend has answered. All following bytes are its own.
-pub(super) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n";
 
 /// A status code, and the error type of RFC 9209.
 type Class = (StatusCode, &'static str);
@@ -35,24 +33,6 @@ impl Refusal {
         self.class.0 == StatusCode::FORBIDDEN
     }
 
-    /// The request was malformed.
-    pub(super) fn bad_request(bad: &BadRequest) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "http_request_error",
-            bad.to_string(),
-        )
-    }
-
-    /// A connection was made, and no HTTP answer came.
-    pub(super) fn no_answer(error: &dyn std::error::Error) -> Self {
-        Self::new(
-            StatusCode::BAD_GATEWAY,
-            "http_response_incomplete",
-            chain(error),
-        )
-    }
-
     /// The answer with its `Proxy-Status`, as HTTP/1.1; the connection ends with it.
     pub(crate) fn render(&self) -> Vec<u8> {
         let (status, body) = (self.class.0, self.body());
@@ -66,7 +46,7 @@ impl Refusal {
     }
 
     /// The answer with its `Proxy-Status`.
-    pub(super) fn response(&self) -> Response<Body> {
+    pub(crate) fn response(&self) -> Response<Body> {
         let mut response = text(self.class.0, "text/plain; charset=utf-8", self.body());
         // It is printable ASCII.
         if let Ok(status) = HeaderValue::from_str(&self.proxy_status()) {
@@ -89,6 +69,14 @@ impl From<&RouteError> for Refusal {
     fn from(error: &RouteError) -> Self {
         let (class, details) = (classify(error), chain(error));
         Self { class, details }
+    }
+}
+
+impl From<NoAnswer> for Refusal {
+    /// A connection was made, and no HTTP answer came.
+    fn from(error: NoAnswer) -> Self {
+        let details = chain(&error);
+        Self::new(StatusCode::BAD_GATEWAY, "http_response_incomplete", details)
     }
 }
 
@@ -147,6 +135,16 @@ fn classify_dial(code: DialCode) -> Class {
             (S::BAD_GATEWAY, "proxy_internal_error")
         }
     }
+}
+
+/// An answer with a body.
+pub(crate) fn text(status: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    let body = Full::new(Bytes::from(body)).map_err(|never| match never {});
+    let mut response = Response::new(body.boxed_unsync());
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
 }
 
 /// A string of a structured field (RFC 8941): printable ASCII, with `"` and `\` escaped.

@@ -1,0 +1,3 @@
+module culvert.example/xtask/transport
+
+go 1.21.0
