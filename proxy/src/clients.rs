@@ -1,5 +1,5 @@
-//! The clients' side: steered connections, HTTP that ends here, HTTP CONNECT, destinations of CONNECT without a tunnel,
-//! clients that name their node, and forwarded ports.
+//! The clients' side: steered connections, HTTP that ends here, HTTP CONNECT, destinations of CONNECT
+//! without a tunnel, clients that name their node, and forwarded ports.
 
 pub(crate) mod admitted;
 pub(crate) mod connect;

@@ -30,6 +30,15 @@ pub fn binary(name: &str) -> PathBuf {
     target_dir().join("debug").join(name)
 }
 
+/// Writes one of the project's binaries to `path`, without its symbols.
+///
+/// # Errors
+/// The binary is not built, or `strip` fails.
+pub fn strip_binary(name: &str, path: &Path) -> Result<()> {
+    output(Command::new("strip").arg("-o").args([path, &binary(name)]))?;
+    Ok(())
+}
+
 /// One of the examples: programs that tests run.
 pub fn example(name: &str) -> PathBuf {
     target_dir().join("debug").join("examples").join(name)

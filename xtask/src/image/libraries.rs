@@ -53,12 +53,13 @@ pub(super) fn below(root: &Path, path: &Path) -> PathBuf {
 /// Parses the files in what a loader lists: `libx.so => /lib/libx.so (0x...)`, and itself without an
 /// arrow. An entry without a file is provided by the kernel.
 fn paths(listed: &str) -> Vec<PathBuf> {
-    let path = |line: &str| {
-        let (_, found) = line.split_once("=> ")?;
-        let found = Path::new(found.split_whitespace().next()?);
-        found.is_absolute().then(|| found.into())
-    };
     listed.lines().filter_map(path).collect()
+}
+
+fn path(line: &str) -> Option<PathBuf> {
+    let (_, found) = line.split_once("=> ")?;
+    let found = Path::new(found.split_whitespace().next()?);
+    found.is_absolute().then(|| found.into())
 }
 
 #[cfg(test)]

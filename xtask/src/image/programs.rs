@@ -82,8 +82,7 @@ fn of_tests(processor: Processor) -> Result<Vec<Program>> {
         .into_iter()
         .map(|(name, _)| {
             let path = folder.join(name);
-            let mut strip = Command::new("strip");
-            workspace::output(strip.arg("-o").args([&path, &workspace::binary(name)]))?;
+            workspace::strip_binary(name, &path)?;
             Ok(Program {
                 name,
                 processor,

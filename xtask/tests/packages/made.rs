@@ -2,7 +2,6 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::LazyLock;
 
 use culvert_lab::workspace;
@@ -43,9 +42,7 @@ fn stripped(name: &str) -> TempPath {
     let stripped = tempfile::NamedTempFile::new()
         .expect("a file")
         .into_temp_path();
-    let mut strip = Command::new("strip");
-    strip.arg("-o").args([&*stripped, &workspace::binary(name)]);
-    workspace::output(&mut strip).unwrap_or_else(|error| panic!("{error:#}"));
+    workspace::strip_binary(name, &stripped).unwrap_or_else(|error| panic!("{error:#}"));
     let executable = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&stripped, executable).expect("make it executable");
     stripped

@@ -31,11 +31,7 @@ impl Answers for Caller {
             Ok(Wish::Page(Page::Of(destination))) => {
                 let open = self.open(destination.clone());
                 let passed = Box::pin(connection.pass_on(request, &destination, open)).await;
-                return match passed {
-                    Ok(answer) => Ok(answer),
-                    Err(NotPassed::Refused(refusal)) => Ok(refusal.response()),
-                    Err(NotPassed::Unanswered(unanswered)) => Err(unanswered),
-                };
+                return passed.or_else(NotPassed::response);
             }
             Err(bad) => return Ok(last(*bad)),
         };

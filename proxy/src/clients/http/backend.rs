@@ -264,8 +264,8 @@ impl Drop for Answer {
     }
 }
 
-/// The protocol that a client asks to switch to. HTTP/2 is none: its requests could name other
-/// servers.
+/// The protocol that a client asks to switch to, unless it is HTTP/2, whose requests could name
+/// other servers.
 fn protocol_asked<B>(request: &Request<B>) -> Option<HeaderValue> {
     let headers = request.headers();
     let is_asked =
@@ -389,16 +389,18 @@ mod tests {
         }
     }
 
+    /// The protocol that a request with these headers asks for.
+    fn asked(version: Version, connection: &str, upgrade: &str) -> Option<String> {
+        let request = Request::get("/")
+            .version(version)
+            .header("connection", connection)
+            .header("upgrade", upgrade);
+        let asked = protocol_asked(&request.body(()).unwrap());
+        asked.map(|protocol| protocol.to_str().unwrap().to_owned())
+    }
+
     #[test]
     fn a_client_may_ask_for_another_protocol_but_not_for_one_with_requests_in_it() {
-        let asked = |version, connection, protocol| {
-            let request = Request::get("/")
-                .version(version)
-                .header("connection", connection)
-                .header("upgrade", protocol);
-            let asked = protocol_asked(&request.body(()).unwrap());
-            asked.map(|protocol| protocol.to_str().unwrap().to_owned())
-        };
         let websocket = Some("websocket".to_owned());
         assert_eq!(asked(Version::HTTP_11, "Upgrade", "websocket"), websocket);
         let several = "keep-alive, upgrade";

@@ -38,7 +38,7 @@ pub(crate) trait Answers {
     ///
     /// # Errors
     ///
-    /// There is none, and the connection ends without it.
+    /// The server has not answered. The client's connection ends.
     async fn answer(
         &self,
         request: Request<Incoming>,
@@ -56,6 +56,16 @@ pub(crate) struct Unanswered(#[source] NoAnswer);
 pub(crate) enum NotPassed {
     Refused(Refusal),
     Unanswered(Unanswered),
+}
+
+impl NotPassed {
+    /// The answer of the proxy itself, if it has one.
+    pub(crate) fn response(self) -> Result<Response<Body>, Unanswered> {
+        match self {
+            Self::Refused(refusal) => Ok(refusal.response()),
+            Self::Unanswered(unanswered) => Err(unanswered),
+        }
+    }
 }
 
 impl From<Refusal> for NotPassed {

@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::{Names, Refused, host, leave, refusal};
 use crate::clients::http::opened::{Opened, Unopened};
 use crate::clients::http::response::Refusal;
-use crate::clients::http::server::{self, Answers, Connection, NotPassed, Unanswered, last};
+use crate::clients::http::server::{self, Answers, Connection, Unanswered, last};
 use crate::clients::http::{Body, watch};
 use crate::directory::Destination;
 use crate::streams::error::RouteError;
@@ -103,12 +103,9 @@ impl Answers for Requests {
             Ok(name) => {
                 let destination = Destination::Name(name, self.port);
                 let open = self.open(&destination);
-                match connection.pass_on(request, &destination, open).await {
-                    Ok(answer) => Ok(answer),
-                    // A connection that has no stream would count for nobody.
-                    Err(NotPassed::Refused(refusal)) => Ok(last(refusal.response())),
-                    Err(NotPassed::Unanswered(unanswered)) => Err(unanswered),
-                }
+                let passed = connection.pass_on(request, &destination, open).await;
+                // A connection that has no stream would count for nobody.
+                passed.or_else(|not_passed| not_passed.response().map(last))
             }
             Err(bad) => {
                 let answer = refusal::bad_request(&bad).response();

@@ -169,15 +169,17 @@ mod tests {
         assert!(!selects("zone=a,!culvert.dev/edge", &labels));
     }
 
+    fn labels_of_kubelets(selector: &str) -> String {
+        let selector: NodeSelector = selector.parse().unwrap();
+        selector.labels_of_kubelets().join(" ")
+    }
+
     #[test]
     fn labels_of_kubelets_are_known() {
-        let of = |text: &str| {
-            let selector: NodeSelector = text.parse().unwrap();
-            selector.labels_of_kubelets().join(" ")
-        };
-        assert_eq!(of("node-restriction.kubernetes.io/culvert-edge"), "");
+        let reserved = "node-restriction.kubernetes.io/culvert-edge";
+        assert_eq!(labels_of_kubelets(reserved), "");
         let mixed = "node-role.kubernetes.io/edge,zone!=a,culvert.dev/edge";
-        assert_eq!(of(mixed), "zone culvert.dev/edge");
+        assert_eq!(labels_of_kubelets(mixed), "zone culvert.dev/edge");
     }
 
     #[test]

@@ -41,11 +41,8 @@ impl Answers for ByHost {
             self.dialled_tx.send((host, far)).unwrap();
             Ok(pair.relayed(task))
         };
-        match connection.pass_on(request, &destination, open).await {
-            Ok(answer) => Ok(answer),
-            Err(NotPassed::Refused(refusal)) => Ok(refusal.response()),
-            Err(NotPassed::Unanswered(unanswered)) => Err(unanswered),
-        }
+        let passed = connection.pass_on(request, &destination, open).await;
+        passed.or_else(NotPassed::response)
     }
 }
 
