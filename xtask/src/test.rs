@@ -85,11 +85,24 @@ impl Args {
         }
     }
 
-    /// The command that runs a test again.
+    /// The command that runs a test again, or without a name all of them.
     fn command(&self, test: &str) -> String {
-        let kernels = if self.kernels { " --kernels" } else { "" };
-        let long = if self.long { " --long" } else { "" };
-        format!("cargo xtask test{kernels}{long} {test}")
+        let mut command = "cargo xtask test".to_owned();
+        if self.kernels {
+            command += " --kernels";
+        }
+        // A test that is named is short enough.
+        if self.short && test.is_empty() {
+            command += " --short";
+        }
+        if self.long {
+            command += " --long";
+        }
+        if !test.is_empty() {
+            command += " ";
+            command += test;
+        }
+        command
     }
 }
 
@@ -310,6 +323,42 @@ mod tests {
                 "{failure:?}"
             );
             assert!(summary::report(&failures).is_err());
+        }
+    }
+
+    /// A shell that prints this, and ends with this status.
+    fn printing(output: &str, status: u8) -> Command {
+        let mut command = Command::new("sh");
+        let script = format!("printf '%s' \"$0\"; exit {status}");
+        command.args(["-c", &script, output]);
+        command
+    }
+
+    #[test]
+    fn a_kernel_that_dies_runs_its_tests_again() {
+        const DIED: &str = "running 1 test\ntest a ... \nKernel panic\n";
+        const PASSED: &str = "running 1 test\ntest result: ok. 1 passed; 0 failed;\n";
+        const FAILED: &str =
+            "running 1 test\nfailures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;\n";
+        let suite = suite("a: suite", "/t/suite".into());
+        let args = args(&["--kernels"]);
+        for (first, again, flaky, failed) in [
+            (printing(DIED, 125), printing(PASSED, 0), 1, 0),
+            (printing(DIED, 125), printing(DIED, 125), 0, 1),
+            (printing(DIED, 125), printing(FAILED, 101), 0, 1),
+            (printing(PASSED, 0), printing(DIED, 125), 0, 0),
+        ] {
+            let mut looked = FirstLook::new(&args).unwrap();
+            looked.run_on_kernel("6.1", &suite, first, again).unwrap();
+            let is_flaky = looked.failures.iter().filter(|failure| failure.is_flaky());
+            assert_eq!(is_flaky.count(), flaky, "{:?}", looked.failures);
+            assert_eq!(
+                looked.failures.len(),
+                flaky + failed,
+                "{:?}",
+                looked.failures
+            );
+            assert_eq!(summary::report(&looked.failures).is_err(), failed > 0);
         }
     }
 

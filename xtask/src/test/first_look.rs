@@ -1,5 +1,6 @@
 //! The first look: runs whole suites, and collects which of their tests failed.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
@@ -42,6 +43,46 @@ impl<'a> FirstLook<'a> {
         });
     }
 
+    /// Runs a suite on another kernel. If it dies there without a word about its tests, as an
+    /// emulated processor does now and then, it runs again at once, and is flaky if all of it
+    /// passes then.
+    ///
+    /// # Errors
+    /// It cannot be started, or this program is interrupted.
+    pub(super) fn run_on_kernel(
+        &mut self,
+        kernel: &str,
+        suite: &Suite,
+        command: Command,
+        again: Command,
+    ) -> Result<()> {
+        if self.run(Some(kernel), suite, command)? == SuiteEnd::Reached {
+            return Ok(());
+        }
+        let title = suite_title(Some(kernel), &suite.name);
+        progress::say(&format!("==> {title} died, and runs again"));
+        let started = Instant::now();
+        let ended = watch(again, self.args.silence(), &mut std::io::stdout())?;
+        interrupt::check()?;
+        let report = Report::read(&ended.output);
+        let passed = has_passed(&ended, &report, self.args);
+        if let Some(failure) = self.failures.last_mut() {
+            failure.second = if passed {
+                SecondLook::Passed(ended.output)
+            } else {
+                SecondLook::Failed(ended.output)
+            };
+        }
+        if let Some(record) = &self.record {
+            record.write(&self.failures)?;
+        }
+        if let Some(outcome) = self.outcomes.last_mut().filter(|_| passed) {
+            outcome.result = SuiteResult::Ran(report);
+            outcome.time += started.elapsed();
+        }
+        Ok(())
+    }
+
     /// Runs a suite by a command, here or on another kernel.
     ///
     /// # Errors
@@ -50,8 +91,8 @@ impl<'a> FirstLook<'a> {
         &mut self,
         kernel: Option<&str>,
         suite: &Suite,
-        command: std::process::Command,
-    ) -> Result<()> {
+        command: Command,
+    ) -> Result<SuiteEnd> {
         let title = suite_title(kernel, &suite.name);
         progress::say(&format!("==> {title}"));
         let started = Instant::now();
@@ -67,6 +108,7 @@ impl<'a> FirstLook<'a> {
         }
         interrupt::check()?;
         let is_broken = nameless_reason(&ended, &report, self.args).is_some();
+        let died = ended.how == End::Failure && !report.is_complete;
         self.outcomes.push(Outcome {
             title,
             result: if is_broken {
@@ -76,8 +118,25 @@ impl<'a> FirstLook<'a> {
             },
             time,
         });
-        Ok(())
+        Ok(if died {
+            SuiteEnd::Died
+        } else {
+            SuiteEnd::Reached
+        })
     }
+}
+
+/// Whether a suite came to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SuiteEnd {
+    Reached,
+    /// It failed without a result.
+    Died,
+}
+
+/// Whether all of a suite ran and passed.
+fn has_passed(ended: &Ended, report: &Report, args: &Args) -> bool {
+    ended.how == End::Success && report.passed > 0 && nameless_reason(ended, report, args).is_none()
 }
 
 /// The tests that failed; the suite itself if it does not name them.
@@ -92,7 +151,11 @@ pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Arg
         test: None,
         output: notable_lines(&ended.output) + &ended.output,
         second: SecondLook::Never(reason.to_owned()),
-        repeat: suite.whole_again(),
+        repeat: if args.kernels {
+            args.command("")
+        } else {
+            suite.whole_again()
+        },
     }]
 }
 

@@ -85,8 +85,9 @@ pub(super) fn run(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> 
             if chosen.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
-            let command = command(&runner, kernel, args, suite, chosen.as_deref());
-            looked.run(Some(kernel), suite, command)?;
+            let first = command(&runner, kernel, args, suite, chosen.as_deref());
+            let again = command(&runner, kernel, args, suite, chosen.as_deref());
+            looked.run_on_kernel(kernel, suite, first, again)?;
         }
     }
     ensure!(
