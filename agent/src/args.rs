@@ -1,13 +1,13 @@
 //! The command line, and the environment variables that stand in for it. [`crate::config`] checks
 //! what it means.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::{AllowedRange, HostPort, NodeName};
-use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
+use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
 
 use crate::dial::pin::Pin;
 
@@ -105,7 +105,7 @@ pub(crate) struct RunArgs {
     /// 10255, 9100 and the port of --admin-listen; repeat it for more.
     #[arg(
         long,
-        env = "CULVERT_PORT",
+        env = "CULVERT_PORTS",
         value_name = "N",
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..),
@@ -116,7 +116,7 @@ pub(crate) struct RunArgs {
     /// default ports are closed; repeat it for more.
     #[arg(
         long,
-        env = "CULVERT_ONLY_PORT",
+        env = "CULVERT_ONLY_PORTS",
         value_name = "N",
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..),
@@ -127,7 +127,7 @@ pub(crate) struct RunArgs {
     /// A port that neither --ports-config nor a default opens; repeat it for more.
     #[arg(
         long,
-        env = "CULVERT_DENY_PORT",
+        env = "CULVERT_DENY_PORTS",
         value_name = "N",
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..),
@@ -143,7 +143,7 @@ pub(crate) struct RunArgs {
     /// for more.
     #[arg(
         long,
-        env = "CULVERT_LOCALHOST_PORT",
+        env = "CULVERT_LOCALHOST_PORTS",
         value_name = "N",
         value_delimiter = ',',
         value_parser = clap::value_parser!(u16).range(1..),
@@ -179,9 +179,14 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as `[::]:7428`, for scrapers on the edge that do not reach
+    /// Address of /metrics alone, such as `[::]`, for scrapers on the edge that do not reach
     /// --admin-listen. Off by default.
-    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    #[arg(
+        long,
+        env = "CULVERT_METRICS_LISTEN",
+        value_name = "IP[:PORT]",
+        value_parser = metrics_listen
+    )]
     pub(crate) metrics_listen: Option<SocketAddr>,
 
     /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times
@@ -359,6 +364,11 @@ impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(..)")
     }
+}
+
+/// `--metrics-listen`: port 7428, unless it names another.
+fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
+    listen_address(text, 7_428)
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! The command line, and the environment variables that stand in for it. [`crate::config`] checks
 //! what it means.
 
-use std::net::SocketAddr;
+use std::net::{AddrParseError, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_daemon::{LogCommand, LogFormat, parse_duration};
+use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration};
 use http::Uri;
 
 /// The API endpoint of an edge node: passes requests to the API server, remembers its answers, and
@@ -58,12 +58,13 @@ pub(crate) struct Args {
     )]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as `[::]:7438`, for scrapers that do not reach --admin-listen.
+    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach --admin-listen.
     /// Off by default.
     #[arg(
         long,
         env = "CULVERT_HUB_METRICS_LISTEN",
-        value_name = "IP:PORT",
+        value_name = "IP[:PORT]",
+        value_parser = metrics_listen,
         global = true
     )]
     pub(crate) metrics_listen: Option<SocketAddr>,
@@ -192,6 +193,11 @@ pub(crate) struct KubeletArgs {
         default_value = "/etc/kubernetes/kubelet.conf"
     )]
     pub(crate) kubelet_kubeconfig: PathBuf,
+}
+
+/// `--metrics-listen`: port 7438, unless it names another.
+fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
+    listen_address(text, 7_438)
 }
 
 #[cfg(test)]

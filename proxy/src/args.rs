@@ -1,13 +1,13 @@
 //! The command line, and the environment variables that stand in for it.
 
-use std::net::{Ipv6Addr, SocketAddr};
+use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
 use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
-use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
+use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::advertise::PeerAdvertise;
@@ -316,9 +316,14 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) admin_listen: SocketAddr,
 
-    /// Address of /metrics alone, such as `[::]:7408`, for scrapers that do not reach
+    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach
     /// --admin-listen. Off by default.
-    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    #[arg(
+        long,
+        env = "CULVERT_METRICS_LISTEN",
+        value_name = "IP[:PORT]",
+        value_parser = metrics_listen
+    )]
     pub(crate) metrics_listen: Option<SocketAddr>,
 }
 
@@ -506,4 +511,9 @@ pub(crate) struct DirectoryArgs {
         default_value = "edge.internal"
     )]
     pub(crate) dns_zone: String,
+}
+
+/// `--metrics-listen`: port 7408, unless it names another.
+fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
+    listen_address(text, 7_408)
 }

@@ -1,12 +1,12 @@
 //! The command line.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{AddrParseError, IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use culvert_api::installed::{HookScope, Mechanism};
 use culvert_api::ports::INTERCEPT_PORTS;
-use culvert_daemon::{LogCommand, LogFormat};
+use culvert_daemon::{LogCommand, LogFormat, listen_address};
 use ipnet::IpNet;
 
 /// DNS' own port.
@@ -74,7 +74,7 @@ pub(crate) struct Args {
     /// connections may be reset while both are used.
     #[arg(
         long,
-        env = "CULVERT_INTERCEPT_PORT",
+        env = "CULVERT_INTERCEPT_PORTS",
         value_delimiter = ',',
         default_values_t = INTERCEPT_PORTS,
         value_name = "PORT"
@@ -138,9 +138,14 @@ pub(crate) struct Args {
         value_name = "IP:PORT"
     )]
     pub(crate) admin_listen: SocketAddr,
-    /// Address of /metrics alone, such as `[::]:7418`, for scrapers that do not reach
+    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach
     /// --admin-listen. Off by default.
-    #[arg(long, env = "CULVERT_METRICS_LISTEN", value_name = "IP:PORT")]
+    #[arg(
+        long,
+        env = "CULVERT_METRICS_LISTEN",
+        value_name = "IP[:PORT]",
+        value_parser = metrics_listen
+    )]
     pub(crate) metrics_listen: Option<SocketAddr>,
     /// Unix socket, mode 0600, of the running redirector's pages and of the `log` command.
     #[arg(
@@ -263,6 +268,11 @@ fn parse_mark(text: &str) -> Result<u32, String> {
         None => text.parse(),
     };
     parsed.map_err(|_unhelpful| format!("{text:?} is not a mark: write a number such as 0x2000"))
+}
+
+/// `--metrics-listen`: port 7418, unless it names another.
+fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
+    listen_address(text, 7_418)
 }
 
 #[cfg(test)]

@@ -101,7 +101,7 @@ pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
     let mut command = subcommand(world, flags);
     command
         .env("CULVERT_NODE_IP", format!("{NODE4},{NODE6}"))
-        .env("CULVERT_INTERCEPT_PORT", "7410,7411")
+        .env("CULVERT_INTERCEPT_PORTS", "7410,7411")
         .env("CULVERT_CGROUP", world.cgroup())
         .env("CULVERT_DIRECTORY_SOCKET", world.directory_socket())
         .env("CULVERT_LOG", "warn");

@@ -80,6 +80,37 @@ fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
     Ok(())
 }
 
+/// A pod whose kubelet makes such variables would not start, or with a port of another program.
+#[test]
+fn no_flag_has_a_variable_that_kubernetes_makes_for_a_service() -> Result<()> {
+    for (program, subcommands) in PROGRAMS {
+        let mut count = 0;
+        for words in std::iter::once(&"").chain(subcommands) {
+            let mut command = Command::new(workspace::binary(program));
+            command.args(words.split_whitespace()).arg("--help");
+            for part in workspace::output(&mut command)?.split("[env: ").skip(1) {
+                let variable = part.split('=').next().unwrap_or_default();
+                ensure!(!is_of_a_service(variable), "{program} {words}: {variable}");
+                count += 1;
+            }
+        }
+        ensure!(count > 5, "{program} has {count} variables");
+    }
+    Ok(())
+}
+
+/// Whether kubelet makes it for a Service of some name, with links or in Docker's form.
+fn is_of_a_service(variable: &str) -> bool {
+    let in_dockers_form = variable
+        .split("_PORT_")
+        .skip(1)
+        .any(|rest| rest.starts_with(|first: char| first.is_ascii_digit()));
+    in_dockers_form
+        || variable.ends_with("_PORT")
+        || variable.ends_with("_SERVICE_HOST")
+        || variable.contains("_SERVICE_PORT")
+}
+
 #[test]
 fn the_demo_passes_and_leaves_nothing() {
     if !may_make_labs() {

@@ -123,6 +123,8 @@ fn the_objects_of_the_prometheus_operator_are_those_of_the_folder_monitoring() -
     let mut rendered = objects(&render(&["--set", on])?)?;
     rendered.retain(|id, _| wanted.contains_key(id));
     same(&rendered, &wanted)?;
+    let by_name = render(&["--set", on, "--set", "monitoring.agentsByName=true"])?;
+    ensure!(by_name.contains("sourceLabels: [job, node]"), "{by_name}");
     let labelled = render(&["--set", on, "--set", "monitoring.labels.release=prom"])?;
     ensure!(labelled.matches("release: prom").count() == 2, "{labelled}");
     let linked = render(&[

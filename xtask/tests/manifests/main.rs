@@ -3,6 +3,7 @@
 //! Helm chart renders the same, and takes the values of the examples in `docs`. `monitoring` is
 //! valid for its readers.
 
+mod addresses;
 mod chart;
 mod examples;
 mod monitoring;
@@ -16,6 +17,9 @@ use culvert_lab::apiserver::{self, ApiServer};
 use culvert_lab::workspace;
 
 use xtask::manifests;
+
+use objects::documents;
+use placement::pods;
 
 /// Kubernetes before 1.22 has no surge of DaemonSets, or only behind a feature gate. It is stable
 /// since 1.25.
@@ -79,6 +83,23 @@ fn every_image_is_of_this_version() {
             path.display()
         );
     }
+}
+
+/// Such a variable could stand in for a flag, and end the program: a Service `culvert` makes
+/// `CULVERT_PORT=tcp://10.96.1.2:7400`.
+#[test]
+fn no_pod_has_variables_of_services() {
+    let mut count = 0;
+    for path in committed() {
+        let text = fs::read_to_string(&path).expect("read");
+        for document in documents(&text).expect("YAML") {
+            for pod in pods(&document) {
+                assert_eq!(pod["enableServiceLinks"], false, "{}", path.display());
+                count += 1;
+            }
+        }
+    }
+    assert!(count > committed().len(), "{count} pods");
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn edge_label(objects: &Objects) -> Result<String> {
 }
 
 /// The specs of pods anywhere in an object.
-fn pods(value: &Value) -> Vec<&Value> {
+pub(crate) fn pods(value: &Value) -> Vec<&Value> {
     match value {
         Value::Object(fields) if fields.contains_key("containers") => vec![value],
         Value::Object(fields) => fields.values().flat_map(pods).collect(),

@@ -128,7 +128,7 @@ fn removal_keeps_settings_and_state_and_a_new_version_takes_them() {
         "dpkg --install --force-depends /packages/*.deb
          mkdir -p /var/lib/culvert/agent
          echo key >/var/lib/culvert/agent/agent.key
-         echo CULVERT_PORT=22 >/etc/culvert/agent.env
+         echo CULVERT_PORTS=22 >/etc/culvert/agent.env
          systemctl enable culvert-agent.service
          dpkg --install --force-depends /packages/culvert-agent_*.deb
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
@@ -140,9 +140,9 @@ fn removal_keeps_settings_and_state_and_a_new_version_takes_them() {
     ) else {
         return;
     };
-    assert_has(&done, "upgraded: enabled CULVERT_PORT=22");
-    assert_has(&done, "removed: key CULVERT_PORT=22");
-    assert_has(&done, "again: key CULVERT_PORT=22");
+    assert_has(&done, "upgraded: enabled CULVERT_PORTS=22");
+    assert_has(&done, "removed: key CULVERT_PORTS=22");
+    assert_has(&done, "again: key CULVERT_PORTS=22");
     let kept = ["./etc/culvert", "./var/lib/culvert"];
     let other = |path: &&String| !kept.iter().any(|kept| path.starts_with(kept));
     let other: Vec<_> = done.left.iter().filter(other).collect();
@@ -225,7 +225,7 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
         "rpm --install --force-debian --nodeps /packages/*.rpm
          mkdir -p /var/lib/culvert/agent
          echo key >/var/lib/culvert/agent/agent.key
-         echo CULVERT_PORT=22 >/etc/culvert/agent.env
+         echo CULVERT_PORTS=22 >/etc/culvert/agent.env
          systemctl enable culvert-agent.service
          rpm --upgrade --replacepkgs --force-debian --nodeps /packages/culvert-agent-*.rpm
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
@@ -234,7 +234,7 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
     ) else {
         return;
     };
-    assert_has(&done, "upgraded: enabled CULVERT_PORT=22");
+    assert_has(&done, "upgraded: enabled CULVERT_PORTS=22");
     assert_has(&done, "removed: key");
     let left = done.left.iter().map(String::as_str);
     // The copied machine may have it, with the state of its own Culvert.

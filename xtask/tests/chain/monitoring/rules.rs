@@ -118,7 +118,10 @@ fn each_pod_is_scraped_where_its_program_serves_metrics() -> Result<()> {
             == [
                 "culvert-proxy master-1 10.0.0.1:7408",
                 "culvert-redirector master-1 10.0.0.1:7418",
-                "culvert-agent edge-1 edge-1:7429",
+                "culvert-agent edge-1 10.0.3.7:7429",
+                "culvert-proxy master-2 [fd00::2]:7408",
+                "culvert-redirector master-2 [fd00::2]:7418",
+                "culvert-agent edge-2 [fd10:3::7]:7429",
             ]
             .map(str::to_owned)
             .into(),
@@ -139,11 +142,14 @@ fn with_pods(config: &str) -> Result<String> {
         ("culvert-proxy", "master-1", "10.0.0.1"),
         ("culvert-redirector", "master-1", "10.0.0.1"),
         ("culvert-agent", "edge-1", "10.0.3.7"),
+        ("culvert-proxy", "master-2", "fd00::2"),
+        ("culvert-redirector", "master-2", "fd00::2"),
+        ("culvert-agent", "edge-2", "fd10:3::7"),
         ("culvert-uninstall", "master-1", "10.0.0.1"),
     ] {
         pods += &format!(
-            "  - targets: [{address}]\n    labels: {{{PROGRAM}: {program}, \
-             __meta_kubernetes_pod_node_name: {node}, __meta_kubernetes_pod_host_ip: {address}}}\n"
+            "  - targets: [{node}]\n    labels: {{{PROGRAM}: {program}, \
+             __meta_kubernetes_pod_node_name: {node}, __meta_kubernetes_pod_host_ip: \"{address}\"}}\n"
         );
     }
     // The rules are elsewhere.
