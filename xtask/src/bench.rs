@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 
+use crate::setup::Use;
 use crate::{build_ebpf, setup};
 
 /// Measures, prints the table and writes the JSON.
@@ -10,7 +11,7 @@ use crate::{build_ebpf, setup};
 /// Something cannot be built or started, or a path failed.
 pub fn run(args: &culvert_bench::Args) -> Result<()> {
     culvert_bench::run(args, || {
-        setup::ensure()?;
+        setup::ensure(&[Use::Ebpf, Use::Labs])?;
         build_ebpf::run()
     })
 }

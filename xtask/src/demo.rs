@@ -12,6 +12,7 @@ use culvert_lab::culvert::{Culvert, Options};
 use culvert_lab::host::Host;
 use culvert_lab::{Lab, LabName, inside, interrupt, progress, wait, workspace};
 
+use crate::setup::Use;
 use crate::{build_ebpf, setup};
 use edge::EdgePrograms;
 use monitoring::Monitoring;
@@ -44,7 +45,7 @@ pub fn run(args: &Args) -> Result<()> {
         "the demo makes network namespaces and loads eBPF programs: run it as root (`sudo -E env \
          PATH=\"$PATH\" cargo xtask demo`)"
     );
-    setup::ensure()?;
+    setup::ensure(&[Use::Ebpf, Use::Labs])?;
     if !args.built {
         build()?;
     }

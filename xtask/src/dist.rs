@@ -23,6 +23,7 @@ use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
 use crate::processor::Processor;
+use crate::setup::Use;
 use crate::{build_ebpf, image, setup};
 use build::Build;
 use deb::Compression;
@@ -53,10 +54,13 @@ pub struct Args {
 /// # Errors
 /// A tool is missing or fails. The work tree is not one of git.
 pub fn run(args: &Args) -> Result<()> {
-    if !workspace::bpf_object().is_file() {
-        setup::ensure()?;
+    setup::ensure(&[Use::Packages])?;
+    if args.bundle || has_kernel_programs(&args.package) {
+        if !workspace::bpf_object().is_file() {
+            setup::ensure(&[Use::Ebpf])?;
+        }
+        build_ebpf::run()?;
     }
-    build_ebpf::run()?;
     let out = match &args.out {
         Some(out) => std::path::absolute(out)?,
         None => workspace::target_dir().join("packages"),
@@ -82,6 +86,11 @@ pub fn run(args: &Args) -> Result<()> {
         progress::say(&format!("    {}", shown(file)?));
     }
     Ok(())
+}
+
+/// Whether one of these packages, or of all packages if none is named, has the kernel programs.
+fn has_kernel_programs(names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| name == "culvert-redirector")
 }
 
 fn names() -> PossibleValuesParser {

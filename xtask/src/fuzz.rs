@@ -12,6 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::builder::PossibleValuesParser;
 use culvert_lab::{interrupt, progress, workspace};
 
+use crate::setup::Use;
 use crate::{build_ebpf, setup};
 
 /// Every target: a file of `fuzz/fuzz_targets`, and a folder of `fuzz/seeds`.
@@ -94,7 +95,7 @@ fn build(target: Option<&str>) -> Result<()> {
     // The redirector embeds the kernel programs. Any content will do, because none of them runs
     // here.
     if !workspace::bpf_object().is_file() {
-        setup::ensure()?;
+        setup::ensure(&[Use::Ebpf])?;
         build_ebpf::run()?;
     }
     // The targets use the same dependencies as the workspace.

@@ -21,6 +21,7 @@ use culvert_lab::workspace;
 
 use crate::dist::licences;
 use crate::processor::Processor;
+use crate::setup::Use;
 use crate::tar::Tar;
 use crate::{build_ebpf, setup};
 use archive::{Image, Platform};
@@ -48,7 +49,7 @@ pub struct Args {
 /// A program cannot be compiled or is not linked as it should be, or `nft` is not installed.
 pub fn run(args: &Args) -> Result<()> {
     if !workspace::bpf_object().is_file() {
-        setup::ensure()?;
+        setup::ensure(&[Use::Ebpf, Use::Labs])?;
     }
     build_ebpf::run()?;
     let processors = Processor::named_or_here(&args.processor)?;

@@ -29,26 +29,51 @@ pub struct Args {
     e2e: bool,
 }
 
-/// Programs that tests and the demo run, each with its Debian package.
-const PROGRAMS: [(&str, &str); 18] = [
-    ("nft", "nftables"),
-    ("bpftool", "bpftool"),
-    ("ip", "iproute2"),
-    ("conntrack", "conntrack"),
-    ("curl", "curl"),
-    ("openssl", "openssl"),
-    ("cc", "gcc"),
-    ("nsenter", "util-linux"),
-    ("unshare", "util-linux"),
-    ("setpriv", "util-linux"),
-    ("sysctl", "procps"),
-    ("mount", "mount"),
-    ("hostname", "hostname"),
-    ("python3", "python3"),
-    ("dbus-daemon", "dbus-daemon"),
-    ("ssh", "openssh-client"),
-    ("rpmbuild", "rpm"),
-    ("systemd-nspawn", "systemd-container"),
+/// What needs something that is installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// Compiling the kernel programs.
+    Ebpf,
+    /// Labs with Culvert's programs: the demo, benches and tests.
+    Labs,
+    /// Making packages.
+    Packages,
+    Tests,
+}
+
+impl Use {
+    const ALL: [Self; 4] = [Self::Ebpf, Self::Labs, Self::Packages, Self::Tests];
+}
+
+/// Programs, each with its Debian package and its use.
+const PROGRAMS: [(&str, &str, Use); 18] = [
+    ("nft", "nftables", Use::Labs),
+    ("bpftool", "bpftool", Use::Labs),
+    ("ip", "iproute2", Use::Labs),
+    ("curl", "curl", Use::Labs),
+    ("openssl", "openssl", Use::Labs),
+    ("cc", "gcc", Use::Labs),
+    ("nsenter", "util-linux", Use::Labs),
+    ("unshare", "util-linux", Use::Labs),
+    ("setpriv", "util-linux", Use::Labs),
+    ("sysctl", "procps", Use::Labs),
+    ("mount", "mount", Use::Labs),
+    ("hostname", "hostname", Use::Labs),
+    ("python3", "python3", Use::Packages),
+    ("rpmbuild", "rpm", Use::Packages),
+    ("conntrack", "conntrack", Use::Tests),
+    ("dbus-daemon", "dbus-daemon", Use::Tests),
+    ("ssh", "openssh-client", Use::Tests),
+    ("systemd-nspawn", "systemd-container", Use::Tests),
+];
+
+/// Programs that are unpacked, with their use.
+const UNPACKED: [(Unpacked, Use); 5] = [
+    (Unpacked::Prometheus, Use::Labs),
+    (Unpacked::NodeExporter, Use::Labs),
+    (Unpacked::SystemdResolved, Use::Tests),
+    (Unpacked::SshServer, Use::Tests),
+    (Unpacked::Nginx, Use::Tests),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.
@@ -70,7 +95,7 @@ struct Missing(Vec<String>);
 
 /// Whether everything is installed. It is fast, because it only looks.
 pub fn is_complete() -> bool {
-    has_programs()
+    is_there(&Use::ALL)
         && kustomize().is_some()
         && Compiled::Helm.is_there()
         && GoFolder::ALL
@@ -78,25 +103,36 @@ pub fn is_complete() -> bool {
             .all(|folder| folder.program().is_some())
 }
 
-/// Whether all is there that needs no Go.
-fn has_programs() -> bool {
-    packages_to_install().is_empty()
-        && build_ebpf::Toolchain::find().is_some()
-        && build_ebpf::linker().is_some()
-        && Unpacked::ALL.iter().all(|program| program.is_there())
-        && python_with_grpc().is_some()
+/// Whether all is there for these uses that needs no Go.
+fn is_there(uses: &[Use]) -> bool {
+    packages_to_install(uses).is_empty()
+        && (!uses.contains(&Use::Ebpf) || can_compile_for_ebpf())
+        && unpacked_for(uses).all(Unpacked::is_there)
+        && (!uses.contains(&Use::Tests) || python_with_grpc().is_some())
 }
 
-/// Installs what is missing for everything but tests, which also need programs that Go compiles.
+fn can_compile_for_ebpf() -> bool {
+    build_ebpf::Toolchain::find().is_some() && build_ebpf::linker().is_some()
+}
+
+fn unpacked_for(uses: &[Use]) -> impl Iterator<Item = Unpacked> {
+    let wanted = UNPACKED
+        .iter()
+        .filter(|(_, its_use)| uses.contains(its_use));
+    wanted.map(|(program, _)| *program)
+}
+
+/// Installs what is missing for these uses. Tests also need programs that Go compiles:
+/// [`ensure_for_tests`].
 ///
 /// # Errors
 /// See [`run`].
-pub fn ensure() -> Result<()> {
-    if has_programs() {
+pub(crate) fn ensure(uses: &[Use]) -> Result<()> {
+    if is_there(uses) {
         return Ok(());
     }
     let mut missing = Missing::default();
-    install_programs(&mut missing);
+    install_programs(uses, &mut missing);
     missing.into_result()
 }
 
@@ -123,7 +159,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn install() -> Result<()> {
     let mut missing = Missing::default();
-    install_programs(&mut missing);
+    install_programs(&Use::ALL, &mut missing);
     missing.note(kustomize::install());
     missing.note(compiled::install(Compiled::Helm));
     for folder in GoFolder::ALL {
@@ -132,13 +168,17 @@ fn install() -> Result<()> {
     missing.into_result()
 }
 
-fn install_programs(missing: &mut Missing) {
-    missing.note(system_packages());
-    missing.note(linker::install());
-    for program in Unpacked::ALL {
+fn install_programs(uses: &[Use], missing: &mut Missing) {
+    missing.note(system_packages(uses));
+    if uses.contains(&Use::Ebpf) {
+        missing.note(linker::install());
+    }
+    for program in unpacked_for(uses) {
         missing.note(unpacked::install(program));
     }
-    missing.note(venv::GRPC.install().map(drop));
+    if uses.contains(&Use::Tests) {
+        missing.note(venv::GRPC.install().map(drop));
+    }
 }
 
 /// Compiles what only the end-to-end run needs, unless it exists.
@@ -171,44 +211,48 @@ impl Missing {
     }
 }
 
-fn packages_to_install() -> Vec<&'static str> {
-    let mut packages: Vec<&str> = PROGRAMS
-        .iter()
-        .filter(|(program, _)| workspace::find_program(program).is_none())
-        .map(|(_, package)| *package)
-        .collect();
-    if build_ebpf::Toolchain::find().is_none() {
+/// The programs for these uses that are not there, with their packages.
+fn missing_programs(uses: &[Use]) -> Vec<(&'static str, &'static str)> {
+    let mut missing = Vec::new();
+    for (program, package, its_use) in PROGRAMS {
+        if uses.contains(&its_use) && workspace::find_program(program).is_none() {
+            missing.push((program, package));
+        }
+    }
+    missing
+}
+
+fn packages_to_install(uses: &[Use]) -> Vec<&'static str> {
+    let programs = missing_programs(uses).into_iter();
+    let mut packages: Vec<&str> = programs.map(|(_, package)| package).collect();
+    if uses.contains(&Use::Ebpf) && build_ebpf::Toolchain::find().is_none() {
         packages.extend(EBPF_COMPILER);
     }
-    if build_ebpf::linker().is_none() {
+    if uses.contains(&Use::Ebpf) && build_ebpf::linker().is_none() {
         packages.extend(LINKER_NEEDS);
     }
-    if python_with_grpc().is_none() {
+    if uses.contains(&Use::Packages) && !venv::can_be_made() {
         packages.push("python3-venv");
     }
     packages.dedup();
     packages
 }
 
-fn system_packages() -> Result<()> {
-    let packages = packages_to_install();
+fn system_packages(uses: &[Use]) -> Result<()> {
+    let packages = packages_to_install(uses);
     if packages.is_empty() {
         return Ok(());
     }
     let list = packages.join(" ");
     if !apt::is_there() {
-        let programs: Vec<_> = PROGRAMS
-            .iter()
-            .map(|(program, _)| *program)
-            .filter(|program| workspace::find_program(program).is_none())
-            .collect();
-        bail!(
-            "this is not Debian or Ubuntu: install the programs [{}], an eBPF compiler (`rustup \
-             toolchain install nightly --component rust-src`) \
-             and its linker (`cargo install bpf-linker --version 0.13.0`); Debian's names for all \
-             of it: {list}",
-            programs.join(" ")
-        );
+        let missing = missing_programs(uses).into_iter();
+        let programs: Vec<_> = missing.map(|(program, _)| program).collect();
+        let mut needs = format!("install the programs [{}]", programs.join(" "));
+        if uses.contains(&Use::Ebpf) {
+            needs += ", an eBPF compiler (`rustup toolchain install nightly --component \
+                      rust-src`) and its linker (`cargo install bpf-linker --version 0.13.0`)";
+        }
+        bail!("this is not Debian or Ubuntu: {needs}; Debian's names for all of it: {list}");
     }
     apt::install(&packages).context(
         "if a package of that list does not exist on this release: the compiler for eBPF is in \

@@ -64,11 +64,19 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         |world| answers(world, &urls),
     )?;
     world.claim_once(
-        "the commands after it delete all of YurtTunnel; logs and ports stay",
+        "the commands after it save all of YurtTunnel and delete it; what is saved brings it back, \
+         and they delete it again; logs and ports stay",
         |world| {
-            run_commands(world, &printed, "# Then, once the agents have tunnels")?;
+            let there = yurt_tunnel(world)?;
+            let title = "# Then, once the agents have tunnels";
+            run_commands(world, &printed, title)?;
             let left = yurt_tunnel(world)?;
             ensure!(left.is_empty(), "{left}");
+            let saved = world.file("saved-kube-system.yaml").display().to_string();
+            world.cluster.ask(&["apply", "--filename", &saved])?;
+            let back = yurt_tunnel(world)?;
+            ensure!(back == there, "{back}, not {there}");
+            run_commands(world, &printed, title)?;
             answers(world, &urls)
         },
     )?;
@@ -186,8 +194,15 @@ fn run_commands(world: &World, printed: &str, title: &str) -> Result<()> {
         "no commands below {title:?}:\n{printed}"
     );
     for command in commands {
+        let (command, file) = match command.split_once(" > ") {
+            Some((command, file)) => (command, Some(file)),
+            None => (command, None),
+        };
         let words: Vec<&str> = command.split_whitespace().collect();
-        world.cluster.ask(&words)?;
+        let said = world.cluster.ask(&words)?;
+        if let Some(file) = file {
+            std::fs::write(world.file(file), said).context("write what is saved")?;
+        }
     }
     Ok(())
 }

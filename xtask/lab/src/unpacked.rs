@@ -21,15 +21,6 @@ pub enum Unpacked {
 }
 
 impl Unpacked {
-    /// All of them.
-    pub const ALL: [Self; 5] = [
-        Self::Prometheus,
-        Self::NodeExporter,
-        Self::SystemdResolved,
-        Self::SshServer,
-        Self::Nginx,
-    ];
-
     /// The package of the program, and those of libraries that it must have.
     pub fn packages(self) -> &'static [&'static str] {
         match self {

@@ -59,6 +59,13 @@ impl Venv {
     }
 }
 
+/// Whether Python has what makes an environment. Debian has that in a package of its own.
+pub(super) fn can_be_made() -> bool {
+    let mut python = Command::new("python3");
+    let done = python.args(["-c", "import ensurepip"]).output();
+    done.is_ok_and(|done| done.status.success())
+}
+
 /// The interpreter with the stock gRPC client, if it is installed.
 pub fn python_with_grpc() -> Option<PathBuf> {
     GRPC.interpreter()

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::kubernetes::{Object, text};
-use super::plan::{Component, Plan};
+use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table};
 use super::source::{Found, Piece};
@@ -223,10 +223,10 @@ fn workload(
 ) -> Result<(), Problem> {
     for container in object.containers() {
         let has = |word: &str| container.words.contains(word);
-        let table = if has("proxy-server") || has("konnectivity-server") {
-            SERVER
+        let (table, part) = if has("proxy-server") || has("konnectivity-server") {
+            (SERVER, Part::Server)
         } else if has("proxy-agent") || has("konnectivity-agent") {
-            AGENT
+            (AGENT, Part::Agent)
         } else {
             report.add(&found.place, "container", Meaning::Unknown);
             continue;
@@ -235,10 +235,11 @@ fn workload(
         plan.before("kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that nobody can dial");
         plan.after("webhooks and aggregated APIs run on cloud nodes: Culvert reaches no Pod or Service of an edge node");
         match object.kind() {
-            "Pod" => plan.after(
+            "Pod" => plan.remove_by_hand(
+                part,
                 "remove the static pod's file from /etc/kubernetes/manifests of each control plane",
             ),
-            kind => plan.delete("kube-system", kind, object.bare_name()),
+            kind => plan.delete(part, "kube-system", kind, object.bare_name()),
         }
     }
     Ok(())

@@ -1,7 +1,9 @@
 //! The output: comments, and a kustomization.
 
+use std::collections::BTreeMap;
+
 use super::Tunnel;
-use super::plan::Plan;
+use super::plan::{Part, Plan, Removal};
 use super::rules::{Meaning, Report};
 
 /// Flags of kube-apiserver with the egress selector.
@@ -20,17 +22,65 @@ pub(super) fn page(from: Tunnel, plan: &Plan, report: &Report, deploy: &str) -> 
     );
     let before: Vec<&String> = plan.before.iter().collect();
     steps(&mut page, "Before:", before.into_iter().map(String::as_str));
-    let after = plan.after.iter().map(String::as_str);
+    let removal = removal(plan);
+    let after = removal.iter().chain(&plan.after).map(String::as_str);
     if plan.egress {
         let steps_of = EGRESS_STEPS.into_iter().chain(after);
         steps(&mut page, "Then, in this order:", steps_of);
     } else {
-        let title = "Then, once the agents have tunnels (`culvert-proxy node list`):";
+        let title =
+            "Then, once the agents have tunnels (`culvert-proxy node list`), in this order:";
         steps(&mut page, title, after);
     }
     page.push_str(&found(from, report));
     page.push_str(&kustomization(plan, deploy));
     page
+}
+
+/// The steps that remove the other tunnel: all of it is saved first, and its server goes first, so
+/// that what is left can be put back if something does not work without it.
+fn removal(plan: &Plan) -> Vec<String> {
+    let mut saved: BTreeMap<&str, String> = BTreeMap::new();
+    for (_, removal) in &plan.removals {
+        if let Removal::Object {
+            namespace,
+            kind,
+            name,
+        } = removal
+        {
+            let objects = saved.entry(namespace).or_default();
+            objects.push_str(&format!(" {kind}/{name}"));
+        }
+    }
+    let mut steps = Vec::new();
+    for (namespace, objects) in &saved {
+        steps.push(format!(
+            "kubectl -n {namespace} get{objects} -o yaml > saved-{namespace}.yaml"
+        ));
+    }
+    let mut is_tried = saved.is_empty();
+    for (part, removal) in &plan.removals {
+        if *part > Part::Server && !is_tried {
+            is_tried = true;
+            let files: Vec<String> = saved
+                .keys()
+                .map(|it| format!("-f saved-{it}.yaml"))
+                .collect();
+            steps.push(format!(
+                "try what went through the other tunnel, such as `kubectl logs` of a pod on an edge node. `kubectl apply {}` is the way back; `culvert-proxy explain NODE:10250 --dial` says why it failed",
+                files.join(" ")
+            ));
+        }
+        steps.push(match removal {
+            Removal::Object {
+                namespace,
+                kind,
+                name,
+            } => format!("kubectl -n {namespace} delete {kind} {name}"),
+            Removal::ByHand(step) => step.clone(),
+        });
+    }
+    steps
 }
 
 fn steps<'a>(page: &mut String, title: &str, steps: impl Iterator<Item = &'a str>) {

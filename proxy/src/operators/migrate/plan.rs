@@ -29,6 +29,29 @@ pub(super) enum Program {
     Agent,
 }
 
+/// A part of the other tunnel, in the order in which they are removed: what reads settings before
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Part {
+    Server,
+    Agent,
+    Names,
+    Service,
+    Settings,
+}
+
+/// A step that removes something of the other tunnel.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Removal {
+    Object {
+        namespace: String,
+        /// In lower case.
+        kind: String,
+        name: String,
+    },
+    ByHand(String),
+}
+
 /// What is equal to the settings that were read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
@@ -42,8 +65,9 @@ pub(super) struct Plan {
     agent_ports: BTreeSet<u16>,
     /// Commands before the kustomization is applied.
     pub(super) before: BTreeSet<String>,
-    /// Steps after that, in their order.
-    pub(super) after: Vec<String>,
+    pub(super) removals: BTreeSet<(Part, Removal)>,
+    /// What holds from then on.
+    pub(super) after: BTreeSet<String>,
     /// kube-apiserver asks the proxy for each connection.
     pub(super) egress: bool,
 }
@@ -83,23 +107,29 @@ impl Plan {
         self.before.insert(command.into());
     }
 
-    /// A step after the kustomization is applied.
-    pub(super) fn after(&mut self, step: impl Into<String>) {
-        let step = step.into();
-        if !self.after.contains(&step) {
-            self.after.push(step);
-        }
+    /// What holds when the other tunnel is gone.
+    pub(super) fn after(&mut self, text: impl Into<String>) {
+        self.after.insert(text.into());
     }
 
-    /// Deletes an object after that. A name that a shell would take for something else is left out.
-    pub(super) fn delete(&mut self, namespace: &str, kind: &str, name: &str) {
+    /// A step of an operator that removes something.
+    pub(super) fn remove_by_hand(&mut self, part: Part, step: impl Into<String>) {
+        self.removals.insert((part, Removal::ByHand(step.into())));
+    }
+
+    /// Deletes an object. A name that a shell would take for something else is left out.
+    pub(super) fn delete(&mut self, part: Part, namespace: &str, kind: &str, name: &str) {
         let plain = |text: &str| {
             let plain = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
             !text.is_empty() && text.chars().all(plain)
         };
         if [namespace, kind, name].into_iter().all(plain) {
-            let kind = kind.to_lowercase();
-            self.after(format!("kubectl -n {namespace} delete {kind} {name}"));
+            let removal = Removal::Object {
+                namespace: namespace.to_owned(),
+                kind: kind.to_lowercase(),
+                name: name.to_owned(),
+            };
+            self.removals.insert((part, removal));
         }
     }
 
@@ -173,13 +203,13 @@ impl Plan {
             .iter()
             .map(|host| (Program::Proxy, format!("--advertise={}", at(host))))
             .collect();
-        let dialled: BTreeSet<u16> = self.all_ports().union(&self.agent_ports).copied().collect();
-        if dialled != BTreeSet::from(NODE_PORTS) {
-            flags.push((Program::Agent, format!("--port={}", list(&dialled))));
-        }
-        if !self.localhost_ports.is_empty() {
-            let ports = list(&self.localhost_ports);
-            flags.push((Program::Agent, format!("--localhost-port={ports}")));
+        // Agents read the ConfigMap too. A port that both have would stay open when it leaves the
+        // ConfigMap.
+        let steered = self.all_ports();
+        let mut further = self.agent_ports.clone();
+        further.retain(|port| !steered.contains(port) && !self.localhost_ports.contains(port));
+        if !further.is_empty() {
+            flags.push((Program::Agent, format!("--port={}", list(&further))));
         }
         flags
     }
@@ -242,12 +272,8 @@ mod tests {
     #[test]
     fn a_name_that_a_shell_would_run_is_in_no_command() {
         let mut plan = Plan::default();
-        plan.delete("kube-system", "DaemonSet", "x; reboot");
-        plan.delete("kube-system", "DaemonSet", "agent");
-        assert_eq!(
-            plan.after,
-            ["kubectl -n kube-system delete daemonset agent"]
-        );
+        plan.delete(Part::Agent, "kube-system", "DaemonSet", "x; reboot");
+        assert!(plan.removals.is_empty());
     }
 
     #[test]

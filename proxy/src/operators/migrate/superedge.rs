@@ -5,7 +5,7 @@ use toml::Value;
 
 use super::konnectivity;
 use super::kubernetes::{Object, text};
-use super::plan::{Component, Plan};
+use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table, port};
 use super::source::{Found, Piece, parse_toml, token_nodes};
@@ -259,6 +259,7 @@ fn workload(
 ) -> Result<(), Problem> {
     let name = object.bare_name();
     for container in object.containers() {
+        let mut part = Part::Names;
         if name == "tunnel-coredns" {
             report.add(&found.place, "coredns", Meaning::equal("the redirector answers names: point kube-apiserver's dnsConfig at its node (docs/dns.md)"));
         } else if container.words.contains("tunnel") {
@@ -267,6 +268,11 @@ fn workload(
                 let shown = format!("env {variable}");
                 report.look_up((&found.place, &shown), TUNNEL, (&shown, None), plan)?;
             }
+            part = if name == "tunnel-cloud" {
+                Part::Server
+            } else {
+                Part::Agent
+            };
             plan.before("kubectl label node -l superedge.io/edge-node=enable node-restriction.kubernetes.io/culvert-edge=");
         } else {
             report.add(&found.place, "container", Meaning::Unknown);
@@ -276,7 +282,7 @@ fn workload(
             "" => "edge-system",
             namespace => namespace,
         };
-        plan.delete(namespace, object.kind(), name);
+        plan.delete(part, namespace, object.kind(), name);
     }
     Ok(())
 }

@@ -59,12 +59,6 @@ patches:
 - target: {kind: DaemonSet, name: culvert-proxy}
   patch: |-
     - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--advertise=198.51.100.7:30740"}
-- target: {kind: DaemonSet, name: culvert-agent}
-  patch: |-
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--port=7429,9051,9100,9445,10250,10255"}
-- target: {kind: DaemonSet, name: culvert-agent}
-  patch: |-
-    - {op: add, path: /spec/template/spec/containers/0/args/-, value: "--localhost-port=10266,10267"}
 "#
     );
     for line in [
@@ -91,6 +85,37 @@ patches:
 }
 
 #[test]
+fn the_other_tunnel_is_saved_and_its_server_removed_before_what_it_reads() {
+    for (from, file, server) in [
+        (
+            Tunnel::Yurt,
+            "yurttunnel.yaml",
+            "deployment yurt-tunnel-server",
+        ),
+        (
+            Tunnel::SuperEdge,
+            "superedge.yaml",
+            "deployment tunnel-cloud",
+        ),
+    ] {
+        let page = printed(from, &[file]);
+        let place = |text: &str| {
+            page.find(text)
+                .unwrap_or_else(|| panic!("{text} in {page}"))
+        };
+        let server = place(&format!(" delete {server}\n"));
+        assert!(place(" -o yaml > saved-") < server, "{page}");
+        let first = page.find(" delete ").unwrap() + " delete ".len();
+        assert!(first > server, "the server is the first: {page}");
+        let tried = place("`kubectl apply -f saved-");
+        assert!(server < tried, "{page}");
+        for (at, _) in page.match_indices(" delete ").skip(1) {
+            assert!(tried < at, "{page}");
+        }
+    }
+}
+
+#[test]
 fn superedges_settings_are_read_out_of_its_config_maps_and_its_tokens_are_not_printed() {
     let page = printed(Tunnel::SuperEdge, &["superedge.yaml"]);
     for line in [
@@ -106,7 +131,7 @@ fn superedges_settings_are_read_out_of_its_config_maps_and_its_tokens_are_not_pr
         "- ../deploy/components/nodeport\n",
         "  - ports=7429,9100,10250,10255,30021\n  - localhost-ports=6443\n",
         "--advertise=198.51.100.7:30740\"",
-        "--port=22,7429,9100,10250,10255,30021\"",
+        "value: \"--port=22\"",
     ] {
         assert!(page.contains(line), "{line} in {page}");
     }

@@ -1,7 +1,7 @@
 //! YurtTunnel: the flags of yurt-tunnel-server and yurt-tunnel-agent, their ConfigMaps and Services.
 
 use super::kubernetes::{Object, text};
-use super::plan::{Component, Plan};
+use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table, port, ports};
 use super::source::{Found, Piece};
@@ -179,13 +179,23 @@ pub(super) fn translate(
             for (key, value) in object.data() {
                 report.look_up((&found.place, key), PORTS, (key, Some(value)), plan)?;
             }
-            plan.after("kubectl -n kube-system delete configmap yurt-tunnel-server-cfg");
+            plan.delete(
+                Part::Settings,
+                "kube-system",
+                "ConfigMap",
+                "yurt-tunnel-server-cfg",
+            );
         }
         ("ConfigMap", "yurt-tunnel-nodes") => {
             plan.want(Component::Hosts);
             let text = "component `hosts` keeps ConfigMap kube-system/culvert-hosts, key `hosts`: let CoreDNS read that one (docs/dns.md), or its own zone from the redirector";
             report.add(&found.place, "tunnel-nodes", Meaning::equal(text));
-            plan.after("kubectl -n kube-system delete configmap yurt-tunnel-nodes");
+            plan.delete(
+                Part::Settings,
+                "kube-system",
+                "ConfigMap",
+                "yurt-tunnel-nodes",
+            );
         }
         ("Deployment" | "DaemonSet" | "Pod", _) => workload(found, object, plan, report)?,
         ("Service", _) => service(found, object, plan, report)?,
@@ -208,13 +218,18 @@ fn workload(
 ) -> Result<(), Problem> {
     for container in object.containers() {
         let has = |word: &str| container.words.contains(word);
-        let (table, name) = if has("yurt-tunnel-server") {
-            (SERVER, "yurt-tunnel-server")
+        let (table, part) = if has("yurt-tunnel-server") {
+            (SERVER, Part::Server)
         } else if has("yurt-tunnel-agent") {
-            (AGENT, "yurt-tunnel-agent")
+            (AGENT, Part::Agent)
         } else if object.bare_name() == "yurt-tunnel-dns" {
             report.add(&found.place, "coredns", Meaning::equal("the redirector answers names: point kube-apiserver's dnsConfig at its node (docs/dns.md)"));
-            plan.after("kubectl -n kube-system delete deployment yurt-tunnel-dns");
+            plan.delete(
+                Part::Names,
+                "kube-system",
+                object.kind(),
+                object.bare_name(),
+            );
             continue;
         } else {
             report.add(&found.place, "container", Meaning::Unknown);
@@ -222,9 +237,9 @@ fn workload(
         };
         report.look_up_flags(&found.place, table, &container.flags, plan)?;
         plan.before("kubectl label node -l openyurt.io/is-edge-worker=true node-restriction.kubernetes.io/culvert-edge=");
-        plan.delete("kube-system", object.kind(), object.bare_name());
-        if name == "yurt-tunnel-server" {
-            plan.after("on the server's node: `iptables -t nat -S | grep TUNNEL-PORT` prints nothing (a killed server leaves its chains)");
+        plan.delete(part, "kube-system", object.kind(), object.bare_name());
+        if part == Part::Server {
+            plan.remove_by_hand(part, "on the server's node: `iptables -t nat -S | grep TUNNEL-PORT` prints nothing (a killed server leaves its chains)");
         }
     }
     Ok(())
@@ -265,7 +280,7 @@ fn service(
     let known = meaning != Meaning::Unknown;
     report.add(&found.place, "type", meaning);
     if known {
-        plan.delete("kube-system", "service", object.bare_name());
+        plan.delete(Part::Service, "kube-system", "Service", object.bare_name());
     }
     Ok(())
 }
@@ -273,14 +288,14 @@ fn service(
 fn steered(value: Option<&str>, plan: &mut Plan) -> Result<Meaning, String> {
     plan.steer(ports(value.unwrap_or_default())?);
     Ok(Meaning::equal(
-        "ConfigMap culvert-ports, key `ports`, and --port of culvert-agent; the client's own scheme passes through",
+        "ConfigMap culvert-ports, key `ports`; the client's own scheme passes through",
     ))
 }
 
 fn on_loopback(value: Option<&str>, plan: &mut Plan) -> Result<Meaning, String> {
     plan.steer_to_loopback(ports(value.unwrap_or_default())?);
     Ok(Meaning::equal(
-        "ConfigMap culvert-ports, key `localhost-ports`, and --localhost-port of culvert-agent",
+        "ConfigMap culvert-ports, key `localhost-ports`",
     ))
 }
 
