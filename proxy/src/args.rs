@@ -16,7 +16,7 @@ use crate::clients::names::args::NameArgs;
 use crate::cluster::KubernetesArgs;
 use crate::operators::check::CheckCommand;
 use crate::operators::cli::{
-    ExplainCommand, NodeCommand, PingCommand, StatusCommand, TokenCommand,
+    ExplainCommand, NodeCommand, PingCommand, StatusCommand, StreamsCommand, TokenCommand,
 };
 use crate::operators::migrate::MigrateCommand;
 use crate::operators::spans::SpanArgs;
@@ -85,6 +85,8 @@ pub(crate) enum Command {
     Token(TokenCommand),
     /// Lists the proxies: this one and its peers, with their tunnels, links and certificates.
     Status(StatusCommand),
+    /// Lists clients' connections under way at this proxy, those that wait for their backend first.
+    Streams(StreamsCommand),
     /// Says what would happen to a connection, and why: to any address, VIP or name, with or
     /// without a port.
     Explain(ExplainCommand),

@@ -41,6 +41,7 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Node(command)) => command.run(&args.control_socket).await,
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
         Some(Command::Status(command)) => command.run(&args.control_socket).await,
+        Some(Command::Streams(command)) => command.run(&args.control_socket).await,
         Some(Command::Explain(command)) => command.run(&args.control_socket).await,
         Some(Command::Ping(command)) => command.run(&args.control_socket).await,
         Some(Command::Check(command)) => {

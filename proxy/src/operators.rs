@@ -10,3 +10,4 @@ pub(crate) mod migrate;
 pub(crate) mod ping;
 pub(crate) mod scraped;
 pub(crate) mod spans;
+pub(crate) mod stream_list;

@@ -78,8 +78,14 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     // Until this proxy serves, the one that runs is the one that goes on if this one fails.
     let frozen = takeover.has_predecessor().then(|| proxy.state.freeze());
     let bound = proxy.bind(&sockets)?;
-    let idle = proxy.spawn_idle(&mut supervisor);
-    let admin = proxy.admin(&supervisor, &readiness, logs, sockets.admin, idle)?;
+    let streams = proxy.spawn_stream_list(&mut supervisor);
+    let admin = proxy.admin(
+        &supervisor,
+        &readiness,
+        logs,
+        sockets.admin,
+        streams.clone(),
+    )?;
     proxy.spawn_maintenance(&mut supervisor, &readiness);
     proxy.spawn_spans(&mut supervisor);
     proxy.spawn_cluster(&mut supervisor, &readiness);
@@ -97,7 +103,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     drop(frozen);
     let served = proxy.departure.clone().until_succeeded(admin.serve());
     supervisor.spawn_observer("admin server", served);
-    proxy.spawn_operators(&mut supervisor, bound.operators, peers.as_ref());
+    proxy.spawn_operators(&mut supervisor, bound.operators, peers.as_ref(), streams);
     proxy.spawn_frontends(&mut supervisor, &readiness, bound.frontends);
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
     supervisor.spawn_observer("predecessor", takeover.hold());

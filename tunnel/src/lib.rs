@@ -62,4 +62,4 @@ pub use relay::RelayError;
 pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};
 pub use tcp::{choose_congestion, has_congestion, has_mptcp, tune, tune_relayed};
-pub use transferred::{Meter, Total, Transferred};
+pub use transferred::{Direction, Meter, Total, Transferred};

@@ -1,10 +1,11 @@
-//! The command lines of operators: `culvert-proxy node ...`, `token ...`, `status`, `explain` and
-//! `ping`, with their output.
+//! The command lines of operators: `culvert-proxy node ...`, `token ...`, `status`, `streams`,
+//! `explain` and `ping`, with their output.
 
 mod client;
 mod explain;
 mod node_list;
 mod ping;
+mod streams;
 mod table;
 
 use std::collections::BTreeSet;
@@ -22,6 +23,7 @@ use crate::clock::UnixTime;
 pub(crate) use client::Client;
 pub(crate) use explain::ExplainCommand;
 pub(crate) use ping::PingCommand;
+pub(crate) use streams::StreamsCommand;
 use table::table;
 
 /// Makes, lists and revokes the one-time tokens by which agents join.

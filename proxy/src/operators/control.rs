@@ -1,6 +1,7 @@
 //! `culvert.control.v1`: the running proxy's answers to `culvert-proxy node ...`, `token ...` and
 //! `explain`.
 
+use std::cmp::Reverse;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, DirectoryError, Editor, NodeView, Removal};
 use crate::operators::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
 use crate::operators::ping;
+use crate::operators::stream_list::{ListedStream, StreamList};
 use crate::peers::PrimaryClient;
 use crate::sockets::local_grpc;
 use crate::sockets::local_socket::LocalSocket;
@@ -29,6 +31,9 @@ use crate::trust::{Trust, TrustError};
 
 /// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// Streams in one answer.
+const MOST_STREAMS: usize = 1_000;
 
 /// Nodes whose agents are asked at once, if need be.
 const NODES_AT_ONCE: usize = 64;
@@ -48,6 +53,7 @@ pub(crate) struct Control {
     pub(crate) own: PeerInfo,
     pub(crate) advertised: Advertised,
     pub(crate) explainer: Explainer,
+    pub(crate) streams: StreamList,
     /// Set if this proxy follows another one, which has the nodes and the tokens.
     pub(crate) primary: Option<PrimaryClient>,
 }
@@ -174,6 +180,30 @@ impl Service for Control {
             .map_err(|error| Status::failed_precondition(error.to_string()))
     }
 
+    async fn list_streams(
+        &self,
+        request: Request<proto::ListStreamsRequest>,
+    ) -> Result<Response<proto::ListStreamsResponse>, Status> {
+        let request = request.into_inner();
+        let node = match request.node.as_str() {
+            "" => None,
+            name => Some(node_name(name)?),
+        };
+        let idle = Duration::from_secs(request.idle_seconds);
+        let mut listed = self.streams.all();
+        listed.retain(|listed| {
+            let is_its = node.is_none() || listed.stream.node == node;
+            is_its && listed.idle() >= idle
+        });
+        listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
+        let left_out = listed.len().saturating_sub(MOST_STREAMS);
+        listed.truncate(MOST_STREAMS);
+        Ok(Response::new(proto::ListStreamsResponse {
+            streams: listed.iter().map(stream_status).collect(),
+            left_out: left_out as u64,
+        }))
+    }
+
     async fn list_proxies(
         &self,
         _: Request<proto::ListProxiesRequest>,
@@ -189,6 +219,7 @@ impl Service for Control {
             version: self.own.version.clone(),
             tunnels: self.registry.own_tunnels(),
             nodes: self.registry.own_nodes(),
+            streams: saturated(self.streams.count()),
             certificate_ends: ends.map_or(0, UnixTime::seconds),
             ..proto::ProxyStatus::default()
         };
@@ -553,16 +584,36 @@ fn node_name(text: &str) -> Result<NodeName, Status> {
         .map_err(|error: culvert_api::InvalidNodeName| Status::invalid_argument(error.to_string()))
 }
 
+fn stream_status(listed: &ListedStream) -> proto::StreamStatus {
+    let stream = &listed.stream;
+    let node = stream.node.as_ref();
+    proto::StreamStatus {
+        stream: stream.stream,
+        frontend: stream.frontend.to_owned(),
+        client: stream.client.clone(),
+        destination: stream.original_dst.clone(),
+        node: node.map(NodeName::to_string).unwrap_or_default(),
+        age_seconds: Duration::from_secs_f64(stream.age_seconds).as_secs(),
+        bytes_to_backend: stream.bytes_to_backend,
+        bytes_to_client: stream.bytes_to_client,
+        idle_seconds: listed.idle().as_secs(),
+        waits: listed.waits().is_some(),
+    }
+}
+
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
 fn peer_status(peer: &PeerView) -> proto::ProxyStatus {
-    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     proto::ProxyStatus {
         host: peer.info.host.clone(),
         instance: peer.info.instance.to_string(),
         version: peer.info.version.clone(),
-        tunnels: number(peer.tunnels),
-        nodes: number(peer.nodes),
-        links: number(peer.links),
+        tunnels: saturated(peer.tunnels),
+        nodes: saturated(peer.nodes),
+        links: saturated(peer.links),
         streams: peer.streams,
         round_trip_micros: peer.round_trip.map_or(0, micros),
         draining: peer.draining,

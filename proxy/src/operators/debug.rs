@@ -1,15 +1,14 @@
 //! `/debug/{nodes,left-out,claims,tunnels,peers,streams,tasks}` of the admin server, as JSON.
 
-use std::time::Instant;
-
 use axum::Router;
 use axum::routing::get;
 use culvert_api::NodeName;
-use culvert_daemon::{Idle, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
+use culvert_daemon::{RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::directory::Directory;
+use crate::operators::stream_list::{ListedStream, StreamList};
 use crate::streams::elsewhere::PeerView;
 use crate::streams::live::{StreamView, Streams};
 use crate::streams::registry::{Registered, Registry};
@@ -84,6 +83,19 @@ struct StreamPage {
     stream: StreamView,
     idle_to_backend_seconds: f64,
     idle_to_client_seconds: f64,
+    /// How long the backend has had the last bytes, and has not answered.
+    waits_seconds: Option<f64>,
+}
+
+impl From<ListedStream> for StreamPage {
+    fn from(listed: ListedStream) -> Self {
+        Self {
+            idle_to_backend_seconds: listed.idle_to_backend.as_secs_f64(),
+            idle_to_client_seconds: listed.idle_to_client.as_secs_f64(),
+            waits_seconds: listed.waits().map(|wait| wait.as_secs_f64()),
+            stream: listed.stream,
+        }
+    }
 }
 
 impl From<&Registered> for TunnelView {
@@ -104,13 +116,12 @@ impl From<&Registered> for TunnelView {
     }
 }
 
-/// The proxy's own routes. The caller must let `idle` observe the streams.
+/// The proxy's own routes.
 pub(crate) fn routes(
     claims: Claims,
     directory: Directory,
     registry: Registry,
-    streams: Streams,
-    idle: Idle<u64>,
+    streams: StreamList,
 ) -> Router {
     let (left_out, peers_of) = (directory.clone(), registry.clone());
     Router::new()
@@ -136,7 +147,7 @@ pub(crate) fn routes(
         )
         .route(
             "/debug/streams",
-            get(async move || page(move || pages(&streams, &idle)).await),
+            get(async move || page(move || pages(&streams)).await),
         )
 }
 
@@ -173,16 +184,6 @@ fn tunnels(registry: &Registry) -> Vec<TunnelView> {
         .collect()
 }
 
-fn pages(streams: &Streams, idle: &Idle<u64>) -> Vec<StreamPage> {
-    let now = Instant::now();
-    idle.look(streams.counts(), now);
-    let page = |stream: StreamView| {
-        let [to_backend, to_client] = idle.of(&stream.stream, now).map(|idle| idle.as_secs_f64());
-        StreamPage {
-            stream,
-            idle_to_backend_seconds: to_backend,
-            idle_to_client_seconds: to_client,
-        }
-    };
-    streams.views().into_iter().map(page).collect()
+fn pages(streams: &StreamList) -> Vec<StreamPage> {
+    streams.all().into_iter().map(StreamPage::from).collect()
 }

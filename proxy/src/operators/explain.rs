@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
+use crate::operators::stream_list::StreamList;
 use crate::streams::elsewhere::PeerView;
 use crate::streams::error::RouteError;
 use crate::streams::history::LastEvents;
@@ -41,6 +42,8 @@ pub(crate) struct Explainer {
     registry: Registry,
     router: Router,
     direct: Option<Direct>,
+    /// The connections under way.
+    streams: Option<StreamList>,
     started: UnixTime,
 }
 
@@ -69,6 +72,8 @@ struct Facts {
     past: LastEvents,
     started: UnixTime,
     dial: Option<Result<Duration, DialError>>,
+    /// How long clients of the target wait for it, the longest wait first.
+    waits: Vec<Duration>,
 }
 
 impl Facts {
@@ -122,7 +127,16 @@ impl Explainer {
             registry,
             router,
             direct: None,
+            streams: None,
             started: UnixTime::now(),
+        }
+    }
+
+    /// The same, with the connections under way.
+    pub(crate) fn with_streams(self, streams: StreamList) -> Self {
+        Self {
+            streams: Some(streams),
+            ..self
         }
     }
 
@@ -178,6 +192,10 @@ impl Explainer {
             Err(error) => error.owners(),
         };
         let past = |target: &Target| self.registry.history().of(&target.node);
+        let waits = match (&target, &self.streams) {
+            (Ok(target), Some(streams)) => streams.waits_for(target),
+            (Ok(_) | Err(_), _) => Vec::new(),
+        };
         let peers = target
             .as_ref()
             .map(|target| self.registry.holders(&target.node));
@@ -193,6 +211,7 @@ impl Explainer {
             past: target.as_ref().map(past).unwrap_or_default(),
             started: self.started,
             dial: None,
+            waits,
             query,
             target,
         }

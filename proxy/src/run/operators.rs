@@ -13,6 +13,7 @@ use crate::operators::control::{self, Control};
 use crate::operators::debug;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
+use crate::operators::stream_list::StreamList;
 use crate::peers::{Peers, PrimaryClient};
 use crate::sockets::local_socket::LocalSocket;
 
@@ -22,12 +23,12 @@ pub(super) struct OperatorSockets {
 }
 
 impl Proxy {
-    pub(super) fn spawn_idle(&self, supervisor: &mut Supervisor) -> Idle<u64> {
+    pub(super) fn spawn_stream_list(&self, supervisor: &mut Supervisor) -> StreamList {
         let idle = Idle::default();
         let streams = self.streams.clone();
         let looking = idle.clone().keep_looking(move || streams.counts());
         supervisor.spawn_observer("idle streams", looking);
-        idle
+        StreamList::new(self.streams.clone(), idle)
     }
 
     pub(super) fn admin(
@@ -36,7 +37,7 @@ impl Proxy {
         readiness: &Readiness,
         logs: Logs,
         socket: PathBuf,
-        idle: Idle<u64>,
+        streams: StreamList,
     ) -> Result<Admin> {
         let mut metrics = MetricsRegistry::default();
         let scraped = Scraped {
@@ -56,8 +57,7 @@ impl Proxy {
             claims,
             self.directory.clone(),
             self.registry.clone(),
-            self.streams.clone(),
-            idle,
+            streams,
         )
         .merge(debug::tasks(
             self.workers.runtimes(),
@@ -81,7 +81,7 @@ impl Proxy {
         )
     }
 
-    pub(super) fn control(&self, primary: Option<PrimaryClient>) -> Control {
+    pub(super) fn control(&self, primary: Option<PrimaryClient>, streams: StreamList) -> Control {
         Control {
             directory: self.directory.clone(),
             editor: self.editor.clone(),
@@ -95,7 +95,9 @@ impl Proxy {
                 self.registry.clone(),
                 self.router.clone(),
             )
-            .with_direct(self.direct()),
+            .with_direct(self.direct())
+            .with_streams(streams.clone()),
+            streams,
             primary,
         }
     }
@@ -105,8 +107,9 @@ impl Proxy {
         supervisor: &mut Supervisor,
         sockets: OperatorSockets,
         peers: Option<&Arc<Peers>>,
+        streams: StreamList,
     ) {
-        let control = self.control(Self::primary_client(peers));
+        let control = self.control(Self::primary_client(peers), streams);
         supervisor.spawn(
             "control socket",
             control::serve(sockets.control, control, supervisor.drain()),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
-use culvert_tunnel::{RelayError, Transferred};
+use culvert_tunnel::{Direction, RelayError, Transferred};
 use serde::Serialize;
 use strum::VariantArray;
 use tokio::sync::watch;
@@ -17,6 +17,9 @@ use crate::directory::Destination;
 use crate::metrics::{Metrics, Unanswered};
 use crate::streams::ended::{EndedStream, EndedStreams};
 use crate::streams::error::RouteError;
+
+/// [`StreamView::last_bytes`] of a client that has asked and has no answer.
+pub(crate) const TO_BACKEND: &str = "to_backend";
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
@@ -88,6 +91,8 @@ pub(crate) struct StreamView {
     pub(crate) age_seconds: f64,
     pub(crate) bytes_to_backend: u64,
     pub(crate) bytes_to_client: u64,
+    /// Where the last bytes went: `to_backend`, `to_client`, or nothing while there are none.
+    pub(crate) last_bytes: Option<&'static str>,
 }
 
 /// A stream that is forwarded for another proxy.
@@ -235,6 +240,10 @@ impl Live {
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
+            last_bytes: self.transferred.last().map(|last| match last {
+                Direction::IntoTunnel => TO_BACKEND,
+                Direction::OutOfTunnel => "to_client",
+            }),
         }
     }
 }

@@ -28,6 +28,7 @@ pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
             "node list",
             "node remove",
             "status",
+            "streams",
             "ping",
             "explain",
             "check",

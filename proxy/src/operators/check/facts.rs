@@ -20,6 +20,7 @@ use crate::clock::UnixTime;
 use crate::cluster::{Cluster, ClusterFacts};
 use crate::operators::cli::Client;
 use crate::operators::debug::Claims;
+use crate::operators::stream_list::LONG_WAIT;
 
 /// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -80,6 +81,8 @@ pub(super) struct Facts {
     pub(super) has_connects: bool,
     /// Connections that a limit of the proxy refused or ended since it started, by their outcome.
     pub(super) limited: BTreeMap<String, u64>,
+    /// Clients' connections without a byte for as long as [`LONG_WAIT`].
+    pub(super) idle_streams: Answer<Vec<proto::StreamStatus>>,
     /// Proxies that a full list of this proxy leaves out, by the list.
     pub(super) capped: BTreeMap<String, u64>,
     /// Servers that this host's programs ask for names; in a pod, those that CoreDNS pods of this
@@ -132,9 +135,9 @@ impl Facts {
                     .map_err(|error| culvert_daemon::chain(&error)),
             ));
         }
-        let (nodes, certificates) = control(control_socket).await;
+        let control = control(control_socket).await;
         let dial = if installed.as_ref().is_ok_and(Installed::steers) {
-            dialled(nodes.as_deref().unwrap_or_default()).await
+            dialled(control.nodes.as_deref().unwrap_or_default()).await
         } else {
             None
         };
@@ -149,13 +152,14 @@ impl Facts {
             installed,
             dns,
             proxy: daemon(proxy_admin).await,
-            nodes,
-            certificates,
+            nodes: control.nodes,
+            certificates: control.certificates,
             dial,
             claims: json(proxy_admin, "/debug/claims").await,
             left_out: json(proxy_admin, "/debug/left-out").await,
             has_connects: metrics.lines().any(is_a_connect),
             limited: limited(&metrics),
+            idle_streams: control.idle_streams,
             capped: metrics.lines().filter_map(capped).collect(),
             resolvers: RESOLV_CONF
                 .iter()
@@ -220,22 +224,37 @@ async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {
     Ok(Cluster::open(&command.kubernetes).await?.facts().await?)
 }
 
-type ControlAnswers = (
-    Answer<Vec<proto::NodeStatus>>,
-    Answer<Vec<proto::CertificateStatus>>,
-);
+struct ControlAnswers {
+    nodes: Answer<Vec<proto::NodeStatus>>,
+    certificates: Answer<Vec<proto::CertificateStatus>>,
+    idle_streams: Answer<Vec<proto::StreamStatus>>,
+}
 
 async fn control(socket: &Path) -> ControlAnswers {
     let text = |error: anyhow::Error| format!("{error:#}");
-    match Client::connect(socket).await {
-        Ok(mut client) => (
-            client.list_nodes().await.map_err(text),
-            client.list_certificates().await.map_err(text),
-        ),
-        Err(error) => (
-            Err(text(error)),
-            Err("the proxy does not answer".to_owned()),
-        ),
+    let mut client = match Client::connect(socket).await {
+        Ok(client) => client,
+        Err(error) => {
+            let silent = "the proxy does not answer".to_owned();
+            return ControlAnswers {
+                nodes: Err(text(error)),
+                certificates: Err(silent.clone()),
+                idle_streams: Err(silent),
+            };
+        }
+    };
+    let idle = proto::ListStreamsRequest {
+        node: String::new(),
+        idle_seconds: LONG_WAIT.as_secs(),
+    };
+    ControlAnswers {
+        nodes: client.list_nodes().await.map_err(text),
+        certificates: client.list_certificates().await.map_err(text),
+        idle_streams: client
+            .list_streams(idle)
+            .await
+            .map(|listed| listed.streams)
+            .map_err(text),
     }
 }
 

@@ -14,7 +14,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 27] = [
+const CHECKS: [Check; 28] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -33,6 +33,7 @@ const CHECKS: [Check; 27] = [
     ("tunnels", proxy::tunnels),
     ("caps", proxy::caps),
     ("limits", proxy::limits),
+    ("streams", proxy::streams),
     ("edge label", cluster::edge_label),
     ("cloud label", cluster::cloud_label),
     ("claims", cluster::claims),

@@ -60,6 +60,14 @@ impl Client {
         Ok(answer.into_inner().proxies)
     }
 
+    pub(crate) async fn list_streams(
+        &mut self,
+        request: proto::ListStreamsRequest,
+    ) -> Result<proto::ListStreamsResponse> {
+        let answer = self.0.list_streams(request).await;
+        Ok(answer.map_err(|status| refusal(&status))?.into_inner())
+    }
+
     pub(crate) async fn list_certificates(&mut self) -> Result<Vec<proto::CertificateStatus>> {
         let answer = self
             .0

@@ -1,5 +1,6 @@
 //! What operators can do, and what they are told.
 
+use culvert_daemon::Idle;
 use tempfile::TempDir;
 
 use super::*;
@@ -45,10 +46,11 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     };
     let tokens = Tokens::open(state.clone(), DAY).unwrap();
     let registry = Registry::new(directory.clone(), Metrics::default());
+    let streams = Streams::new(Metrics::default());
     let router = Router::new(
         directory.clone(),
         registry.clone(),
-        Streams::new(Metrics::default()),
+        streams.clone(),
         Metrics::default(),
     );
     let explainer = Explainer::new(directory.clone(), registry.clone(), router);
@@ -61,6 +63,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
         own: crate::peers::own_info("test".into(), Vec::new()),
         advertised,
         explainer,
+        streams: StreamList::new(streams, Idle::default()),
         primary: None,
     }
 }

@@ -13,6 +13,7 @@ use culvert_tunnel::proto::tunnel::DialCode;
 use super::{DialError, Facts, PeerFacts, ReportedRules, TunnelFacts, reported_rules};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Target};
+use crate::operators::stream_list::LONG_WAIT;
 use crate::streams::error::RouteError;
 
 /// What operators read.
@@ -197,7 +198,31 @@ fn routed(page: &mut Page, facts: &Facts, target: &Target) {
         agent(page, facts, target, tunnel);
     }
     if let Some(dial) = &facts.dial {
-        dialled(page, dial, target);
+        dialled(page, dial, target, &facts.waits);
+    }
+    waits(page, &facts.waits, target);
+}
+
+/// A backend that accepts and never answers takes a dial too.
+fn waits(page: &mut Page, waits: &[Duration], target: &Target) {
+    let Some(longest) = waits.first() else {
+        return;
+    };
+    page.line(
+        "streams",
+        format!(
+            "{} to it have sent and have no answer, for up to {}",
+            waits.len(),
+            span(*longest)
+        ),
+    );
+    if *longest >= LONG_WAIT {
+        // It may also be a long answer that is not due yet.
+        page.fixes.push(format!(
+            "does the backend accept connections and answer none? Ask it on {} itself; \
+             `culvert-proxy streams {0}` shows who waits",
+            target.node
+        ));
     }
 }
 
@@ -379,12 +404,21 @@ fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) 
     }
 }
 
-fn dialled(page: &mut Page, dial: &Result<Duration, DialError>, target: &Target) {
+fn dialled(
+    page: &mut Page,
+    dial: &Result<Duration, DialError>,
+    target: &Target,
+    waits: &[Duration],
+) {
     let error = match dial {
         Ok(time) => {
+            let word = match waits.first() {
+                Some(longest) if *longest >= LONG_WAIT => "accepted, but see streams",
+                _ => "ok",
+            };
             return page.line(
                 "dial",
-                format!("ok: the backend took it in {} ms", milliseconds(*time)),
+                format!("{word}: the backend took it in {} ms", milliseconds(*time)),
             );
         }
         Err(error) => error,

@@ -225,6 +225,7 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         age_seconds: 2.5,
         bytes_to_backend: 17,
         bytes_to_client: 4_000_000_000_000,
+        last_bytes: None,
     };
     let span = span::span(EndedStream {
         stream,

@@ -1,11 +1,14 @@
 //! The proxy, its intercept ports, its tunnels and what limits them.
 
+use std::collections::BTreeMap;
+
 use culvert_api::agent_config::MAX_PROXIES;
 
 use super::{daemon, named};
 use crate::cluster::MAX_LISTED;
 use crate::operators::check::facts::{Daemon, Dialled, Facts, LIMITS};
 use crate::operators::check::finding::{Judged, failure, ok, warning};
+use crate::operators::stream_list::LONG_WAIT;
 
 pub(super) fn proxy(facts: &Facts) -> Option<Judged> {
     match &facts.nodes {
@@ -158,4 +161,28 @@ pub(super) fn limits(facts: &Facts) -> Option<Judged> {
             "docs/metrics.md says whom each limit protects; the proxy's log names the clients",
         )
     })
+}
+
+/// Clients that wait for their backends.
+pub(super) fn streams(facts: &Facts) -> Option<Judged> {
+    let mut waiting: BTreeMap<String, u32> = BTreeMap::new();
+    for stream in facts.idle_streams.as_ref().ok()? {
+        if stream.waits {
+            let backend = format!("{} ({})", stream.node, stream.destination);
+            *waiting.entry(backend).or_default() += 1;
+        }
+    }
+    if waiting.is_empty() {
+        return Some(ok("no client waits long for its backend"));
+    }
+    let backends: Vec<&str> = waiting.keys().map(String::as_str).collect();
+    Some(warning(
+        format!(
+            "{} connections have sent and have no answer for {} s or longer: {}",
+            waiting.values().sum::<u32>(),
+            LONG_WAIT.as_secs(),
+            named(&backends)
+        ),
+        "`culvert-proxy streams --idle 30s` shows them; look at these backends on their nodes",
+    ))
 }

@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_api::installed::{Hook, HookScope, Installed, Mechanism, Neighbours};
-use culvert_api::proto::control::{CertificateStatus, NodeStatus};
+use culvert_api::proto::control::{CertificateStatus, NodeStatus, StreamStatus};
 
 use super::super::facts::{Dialled, LeftOut};
 use super::super::finding::Verdict;
@@ -71,6 +71,7 @@ fn good() -> Facts {
         left_out: Ok(Vec::new()),
         has_connects: true,
         limited: BTreeMap::new(),
+        idle_streams: Ok(vec![StreamStatus::default()]),
         capped: BTreeMap::new(),
         resolvers: vec!["10.0.0.53".parse().unwrap()],
         now: UnixTime::from_seconds(NOW),
@@ -300,6 +301,21 @@ const FAULTS: [Fault; 44] = [
         "metrics.md",
         |facts| {
             facts.limited.insert("client_share".into(), 7);
+        },
+    ),
+    (
+        "streams",
+        Verdict::Warning,
+        "2 connections have sent and have no answer",
+        "culvert-proxy streams",
+        |facts| {
+            let waits = StreamStatus {
+                node: "edge-2".into(),
+                destination: "10.0.3.8:9100".into(),
+                waits: true,
+                ..StreamStatus::default()
+            };
+            facts.idle_streams = Ok(vec![waits; 2]);
         },
     ),
     (
