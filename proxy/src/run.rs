@@ -90,7 +90,12 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_spans(&mut supervisor);
     proxy.spawn_cluster(&mut supervisor, &readiness);
     let peers = proxy.peers(&supervisor, &readiness)?;
-    proxy.spawn_peers(&mut supervisor, peers.as_ref(), bound.peers);
+    proxy.spawn_peers(
+        &mut supervisor,
+        peers.as_ref(),
+        bound.peers,
+        streams.clone(),
+    );
     if supervisor.start(proxy.wait_for_others()).await.is_none() {
         return Ok(());
     }

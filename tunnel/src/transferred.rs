@@ -15,8 +15,10 @@ pub struct Transferred {
 /// A direction of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Direction {
+    /// From this end's socket.
     #[default]
     IntoTunnel,
+    /// To this end's socket.
     OutOfTunnel,
 }
 

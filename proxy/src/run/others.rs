@@ -14,6 +14,7 @@ use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
 use crate::args::RunArgs;
+use crate::operators::stream_list::StreamList;
 use crate::peers::{Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached};
 use crate::sockets::listen;
 use crate::state::StateDir;
@@ -88,6 +89,7 @@ impl Proxy {
         supervisor: &mut Supervisor,
         peers: Option<&Arc<Peers>>,
         listener: Option<TcpListener>,
+        streams: StreamList,
     ) {
         let (Some(peers), Some(listener)) = (peers, listener) else {
             return;
@@ -96,8 +98,9 @@ impl Proxy {
             self.trust.await_peers();
         }
         let follows = peers.primary.is_some();
-        let control =
-            || -> Grpc { BoxCloneSyncService::new(ControlServer::new(self.control(None))) };
+        let control = || -> Grpc {
+            BoxCloneSyncService::new(ControlServer::new(self.control(None, streams)))
+        };
         let calls = Calls {
             control: (!follows).then(control),
             enroll: BoxCloneSyncService::new(self.enroll_service(None)),

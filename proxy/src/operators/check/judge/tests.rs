@@ -143,7 +143,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 44] = [
+const FAULTS: [Fault; 45] = [
     (
         "mechanism",
         Verdict::Warning,
