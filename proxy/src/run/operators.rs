@@ -27,6 +27,8 @@ impl Proxy {
         let streams = self.streams.clone();
         let looking = idle.clone().keep_looking(move || streams.counts());
         supervisor.spawn_observer("idle streams", looking);
+        let warning = self.registry.clone().warn_of_misplaced();
+        supervisor.spawn_observer("misplaced agents", warning);
         idle
     }
 
