@@ -44,6 +44,8 @@ pub(crate) enum AttemptOutcome {
 pub(crate) enum RenewalOutcome {
     Ok,
     Failed,
+    /// In use, but not stored: the disk is full.
+    NotStored,
 }
 
 /// All of the agent's metrics.

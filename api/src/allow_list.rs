@@ -20,13 +20,16 @@ pub struct AllowList {
 }
 
 /// The addresses to try for a stream, in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidates {
     /// Tried first.
     pub first: SocketAddr,
-    /// Tried if the first fails.
-    pub second: Option<SocketAddr>,
+    /// Tried if those before failed; at most [`INSTEAD_MAX`].
+    pub then: Vec<SocketAddr>,
 }
+
+/// Limit of the addresses that are tried after the first.
+pub const INSTEAD_MAX: usize = 4;
 
 /// Why a destination is not dialled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,7 +77,7 @@ impl AllowList {
             return match (self.localhost_ports.contains(&port), is_allowed) {
                 (true, _) => Ok(only(LOOPBACK4, port)),
                 (false, true) => Ok(Candidates {
-                    second: Some(SocketAddr::new(LOOPBACK6, port)),
+                    then: vec![SocketAddr::new(LOOPBACK6, port)],
                     ..only(LOOPBACK4, port)
                 }),
                 (false, false) => Err(self.forbidden(port, Forbidden::Port(port))),
@@ -93,6 +96,34 @@ impl AllowList {
         } else {
             Err(self.forbidden(port, Forbidden::OwnAddress(target)))
         }
+    }
+
+    /// What to dial for a client of the node, whose addresses are `address` and `instead`. Those of
+    /// `instead` count only if `address` is the node's own, so that an agent of another host, as a
+    /// copied disk makes it, does not answer for the node.
+    ///
+    /// # Errors
+    /// Which flag of the agent would allow `address`.
+    pub fn decide_node(
+        &self,
+        own: &BTreeSet<IpAddr>,
+        address: Option<IpAddr>,
+        instead: &[IpAddr],
+        port: u16,
+    ) -> Result<Candidates, Forbidden> {
+        let mut candidates = self.decide(own, address, port)?;
+        if !address.is_some_and(|address| own.contains(&address)) {
+            return Ok(candidates);
+        }
+        for ip in instead.iter().take(INSTEAD_MAX) {
+            let Ok(Candidates { first, .. }) = self.decide(own, Some(*ip), port) else {
+                continue;
+            };
+            if first != candidates.first && !candidates.then.contains(&first) {
+                candidates.then.push(first);
+            }
+        }
+        Ok(candidates)
     }
 
     fn forbidden(&self, port: u16, otherwise: Forbidden) -> Forbidden {
@@ -129,7 +160,7 @@ impl Forbidden {
 fn only(address: IpAddr, port: u16) -> Candidates {
     Candidates {
         first: SocketAddr::new(address, port),
-        second: None,
+        then: Vec::new(),
     }
 }
 
@@ -138,6 +169,14 @@ mod tests {
     use super::*;
 
     fn decide(address: &str, port: u16) -> Result<Vec<String>, Forbidden> {
+        decide_node(address, [], port)
+    }
+
+    fn decide_node<const N: usize>(
+        address: &str,
+        instead: [&str; N],
+        port: u16,
+    ) -> Result<Vec<String>, Forbidden> {
         let list = AllowList {
             ports: [9100, 10250].into(),
             localhost_ports: [10255].into(),
@@ -150,12 +189,33 @@ mod tests {
             denied: [23].into(),
         };
         let own = ["10.0.3.7".parse().unwrap(), "2001:db8::7".parse().unwrap()].into();
-        let Candidates { first, second } = list.decide(&own, address.parse().ok(), port)?;
-        Ok([Some(first), second]
-            .into_iter()
-            .flatten()
-            .map(|candidate| candidate.to_string())
-            .collect())
+        let instead = instead.map(|text| text.parse().unwrap());
+        let Candidates { first, then } =
+            list.decide_node(&own, address.parse().ok(), &instead, port)?;
+        let all = [vec![first], then].concat();
+        Ok(all.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn a_client_of_the_node_gets_its_other_addresses_but_not_from_another_host() {
+        let node = |address: &str, port| {
+            decide_node(address, ["2001:db8::7", "127.0.0.1", "10.0.3.7"], port).unwrap()
+        };
+        assert_eq!(
+            node("10.0.3.7", 9100),
+            ["10.0.3.7:9100", "[2001:db8::7]:9100", "127.0.0.1:9100"]
+        );
+        assert_eq!(node("10.0.3.7", 10255), ["127.0.0.1:10255"]);
+        assert_eq!(node("10.9.9.9", 502), ["10.9.9.9:502"]);
+        assert_eq!(node("", 9100), ["127.0.0.1:9100", "[::1]:9100"]);
+        // Not the agent's own: it may run on a copy of the node's disk.
+        let copied = decide_node("10.0.3.9", ["127.0.0.1"], 9100);
+        assert!(matches!(copied, Err(Forbidden::OtherAddress(_))));
+        // An address that is not the agent's is left out.
+        assert_eq!(
+            decide_node("10.0.3.7", ["10.0.3.9", "::1"], 9100).unwrap(),
+            ["10.0.3.7:9100", "[::1]:9100"]
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ pub mod installed;
 pub mod named_ports;
 mod node_label;
 mod node_name;
+mod node_names;
 pub mod ports;
 mod query;
 mod routing;
@@ -43,11 +44,14 @@ pub mod proto {
     }
 }
 
-pub use allow_list::{AllowList, Candidates, Forbidden};
+pub use allow_list::{AllowList, Candidates, Forbidden, INSTEAD_MAX};
 pub use allowed_range::{AllowedRange, InvalidAllowedRange};
 pub use host_port::{Host, HostPort, InvalidHostPort};
 pub use node_label::kubelet_may_write;
-pub use node_name::{InvalidNodeName, NodeName};
+pub use node_name::{InvalidNodeName, MAX_NAME, NodeName};
+pub use node_names::{
+    NodeKind, NodeNames, NotNamed, OtherMeaning, dial_instead, names_of, node_named, other_meaning,
+};
 pub use query::Query;
 pub use routing::Routing;
 pub use zone::{InvalidZone, Zone};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// Longest DNS name, RFC 1123.
-const MAX_LENGTH: usize = 253;
+/// Longest DNS name without the final dot, in bytes: RFC 1035.
+pub const MAX_NAME: usize = 253;
 const MAX_LABEL_LENGTH: usize = 63;
 
 /// Name of a node: an RFC 1123 subdomain in lower case, such as `edge-1` or `press.hall-2.example`.
@@ -36,13 +36,13 @@ impl FromStr for NodeName {
     /// The text is not an RFC 1123 subdomain of lower-case letters, digits, `-` and `.`, or it is
     /// an IPv4 address.
     fn from_str(text: &str) -> Result<Self, InvalidNodeName> {
-        let valid = text.len() <= MAX_LENGTH
+        let valid = text.len() <= MAX_NAME
             && text.split('.').all(is_label)
             && text.parse::<std::net::Ipv4Addr>().is_err();
         if valid {
             Ok(Self(text.into()))
         } else {
-            Err(InvalidNodeName(text.chars().take(MAX_LENGTH).collect()))
+            Err(InvalidNodeName(text.chars().take(MAX_NAME).collect()))
         }
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::NodeName;
+use crate::node_names::is_below;
 
 /// A DNS zone that may follow node names, such as `edge.internal`: lower case, without a trailing
 /// dot.
@@ -26,6 +27,16 @@ impl Zone {
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+
+    /// The node's name inside the zone: followed by it, unless it already is.
+    #[must_use]
+    pub fn full_name(&self, node: &NodeName) -> String {
+        if is_below(node.as_str(), &self.0) {
+            node.to_string()
+        } else {
+            format!("{node}.{self}")
+        }
     }
 }
 

@@ -2,9 +2,11 @@
 //! pages. Requests that change something, which only the log filter does, are served on a Unix
 //! socket only: other users reach the TCP listener, and so do pods through a tunnel.
 
+use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -18,14 +20,17 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 
 use crate::http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::process_metrics;
-use crate::{Listeners, Logs, Readiness, SocketUse};
+use crate::{Gate, Listeners, Logs, Readiness, SocketUse};
 
 /// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
+/// Pause before a port that is taken is tried again.
+const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// The addresses of the admin server.
 #[derive(Clone, Debug)]
@@ -42,10 +47,9 @@ pub struct AdminListen {
 
 /// The admin listeners, bound but not yet serving.
 pub struct Admin {
-    listener: TcpListener,
-    address: SocketAddr,
+    port: Port,
     pages: Router,
-    metrics: Option<(TcpListener, Router)>,
+    metrics: Option<(Port, Router)>,
     local: Option<(LocalSocket, Router)>,
 }
 
@@ -59,10 +63,12 @@ struct Parts {
 impl Admin {
     /// Binds the ports and the socket, unless `listeners` has inherited them. `debug` holds the
     /// binary's own routes, such as `/debug/tunnels`. A socket that cannot be bound is logged with
-    /// the fix: the program works without it, but its log filter cannot be changed.
+    /// the fix: the program works without it, but its log filter cannot be changed. A port that is
+    /// taken is logged too, and bound when it is free: diagnosis does not decide whether the
+    /// program works.
     ///
     /// # Errors
-    /// An address cannot be bound.
+    /// An address cannot be bound for another reason.
     pub fn bind(
         listen: &AdminListen,
         listeners: &Listeners,
@@ -71,14 +77,13 @@ impl Admin {
         logs: Logs,
         debug: Router,
     ) -> Result<Self> {
-        let listener = bind(listeners, listen.address, "the admin listener")?;
-        let address = listener
-            .local_addr()
-            .context("read the admin listener's address")?;
+        let gate = readiness.gate("admin");
+        gate.open();
+        let port = Port::bind(listeners, listen.address, "--admin-listen", gate)?;
         let mut process = Registry::default();
         process_metrics::register(&mut process);
         let parts = Parts {
-            readiness,
+            readiness: readiness.clone(),
             registries: Arc::new([registry, process]),
         };
         let plain = Router::new()
@@ -114,16 +119,18 @@ impl Admin {
         );
         let metrics = match listen.metrics {
             Some(address) => {
+                let gate = readiness.gate("metrics");
+                gate.open();
                 let router = Router::new()
                     .route("/metrics", get(self::metrics))
                     .with_state(parts);
-                Some((bind(listeners, address, "--metrics-listen")?, router))
+                let port = Port::bind(listeners, address, "--metrics-listen", gate)?;
+                Some((port, router))
             }
             None => None,
         };
         Ok(Self {
-            listener,
-            address,
+            port,
             pages: plain
                 .clone()
                 .merge(moved)
@@ -135,10 +142,10 @@ impl Admin {
         })
     }
 
-    /// The bound address; tests bind port 0.
+    /// The bound address; tests bind port 0. The one to bind, if it is taken.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
-        self.address
+        self.port.local_addr()
     }
 
     /// Serves for ever: a draining process is still alive, and its metrics show the progress of the
@@ -148,15 +155,14 @@ impl Admin {
     /// None today; the type is that of a supervised task.
     pub async fn serve(self) -> Result<()> {
         let Self {
-            listener,
+            port,
             pages,
             metrics,
             local,
-            ..
         } = self;
         let metrics = async {
-            if let Some((listener, router)) = &metrics {
-                http::serve(|| accept(listener), router.clone()).await;
+            if let Some((port, router)) = metrics {
+                port.serve(router).await;
             }
         };
         let local = async {
@@ -164,16 +170,82 @@ impl Admin {
                 http::serve(|| socket.accept(), router.clone()).await;
             }
         };
-        tokio::join!(http::serve(|| accept(&listener), pages), metrics, local);
+        tokio::join!(port.serve(pages), metrics, local);
         Ok(())
     }
 }
 
-fn bind(listeners: &Listeners, address: SocketAddr, what: &str) -> Result<TcpListener> {
-    let bind = || std::net::TcpListener::bind(address);
-    listeners
-        .tcp(address, SocketUse::Admin, bind)
-        .with_context(|| format!("bind {what} to {address}"))
+/// A port of the admin server, which another program may have for now.
+struct Port {
+    address: SocketAddr,
+    /// The flag, for messages.
+    flag: &'static str,
+    listener: Option<TcpListener>,
+    listeners: Listeners,
+    gate: Gate,
+}
+
+impl Port {
+    fn bind(
+        listeners: &Listeners,
+        address: SocketAddr,
+        flag: &'static str,
+        gate: Gate,
+    ) -> Result<Self> {
+        let mut port = Self {
+            address,
+            flag,
+            listener: None,
+            listeners: listeners.clone(),
+            gate,
+        };
+        match port.try_bind() {
+            Ok(listener) => port.listener = Some(listener),
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                let fix = "find its user with `ss -tanp`; net.ipv4.ip_local_reserved_ports keeps \
+                           it from connections of other programs";
+                tracing::warn!(%address, flag, fix, "the port is taken; trying again");
+                port.gate
+                    .remark(Some(format!("{address} is taken, trying again: {fix}")));
+            }
+            Err(error) => return Err(error).with_context(|| format!("bind {flag} {address}")),
+        }
+        Ok(port)
+    }
+
+    fn try_bind(&self) -> io::Result<TcpListener> {
+        let bind = || std::net::TcpListener::bind(self.address);
+        self.listeners.tcp(self.address, SocketUse::Admin, bind)
+    }
+
+    fn local_addr(&self) -> SocketAddr {
+        let bound = self.listener.as_ref().map(TcpListener::local_addr);
+        match bound {
+            Some(Ok(address)) => address,
+            Some(Err(_)) | None => self.address,
+        }
+    }
+
+    /// Serves for ever, once the port is free.
+    async fn serve(mut self, router: Router) {
+        let listener = match self.listener.take() {
+            Some(listener) => listener,
+            None => self.bind_when_free().await,
+        };
+        http::serve(|| accept(&listener), router).await;
+    }
+
+    async fn bind_when_free(&self) -> TcpListener {
+        loop {
+            sleep(BIND_AGAIN).await;
+            if let Ok(listener) = self.try_bind() {
+                let Self { address, flag, .. } = self;
+                tracing::info!(%address, flag, "the port is free again");
+                self.gate.remark(None);
+                return listener;
+            }
+        }
+    }
 }
 
 async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream> {
@@ -362,7 +434,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_metrics_listener_has_metrics_and_nothing_else() {
-        let metrics = |admin: &Admin| admin.metrics.as_ref().unwrap().0.local_addr().unwrap();
+        let metrics = |admin: &Admin| admin.metrics.as_ref().unwrap().0.local_addr();
         let heads = [
             "/metrics",
             "/livez",
@@ -381,6 +453,49 @@ mod tests {
         for (head, answer) in &answers[1..] {
             assert!(answer.starts_with("HTTP/1.1 404 "), "{head}: {answer}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_taken_port_stops_nothing_and_is_bound_when_it_is_free() {
+        let folder = tempfile::tempdir().unwrap();
+        let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let readiness = Readiness::default();
+        let listen = AdminListen {
+            program: "culvert-test",
+            address,
+            metrics: None,
+            socket: folder.path().join("run/admin.sock"),
+        };
+        let admin = Admin::bind(
+            &listen,
+            &Listeners::default(),
+            readiness.clone(),
+            Registry::default(),
+            Logs::for_tests(),
+            Router::new(),
+        )
+        .unwrap();
+        assert_eq!(readiness.missing(), []);
+        let [("admin", remark)] = &readiness.remarks()[..] else {
+            panic!("{:?}", readiness.remarks());
+        };
+        assert!(remark.contains(&address.to_string()), "{remark}");
+        drop(other);
+        let asked = async {
+            loop {
+                if let Ok(connection) = TcpStream::connect(address).await {
+                    return ask(connection, "GET /readyz HTTP/1.1\r\nHost: a").await;
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let answer = tokio::select! {
+            _ = admin.serve() => unreachable!("it serves for ever"),
+            answer = asked => answer,
+        };
+        assert!(answer.ends_with("ok\n"), "{answer}");
+        assert_eq!(readiness.remarks(), []);
     }
 
     #[tokio::test]

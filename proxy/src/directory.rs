@@ -241,6 +241,11 @@ impl Directory {
         self.published().view.census()
     }
 
+    /// The names by which clients reach the node, the shortest first.
+    pub(crate) fn names_of(&self, node: &NodeName) -> Vec<String> {
+        culvert_api::names_of(node, &self.published().view)
+    }
+
     /// `--dns-zone`.
     pub(crate) fn zone(&self) -> Zone {
         self.published().view.zone().clone()

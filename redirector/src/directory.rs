@@ -7,7 +7,7 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use culvert_api::{NodeName, Routing, Zone};
+use culvert_api::{NodeKind, NodeName, NodeNames, Routing, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
@@ -70,31 +70,33 @@ pub(crate) struct Address {
     pub(crate) reason: String,
 }
 
-/// The ways to read a text as a name followed by a zone.
-pub(crate) fn names_in_zones(text: &str) -> impl Iterator<Item = (&str, &str)> {
-    text.match_indices('.')
-        .map(|(dot, _)| (&text[..dot], &text[dot + 1..]))
+/// The names of a directory's nodes, in the zone of `--dns-zone`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Names<'a> {
+    pub(crate) directory: &'a Directory,
+    pub(crate) zone: &'a Zone,
 }
 
-impl Node {
-    /// Whether this is the node's own zone.
-    pub(crate) fn is_in(&self, zone: &str) -> bool {
-        self.zone.as_ref().is_some_and(|own| own.as_str() == zone)
+impl NodeNames for Names<'_> {
+    fn zone(&self) -> &Zone {
+        self.zone
+    }
+
+    fn kind(&self, name: &NodeName) -> Option<NodeKind<'_>> {
+        if let Some(node) = self.directory.nodes.get(name) {
+            return Some(NodeKind::Edge(node.zone.as_ref()));
+        }
+        let is_cloud = self.directory.clouds.contains_key(name);
+        is_cloud.then_some(NodeKind::Cloud)
+    }
+
+    fn is_own_zone(&self, zone: &str) -> bool {
+        let mut own = self.directory.nodes.values().flat_map(|node| &node.zone);
+        own.any(|own| own.as_str() == zone)
     }
 }
 
 impl Directory {
-    /// The edge node of this name, which may end in the node's own zone.
-    pub(crate) fn node(&self, name: &NodeName) -> Option<&Node> {
-        let in_own_zone = || {
-            names_in_zones(name.as_str()).find_map(|(name, zone)| {
-                let node = self.nodes.get(&name.parse().ok()?)?;
-                node.is_in(zone).then_some(node)
-            })
-        };
-        self.nodes.get(name).or_else(in_own_zone)
-    }
-
     /// Whether both are equal except for which nodes are online, which does not outlive the proxy.
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
         let lasting = |node: &Node| Node {

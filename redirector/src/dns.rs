@@ -38,24 +38,30 @@ const UDP_PAYLOAD: u16 = 1232;
 /// Pause before an address that is in use is tried again.
 const BIND_AGAIN: Duration = Duration::from_secs(2);
 
-/// The zone as DNS writes it, such as `edge.internal.`.
+/// The zone, and as DNS writes it, such as `edge.internal.`.
 #[derive(Clone, Debug)]
-pub(crate) struct Origin(Name);
+pub(crate) struct Origin {
+    zone: Zone,
+    apex: Name,
+}
 
 impl TryFrom<&Zone> for Origin {
     type Error = ProtoError;
 
     fn try_from(zone: &Zone) -> Result<Self, ProtoError> {
-        let mut name = Name::from_ascii(zone.as_str())?;
-        name.set_fqdn(true);
-        Ok(Self(name))
+        let mut apex = Name::from_ascii(zone.as_str())?;
+        apex.set_fqdn(true);
+        Ok(Self {
+            zone: zone.clone(),
+            apex,
+        })
     }
 }
 
 impl Origin {
     /// Whether `name` is the zone itself or below it.
     fn contains(&self, name: &Name) -> bool {
-        self.0.zone_of(name)
+        self.apex.zone_of(name)
     }
 }
 

@@ -62,8 +62,8 @@ pub trait Backends: Send + Sync + 'static {
 /// Where a stream goes.
 #[derive(Debug)]
 pub enum Backend {
-    /// To a socket of this host.
-    Socket(TcpStream),
+    /// To a socket of this host. The text says what was tried before; empty: nothing.
+    Socket(TcpStream, String),
     /// At a proxy: to the node's agent, through a tunnel that ends here.
     Agent(Box<ThroughTunnel>),
 }
@@ -79,7 +79,7 @@ pub struct ThroughTunnel {
 
 impl From<TcpStream> for Backend {
     fn from(socket: TcpStream) -> Self {
-        Self::Socket(socket)
+        Self::Socket(socket, String::new())
     }
 }
 

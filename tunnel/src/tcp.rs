@@ -198,12 +198,14 @@ fn room(socket: &TcpStream) -> io::Result<()> {
 
 /// Prepares a client's or backend's TCP connection: small writes go out at once, and an idle peer
 /// that vanished is detected a minute after its last packet (keepalive after 30 s, 3 probes, 10 s
-/// apart). A peer that is alive may leave data unread as long as it likes.
+/// apart). A peer that is alive may leave data unread as long as it likes. An urgent byte stays in
+/// the stream, where its other end finds it as data.
 ///
 /// # Errors
 /// The kernel refuses an option.
 pub fn tune_relayed(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
+    SockRef::from(socket).set_out_of_band_inline(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(RELAYED_KEEPALIVE_TIME)
         .with_interval(RELAYED_KEEPALIVE_INTERVAL)
@@ -267,6 +269,26 @@ mod tests {
         let (accepted, _) = listener.accept().await.unwrap();
         let chosen = SockRef::from(&accepted).tcp_congestion().unwrap();
         assert!(chosen.starts_with(b"reno"), "{chosen:?}");
+    }
+
+    #[tokio::test]
+    async fn an_urgent_byte_stays_in_the_stream_of_a_relayed_peer() {
+        use tokio::io::AsyncReadExt;
+
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (mut relayed, _) = listener.accept().await.unwrap();
+        tune_relayed(&relayed).unwrap();
+        let sender = SockRef::from(&peer);
+        sender.send(b"abc").unwrap();
+        sender.send_out_of_band(b"!").unwrap();
+        sender.send(b"def").unwrap();
+        drop(peer);
+        let mut received = String::new();
+        relayed.read_to_string(&mut received).await.unwrap();
+        assert_eq!(received, "abc!def");
     }
 
     #[tokio::test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use culvert_api::named_ports::NamedPorts;
-use culvert_api::{AllowList, Candidates};
+use culvert_api::{AllowList, Candidates, INSTEAD_MAX};
 use culvert_tunnel::DialFailure;
 use culvert_tunnel::proto::tunnel::{Allowed, DialCode, Open};
 use tokio::sync::watch;
@@ -66,14 +66,14 @@ impl DialRules {
         let port = port.ok_or_else(|| invalid(format!("{} is not a TCP port", open.port)))?;
         let address = match open.address.as_str() {
             "" => None,
-            text => Some(
-                text.parse::<IpAddr>()
-                    .map_err(|_| invalid(format!("{text:?} is not an IP address")))?
-                    .to_canonical(),
-            ),
+            text => Some(parsed(text)?),
         };
+        let mut instead = Vec::new();
+        for text in open.instead.iter().take(INSTEAD_MAX) {
+            instead.push(parsed(text)?);
+        }
         self.list
-            .decide(&own.0, address, port)
+            .decide_node(&own.0, address, &instead, port)
             .map_err(|forbidden| DialFailure {
                 code: DialCode::Forbidden,
                 message: forbidden.to_string(),
@@ -118,6 +118,13 @@ impl DialRules {
 
 fn numbers(ports: &BTreeSet<u16>) -> Vec<u32> {
     ports.iter().copied().map(u32::from).collect()
+}
+
+fn parsed(text: &str) -> Result<IpAddr, DialFailure> {
+    match text.parse::<IpAddr>() {
+        Ok(ip) => Ok(ip.to_canonical()),
+        Err(_) => Err(invalid(format!("{text:?} is not an IP address"))),
+    }
 }
 
 fn invalid(message: String) -> DialFailure {

@@ -54,13 +54,17 @@ impl NodeBackends {
         }
     }
 
-    async fn dial_allowed(&self, open: &Open) -> Result<TcpStream, DialFailure> {
+    async fn dial_allowed(&self, open: &Open) -> Result<Backend, DialFailure> {
         let own = self.own_addresses().map_err(|error| DialFailure {
             code: DialCode::Failed,
             message: format!("the agent cannot read its own addresses: {error}"),
         })?;
         let candidates = self.allow.borrow().decide(open, &own)?;
-        let (backend, socket) = dial(candidates).await?;
+        let Connected {
+            backend,
+            socket,
+            tried,
+        } = dial(&candidates).await?;
         let dialled = Dialled {
             stream: open.stream,
             backend,
@@ -70,7 +74,7 @@ impl NodeBackends {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(dialled);
-        Ok(socket)
+        Ok(Backend::Socket(socket, tried))
     }
 
     fn own_addresses(&self) -> io::Result<Arc<OwnAddresses>> {
@@ -102,7 +106,7 @@ impl Backends for NodeBackends {
                 .as_ref()
                 .map_or_else(|failure| failure.code, |_| DialCode::Ok),
         );
-        result.map(Backend::from)
+        result
     }
 
     fn described(&self, known: &DescribeResponse) -> DescribeResponse {
@@ -163,35 +167,58 @@ fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
     is_dummy || SERVICE_INTERFACES.contains(&name)
 }
 
-async fn dial(candidates: Candidates) -> Result<(SocketAddr, TcpStream), DialFailure> {
-    let Candidates { first, second } = candidates;
-    let dialling = async {
-        match (connect(first).await, second) {
-            (Err(_), Some(second)) => connect(second).await,
-            (result, _) => result,
-        }
-    };
-    timeout(DIAL_TIMEOUT, dialling)
-        .await
-        .unwrap_or_else(|_| Err(timed_out(first, DIAL_TIMEOUT)))
+/// A backend that took a connection.
+struct Connected {
+    backend: SocketAddr,
+    socket: TcpStream,
+    /// What failed before, for people.
+    tried: String,
 }
 
-async fn connect(backend: SocketAddr) -> Result<(SocketAddr, TcpStream), DialFailure> {
+/// Dials the candidates in turn, all within [`DIAL_TIMEOUT`]. The failure of the first one counts,
+/// since it is what the client asked for; the message has all.
+async fn dial(candidates: &Candidates) -> Result<Connected, DialFailure> {
+    let deadline = Instant::now() + DIAL_TIMEOUT;
+    let all = std::iter::once(&candidates.first).chain(&candidates.then);
+    let mut left = all.clone().count().try_into().unwrap_or(u32::MAX);
+    let mut failed: Option<DialFailure> = None;
+    for &backend in all {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        let time = remaining / left;
+        left -= 1;
+        let failure = match timeout(time, connect(backend)).await {
+            Ok(Ok(socket)) => {
+                return Ok(Connected {
+                    backend,
+                    socket,
+                    tried: failed.map(|failed| failed.message).unwrap_or_default(),
+                });
+            }
+            Ok(Err(failure)) => failure,
+            Err(_) => timed_out(backend, time),
+        };
+        match &mut failed {
+            Some(failed) => failed.message += &format!("; {}", failure.message),
+            None => failed = Some(failure),
+        }
+    }
+    Err(failed.unwrap_or_else(|| timed_out(candidates.first, DIAL_TIMEOUT)))
+}
+
+async fn connect(backend: SocketAddr) -> Result<TcpStream, DialFailure> {
     let connected = TcpStream::connect(backend)
         .await
         .and_then(|socket| tune_relayed(&socket).map(|()| socket));
-    connected
-        .map(|socket| (backend, socket))
-        .map_err(|error| DialFailure {
-            code: dial_code(&error),
-            message: format!("{}: {error}", backend),
-        })
+    connected.map_err(|error| DialFailure {
+        code: dial_code(&error),
+        message: format!("{backend}: {error}"),
+    })
 }
 
 fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {
     DialFailure {
         code: DialCode::TimedOut,
-        message: format!("{}: no answer within {} s", backend, after.as_secs()),
+        message: format!("{backend}: no answer within {:.1} s", after.as_secs_f64()),
     }
 }
 
@@ -218,7 +245,7 @@ mod tests {
 
     async fn socket(backends: &NodeBackends, open: &Open) -> TcpStream {
         match backends.dial(open).await.unwrap() {
-            Backend::Socket(socket) => socket,
+            Backend::Socket(socket, _) => socket,
             Backend::Agent(_) => panic!("an agent has no tunnel to another"),
         }
     }
@@ -229,6 +256,44 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let socket = socket(&backends(port), &open("", port)).await;
         assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_client_of_the_node_gets_its_other_family_and_the_proxy_hears_what_was_tried() {
+        let listener = TcpListener::bind("[::1]:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let backends = backends(port);
+        let node = Open {
+            instead: vec!["::1".to_owned()],
+            ..open("127.0.0.1", port)
+        };
+        let Backend::Socket(socket, tried) = backends.dial(&node).await.unwrap() else {
+            panic!("an agent has no tunnel to another");
+        };
+        assert_eq!(socket.peer_addr().unwrap(), listener.local_addr().unwrap());
+        assert!(tried.contains(&format!("127.0.0.1:{port}")), "{tried}");
+        let failure = backends.dial(&open("127.0.0.1", port)).await.unwrap_err();
+        assert_eq!(
+            failure.code,
+            DialCode::Refused,
+            "an address is that address alone"
+        );
+    }
+
+    #[tokio::test]
+    async fn the_failure_of_the_first_address_counts_and_all_are_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let node = Open {
+            instead: vec!["::1".to_owned()],
+            ..open("127.0.0.1", port)
+        };
+        let failure = backends(port).dial(&node).await.unwrap_err();
+        assert_eq!(failure.code, DialCode::Refused);
+        for tried in [format!("127.0.0.1:{port}"), format!("[::1]:{port}")] {
+            assert!(failure.message.contains(&tried), "{}", failure.message);
+        }
     }
 
     #[tokio::test]

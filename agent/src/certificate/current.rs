@@ -4,7 +4,8 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use culvert_api::HostPort;
 use culvert_daemon::Problem;
@@ -13,7 +14,7 @@ use tokio::sync::watch;
 use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::{ClusterDir, ClusterError, ClusterSettings};
 use crate::certificate::identity::{Identity, IdentityError, IdentityText};
-use crate::certificate::store::{StateDir, StateError};
+use crate::certificate::store::{Renewed, StateDir, StateError};
 
 /// Where the certificate is from.
 #[derive(Clone, Debug)]
@@ -71,6 +72,24 @@ pub(crate) struct Certificates {
     source: Source,
     seen: Mutex<FilesRead>,
     current: watch::Sender<Arc<Identity>>,
+    unsaved: Mutex<Option<Unsaved>>,
+}
+
+/// A certificate that is in use and could not be stored, as on a full disk.
+struct Unsaved {
+    renewed: Renewed,
+    /// When it was given.
+    since: SystemTime,
+    /// Of the certificate that is stored. If it changes, somebody has joined anew.
+    stored_at: Option<SystemTime>,
+}
+
+impl std::fmt::Debug for Unsaved {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unsaved")
+            .field("since", &self.since)
+            .finish_non_exhaustive()
+    }
 }
 
 /// What the files held when they were last read.
@@ -90,33 +109,34 @@ impl std::fmt::Debug for FilesRead {
 impl Source {
     fn read(&self) -> Result<IdentityText, CertificatesError> {
         match self {
-            Self::Joined { state, server_name } => {
-                let text = state.identity()?;
-                let server_name = server_name.clone().unwrap_or(text.server_name);
-                Ok(IdentityText {
-                    server_name,
-                    ..text
-                })
-            }
-            Self::Cluster(cluster) => {
-                let text = cluster.state.identity()?;
-                // Without the folder what was stored goes on.
-                let told = cluster.settings().ok();
-                let (ca, server_name) = told.map_or((text.ca, text.server_name), |settings| {
-                    (settings.ca, settings.server_name)
-                });
-                Ok(IdentityText {
-                    ca,
-                    server_name,
-                    ..text
-                })
-            }
+            Self::Joined { state, .. } => Ok(self.with_settings(state.identity()?)),
+            Self::Cluster(cluster) => Ok(self.with_settings(cluster.state.identity()?)),
             Self::Ready(files) => Ok(IdentityText {
                 key: read(&files.key)?,
                 chain: read(&files.cert)?,
                 ca: read(&files.ca)?,
                 server_name: files.server_name.clone(),
             }),
+        }
+    }
+
+    /// With what flags and the cluster say in place of what was stored.
+    fn with_settings(&self, text: IdentityText) -> IdentityText {
+        match self {
+            Self::Joined { server_name, .. } => IdentityText {
+                server_name: server_name.clone().unwrap_or(text.server_name),
+                ..text
+            },
+            Self::Cluster(cluster) => match cluster.settings() {
+                Ok(settings) => IdentityText {
+                    ca: settings.ca,
+                    server_name: settings.server_name,
+                    ..text
+                },
+                // Without the folder what was stored goes on.
+                Err(_) => text,
+            },
+            Self::Ready(_) => text,
         }
     }
 
@@ -174,7 +194,83 @@ impl Certificates {
                 problem: Problem::default(),
             }),
             current: watch::Sender::new(identity),
+            unsaved: Mutex::default(),
         })
+    }
+
+    /// Uses a certificate that a proxy gave. It is stored, or else kept in memory and stored when
+    /// the disk takes it, at a later [`Self::refresh`]. Returns why it is not stored.
+    ///
+    /// # Errors
+    /// It does not fit together.
+    pub(crate) fn use_renewed(
+        &self,
+        renewed: Renewed,
+    ) -> Result<Option<StateError>, CertificatesError> {
+        let Some(state) = self.renewable() else {
+            return Ok(None);
+        };
+        let text = self.source.with_settings(renewed.text.clone());
+        let identity = self.source.parse(&text)?;
+        let stored = state.store(&renewed);
+        *self.unsaved() = match &stored {
+            Ok(()) => None,
+            Err(_) => Some(Unsaved {
+                renewed,
+                since: SystemTime::now(),
+                stored_at: state.stored_at(),
+            }),
+        };
+        match stored {
+            Ok(()) => {
+                self.refresh();
+                Ok(None)
+            }
+            Err(error) => {
+                self.current.send_replace(identity);
+                Ok(Some(error))
+            }
+        }
+    }
+
+    /// Whether the certificate in use is not stored.
+    pub(crate) fn is_unsaved(&self) -> bool {
+        self.unsaved().is_some()
+    }
+
+    /// When the certificate was stored, or given if it is not stored.
+    pub(crate) fn stored_at(&self) -> Option<SystemTime> {
+        let unsaved = self.unsaved().as_ref().map(|unsaved| unsaved.since);
+        unsaved.or_else(|| self.renewable()?.stored_at())
+    }
+
+    /// The pod whose token brought the certificate, in a cluster.
+    pub(crate) fn pod(&self) -> Option<String> {
+        if let Some(unsaved) = &*self.unsaved() {
+            return Some(unsaved.renewed.joined.pod.clone());
+        }
+        let joined = self.renewable()?.joined().ok()?;
+        Some(joined.pod)
+    }
+
+    fn unsaved(&self) -> MutexGuard<'_, Option<Unsaved>> {
+        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stores what could not be stored. Returns whether there still is something.
+    fn store_unsaved(&self) -> bool {
+        let mut unsaved = self.unsaved();
+        let (Some(held), Some(state)) = (&*unsaved, self.renewable()) else {
+            return false;
+        };
+        if state.stored_at() == held.stored_at {
+            if state.store(&held.renewed).is_err() {
+                return true;
+            }
+            tracing::info!("the certificate in use is stored now");
+        }
+        *unsaved = None;
+        false
     }
 
     /// The state directory, if the certificate is ours to renew.
@@ -208,6 +304,10 @@ impl Certificates {
     /// Reads the files again. Files that are half replaced or broken leave the last good
     /// certificate in use; that is logged once.
     pub(crate) fn refresh(&self) -> Arc<Identity> {
+        // Until then the files have an older one, or parts of this one.
+        if self.store_unsaved() {
+            return self.current();
+        }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match self
             .source

@@ -14,6 +14,7 @@ use crate::certificate::cluster::account_token::AccountToken;
 use crate::certificate::cluster::config::ClusterSettings;
 use crate::certificate::current::{Certificates, ClusterSource, Source};
 use crate::certificate::identity;
+use crate::certificate::store::{Joined, Renewed};
 use crate::dial::connect::connect;
 use crate::dial::outbound::{Outbound, in_any_order};
 use crate::dial::tls;
@@ -58,12 +59,13 @@ pub(crate) async fn certificates(
             () = drain.begun() => return Ok(None),
         };
         let reason = match enrolled {
-            Ok(node) => {
-                tracing::info!(%node, "enrolled with the service account's token");
-                return Certificates::load(Source::Cluster(source))
-                    .map(Some)
-                    .map_err(Into::into);
-            }
+            Ok((node, renewed)) => match started(&source, renewed) {
+                Ok(certificates) => {
+                    tracing::info!(%node, "enrolled with the service account's token");
+                    return Ok(Some(certificates));
+                }
+                Err(error) => format!("{error:#}"),
+            },
             Err(error) => format!("{error:#}"),
         };
         if let Some(reason) = problem.news(Some(reason)) {
@@ -74,6 +76,23 @@ pub(crate) async fn certificates(
             () = tokio::time::sleep(backoff.wait()) => {}
             () = drain.begun() => return Ok(None),
         }
+    }
+}
+
+/// The certificate that was just given, stored or, if an older one is, in memory for now.
+fn started(source: &ClusterSource, renewed: Renewed) -> Result<Certificates> {
+    let stored = source.state.store(&renewed);
+    let loaded = Certificates::load(Source::Cluster(source.clone()));
+    match (stored, loaded) {
+        (Ok(()), loaded) => Ok(loaded?),
+        (Err(_), Ok(certificates)) => {
+            if let Some(error) = certificates.use_renewed(renewed)? {
+                let reason = culvert_daemon::chain(&error);
+                tracing::warn!(reason, "the certificate is in use and not stored");
+            }
+            Ok(certificates)
+        }
+        (Err(error), Err(_)) => Err(error.into()),
     }
 }
 
@@ -98,11 +117,14 @@ fn is_ours(source: &ClusterSource) -> bool {
     elsewhere.is_none() && std::time::SystemTime::now() < identity.validity.not_after
 }
 
-/// Enrols at any proxy that gives a certificate, and stores it.
+/// Enrols at any proxy that gives a certificate.
 ///
 /// # Errors
 /// Every proxy's reason, if none gave one.
-pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result<NodeName> {
+pub(crate) async fn enrol(
+    source: &ClusterSource,
+    outbound: &Outbound,
+) -> Result<(NodeName, Renewed)> {
     let settings = source.settings()?;
     let token = source.token.read()?;
     let key = source.state.next_key()?;
@@ -110,10 +132,16 @@ pub(crate) async fn enrol(source: &ClusterSource, outbound: &Outbound) -> Result
     for proxy in &in_any_order(settings.proxies.clone()) {
         match enrol_at(proxy, &settings, &token, outbound, &key).await {
             Ok(enrolled) => {
-                source
-                    .state
-                    .store_enrolment(&enrolled.text, &settings.proxies, &token.pod)?;
-                return Ok(enrolled.identity.node);
+                let joined = Joined {
+                    server_name: enrolled.text.server_name.clone(),
+                    proxies: settings.proxies,
+                    pod: token.pod,
+                };
+                let renewed = Renewed {
+                    text: enrolled.text,
+                    joined,
+                };
+                return Ok((enrolled.identity.node, renewed));
             }
             Err(error) => reasons.push(format!("{error:#}")),
         }

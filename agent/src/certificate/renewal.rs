@@ -11,7 +11,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::certificate::current::{Certificates, ClusterSource};
 use crate::certificate::identity::{Identity, Validity};
-use crate::certificate::store::StateDir;
+use crate::certificate::store::{Renewed, StateDir};
 use crate::certificate::{calls, first};
 use crate::dial::connect::connect;
 use crate::dial::outbound::{Outbound, in_any_order};
@@ -27,6 +27,10 @@ const RETRY_LONGEST: Duration = Duration::from_secs(600);
 
 /// Enrolments while a certificate is there that should do: each costs the API server a question.
 const ANEW_EVERY: Duration = Duration::from_secs(60);
+
+/// What happens to a certificate on a full disk.
+const NOT_STORED: &str =
+    "it is not stored: free the disk before this agent is restarted; trying again";
 
 /// What to do besides renewing in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +97,7 @@ impl Renewal {
             self.report(identity.validity, SystemTime::now());
             self.follow_proxies(&mut problem);
             if let Some(cluster) = self.certificates.cluster()
-                && (cause == RenewalCause::Anew || is_of_another_pod(cluster))
+                && (cause == RenewalCause::Anew || self.is_of_another_pod(cluster))
                 && last_anew.is_none_or(|last| last.elapsed() >= ANEW_EVERY)
             {
                 last_anew = Some(Instant::now());
@@ -104,7 +108,7 @@ impl Renewal {
                 }
             }
             if let Some(state) = self.certificates.renewable() {
-                let due = due(identity.validity, state.stored_at(), chance);
+                let due = due(identity.validity, self.certificates.stored_at(), chance);
                 if due <= SystemTime::now() && failures.over(Instant::now()) {
                     tokio::select! {
                         done = self.renew(&identity, state, &mut failures) => { done?; continue }
@@ -158,11 +162,10 @@ impl Renewal {
         failures: &mut Failures,
     ) -> Result<()> {
         match first::enrol(cluster, &self.outbound).await {
-            Ok(node) => {
+            Ok((node, renewed)) => {
                 *failures = Failures::default();
-                self.metrics.renewal(RenewalOutcome::Ok);
                 tracing::info!(%node, "enrolled again with the service account's token");
-                self.certificates.refresh();
+                self.take_renewed(renewed)?;
                 ensure!(
                     node == identity.node,
                     "this agent was {} and is {node} now: it has to start over, which whoever \
@@ -185,6 +188,9 @@ impl Renewal {
 
     fn report(&self, validity: Validity, now: SystemTime) {
         self.metrics.certificate_ends(validity.not_after);
+        let is_unsaved = self.certificates.is_unsaved();
+        self.gate
+            .remark(is_unsaved.then(|| format!("renewed; {NOT_STORED}")));
         if now <= validity.not_after {
             self.gate.open();
         } else if self.certificates.renewable().is_some() {
@@ -207,7 +213,6 @@ impl Renewal {
             match self.renew_at(proxy, identity, state).await {
                 Ok(()) => {
                     *failures = Failures::default();
-                    self.metrics.renewal(RenewalOutcome::Ok);
                     tracing::info!(node = %identity.node, proxy = %proxy, "certificate renewed");
                     return Ok(());
                 }
@@ -246,19 +251,31 @@ impl Renewal {
             "the proxy answered with a certificate of node {}",
             enrolled.identity.node
         );
-        state.store_renewal(&enrolled.text)?;
-        self.certificates.refresh();
+        self.take_renewed(state.renewed(enrolled.text)?)
+    }
+
+    /// Uses a new certificate, stored or not.
+    fn take_renewed(&self, renewed: Renewed) -> Result<()> {
+        let outcome = match self.certificates.use_renewed(renewed)? {
+            None => RenewalOutcome::Ok,
+            Some(error) => {
+                let reason = culvert_daemon::chain(&error);
+                tracing::warn!(reason, "the certificate is in use; {NOT_STORED}");
+                RenewalOutcome::NotStored
+            }
+        };
+        self.metrics.renewal(outcome);
         Ok(())
     }
-}
 
-/// Whether the token is of another pod than the one that the certificate was given for. Its node
-/// may be another too: the state may have come here with a copied disk.
-fn is_of_another_pod(cluster: &ClusterSource) -> bool {
-    let (Ok(token), Ok(joined)) = (cluster.token.read(), cluster.state.joined()) else {
-        return false;
-    };
-    token.pod != joined.pod
+    /// Whether the token is of another pod than the one that the certificate was given for. Its
+    /// node may be another too: the state may have come here with a copied disk.
+    fn is_of_another_pod(&self, cluster: &ClusterSource) -> bool {
+        let (Ok(token), Some(pod)) = (cluster.token.read(), self.certificates.pod()) else {
+            return false;
+        };
+        token.pod != pod
+    }
 }
 
 /// When to renew: after half to two thirds of the time that was left when the certificate was
@@ -396,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_renewal_that_could_not_be_stored_is_not_asked_for() {
+    async fn a_renewal_that_cannot_be_stored_is_used_and_stored_later() {
         let proxy = TestProxy::start().await;
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::new(root.path());
@@ -406,16 +423,31 @@ mod tests {
                 std::slice::from_ref(&proxy.address),
             )
             .unwrap();
-        // As on a full disk: nothing can be written under this name.
-        std::fs::create_dir(root.path().join("next-key.pem")).unwrap();
+        let stored = state.identity().unwrap();
+        // As on a full disk: nothing can be written.
+        let in_the_way = ["next-key.pem", "ca.pem", "joined.json", "identity.pem"]
+            .map(|name| root.path().join(format!(".{name}.new")));
+        for path in &in_the_way {
+            std::fs::create_dir(path).unwrap();
+        }
         let renewal = renewal(&proxy, &state);
+        let before = renewal.certificates.current();
         let mut failures = Failures::default();
-        renewal
-            .renew(&renewal.certificates.current(), &state, &mut failures)
-            .await
-            .unwrap();
-        assert!(!failures.over(Instant::now()));
-        assert_eq!(proxy.renewals(), 0);
+        renewal.renew(&before, &state, &mut failures).await.unwrap();
+        assert!(failures.over(Instant::now()));
+        let after = renewal.certificates.current();
+        assert_ne!(after.chain, before.chain, "the new certificate is in use");
+        assert!(renewal.certificates.is_unsaved());
+        assert!(state.identity().unwrap() == stored, "nothing is stored");
+        assert_eq!(renewal.certificates.refresh().chain, after.chain);
+
+        for path in &in_the_way {
+            std::fs::remove_dir(path).unwrap();
+        }
+        assert_eq!(renewal.certificates.refresh().chain, after.chain);
+        assert!(!renewal.certificates.is_unsaved());
+        let stored = state.identity().unwrap().parse().unwrap();
+        assert_eq!(stored.chain, after.chain);
     }
 
     #[test]

@@ -40,6 +40,13 @@ pub(crate) struct Joined {
     pub(crate) pod: String,
 }
 
+/// A certificate that a proxy gave, and what belongs to it.
+#[derive(Clone)]
+pub(crate) struct Renewed {
+    pub(crate) text: IdentityText,
+    pub(crate) joined: Joined,
+}
+
 /// Why state cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
@@ -105,8 +112,8 @@ impl StateDir {
     }
 
     /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a
-    /// lost answer or with a full disk uses the same, and asks for no certificate that could not be
-    /// stored.
+    /// lost answer uses the same. Where no new one can be stored, as on a full disk, it is the key
+    /// of the present certificate: a node that nobody reaches can not be mended.
     pub(crate) fn next_key(&self) -> Result<rcgen::KeyPair, StateError> {
         let path = self.0.join(NEXT_KEY);
         match fs::read_to_string(&path) {
@@ -114,11 +121,18 @@ impl StateDir {
                 .map_err(|source| StateError::NextKey { path, source }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let key = rcgen::KeyPair::generate().map_err(StateError::MakeKey)?;
-                self.write(NEXT_KEY, &key.serialize_pem(), SECRET)?;
-                Ok(key)
+                match self.write(NEXT_KEY, &key.serialize_pem(), SECRET) {
+                    Ok(()) => Ok(key),
+                    Err(error) => self.present_key().ok_or(error),
+                }
             }
             Err(source) => Err(StateError::Read { path, source }),
         }
+    }
+
+    fn present_key(&self) -> Option<rcgen::KeyPair> {
+        let text = self.identity().ok()?;
+        rcgen::KeyPair::from_pem(&text.key).ok()
     }
 
     /// Completes a join.
@@ -127,34 +141,28 @@ impl StateDir {
         text: &IdentityText,
         proxies: &[HostPort],
     ) -> Result<(), StateError> {
-        self.store_enrolment(text, proxies, "")
+        self.store(&Renewed {
+            joined: Joined {
+                server_name: text.server_name.clone(),
+                proxies: proxies.to_vec(),
+                pod: String::new(),
+            },
+            text: text.clone(),
+        })
     }
 
-    /// Completes an enrolment with a service-account token of `pod`.
-    pub(crate) fn store_enrolment(
-        &self,
-        text: &IdentityText,
-        proxies: &[HostPort],
-        pod: &str,
-    ) -> Result<(), StateError> {
-        let joined = Joined {
-            server_name: text.server_name.clone(),
-            proxies: proxies.to_vec(),
-            pod: pod.to_owned(),
-        };
-        self.store(text, &joined)
-    }
-
-    /// Replaces the certificate after a renewal; the proxies stay.
-    pub(crate) fn store_renewal(&self, text: &IdentityText) -> Result<(), StateError> {
+    /// A renewed certificate; the proxies stay.
+    pub(crate) fn renewed(&self, text: IdentityText) -> Result<Renewed, StateError> {
         let joined = Joined {
             server_name: text.server_name.clone(),
             ..self.joined()?
         };
-        self.store(text, &joined)
+        Ok(Renewed { text, joined })
     }
 
-    fn store(&self, text: &IdentityText, joined: &Joined) -> Result<(), StateError> {
+    /// Replaces what is stored.
+    pub(crate) fn store(&self, renewed: &Renewed) -> Result<(), StateError> {
+        let Renewed { text, joined } = renewed;
         let joined =
             serde_json::to_string_pretty(joined).expect("names and numbers have a JSON form");
         self.write(AUTHORITIES, &text.ca, PUBLIC)?;
@@ -299,7 +307,9 @@ mod tests {
             .unwrap();
         let renewed = IdentityText::for_tests(&authority, "edge-1");
         let key = state.next_key().unwrap().serialize_pem();
-        state.store_renewal(&renewed).unwrap();
+        state
+            .store(&state.renewed(renewed.clone()).unwrap())
+            .unwrap();
         assert_eq!(
             state.identity().unwrap().parse().unwrap().chain,
             renewed.parse().unwrap().chain

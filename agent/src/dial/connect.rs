@@ -26,22 +26,22 @@ pub(crate) type Connection = TlsStream<ReadAhead<TcpStream>>;
 /// Why a connection to a proxy could not be made.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectError {
-    #[error("proxy {}", Route { proxy, via: via.as_deref() })]
+    #[error("proxy {}", Route { proxy, via: via.as_ref() })]
     Outbound {
         proxy: HostPort,
-        via: Option<String>,
+        via: Option<HostPort>,
         source: OutboundError,
     },
-    #[error("proxy {}", Route { proxy, via: via.as_deref() })]
+    #[error("proxy {}", Route { proxy, via: via.as_ref() })]
     Tls {
         proxy: HostPort,
-        via: Option<String>,
+        via: Option<HostPort>,
         source: TlsError,
     },
-    #[error("proxy {}: no answer to the TLS handshake in time", Route { proxy, via: via.as_deref() })]
+    #[error("proxy {}: no answer to the TLS handshake in time", Route { proxy, via: via.as_ref() })]
     TimedOut {
         proxy: HostPort,
-        via: Option<String>,
+        via: Option<HostPort>,
     },
 }
 
@@ -60,7 +60,7 @@ impl ConnectError {
 
 struct Route<'a> {
     proxy: &'a HostPort,
-    via: Option<&'a str>,
+    via: Option<&'a HostPort>,
 }
 
 impl std::fmt::Display for Route<'_> {

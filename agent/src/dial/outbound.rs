@@ -3,20 +3,16 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use culvert_api::HostPort;
-use http::Uri;
-use hyper_util::client::legacy::connect::proxy::Tunnel;
-use hyper_util::client::proxy::matcher::{Intercept, Matcher};
-use hyper_util::rt::TokioIo;
+use culvert_api::{Host, HostPort};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
-use tower_service::Service;
+
+use super::connect_request::{ConnectFailure, connect_through};
+use super::forward_proxy::{ForwardProxy, InvalidForwardProxy, NoProxy};
 
 /// Minimum time for each of several addresses.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);
@@ -26,7 +22,9 @@ const MAX_ADDRESSES: usize = 16;
 /// How the agent reaches proxies: directly or through the forward proxy.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    forward: Arc<Matcher>,
+    forward: Option<Arc<ForwardProxy>>,
+    /// The hosts that are dialled without it.
+    exceptions: Arc<NoProxy>,
     /// Which of a name's addresses is tried first. It is random for each run, so that the agents of
     /// a site spread over the proxies behind one name.
     first: usize,
@@ -35,14 +33,6 @@ pub(crate) struct Outbound {
     /// TCP or MPTCP.
     protocol: Protocol,
 }
-
-/// HTTPS_PROXY cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "HTTPS_PROXY is not a usable setting: write http://[USER:PASSWORD@]HOST:PORT (https:// and socks \
-     are not supported)"
-)]
-pub(crate) struct InvalidForwardProxy;
 
 /// Why a TCP connection could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -58,15 +48,11 @@ pub(crate) enum OutboundError {
     },
     #[error("{step}: no answer in time")]
     TimedOut { step: String },
-    #[error(
-        "HTTPS_PROXY {forward} did not connect to {proxy}: it must allow CONNECT to port {}; or \
-         name the host in NO_PROXY",
-        .proxy.port
-    )]
+    #[error("HTTPS_PROXY {forward} did not connect to {proxy}")]
     ForwardProxy {
-        forward: String,
+        forward: HostPort,
         proxy: HostPort,
-        source: Box<dyn std::error::Error + Send + Sync>,
+        source: ConnectFailure,
     },
 }
 
@@ -84,27 +70,18 @@ impl Outbound {
                 .into_iter()
                 .find_map(|name| variable(name).filter(|value| !value.is_empty()))
         };
-        let Some(https) = first(["HTTPS_PROXY", "https_proxy"]) else {
-            return Ok(Self::new(Matcher::builder().build()));
+        let forward = match first(["HTTPS_PROXY", "https_proxy"]) {
+            Some(https) => Some(Arc::new(ForwardProxy::parse(&https)?)),
+            None => None,
         };
-        let usable = Matcher::builder()
-            .https(https.clone())
-            .build()
-            .intercept(&Uri::from_static("https://any.invalid"));
-        if usable.is_none_or(|usable| usable.uri().scheme_str() != Some("http")) {
-            return Err(InvalidForwardProxy);
-        }
-        let no = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
-        Ok(Self::new(Matcher::builder().https(https).no(no).build()))
-    }
-
-    fn new(forward: Matcher) -> Self {
-        Self {
-            forward: Arc::new(forward),
+        let exceptions = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+        Ok(Self {
+            forward,
+            exceptions: Arc::new(NoProxy::parse(&exceptions)),
             first: rand::random_range(0..MAX_ADDRESSES),
             congestion: None,
             protocol: Protocol::TCP,
-        }
+        })
     }
 
     /// With that TCP congestion control; the system's if none is named.
@@ -130,19 +107,22 @@ impl Outbound {
     pub(crate) fn for_tunnel(&self, turn: usize) -> Self {
         Self {
             forward: self.forward.clone(),
+            exceptions: self.exceptions.clone(),
             first: self.first.wrapping_add(turn),
             congestion: self.congestion.clone(),
             protocol: self.protocol,
         }
     }
 
-    /// The forward proxy on the way to `proxy`, without its password, for messages.
-    pub(crate) fn via(&self, proxy: &HostPort) -> Option<String> {
-        self.intercept(proxy).map(|forward| name(&forward))
+    /// The forward proxy on the way to `proxy`, for messages.
+    pub(crate) fn via(&self, proxy: &HostPort) -> Option<HostPort> {
+        let forward = self.forward_proxy(proxy)?;
+        Some(forward.address.clone())
     }
 
-    fn intercept(&self, proxy: &HostPort) -> Option<Intercept> {
-        self.forward.intercept(&uri(proxy))
+    fn forward_proxy(&self, proxy: &HostPort) -> Option<&ForwardProxy> {
+        let forward = self.forward.as_deref()?;
+        (!self.exceptions.excepts(proxy)).then_some(forward)
     }
 
     /// Opens a TCP connection to `proxy`. Resolves its name each time, and tries all its addresses.
@@ -156,9 +136,9 @@ impl Outbound {
             protocol: self.protocol,
             deadline,
         };
-        let stream = match self.intercept(proxy) {
-            None => direct.dial(&proxy.host.to_string(), proxy.port).await,
-            Some(forward) => dial_through(&forward, proxy, direct).await,
+        let stream = match self.forward_proxy(proxy) {
+            None => direct.dial(proxy).await,
+            Some(forward) => dial_through(forward, proxy, direct).await,
         }?;
         if let Some(name) = &self.congestion {
             culvert_tunnel::choose_congestion(&stream, name);
@@ -167,39 +147,27 @@ impl Outbound {
     }
 }
 
-fn name(forward: &Intercept) -> String {
-    forward
-        .uri()
-        .authority()
-        .map(ToString::to_string)
-        .unwrap_or_default()
-}
-
 async fn dial_through(
-    forward: &Intercept,
+    forward: &ForwardProxy,
     proxy: &HostPort,
     direct: Direct,
 ) -> Result<TcpStream, OutboundError> {
-    let deadline = direct.deadline;
-    let mut tunnel = Tunnel::new(forward.uri().clone(), direct);
-    if let Some(credentials) = forward.basic_auth() {
-        tunnel = tunnel.with_auth(credentials.clone());
-    }
-    let forward = name(forward);
-    match timeout_at(deadline, tunnel.call(uri(proxy))).await {
-        Ok(Ok(stream)) => Ok(stream.into_inner()),
-        Ok(Err(error)) => Err(OutboundError::ForwardProxy {
-            forward,
+    let mut stream = direct.dial(&forward.address).await?;
+    let connected = connect_through(&mut stream, forward, proxy);
+    match timeout_at(direct.deadline, connected).await {
+        Ok(Ok(())) => Ok(stream),
+        Ok(Err(source)) => Err(OutboundError::ForwardProxy {
+            forward: forward.address.clone(),
             proxy: proxy.clone(),
-            source: error.into(),
+            source,
         }),
         Err(_) => Err(OutboundError::TimedOut {
-            step: format!("CONNECT {proxy} through HTTPS_PROXY {forward}"),
+            step: format!("CONNECT {proxy} through HTTPS_PROXY {}", forward.address),
         }),
     }
 }
 
-/// Dials a host. `Tunnel` uses it to reach the forward proxy.
+/// Dials a proxy, or the forward proxy on the way to it.
 #[derive(Clone, Copy)]
 struct Direct {
     first: usize,
@@ -207,41 +175,24 @@ struct Direct {
     deadline: Instant,
 }
 
-impl Service<Uri> for Direct {
-    type Response = TokioIo<TcpStream>;
-    type Error = OutboundError;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, OutboundError>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OutboundError>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, uri: Uri) -> Self::Future {
-        let direct = *self;
-        Box::pin(async move {
-            let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
-            direct
-                .dial(host, uri.port_u16().unwrap_or(80))
-                .await
-                .map(TokioIo::new)
-        })
-    }
-}
-
 impl Direct {
-    async fn dial(self, host: &str, port: u16) -> Result<TcpStream, OutboundError> {
-        let addresses = timeout_at(self.deadline, lookup_host((host, port)))
+    async fn dial(self, to: &HostPort) -> Result<TcpStream, OutboundError> {
+        let host = match &to.host {
+            Host::Address(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        };
+        let addresses = timeout_at(self.deadline, lookup_host((host.as_str(), to.port)))
             .await
             .map_err(|_| OutboundError::TimedOut {
                 step: format!("look up {host}"),
             })?
             .map_err(|source| OutboundError::Resolve {
-                host: host.to_owned(),
+                host: host.clone(),
                 source,
             })?
             .collect::<Vec<_>>();
         let addresses = in_turn(addresses, self.first);
-        let mut last = OutboundError::NoAddress(host.to_owned());
+        let mut last = OutboundError::NoAddress(host);
         for (tried, &address) in addresses.iter().enumerate() {
             let part = share(self.deadline - Instant::now(), addresses.len() - tried);
             let deadline = self.deadline.min(Instant::now() + part);
@@ -303,13 +254,6 @@ fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     these
 }
 
-/// `proxy` as a URI, as HTTP's CONNECT expects it.
-fn uri(proxy: &HostPort) -> http::Uri {
-    format!("https://{proxy}")
-        .parse()
-        .expect("a checked host and a port make a URI")
-}
-
 #[cfg(test)]
 mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -328,7 +272,8 @@ mod tests {
     }
 
     fn via(variables: &[(&str, &str)], proxy: &str) -> Option<String> {
-        outbound(variables).unwrap().via(&proxy.parse().unwrap())
+        let via = outbound(variables).unwrap().via(&proxy.parse().unwrap())?;
+        Some(via.to_string())
     }
 
     fn soon() -> Instant {

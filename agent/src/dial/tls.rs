@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rustls::client::WantsClientCert;
 use rustls::pki_types::ServerName;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, RootCertStore,
-    WantsVerifier,
+    AlertDescription, CertificateError, ClientConfig, ConfigBuilder, Error, PeerIncompatible,
+    RootCertStore, WantsVerifier,
 };
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
@@ -29,6 +29,16 @@ pub(crate) enum TlsError {
          has a new CA; then join again"
     )]
     UnknownAuthority,
+    #[error(
+        "the other end's certificate is not of a kind that proxies have: something in between \
+         terminates TLS; have it let the proxy's address pass unopened"
+    )]
+    StrangeCertificate(#[source] Error),
+    #[error(
+        "the other end has no TLS 1.3: something in between terminates TLS, or this is not the \
+         proxy's agent port"
+    )]
+    OldTls(#[source] Error),
     #[error("the proxy's certificate does not carry the name {0:?}: check --server-name")]
     WrongName(String),
     #[error(
@@ -94,6 +104,20 @@ impl TlsError {
                 | Bad::NotValidYet
                 | Bad::NotValidYetContext { .. },
             ) => Self::NotValidNow(tls),
+            // Such as one of a CA itself, which appliances make for every host (CaUsedAsEndEntity).
+            Error::InvalidCertificate(
+                Bad::Other(_)
+                | Bad::BadEncoding
+                | Bad::UnhandledCriticalExtension
+                | Bad::InvalidPurpose
+                | Bad::InvalidPurposeContext { .. },
+            ) => Self::StrangeCertificate(tls),
+            Error::AlertReceived(AlertDescription::ProtocolVersion)
+            | Error::PeerIncompatible(
+                PeerIncompatible::ServerDoesNotSupportTls12Or13
+                | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig
+                | PeerIncompatible::SupportedVersionsExtensionRequired,
+            ) => Self::OldTls(tls),
             Error::NoApplicationProtocol
             | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NoCommonProtocol
@@ -182,9 +206,11 @@ pub(crate) async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
 
 #[cfg(test)]
 mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
     use tokio::io::AsyncWriteExt;
 
     use super::*;
+    use crate::test_pki::Authority;
 
     #[tokio::test]
     async fn a_proxy_that_has_no_place_for_the_agent_is_said_to_be_busy() {
@@ -202,5 +228,55 @@ mod tests {
                 .contains("no new connections at the moment"),
             "{error}"
         );
+    }
+
+    /// The error of a handshake with a server that has `config`.
+    async fn refused_by(config: rustls::ServerConfig, authority: &Authority) -> TlsError {
+        let (near, far) = tokio::io::duplex(64 << 10);
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.certificate()).unwrap();
+        let server_name = "culvert-proxy".try_into().unwrap();
+        let (_accepted, refused) = tokio::join!(
+            acceptor.accept(far),
+            handshake(near, trusting(roots, b"h2"), &server_name)
+        );
+        refused.err().unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_appliance_that_opens_tls_is_told_from_a_proxy() {
+        let authority = Authority::new("culvert");
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["culvert-proxy".to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let self_signed = params.self_signed(&key).unwrap();
+        let config = rustls::ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .unwrap()
+            .with_no_client_auth()
+            .with_single_cert(
+                vec![self_signed.der().clone()],
+                key.serialize_der().try_into().unwrap(),
+            )
+            .unwrap();
+        let error = refused_by(config, &authority).await;
+        assert!(
+            error.to_string().contains("in between terminates TLS"),
+            "{error}"
+        );
+    }
+
+    #[tokio::test]
+    async fn an_end_without_tls_1_3_is_told_from_a_proxy() {
+        // A server with TLS 1.2 alone answers with the alert `protocol_version`.
+        let (near, mut far) = tokio::io::duplex(4 << 10);
+        far.write_all(&[21, 3, 3, 0, 2, 2, 70]).await.unwrap();
+        let config = trusting(RootCertStore::empty(), b"h2");
+        let error = handshake(near, config, &"culvert-proxy".try_into().unwrap())
+            .await
+            .err()
+            .unwrap();
+        assert!(error.to_string().contains("no TLS 1.3"), "{error}");
     }
 }

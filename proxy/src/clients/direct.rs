@@ -101,6 +101,7 @@ impl Direct {
             ResolveError::Shared { .. }
             | ResolveError::Contested { .. }
             | ResolveError::Behind { .. }
+            | ResolveError::OtherMeaning { .. }
             | ResolveError::UnassignedVip { .. } => return None,
         }
         if self.for_whom == Clients::EdgesOnly {

@@ -79,19 +79,23 @@ impl Forwarder {
         let Forward {
             to, port: of_node, ..
         } = &port.forward;
-        let name = match (to, &port.selected) {
+        let node = match (to, &port.selected) {
+            (ForwardTo::Node(node), _) => Some(node.clone()),
             (ForwardTo::Selected(_), Some(selected)) => self.some_of(&selected.borrow()),
-            (ForwardTo::Node(_) | ForwardTo::Selected(_), _) => None,
+            (ForwardTo::Selected(_), None) => None,
         };
-        Destination::Name(name.unwrap_or_else(|| to.to_string()), of_node.get())
+        match node {
+            Some(node) => Destination::Node(node, of_node.get()),
+            None => Destination::Name(to.to_string(), of_node.get()),
+        }
     }
 
-    fn some_of(&self, nodes: &BTreeSet<NodeName>) -> Option<String> {
+    fn some_of(&self, nodes: &BTreeSet<NodeName>) -> Option<NodeName> {
         let first = rand::random_range(0..nodes.len().max(1));
         let from_first = || nodes.iter().cycle().skip(first).take(nodes.len());
         from_first()
             .find(|node| self.raw.router.is_connected(node))
             .or_else(|| from_first().next())
-            .map(ToString::to_string)
+            .cloned()
     }
 }

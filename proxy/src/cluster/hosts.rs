@@ -164,24 +164,32 @@ enum EdgesAt {
     Service(IpAddr),
 }
 
+/// The lines of the file. Every pod would be answered by them, so each node has the name by which
+/// DNS and the proxies know it: alone, or in the zone where alone it may be another host's.
 fn addresses(directory: &Directory, edges_at: EdgesAt) -> BTreeMap<NodeName, IpAddr> {
-    let clouds = directory.clouds();
-    let clouds = clouds
-        .iter()
-        .filter_map(|(name, node)| Some((name.clone(), *node.addresses.first()?)));
-    let edges = directory
-        .nodes()
-        .into_iter()
-        .filter(|node| node.source == Source::Cluster);
-    clouds
-        .chain(edges.map(|node| {
-            let address = match edges_at {
-                EdgesAt::Vips => node.vip4.into(),
-                EdgesAt::Service(address) => address,
-            };
-            (node.name, address)
-        }))
-        .collect()
+    let mut lines = BTreeMap::new();
+    for (node, cloud) in directory.clouds().iter() {
+        if let (Some(name), Some(address)) = (line_name(directory, node), cloud.addresses.first()) {
+            lines.insert(name, *address);
+        }
+    }
+    for node in directory.nodes() {
+        if node.source != Source::Cluster {
+            continue;
+        }
+        let address = match edges_at {
+            EdgesAt::Vips => node.vip4.into(),
+            EdgesAt::Service(address) => address,
+        };
+        if let Some(name) = line_name(directory, &node.name) {
+            lines.insert(name, address);
+        }
+    }
+    lines
+}
+
+fn line_name(directory: &Directory, node: &NodeName) -> Option<NodeName> {
+    directory.names_of(node).first()?.parse().ok()
 }
 
 /// The updated ConfigMap, or `None` if it is up to date, and the number of nodes that did not fit.
@@ -261,5 +269,28 @@ mod tests {
             (Some("7"), 0)
         );
         assert!(written.data.unwrap().contains_key("other"));
+    }
+
+    #[test]
+    fn a_node_has_the_name_that_dns_answers_and_no_foreign_one() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(state.path(), &[]);
+        for name in ["edge-1", "registry.example.com", "edge-7.edge.internal"] {
+            let node: NodeName = name.parse().unwrap();
+            directory
+                .editor()
+                .put(&node, Vec::new(), vec![9100])
+                .unwrap();
+        }
+        let names = |node: &str| line_name(&directory, &node.parse().unwrap()).unwrap();
+        assert_eq!(names("edge-1").as_str(), "edge-1");
+        assert_eq!(
+            names("registry.example.com").as_str(),
+            "registry.example.com.edge.internal"
+        );
+        assert_eq!(
+            names("edge-7.edge.internal").as_str(),
+            "edge-7.edge.internal"
+        );
     }
 }

@@ -4,15 +4,17 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
-use culvert_api::{Host, HostPort, InvalidHostPort, NodeName, Routing};
+use culvert_api::{Host, HostPort, InvalidHostPort, NodeName, OtherMeaning, Routing};
 
 /// The destination that a client dialled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Destination {
     /// An edge node's address or VIP.
     Address(SocketAddr),
-    /// A node's name, alone or followed by the zone, and the port.
+    /// A name that a client gave, alone or followed by a zone, and the port.
     Name(String, u16),
+    /// A node by exactly its name, and the port.
+    Node(NodeName, u16),
 }
 
 /// The target of a connection.
@@ -23,6 +25,9 @@ pub(crate) struct Target {
     /// The address that the agent dials. `None`: the directory has no address of the node, and the
     /// agent uses its loopback.
     pub(crate) address: Option<IpAddr>,
+    /// The addresses that the agent dials if the first one does not answer: the client dialled the
+    /// node, not an address.
+    pub(crate) instead: Vec<IpAddr>,
     /// The port that the agent dials.
     pub(crate) port: u16,
 }
@@ -50,6 +55,18 @@ pub(crate) enum ResolveError {
         name: String,
         /// The number of nodes.
         nodes: NodeCount,
+    },
+    /// A node has the name, but the name means something else too.
+    #[error("{name} {meaning}: it does not lead to node {node}; {advice}")]
+    OtherMeaning {
+        /// What was dialled.
+        name: String,
+        /// The node of this name.
+        node: NodeName,
+        /// What it means.
+        meaning: OtherMeaning,
+        /// What to dial in its place.
+        advice: String,
     },
     /// The address is in a VIP range, but no node has it.
     #[error("{address} is in the VIP range but no node has it: look the node's name up again")]
@@ -105,6 +122,7 @@ impl ResolveError {
             | Self::Protected { owners, .. }
             | Self::Contested { owners, .. }
             | Self::Behind { owners, .. } => owners,
+            Self::OtherMeaning { node, .. } => std::slice::from_ref(node),
             Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
                 &[]
             }
@@ -114,9 +132,10 @@ impl ResolveError {
     /// Label for metrics and logs.
     pub(crate) fn reason(&self) -> &'static str {
         match self {
-            Self::UnknownAddress { .. } | Self::UnknownName { .. } | Self::UnassignedVip { .. } => {
-                "unknown_destination"
-            }
+            Self::UnknownAddress { .. }
+            | Self::UnknownName { .. }
+            | Self::OtherMeaning { .. }
+            | Self::UnassignedVip { .. } => "unknown_destination",
             Self::Protected { .. }
             | Self::Behind {
                 routing: Routing::Protected,
@@ -163,6 +182,7 @@ impl fmt::Display for Destination {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Name(name, port) => write!(f, "{name}:{port}"),
+            Self::Node(name, port) => write!(f, "{name}:{port}"),
         }
     }
 }

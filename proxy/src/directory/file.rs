@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, other_meaning};
 use serde::Deserialize;
 
 use super::node::{InvalidNode, NodeSpec};
@@ -68,15 +68,27 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<BTreeMap<NodeName, NodeSp
             problem: error.message().trim().replace('\n', ", "),
         }
     })?;
-    let checked = |(node, spec): (NodeName, NodeSpec)| match spec.checked() {
-        Ok(spec) => Ok((node, spec)),
-        Err(source) => Err(FileError::Node {
-            path: path.to_owned(),
-            node,
-            source,
-        }),
-    };
-    layout.nodes.into_iter().map(checked).collect()
+    let mut nodes = BTreeMap::new();
+    for (node, spec) in layout.nodes {
+        match checked(&node, spec) {
+            Ok(spec) => drop(nodes.insert(node, spec)),
+            Err(source) => {
+                return Err(FileError::Node {
+                    path: path.to_owned(),
+                    node,
+                    source,
+                });
+            }
+        }
+    }
+    Ok(nodes)
+}
+
+fn checked(node: &NodeName, spec: NodeSpec) -> Result<NodeSpec, InvalidNode> {
+    match other_meaning(node) {
+        Some(meaning) => Err(InvalidNode::Name { meaning }),
+        None => spec.checked(),
+    }
 }
 
 fn position(text: &str, offset: usize) -> (usize, usize) {
@@ -137,6 +149,8 @@ mod tests {
             loopback.contains("[nodes.edge-1]: 127.0.0.1 is a loopback address"),
             "{loopback}"
         );
+        let localhost = problem("[nodes.localhost]\n");
+        assert!(localhost.contains("asking host itself"), "{localhost}");
         assert!(problem("[nodes.a]\n[nodes.a]\n").contains("line 2"));
         assert!(problem(" \n").contains("is empty"));
     }

@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_api::Zone;
 use culvert_api::ports::NODE_PORTS;
+use culvert_api::{OtherMeaning, Zone};
 use serde::{Deserialize, Serialize};
 
 /// A host with more addresses is described wrongly.
@@ -59,6 +59,8 @@ pub(crate) enum InvalidNode {
         what: &'static str,
         most: usize,
     },
+    #[error("the name {meaning}: name the node otherwise")]
+    Name { meaning: OtherMeaning },
     #[error("0 is not a port: write 1 to 65535")]
     Port,
 }

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
-use culvert_api::{NodeName, Routing, Zone};
+use culvert_api::{
+    NodeKind, NodeName, NodeNames, NotNamed, Routing, Zone, dial_instead, node_named,
+};
 use serde::Serialize;
 
 use super::addresses::{AddressState, Protected, address_states};
@@ -233,9 +235,11 @@ impl View {
                 None => self.by_address(*dialled),
             },
             Destination::Name(name, port) => self.by_name(name, *port),
+            Destination::Node(node, port) => self.by_node(node, *port),
         }?;
         if self.localhost_ports.contains(&target.port) {
             target.address = None;
+            target.instead.clear();
         }
         Ok(target)
     }
@@ -259,32 +263,22 @@ impl View {
                     .then(|| (node.clone(), SocketAddr::new(address, dialled.port())))
             }
             Destination::Name(text, port) => {
-                let any_zone = |zone: &str| {
-                    zone == self.zone.as_str()
-                        || self
-                            .nodes
-                            .values()
-                            .any(|node| node.zone.as_ref().is_some_and(|own| own.as_str() == zone))
-                };
-                // The redirectors' DNS does the same: a name with dots and without the zone belongs
-                // to another domain.
-                let is_zone = |name: &NodeName, zone: Option<&str>| match zone {
-                    Some(zone) => any_zone(zone),
-                    None => !name.as_str().contains('.'),
-                };
-                let is_named = |name: &NodeName, zone: Option<&str>| {
-                    self.clouds.contains_key(name) && is_zone(name, zone)
-                };
-                let node = named(text, is_named)?;
-                let address = *self
-                    .clouds
-                    .get(&node)?
-                    .addresses
-                    .iter()
-                    .find(|address| is_clouds(address))?;
-                Some((node, SocketAddr::new(address, *port)))
+                let node = node_named(text, self).ok()?;
+                self.address_of_cloud(node, *port, is_clouds)
             }
+            Destination::Node(node, port) => self.address_of_cloud(node.clone(), *port, is_clouds),
         }
+    }
+
+    fn address_of_cloud(
+        &self,
+        node: NodeName,
+        port: u16,
+        is_clouds: impl Fn(&IpAddr) -> bool,
+    ) -> Option<(NodeName, SocketAddr)> {
+        let mut addresses = self.clouds.get(&node)?.addresses.iter();
+        let address = *addresses.find(|address| is_clouds(address))?;
+        Some((node, SocketAddr::new(address, port)))
     }
 
     /// Of a destination behind a node. A VIP leads to its own node only.
@@ -298,6 +292,7 @@ impl View {
             AddressState::Routed(node) => Ok(Target {
                 node: node.clone(),
                 address: Some(destination.ip()),
+                instead: Vec::new(),
                 port: destination.port(),
             }),
             AddressState::Shared(_)
@@ -316,16 +311,13 @@ impl View {
             let Some(node) = self.vips.get(&address) else {
                 return Err(ResolveError::UnassignedVip { address });
             };
-            return Ok(Target {
-                node: node.clone(),
-                address: self.preferred(node, Some(address)),
-                port,
-            });
+            return Ok(self.any_address(node, Some(address), port));
         }
         match self.addresses.get(&address) {
             Some(AddressState::Routed(node)) => Ok(Target {
                 node: node.clone(),
                 address: Some(address),
+                instead: Vec::new(),
                 port,
             }),
             Some(AddressState::Shared(owners)) => Err(ResolveError::Shared {
@@ -350,27 +342,58 @@ impl View {
     }
 
     fn by_name(&self, text: &str, port: u16) -> Result<Target, ResolveError> {
-        let is_named = |name: &NodeName, zone: Option<&str>| {
-            let own = |node: &NodeView| {
-                node.zone
-                    .as_ref()
-                    .is_some_and(|own| zone == Some(own.as_str()))
-            };
-            self.nodes
-                .get(name)
-                .is_some_and(|node| zone.is_none_or(|zone| zone == self.zone.as_str()) || own(node))
-        };
-        let Some(node) = named(text, is_named) else {
-            return Err(ResolveError::UnknownName {
+        match node_named(text, self) {
+            Ok(node) => self.by_node(&node, port),
+            Err(NotNamed::Unknown) => Err(self.unknown_name(text)),
+            Err(NotNamed::Means(node, meaning)) => Err(ResolveError::OtherMeaning {
                 name: text.to_owned(),
-                nodes: NodeCount(self.nodes.len()),
-            });
-        };
-        Ok(Target {
-            address: self.preferred(&node, None),
-            node,
+                advice: dial_instead(&node, self),
+                node,
+                meaning,
+            }),
+        }
+    }
+
+    fn by_node(&self, node: &NodeName, port: u16) -> Result<Target, ResolveError> {
+        if !self.nodes.contains_key(node) {
+            return Err(self.unknown_name(node.as_str()));
+        }
+        Ok(self.any_address(node, None, port))
+    }
+
+    /// A VIP or a name is the node, whichever family it was dialled in.
+    fn any_address(&self, node: &NodeName, dialled: Option<IpAddr>, port: u16) -> Target {
+        let address = self.preferred(node, dialled);
+        Target {
+            instead: self.instead_of(node, address),
+            node: node.clone(),
+            address,
             port,
-        })
+        }
+    }
+
+    /// The node's first address of the other family, then its loopback. Without an address the
+    /// agent uses the loopback by itself.
+    fn instead_of(&self, node: &NodeName, preferred: Option<IpAddr>) -> Vec<IpAddr> {
+        let Some(preferred) = preferred else {
+            return Vec::new();
+        };
+        let addresses = self.nodes.get(node).map(|node| node.addresses.as_slice());
+        let mut addresses = addresses.unwrap_or_default().iter();
+        let other = addresses.find(|view| view.ip.is_ipv4() != preferred.is_ipv4());
+        let mut instead: Vec<IpAddr> = other.map(|view| view.ip).into_iter().collect();
+        instead.extend([
+            IpAddr::V4(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ]);
+        instead
+    }
+
+    fn unknown_name(&self, text: &str) -> ResolveError {
+        ResolveError::UnknownName {
+            name: text.to_owned(),
+            nodes: NodeCount(self.nodes.len()),
+        }
     }
 
     /// The node's first address of the dialled family, or else its first address.
@@ -404,15 +427,22 @@ impl View {
     }
 }
 
-/// The node that `text` names, alone or followed by a zone, in any case, with or without a final
-/// dot.
-fn named(text: &str, is_named: impl Fn(&NodeName, Option<&str>) -> bool) -> Option<NodeName> {
-    let lower = text.strip_suffix('.').unwrap_or(text).to_ascii_lowercase();
-    let splits = lower
-        .match_indices('.')
-        .map(|(dot, _)| (&lower[..dot], Some(&lower[dot + 1..])));
-    let mut readings = std::iter::once((lower.as_str(), None)).chain(splits);
-    readings.find_map(|(node, zone)| node.parse().ok().filter(|node| is_named(node, zone)))
+impl NodeNames for View {
+    fn zone(&self) -> &Zone {
+        &self.zone
+    }
+
+    fn kind(&self, name: &NodeName) -> Option<NodeKind<'_>> {
+        if let Some(node) = self.nodes.get(name) {
+            return Some(NodeKind::Edge(node.zone.as_ref()));
+        }
+        self.clouds.contains_key(name).then_some(NodeKind::Cloud)
+    }
+
+    fn is_own_zone(&self, zone: &str) -> bool {
+        let mut own = self.nodes.values().flat_map(|node| &node.zone);
+        own.any(|own| own.as_str() == zone)
+    }
 }
 
 fn address_view(ip: IpAddr, state: &AddressState) -> AddressView {

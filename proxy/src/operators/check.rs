@@ -6,6 +6,7 @@ mod dns;
 mod facts;
 mod finding;
 mod judge;
+mod local_ports;
 mod resolver;
 
 use std::net::SocketAddr;

@@ -327,7 +327,7 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
         };
         vec![
             node.name.clone(),
-            format!("{}{elsewhere}", node.tunnels),
+            format!("{}{elsewhere}{}", node.tunnels, mark_of_misplaced(node)),
             or_dash(addresses.join(",")),
             node.vip4.clone(),
             node.vip6.clone(),
@@ -348,7 +348,16 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
     for reason in reasons {
         text.push_str(&format!("* {reason}\n"));
     }
+    for node in nodes {
+        if !node.misplaced.is_empty() {
+            text.push_str(&format!("! {}: {}\n", node.name, node.misplaced));
+        }
+    }
     text
+}
+
+fn mark_of_misplaced(node: &proto::NodeStatus) -> &'static str {
+    if node.misplaced.is_empty() { "" } else { "!" }
 }
 
 fn or_dash(text: String) -> String {
@@ -424,13 +433,22 @@ mod tests {
             tunnels: 2,
             forbidden_ports: Vec::new(),
             elsewhere: Vec::new(),
+            misplaced: String::new(),
+            misplaced_fix: String::new(),
         };
         assert_eq!(
-            node_table(&[node("edge-2", "198.18.0.2"), node("edge-3", "198.18.0.13")]),
+            node_table(&[
+                node("edge-2", "198.18.0.2"),
+                proto::NodeStatus {
+                    misplaced: "2 agents".into(),
+                    ..node("edge-3", "198.18.0.13")
+                }
+            ]),
             "NODE    TUNNELS  ADDRESSES      VIP4         VIP6     PORTS\n\
              edge-2  2        192.168.1.10*  198.18.0.2   fd00::1  9100,10250\n\
-             edge-3  2        192.168.1.10*  198.18.0.13  fd00::1  9100,10250\n\
-             * 192.168.1.10 belongs to edge-2 and edge-3: use their names\n"
+             edge-3  2!       192.168.1.10*  198.18.0.13  fd00::1  9100,10250\n\
+             * 192.168.1.10 belongs to edge-2 and edge-3: use their names\n\
+             ! edge-3: 2 agents\n"
         );
     }
 }

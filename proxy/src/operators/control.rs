@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::Result;
 use culvert_api::proto::control as proto;
 use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
-use culvert_api::{HostPort, NodeName};
+use culvert_api::{Forbidden, HostPort, MAX_NAME, NodeName, Zone, other_meaning};
 use culvert_daemon::Drain;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use futures_util::{StreamExt, stream};
@@ -342,6 +342,9 @@ impl Control {
             );
             return Err(Status::invalid_argument(text));
         }
+        if !self.directory.contains(&node) {
+            check_new_name(&node, &self.directory.zone())?;
+        }
         self.editor
             .put(&node, addresses, ports)
             .map_err(|error| refused(&error.into()))?;
@@ -360,9 +363,23 @@ impl Control {
             expires: token.expires.seconds(),
             notes: assumed
                 .into_iter()
+                .chain(self.name_note(&node))
                 .chain(self.address_notes(&node))
                 .collect(),
         })
+    }
+
+    /// Says how to reach a node whose name alone may be another host's, or another node's.
+    fn name_note(&self, node: &NodeName) -> Option<String> {
+        let names = self.directory.names_of(node);
+        if names.first().is_some_and(|name| name == node.as_str()) {
+            return None;
+        }
+        let names = names.join(" and ");
+        Some(format!(
+            "{node} alone is no name of the node, since it may be another host's: clients dial \
+             {names}"
+        ))
     }
 
     /// These addresses for agents, then those of the other proxies.
@@ -478,7 +495,7 @@ impl Control {
 
     /// The node's ports that its agent says it would not dial.
     async fn forbidden_ports(&self, node: &NodeView) -> Vec<u16> {
-        let Some(tunnel) = self.registry.newest(&node.name) else {
+        let Some(tunnel) = self.registry.preferred(&node.name) else {
             return Vec::new();
         };
         match self.forbidden_by(&tunnel.described, node) {
@@ -493,15 +510,26 @@ impl Control {
             return Vec::new();
         };
         let is_forbidden = |port: &u16| {
-            let destination = Destination::Name(node.name.to_string(), *port);
+            let destination = Destination::Node(node.name.clone(), *port);
             let target = self.directory.resolve(&destination);
-            target.is_ok_and(|target| rules.decide(target.address, *port).is_err())
+            let decided = target.map(|target| rules.decide(&target));
+            // An agent on another host: that is what `misplaced` says.
+            let is_strange = matches!(decided, Ok(Err(Forbidden::OtherAddress(_))));
+            decided.is_ok_and(|decided| decided.is_err()) && !is_strange
         };
         node.ports.iter().copied().filter(is_forbidden).collect()
     }
 
     async fn status(&self, node: NodeView) -> proto::NodeStatus {
+        let misplaced = self.registry.misplaced_of(&node);
         proto::NodeStatus {
+            misplaced_fix: misplaced
+                .as_ref()
+                .map(|misplaced| misplaced.fix(&node.name))
+                .unwrap_or_default(),
+            misplaced: misplaced
+                .map(|misplaced| misplaced.to_string())
+                .unwrap_or_default(),
             tunnels: u32::try_from(self.registry.count(&node.name)).unwrap_or(u32::MAX),
             elsewhere: self
                 .registry
@@ -603,6 +631,23 @@ fn stream_status(listed: &ListedStream) -> proto::StreamStatus {
 
 fn saturated(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+/// Refuses names of new nodes by which nobody could reach them.
+fn check_new_name(node: &NodeName, zone: &Zone) -> Result<(), Status> {
+    let full = zone.full_name(node);
+    if let Some(meaning) = other_meaning(node) {
+        let text = format!("{node} {meaning}: name the node otherwise");
+        return Err(Status::invalid_argument(text));
+    }
+    if full.len() > MAX_NAME {
+        let text = format!(
+            "{full} has {} letters, and a name in DNS at most {MAX_NAME}: choose a shorter name",
+            full.len()
+        );
+        return Err(Status::invalid_argument(text));
+    }
+    Ok(())
 }
 
 fn peer_status(peer: &PeerView) -> proto::ProxyStatus {

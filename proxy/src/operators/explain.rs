@@ -16,6 +16,7 @@ use crate::clients::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use crate::operators::stream_list::StreamList;
+use crate::streams::copies::Misplaced;
 use crate::streams::elsewhere::PeerView;
 use crate::streams::error::RouteError;
 use crate::streams::history::LastEvents;
@@ -66,14 +67,26 @@ struct Facts {
     /// The target's node, or the nodes that have the address.
     owners: Vec<NodeView>,
     zone: Zone,
+    /// By which clients reach the target's node.
+    names: Vec<String>,
     tunnels: Vec<TunnelFacts>,
+    /// What is wrong with the places of its agents.
+    misplaced: Option<Misplaced>,
     /// The peers where tunnels of the target's node end, and whether they can be reached.
     peers: Vec<PeerFacts>,
     past: LastEvents,
     started: UnixTime,
-    dial: Option<Result<Duration, DialError>>,
+    dial: Option<Result<Taken, DialError>>,
     /// How long clients of the target wait for it, the longest wait first.
     waits: Vec<Duration>,
+}
+
+/// A backend took a test connection.
+#[derive(Debug)]
+struct Taken {
+    time: Duration,
+    /// What the agent tried before.
+    tried: Option<String>,
 }
 
 impl Facts {
@@ -199,13 +212,22 @@ impl Explainer {
         let peers = target
             .as_ref()
             .map(|target| self.registry.holders(&target.node));
+        let view = target
+            .as_ref()
+            .ok()
+            .and_then(|target| self.directory.node(&target.node));
         Facts {
+            misplaced: view.and_then(|view| self.registry.misplaced_of(&view)),
             direct: None,
             owners: owners
                 .iter()
                 .filter_map(|node| self.directory.node(node))
                 .collect(),
             zone: self.directory.zone(),
+            names: target
+                .as_ref()
+                .map(|target| self.directory.names_of(&target.node))
+                .unwrap_or_default(),
             tunnels,
             peers: peers.unwrap_or_default().iter().map(peer_facts).collect(),
             past: target.as_ref().map(past).unwrap_or_default(),
@@ -217,7 +239,7 @@ impl Explainer {
         }
     }
 
-    async fn dial(&self, route: &Route, destination: &Destination) -> Result<Duration, DialError> {
+    async fn dial(&self, route: &Route, destination: &Destination) -> Result<Taken, DialError> {
         let (started, number) = (Instant::now(), self.router.number());
         tracing::info!(
             stream = number,
@@ -227,14 +249,21 @@ impl Explainer {
         );
         let opened = timeout(DIAL_TIME, self.router.open(route, number, None)).await;
         // Dropping the stream resets it before anything was sent.
-        opened.map_err(|_| DialError::TimedOut)?.map(drop)?;
-        Ok(started.elapsed())
+        let stream = opened.map_err(|_| DialError::TimedOut)??;
+        Ok(Taken {
+            time: started.elapsed(),
+            tried: stream.tried().map(str::to_owned),
+        })
     }
 
-    async fn dial_directly(&self, target: &DirectTarget) -> Option<Result<Duration, DialError>> {
+    async fn dial_directly(&self, target: &DirectTarget) -> Option<Result<Taken, DialError>> {
         let started = Instant::now();
         let dialled = self.direct.as_ref()?.dial(target).await;
-        Some(dialled.map(|_| started.elapsed()).map_err(DialError::Route))
+        let taken = dialled.map(|_| Taken {
+            time: started.elapsed(),
+            tried: None,
+        });
+        Some(taken.map_err(DialError::Route))
     }
 }
 

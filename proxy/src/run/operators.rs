@@ -109,6 +109,8 @@ impl Proxy {
         peers: Option<&Arc<Peers>>,
         streams: StreamList,
     ) {
+        let warning = self.registry.clone().warn_of_misplaced();
+        supervisor.spawn_observer("misplaced agents", warning);
         let control = self.control(Self::primary_client(peers), streams);
         supervisor.spawn(
             "control socket",

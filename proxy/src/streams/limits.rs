@@ -79,6 +79,7 @@ mod tests {
             client.limit(&Target {
                 node: "edge-1".parse().unwrap(),
                 address: None,
+                instead: Vec::new(),
                 port,
             })
         };

@@ -5,12 +5,13 @@
 //! streams use them only if there is no other.
 
 mod candidates;
+mod misplaced;
 mod peers;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
-use std::net::SocketAddr;
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::directory::Directory;
+use crate::directory::{Directory, NodeView};
 use crate::metrics::Metrics;
 use crate::streams::elsewhere::Elsewhere;
 use crate::streams::history::History;
@@ -92,6 +93,8 @@ pub(crate) struct Registered {
     pub(crate) node: NodeName,
     pub(crate) tunnel: Tunnel,
     pub(crate) described: DescribeResponse,
+    /// The addresses of the agent's host, as it described them.
+    addresses: BTreeSet<IpAddr>,
     pub(crate) rank: Rank,
     pub(crate) agent: SocketAddr,
     pub(crate) since: Instant,
@@ -113,6 +116,13 @@ impl Registered {
         let asked = timeout(DESCRIBE_TIME, self.tunnel.describe(&request)).await;
         let now = asked.ok().and_then(Result::ok);
         now.unwrap_or_else(|| self.described.clone())
+    }
+
+    /// The node's addresses that the agent's host has.
+    pub(crate) fn addresses_of(&self, node: &NodeView) -> Vec<IpAddr> {
+        let addresses = node.addresses.iter().map(|view| view.ip);
+        let own = addresses.filter(|ip| self.addresses.contains(ip));
+        own.collect()
     }
 
     /// Whether `self` replaces the earlier tunnel `other` of the same node.
@@ -214,11 +224,14 @@ impl Registry {
             (state.generation, Instant::now(), CancellationToken::new());
         let worker = Worker::current();
         let rank = Rank::of(&described);
+        let addresses = described.addresses.iter();
+        let addresses = addresses.filter_map(|text| text.parse().ok()).collect();
         let registered = Arc::new(Registered {
             generation,
             node,
             tunnel,
             described,
+            addresses,
             rank,
             agent,
             since,
@@ -275,9 +288,14 @@ impl Registry {
         }
     }
 
-    /// The node's newest tunnel.
-    pub(crate) fn newest(&self, node: &NodeName) -> Option<Arc<Registered>> {
-        self.lock().nodes.get(node)?.last().cloned()
+    /// The node's tunnel here that a new stream tries first.
+    pub(crate) fn preferred(&self, node: &NodeName) -> Option<Arc<Registered>> {
+        let candidates = self.candidates(node).into_iter();
+        let mut here = candidates.filter_map(|candidate| match candidate {
+            Candidate::Agent(registered) => Some(registered),
+            Candidate::Peer(_) => None,
+        });
+        here.next()
     }
 
     /// Every tunnel, oldest first.

@@ -181,6 +181,7 @@ async fn open_in_any(
     let Target {
         node,
         address,
+        instead,
         port,
     } = &route.target;
     if route.streams() >= MAX_STREAMS_PER_AGENT {
@@ -194,6 +195,7 @@ async fn open_in_any(
             port: (*port).into(),
             original_dst: route.destination.to_string(),
             stream: number,
+            instead: instead.iter().map(ToString::to_string).collect(),
             ..Open::default()
         };
         if let Candidate::Peer(_) = &candidate {

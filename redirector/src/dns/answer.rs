@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, names_of, node_named};
 use hickory_proto::op::ResponseCode;
 use hickory_proto::rr::rdata::{A, AAAA, PTR, SOA};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
@@ -10,7 +10,7 @@ use ipnet::IpNet;
 
 use super::Origin;
 use crate::config::NodeIps;
-use crate::directory::{Directory, Node, names_in_zones};
+use crate::directory::{Directory, Names, Node};
 
 /// VIPs are stable, but the set of names changes.
 const TTL: u32 = 5;
@@ -69,25 +69,15 @@ struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// `<node>.<zone>`, or the zone itself.
+    /// In the zone, or the zone itself.
     fn in_zone(&self) -> Answer {
-        let apex = &self.origin.0;
+        let apex = &self.origin.apex;
         if self.name == apex {
             return self.apex(apex);
         }
-        let labels: Vec<_> = self
-            .name
-            .iter()
-            .take(usize::from(self.name.num_labels() - apex.num_labels()))
-            .collect();
-        let relative = labels
-            .iter()
-            .map(|label| String::from_utf8_lossy(label))
-            .collect::<Vec<_>>()
-            .join(".");
-        match self.find(&relative) {
+        match self.named() {
             Some(node) => self.addresses(node, apex),
-            None if self.is_above_a_node(&relative) => self.negative(ResponseCode::NoError, apex),
+            None if self.is_above_a_node() => self.negative(ResponseCode::NoError, apex),
             None => self.negative(ResponseCode::NXDomain, apex),
         }
     }
@@ -95,31 +85,28 @@ impl Question<'_> {
     /// A node's name without the zone, or in the node's own zone. Each such name is a zone by
     /// itself; other names are refused.
     fn bare(&self) -> Answer {
-        let text = self.name.to_ascii();
-        let text = text.trim_end_matches('.');
-        // A user who may register Nodes could name one registry.example.com: such a name is
-        // answered inside the zone only.
-        let foreign =
-            |found: &NamedNode<'_>| matches!(found, NamedNode::Cloud(_)) && text.contains('.');
-        match self
-            .find(text)
-            .filter(|found| !foreign(found))
-            .or_else(|| self.in_own_zone(text))
-        {
+        match self.named() {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
             None => refused(),
         }
     }
 
-    /// `<edge node>.<its own zone>`, or `<cloud node>.<zone of any edge node>`.
-    fn in_own_zone(&self, text: &str) -> Option<NamedNode<'_>> {
-        names_in_zones(text).find_map(|(name, zone)| {
-            self.find(name).filter(|found| match found {
-                NamedNode::Edge(node) => node.is_in(zone),
-                NamedNode::Cloud(_) => self.directory.nodes.values().any(|node| node.is_in(zone)),
-            })
-        })
+    fn named(&self) -> Option<NamedNode<'_>> {
+        // A dot inside a label is escaped, and no node's name has a backslash.
+        let name = node_named(&self.name.to_ascii(), &self.names()).ok()?;
+        if let Some(edge) = self.directory.nodes.get(&name) {
+            return Some(NamedNode::Edge(edge));
+        }
+        let addresses = self.directory.clouds.get(&name)?;
+        Some(NamedNode::Cloud(addresses))
+    }
+
+    fn names(&self) -> Names<'_> {
+        Names {
+            directory: self.directory,
+            zone: &self.origin.zone,
+        }
     }
 
     /// The name of a VIP.
@@ -155,39 +142,32 @@ impl Question<'_> {
         self.name.trim_to(labels)
     }
 
-    /// The name of the node that has a VIP, if it was asked for and DNS can write it.
+    /// The name that leads to the node that has a VIP, if it was asked for: the one in the zone, if
+    /// there is one.
     fn pointer(&self, node: &NodeName) -> Option<Answer> {
         if !matches!(self.kind, RecordType::PTR | RecordType::ANY) {
             return None;
         }
-        let target = absolute(node).append_domain(&self.origin.0).ok()?;
+        let names = names_of(node, &self.names());
+        let full = self.origin.zone.full_name(node);
+        let name = names.iter().find(|name| **name == full);
+        let mut target = Name::from_ascii(name.or(names.first())?).ok()?;
+        target.set_fqdn(true);
         Some(self.positive(vec![RData::PTR(PTR(target))]))
     }
 
-    fn find(&self, name: &str) -> Option<NamedNode<'_>> {
-        let name = name.parse::<NodeName>().ok()?;
-        let edge = self.directory.nodes.get(&name).map(NamedNode::Edge);
-        edge.or_else(|| {
-            self.directory
-                .clouds
-                .get(&name)
-                .map(|addresses| NamedNode::Cloud(addresses))
+    /// Whether a node's name in the zone ends in `.name`: then `name` exists, though it has no
+    /// records (RFC 8020).
+    fn is_above_a_node(&self) -> bool {
+        let asked = self.name.to_ascii();
+        let asked = asked.trim_end_matches('.');
+        let nodes = self.directory.nodes.keys();
+        let mut nodes = nodes.chain(self.directory.clouds.keys());
+        nodes.any(|node| {
+            let full = self.origin.zone.full_name(node);
+            let above = full.strip_suffix(asked);
+            above.is_some_and(|rest| rest.ends_with('.'))
         })
-    }
-
-    /// Whether a node's name ends in `.name`: then `name` exists, though it has no records (RFC
-    /// 8020).
-    fn is_above_a_node(&self, name: &str) -> bool {
-        let below = |node: &NodeName| {
-            node.as_str()
-                .strip_suffix(name)
-                .is_some_and(|rest| rest.ends_with('.'))
-        };
-        self.directory
-            .nodes
-            .keys()
-            .chain(self.directory.clouds.keys())
-            .any(below)
     }
 
     /// An edge node's VIPs, for the families in which connections can be steered, or a cloud node's
@@ -244,7 +224,7 @@ impl Question<'_> {
     }
 
     fn soa(&self, apex: &Name) -> Record {
-        let zone = &self.origin.0;
+        let zone = &self.origin.apex;
         let below = |label: &str| {
             zone.prepend_label(label)
                 .unwrap_or_else(|_too_long| zone.clone())
@@ -280,10 +260,6 @@ pub(super) fn unknown() -> Answer {
         answers: Vec::new(),
         soa: None,
     }
-}
-
-fn absolute(node: &NodeName) -> Name {
-    Name::from_ascii(node.as_str()).unwrap_or_else(|_never| Name::root())
 }
 
 #[cfg(test)]

@@ -9,12 +9,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail};
 use culvert_api::installed::Refusal;
-use culvert_api::{Host, NodeName, Query, Zone};
+use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
 
 use crate::args::SharedArgs;
-use crate::directory::{Directory, SavedDirectory};
+use crate::directory::{Directory, Names, SavedDirectory};
 use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Tables, now_ns, refusal_of_this_kernel};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::plan::Destination;
@@ -43,20 +43,30 @@ pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
     Ok(out)
 }
 
-/// The addresses that a client of `host` would dial. Names may end in the zone.
+/// The addresses that a client of `host` would dial.
 fn addresses(directory: Option<&Directory>, zone: &Zone, host: &Host) -> Result<Vec<IpAddr>> {
     let name = match host {
         Host::Address(ip) => return Ok(vec![*ip]),
         Host::Name(name) => name,
     };
-    let name: NodeName = name
-        .strip_suffix(&format!(".{zone}"))
-        .unwrap_or(name)
-        .parse()?;
-    let Some(node) = directory.and_then(|directory| directory.node(&name)) else {
-        bail!(
-            "no node {name} in the saved directory; on the proxy's host: culvert-proxy node list"
-        );
+    let unknown = "in the saved directory is no node of this name; on the proxy's host: culvert-proxy node list";
+    let Some(directory) = directory else {
+        bail!("{name}: {unknown}");
+    };
+    let names = Names { directory, zone };
+    let node = match node_named(name, &names) {
+        Ok(node) => node,
+        Err(NotNamed::Unknown) => bail!("{name}: {unknown}"),
+        Err(NotNamed::Means(node, meaning)) => bail!(
+            "{name} {meaning}: it is not answered for node {node}; {}",
+            dial_instead(&node, &names)
+        ),
+    };
+    if let Some(addresses) = directory.clouds.get(&node) {
+        return Ok(addresses.clone());
+    }
+    let Some(node) = directory.nodes.get(&node) else {
+        bail!("{name}: {unknown}");
     };
     Ok(node
         .vip4

@@ -202,15 +202,15 @@ impl<B: Backends> Call<B> {
 
     async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
         // Boxed: this future is as large as a relay's, and its result would take space beside it.
-        let socket = match Box::pin(self.dial(&stream.open)).await? {
-            Backend::Socket(socket) => Socket::from(socket),
+        let (socket, tried) = match Box::pin(self.dial(&stream.open)).await? {
+            Backend::Socket(socket, tried) => (Socket::from(socket), tried),
             Backend::Agent(through) => {
                 let (incoming, respond) = (&mut self.incoming, &mut self.respond);
                 let forwarded = forward(through, incoming, respond, &stream.transferred);
                 return Box::pin(forwarded).await;
             }
         };
-        let mut send = answer(&mut self.respond, &opened(DialCode::Ok, String::new()))
+        let mut send = answer(&mut self.respond, &opened(DialCode::Ok, tried))
             .map_err(|error| StreamError::Relay(error.into()))?;
         let relayed = relay::relay(
             &socket,

@@ -109,6 +109,8 @@ pub(crate) struct BegunStream {
 pub struct Stream {
     send: SendStream<Payload>,
     incoming: Incoming,
+    /// What the agent tried before, for people. Boxed: few streams have it.
+    tried: Option<Box<str>>,
     _permit: StreamPermit,
 }
 
@@ -166,13 +168,14 @@ impl Tunnel {
             return Err(OpenError::Answer(error));
         }
         let mut incoming = Incoming::new(response.into_body(), budget.share());
-        {
+        let tried = {
             let message = pin!(async { Ok(incoming.first_message(frame::MESSAGE_MAX).await?) });
-            dialled(sending(after, &mut send, &budget, message).await?)?;
-        }
+            dialled(sending(after, &mut send, &budget, message).await?)?
+        };
         Ok(Stream {
             send: ScopeGuard::into_inner(send),
             incoming,
+            tried,
             _permit: permit,
         })
     }
@@ -202,23 +205,27 @@ async fn sending<T>(
     answer.await
 }
 
-/// Reads an agent's `opened`: whether its dial reached the backend.
-fn dialled(message: Bytes) -> Result<(), OpenError> {
+/// Reads an agent's `opened`: whether its dial reached the backend, and what it tried before.
+fn dialled(message: Bytes) -> Result<Option<Box<str>>, OpenError> {
     let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
         return Err(OpenError::Answer("a frame other than `opened`".to_owned()));
     };
     let code = DialCode::try_from(code).unwrap_or(DialCode::Failed);
-    if code == DialCode::Ok {
-        return Ok(());
-    }
     let message = message.chars().take(MESSAGE_MAX).map(printable_char);
-    Err(OpenError::Refused(DialFailure {
-        code,
-        message: message.collect(),
-    }))
+    let message: String = message.collect();
+    if code != DialCode::Ok {
+        return Err(OpenError::Refused(DialFailure { code, message }));
+    }
+    Ok((!message.is_empty()).then(|| message.into()))
 }
 
 impl Stream {
+    /// What the agent tried before it reached the backend, for people.
+    #[must_use]
+    pub fn tried(&self) -> Option<&str> {
+        self.tried.as_deref()
+    }
+
     /// Sends what a client has sent already. A failure is returned by [`Self::relay`].
     pub fn send_pipelined(&mut self, pipelined: &[u8], transferred: &Transferred) {
         let budget = self.incoming.budget();

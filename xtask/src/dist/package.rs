@@ -98,6 +98,8 @@ pub struct Parts {
     /// As in `deploy/systemd`: for `/usr/local/bin`.
     pub(super) unit: String,
     pub(super) settings: String,
+    /// Of `deploy/sysctl.d`: reserves our ports.
+    pub(super) sysctl: String,
     /// What the program generates: man pages and completions, by name.
     pub(super) generated: BTreeMap<String, Vec<u8>>,
     /// Of what is linked into the program.
@@ -125,6 +127,7 @@ impl Parts {
                 .with_context(|| format!("read {}", program.display()))?,
             unit: text(&unit)?,
             settings: text(&settings)?,
+            sysctl: text(&deploy.join("sysctl.d/culvert-ports.conf"))?,
             generated: generated(foreign::command(processor, program)?)?,
             licences,
         })
@@ -145,6 +148,11 @@ impl Parts {
                 File::plain(installed_unit(&self.unit, name)?),
             ),
             (self.package.settings(), File::plain(self.settings.as_str())),
+            // Each package has a file of its own, and all files the same line.
+            (
+                format!("usr/lib/sysctl.d/10-{name}.conf"),
+                File::plain(self.sysctl.as_str()),
+            ),
             (
                 format!("{docs}/copyright"),
                 File::plain(self.licences.as_str()),

@@ -192,6 +192,7 @@ mod tests {
             program: b"program".to_vec(),
             unit: String::new(),
             settings: String::new(),
+            sysctl: String::new(),
             generated: BTreeMap::new(),
             licences: String::new(),
         };

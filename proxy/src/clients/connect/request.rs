@@ -95,9 +95,10 @@ impl Asked {
                 let is_its_own = after.is_some_and(|zone| zone.is_empty() || zone.starts_with('.'));
                 (is_its_own, *port)
             }
+            Destination::Node(named, port) => (*named == node, *port),
         };
         if is_its_own {
-            Ok(Destination::Name(node.to_string(), port))
+            Ok(Destination::Node(node, port))
         } else {
             Err(BadRequest::OtherNode { node, destination })
         }

@@ -105,6 +105,7 @@ fn classify(error: &RouteError) -> Class {
         RouteError::Resolve(
             ResolveError::UnknownAddress { .. }
             | ResolveError::UnknownName { .. }
+            | ResolveError::OtherMeaning { .. }
             | ResolveError::UnassignedVip { .. },
         ) => (S::FORBIDDEN, "destination_not_found"),
         RouteError::Offline { .. } => (S::SERVICE_UNAVAILABLE, "destination_unavailable"),

@@ -1,6 +1,6 @@
 //! The first bytes of a connection: the node of a TLS client, or a first HTTP request. Pure.
 
-use super::hello::HelloReader;
+use super::hello::{HelloReader, InvalidHello};
 use super::host;
 use crate::clients::http::HEAD_MAX;
 
@@ -30,8 +30,8 @@ pub(crate) enum BadHead {
     TooLong,
     #[error("the head took too long")]
     TimedOut,
-    #[error("not a TLS ClientHello")]
-    Hello(#[source] rustls::Error),
+    #[error("not a TLS ClientHello: {0}")]
+    Hello(InvalidHello),
     #[error(
         "the TLS ClientHello names no server (SNI): dial the node by its name, or set the server \
          name of the client's TLS settings"
@@ -62,7 +62,7 @@ pub(crate) enum HeadReader {
     /// No byte has arrived.
     #[default]
     Begin,
-    Tls(Box<HelloReader>),
+    Tls(HelloReader),
     Http,
 }
 
@@ -71,7 +71,7 @@ impl HeadReader {
     pub(crate) fn read(&mut self, bytes: &[u8]) -> Result<Option<Head>, BadHead> {
         if let (Self::Begin, Some(first)) = (&*self, bytes.first()) {
             *self = match *first {
-                TLS_HANDSHAKE => Self::Tls(Box::default()),
+                TLS_HANDSHAKE => Self::Tls(HelloReader::default()),
                 _ => Self::Http,
             };
         }

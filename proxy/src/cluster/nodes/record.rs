@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, Zone, other_meaning};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -166,6 +166,11 @@ impl WatchedNode {
                 };
             }
         };
+        if let Some(meaning) = other_meaning(&name) {
+            problems.push(format!(
+                "its name {meaning}: clients reach it by its addresses"
+            ));
+        }
         let addresses = self.addresses(&mut problems);
         let pods = self.pods(&mut problems);
         let none = BTreeMap::new();

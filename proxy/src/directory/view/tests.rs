@@ -218,3 +218,49 @@ fn a_second_owner_changes_both_nodes() {
     );
     assert_eq!(after.since(&after), Difference::default());
 }
+
+#[test]
+fn dns_and_connect_read_names_alike() {
+    let view = view(&[
+        ("edge-1", &["10.0.3.7"]),
+        ("edge-1.edge.internal", &["10.0.3.8"]),
+        ("edge-7.edge.internal", &[]),
+        ("press.hall-x", &[]),
+        ("localhost", &[]),
+    ]);
+    for (text, node) in [
+        ("edge-1:80", "edge-1"),
+        ("edge-1.edge.internal:80", "edge-1.edge.internal"),
+        ("edge-7.edge.internal:80", "edge-7.edge.internal"),
+        ("press.hall-x.edge.internal:80", "press.hall-x"),
+    ] {
+        assert_eq!(target(&view, text).0, node, "{text}");
+    }
+    let foreign = refusal(&view, "press.hall-x:80");
+    assert!(foreign.contains("press.hall-x.edge.internal"), "{foreign}");
+    let own = refusal(&view, "localhost:80");
+    assert!(own.contains("by its address"), "{own}");
+    refusal(&view, "edge-7:80");
+    let exactly = Destination::Node("press.hall-x".parse().unwrap(), 80);
+    assert_eq!(
+        view.resolve(&exactly).unwrap().node.as_str(),
+        "press.hall-x"
+    );
+}
+
+#[test]
+fn a_node_is_dialled_at_its_other_family_and_loopback_too_and_an_address_alone() {
+    let view = view(&[("edge-1", &["10.0.3.7", "10.0.3.8", "2001:db8::7"])]);
+    let instead = |text: &str| {
+        let target = view.resolve(&text.parse().unwrap()).unwrap();
+        let instead = target.instead.iter().map(ToString::to_string);
+        instead.collect::<Vec<_>>().join(" ")
+    };
+    for text in ["edge-1:9100", "198.18.0.1:9100"] {
+        assert_eq!(instead(text), "2001:db8::7 127.0.0.1 ::1", "{text}");
+    }
+    assert_eq!(instead("[fd00:1::1]:9100"), "10.0.3.7 127.0.0.1 ::1");
+    for text in ["10.0.3.7:9100", "[2001:db8::7]:9100", "edge-1:10266"] {
+        assert_eq!(instead(text), "", "{text}");
+    }
+}

@@ -15,6 +15,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::local_ports::LocalPorts;
 use super::{CheckCommand, dial, dns, resolver};
 use crate::clock::UnixTime;
 use crate::cluster::{Cluster, ClusterFacts};
@@ -62,6 +63,7 @@ pub(super) struct Facts {
     pub(super) mounts: String,
     /// TCP ports on which anything listens.
     pub(super) listening: BTreeSet<u16>,
+    pub(super) local_ports: LocalPorts,
     pub(super) redirector: Answer<Daemon>,
     /// `/debug/installed` of the redirector.
     pub(super) installed: Answer<Installed>,
@@ -148,6 +150,10 @@ impl Facts {
         Self {
             mounts: read("/proc/self/mounts"),
             listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
+            local_ports: LocalPorts {
+                range: read("/proc/sys/net/ipv4/ip_local_port_range"),
+                reserved: read("/proc/sys/net/ipv4/ip_local_reserved_ports"),
+            },
             redirector: daemon(command.redirector_admin).await,
             installed,
             dns,

@@ -14,7 +14,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 28] = [
+const CHECKS: [Check; 30] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -29,8 +29,10 @@ const CHECKS: [Check; 28] = [
     ("names", host::names),
     ("proxy", proxy::proxy),
     ("intercept", proxy::intercept),
+    ("local ports", proxy::local_ports),
     ("dial", proxy::dial),
     ("tunnels", proxy::tunnels),
+    ("agents", proxy::agents),
     ("caps", proxy::caps),
     ("limits", proxy::limits),
     ("streams", proxy::streams),

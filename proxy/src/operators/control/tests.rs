@@ -354,3 +354,27 @@ async fn operators_reach_the_proxy_through_its_socket() {
         "{error}"
     );
 }
+
+#[tokio::test]
+async fn a_name_that_nobody_could_reach_is_refused_and_another_ones_is_noted() {
+    let (_path, control) = control(None);
+    let long = vec!["a".repeat(60); 4].join(".");
+    for (name, reason) in [
+        ("localhost", "asking host"),
+        ("app.localhost", "asking host"),
+        ("10.1", "IPv4 address"),
+        ("4.3.2.1.in-addr.arpa", "name of an address"),
+        (&long, "at most 253"),
+    ] {
+        let answer = control.create_token(wish(name, &[])).await;
+        refused(answer, Code::InvalidArgument, reason);
+    }
+    let created = control.create_token(wish("press.hall-2", &[])).await;
+    let notes = created.unwrap().into_inner().notes.join("\n");
+    assert!(notes.contains("press.hall-2.edge.internal"), "{notes}");
+    let created = control
+        .create_token(wish("edge-7.edge.internal", &[]))
+        .await;
+    let notes = created.unwrap().into_inner().notes.join("\n");
+    assert!(!notes.contains("edge-7"), "{notes}");
+}

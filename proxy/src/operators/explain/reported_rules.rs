@@ -9,6 +9,8 @@ use std::str::FromStr;
 use culvert_api::{AllowList, Candidates, Forbidden, NodeName};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 
+use crate::directory::Target;
+
 /// What an agent says that it dials.
 #[derive(Debug)]
 pub(crate) struct ReportedRules {
@@ -31,13 +33,15 @@ impl ReportedRules {
         })
     }
 
-    /// What the agent would dial for `address` (`None`: its own host) and `port`.
-    pub(crate) fn decide(
-        &self,
-        address: Option<IpAddr>,
-        port: u16,
-    ) -> Result<Candidates, Forbidden> {
-        self.list.decide(&self.own, address, port)
+    /// What the agent would dial for a target of its node.
+    pub(crate) fn decide(&self, target: &Target) -> Result<Candidates, Forbidden> {
+        let Target {
+            address,
+            instead,
+            port,
+            ..
+        } = target;
+        self.list.decide_node(&self.own, *address, instead, *port)
     }
 }
 
@@ -87,6 +91,15 @@ mod tests {
 
     use super::*;
 
+    fn target(address: &str, port: u16) -> Target {
+        Target {
+            node: "edge-1".parse().unwrap(),
+            address: address.parse().ok(),
+            instead: Vec::new(),
+            port,
+        }
+    }
+
     #[test]
     fn the_list_is_read_as_the_agent_reads_it() {
         let agent = DescribeResponse {
@@ -108,7 +121,7 @@ mod tests {
             ("10.9.9.9", 502, "10.9.9.9:502"),
             ("192.168.1.20", 80, "192.168.1.20:80"),
         ] {
-            let candidates = rules.decide(address.parse().ok(), port).unwrap();
+            let candidates = rules.decide(&target(address, port)).unwrap();
             assert_eq!(candidates.first.to_string(), dialled);
         }
         for (address, port, flag) in [
@@ -117,7 +130,7 @@ mod tests {
             ("", 23, "--deny-port 23"),
             ("10.0.3.8", 9100, "--allow 10.0.3.8:9100"),
         ] {
-            let forbidden = rules.decide(address.parse().ok(), port).unwrap_err();
+            let forbidden = rules.decide(&target(address, port)).unwrap_err();
             assert_eq!(forbidden.flag(), flag);
         }
         assert_eq!(

@@ -7,6 +7,7 @@ use futures_util::FutureExt;
 use culvert_api::NodeName;
 
 use super::*;
+use crate::streams::copies::AgentRun;
 use crate::streams::history::Event;
 use crate::streams::live::Streams;
 
@@ -108,7 +109,7 @@ fn a_node_that_is_online_is_shown_from_the_name_to_the_dial() {
                 "tunnel: up for 3 min, round trip 20.4 ms, streams 3, agent 0.1.0 from \
                  198.51.100.1:40000\n",
                 "ended: no tunnel has ended since the proxy started",
-                "agent: dials 10.0.3.7:9100\n",
+                "agent: dials 10.0.3.7:9100",
             ],
         );
         assert!(!text(&explanation).contains("fix:"));
@@ -230,16 +231,69 @@ async fn what_leads_to_no_node_is_explained_too() {
     assert!(explainer.explain("a b", Dial::No).await.is_err());
 }
 
+#[tokio::test]
+async fn a_name_that_means_something_else_is_explained_with_the_one_to_dial() {
+    let (_state, explainer) = explainer();
+    for name in ["press.hall-x", "edge-1.edge.internal"] {
+        let put = explainer
+            .directory
+            .editor()
+            .put(&node(name), Vec::new(), vec![9100]);
+        put.unwrap();
+    }
+    says(
+        &explainer.explain("press.hall-x", Dial::No).await.unwrap(),
+        false,
+        &[
+            "may be another host's",
+            "fix: dial press.hall-x.edge.internal\n",
+        ],
+    );
+    let whole = explainer.explain("edge-1.edge.internal", Dial::No).await;
+    let text = text(&whole.unwrap());
+    for line in [
+        "directory: name of edge-1.edge.internal;",
+        "dns: edge-1.edge.internal: A ",
+    ] {
+        assert!(text.contains(line), "no {line:?} in\n{text}");
+    }
+    let short = explainer.explain("edge-1", Dial::No).await.unwrap();
+    says(&short, false, &["dns: edge-1: A 198.18.0.1"]);
+}
+
 #[test]
 fn a_dial_is_told_with_its_code_and_what_to_look_at() {
     let (_state, explainer) = explainer();
     let mut facts = online(&explainer, "edge-1:9100");
-    facts.dial = Some(Ok(Duration::from_micros(1_500)));
+    let taken = Taken {
+        time: Duration::from_micros(1_500),
+        tried: None,
+    };
+    facts.dial = Some(Ok(taken));
+    let ok = "dial: ok: the backend took it in 1.5 ms\n";
+    says(&words::explanation(&facts), true, &[ok]);
+    let taken = Taken {
+        time: Duration::from_micros(1_500),
+        tried: Some("10.0.3.7:9100: refused".to_owned()),
+    };
+    facts.dial = Some(Ok(taken));
     says(
         &words::explanation(&facts),
         true,
-        &["dial: ok: the backend took it in 1.5 ms"],
+        &["dial: ok: the backend took it in 1.5 ms, after 10.0.3.7:9100: refused\n"],
     );
+    facts.waits = vec![Duration::from_secs(41), Duration::from_secs(2)];
+    says(
+        &words::explanation(&facts),
+        true,
+        &[
+            "dial: accepted, but",
+            "streams: 2 to it",
+            "for up to 41 s",
+            "fix: does the backend",
+        ],
+    );
+    facts.waits.clear();
     let failure = |code| DialFailure {
         code,
         message: "10.0.3.7:9100: no".into(),
@@ -275,4 +329,32 @@ fn a_dial_is_told_with_its_code_and_what_to_look_at() {
         false,
         &["dial: timed_out: open a stream to edge-1: the agent did not answer"],
     );
+}
+
+#[test]
+fn an_agent_on_another_host_than_its_node_s_is_named_and_not_opened() {
+    let (_state, explainer) = explainer();
+    let mut facts = online(&explainer, "10.0.3.7:9100");
+    facts.tunnels[0].described.addresses = vec!["192.168.1.10".into()];
+    facts.misplaced = Some(Misplaced::Stranger(AgentRun {
+        from: "198.51.100.1".parse().unwrap(),
+        has: Vec::new(),
+    }));
+    let explanation = words::explanation(&facts);
+    says(
+        &explanation,
+        false,
+        &[
+            "agents: its agent runs from 198.51.100.1 on a host with none of",
+            "agent: refuses to dial 10.0.3.7:9100",
+            "fix: on a host that is not edge-1: stop culvert-agent",
+        ],
+    );
+    let fixes: Vec<&str> = explanation
+        .lines
+        .iter()
+        .filter(|line| line.subject == "fix")
+        .map(|line| line.text.as_str())
+        .collect();
+    assert!(!fixes.concat().contains("--allow"), "{fixes:?}");
 }

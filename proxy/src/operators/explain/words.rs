@@ -2,15 +2,16 @@
 
 mod behind;
 
+use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use culvert_api::{NodeName, Routing};
+use culvert_api::{Forbidden, NodeName, Routing};
 use culvert_daemon::chain;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
-use super::{DialError, Facts, PeerFacts, ReportedRules, TunnelFacts, reported_rules};
+use super::{DialError, Facts, PeerFacts, ReportedRules, Taken, TunnelFacts, reported_rules};
 use crate::clients::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Target};
 use crate::operators::stream_list::LONG_WAIT;
@@ -81,9 +82,10 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
         .iter()
         .map(|owner| owner.name.as_str())
         .collect();
-    let names: Vec<String> = owners
+    let names: Vec<String> = facts
+        .owners
         .iter()
-        .map(|owner| format!("{owner}.{}", facts.zone))
+        .map(|owner| facts.zone.full_name(&owner.name))
         .collect();
     match error {
         ResolveError::UnknownAddress { address, .. } => {
@@ -101,6 +103,11 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
                 format!("NXDOMAIN inside {}, REFUSED outside it", facts.zone),
             );
             page.fix("`culvert-proxy node list` has all names");
+        }
+        ResolveError::OtherMeaning { advice, .. } => {
+            page.line("directory", error.to_string());
+            page.line("dns", "REFUSED: the client asks its other servers");
+            page.fix(advice.clone());
         }
         ResolveError::UnassignedVip { .. } => {
             page.line(
@@ -162,10 +169,7 @@ fn directly(page: &mut Page, facts: &Facts, direct: &DirectTarget) {
         format!("direct: dialled from the proxy itself, {}", direct.address),
     );
     match &facts.dial {
-        Some(Ok(time)) => page.line(
-            "dial",
-            format!("ok: the backend took it in {} ms", milliseconds(*time)),
-        ),
+        Some(Ok(taken)) => page.line("dial", format!("ok: {taken}")),
         Some(Err(error)) => {
             page.line("dial", format!("{}: {}", word(error), chain(error)));
             page.fix(format!(
@@ -185,15 +189,22 @@ fn routed(page: &mut Page, facts: &Facts, target: &Target) {
     };
     directory(page, facts, owner);
     page.line("node", node(owner));
-    let zone = &facts.zone;
+    let names = match facts.names.as_slice() {
+        [] => "no name that DNS answers; its VIPs".to_owned(),
+        names => names.join(" and "),
+    };
     page.line(
         "dns",
         format!(
-            "{0} and {0}.{zone}: A {1}, AAAA {2} where the redirector has an IPv6 --node-ip",
-            owner.name, owner.vip4, owner.vip6
+            "{names}: A {}, AAAA {} where the redirector has an IPv6 --node-ip",
+            owner.vip4, owner.vip6
         ),
     );
     tunnels(page, facts, &owner.name);
+    if let Some(misplaced) = &facts.misplaced {
+        page.line("agents", misplaced.to_string());
+        page.fixes.push(misplaced.fix(&owner.name));
+    }
     if let Some(tunnel) = facts.tunnels.first() {
         agent(page, facts, target, tunnel);
     }
@@ -254,10 +265,10 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
             if let Some(port) = facts.query.port.filter(|port| !owner.ports.contains(port)) {
                 page.fix(format!(
-                    "dial {name}.{}:{port}, or have the port steered: `culvert-proxy token create \
+                    "dial {}:{port}, or have the port steered: `culvert-proxy token create \
                      {name} --port {}`; in a cluster: \
                      ConfigMap culvert-ports",
-                    facts.zone,
+                    facts.zone.full_name(name),
                     listed(owner.ports.iter().chain([&port]), ",")
                 ));
             }
@@ -391,35 +402,38 @@ fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) 
     let Some(rules) = ReportedRules::of(&tunnel.described) else {
         return page.line("agent", "it does not report what it allows".to_owned());
     };
-    let Some(port) = facts.query.port else {
+    if facts.query.port.is_none() {
         return page.line("agent", rules.to_string());
-    };
-    match rules.decide(target.address, port) {
-        Ok(candidates) => page.line("agent", format!("dials {}", candidates.first)),
+    }
+    match rules.decide(target) {
+        Ok(candidates) => {
+            let mut text = format!("dials {}", candidates.first);
+            for then in candidates.then {
+                text += &format!(", then {then}");
+            }
+            page.line("agent", text);
+        }
         Err(forbidden) => {
             let refused = forbidden.target();
             page.line("agent", format!("refuses to dial {refused}: {rules}"));
-            page.fix(reported_rules::fix(forbidden, &target.node));
+            // Where an agent is not where its node is, its allow-list is not what to change.
+            if facts.misplaced.is_some() && matches!(forbidden, Forbidden::OtherAddress(_)) {
+                page.blocked = true;
+            } else {
+                page.fix(reported_rules::fix(forbidden, &target.node));
+            }
         }
     }
 }
 
-fn dialled(
-    page: &mut Page,
-    dial: &Result<Duration, DialError>,
-    target: &Target,
-    waits: &[Duration],
-) {
+fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, waits: &[Duration]) {
     let error = match dial {
-        Ok(time) => {
+        Ok(taken) => {
             let word = match waits.first() {
                 Some(longest) if *longest >= LONG_WAIT => "accepted, but see streams",
                 _ => "ok",
             };
-            return page.line(
-                "dial",
-                format!("{word}: the backend took it in {} ms", milliseconds(*time)),
-            );
+            return page.line("dial", format!("{word}: {taken}"));
         }
         Err(error) => error,
     };
@@ -460,6 +474,17 @@ fn dialled(
             | RouteError::ShareTaken { .. },
         ) => {
             page.blocked = true;
+        }
+    }
+}
+
+impl fmt::Display for Taken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let time = milliseconds(self.time);
+        write!(f, "the backend took it in {time} ms")?;
+        match &self.tried {
+            Some(tried) => write!(f, ", after {tried}"),
+            None => Ok(()),
         }
     }
 }

@@ -73,8 +73,8 @@ impl Drop for StreamOnItsWay {
 
 impl Registry {
     /// The ways to the node in the order in which a new stream tries them: tunnels here, those that
-    /// are not busy first, then peers, then what is superseded, worn out or ending, and last what is
-    /// silent.
+    /// are not busy first, then peers, then what is superseded, worn out or ending, then what leads
+    /// to an agent on another host than the node's, and last what is silent.
     pub(crate) fn candidates(&self, node: &NodeName) -> Vec<Candidate> {
         let (tunnels, peers, ranks) = {
             let state = self.lock();
@@ -85,18 +85,33 @@ impl Registry {
                 elsewhere.ranks(node),
             )
         };
+        let strangers = self.strangers(node, &tunnels);
+        let is_stranger = |rank: &Rank| strangers.contains(&rank.instance);
+        // A stranger's tunnels are later where a copy of the disk was started: they replace none of
+        // the node's own.
+        let counts = |other: &Rank, rank: &Rank| is_stranger(rank) || !is_stranger(other);
         let is_last = |tunnel: &Registered| {
             tunnel.tunnel.is_worn_out()
                 || !tunnel.tunnel.takes_streams()
-                || tunnels.iter().any(|other| other.supersedes(tunnel))
-                || ranks.iter().any(|other| other.supersedes(&tunnel.rank))
+                || tunnels
+                    .iter()
+                    .any(|other| other.supersedes(tunnel) && counts(&other.rank, &tunnel.rank))
+                || ranks
+                    .iter()
+                    .any(|other| other.supersedes(&tunnel.rank) && counts(other, &tunnel.rank))
         };
         let is_superseded = |rank: &Rank| {
             let here = tunnels.iter().map(|tunnel| &tunnel.rank);
-            here.chain(&ranks).any(|other| other.supersedes(rank))
+            here.chain(&ranks)
+                .any(|other| other.supersedes(rank) && counts(other, rank))
         };
         let here = tunnels.iter().map(|tunnel| {
-            let order = (tunnel.tunnel.is_silent(), is_last(tunnel), false);
+            let order = (
+                tunnel.tunnel.is_silent(),
+                is_stranger(&tunnel.rank),
+                is_last(tunnel),
+                false,
+            );
             // A stream of another proxy is on a thread already: two would wake each other.
             let is_away = !tunnel.worker.is_current();
             (
@@ -113,6 +128,7 @@ impl Registry {
         let elsewhere = peers.into_iter().zip(0..).map(|((link, ranks), place)| {
             let order = (
                 link.tunnel.is_silent(),
+                ranks.iter().all(is_stranger),
                 ranks.iter().all(is_superseded),
                 true,
             );
@@ -121,5 +137,31 @@ impl Registry {
         let mut all: Vec<_> = here.chain(elsewhere).collect();
         all.sort_by_key(|(order, _)| *order);
         all.into_iter().map(|(_, candidate)| candidate).collect()
+    }
+
+    /// The runs of agents whose host has none of the node's addresses, while another one's host has
+    /// some.
+    fn strangers(&self, node: &NodeName, tunnels: &[Arc<Registered>]) -> Vec<String> {
+        let Some((first, others)) = tunnels.split_first() else {
+            return Vec::new();
+        };
+        // Nearly always there is one run: nothing else is asked then.
+        if others
+            .iter()
+            .all(|other| other.rank.instance == first.rank.instance)
+        {
+            return Vec::new();
+        }
+        let Some(view) = self.0.directory.node(node) else {
+            return Vec::new();
+        };
+        let (own, strange): (Vec<_>, Vec<_>) = tunnels
+            .iter()
+            .partition(|tunnel| !tunnel.addresses_of(&view).is_empty());
+        if own.is_empty() {
+            return Vec::new();
+        }
+        let strange = strange.iter().map(|tunnel| tunnel.rank.instance.clone());
+        strange.collect()
     }
 }

@@ -6,6 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio_util::task::TaskTracker;
 
 use super::*;
+use crate::streams::copies::Misplaced;
 
 pub(super) async fn tunnel() -> Tunnel {
     tunnel_for(1 << 29).await
@@ -213,4 +214,40 @@ async fn closing_a_node_reaches_all_its_tunnels() {
     for registration in &tunnels {
         registration.closed().await;
     }
+}
+
+/// A tunnel of an agent on a host with these addresses.
+async fn register_on(registry: &Registry, instance: &str, addresses: &[&str]) -> Registration {
+    let described = DescribeResponse {
+        instance: instance.into(),
+        addresses: addresses.iter().map(|&ip| ip.to_owned()).collect(),
+        ..Default::default()
+    };
+    let agent = "198.51.100.1:40000".parse().unwrap();
+    registry.register(node(), tunnel().await, described, agent)
+}
+
+#[tokio::test]
+async fn a_copy_of_the_disk_takes_no_stream_from_the_host_that_has_the_nodes_address() {
+    let (_state, registry) = registry();
+    let editor = registry.0.directory.editor();
+    let address = "10.0.3.7".parse().unwrap();
+    editor.put(&node(), vec![address], vec![9100]).unwrap();
+    let own = register_on(&registry, "run-1", &["127.0.0.1", "10.0.3.7"]).await;
+    let copy = register_on(&registry, "run-2", &["127.0.0.1", "192.168.1.10"]).await;
+    assert_eq!(order(&registry), [1, 2], "though the copy came later");
+    let later = register_on(&registry, "run-3", &["10.0.3.7"]).await;
+    assert_eq!(
+        order(&registry),
+        [3, 1, 2],
+        "the agent itself was restarted"
+    );
+    drop((own, later));
+    assert_eq!(order(&registry), [2], "nobody knows better");
+    let view = registry.0.directory.node(&node()).unwrap();
+    assert!(matches!(
+        registry.misplaced_of(&view),
+        Some(Misplaced::Stranger(_))
+    ));
+    drop(copy);
 }

@@ -259,3 +259,85 @@ fn a_name_above_a_node_exists_without_records() {
         "edge.internal.",
     );
 }
+
+/// The example's directory with more nodes like edge-2.
+fn with_edges(names: &[&str]) -> Directory {
+    let mut directory = examples::directory();
+    let edge = directory.nodes[&"edge-2".parse().unwrap()].clone();
+    for name in names {
+        directory.nodes.insert(name.parse().unwrap(), edge.clone());
+    }
+    directory
+}
+
+fn asked(directory: &Directory, name: &str) -> Answer {
+    let name = Name::from_ascii(name).unwrap();
+    answer(directory, &origin(), both_families(), &name, RecordType::A)
+}
+
+#[test]
+fn a_nodes_whole_name_comes_before_the_name_without_the_zone() {
+    let directory = with_edges(&["edge-1.edge.internal", "edge-7.edge.internal"]);
+    for name in [
+        "edge-1.edge.internal.",
+        "edge-7.edge.internal.",
+        "edge-7.edge.internal.edge.internal.",
+    ] {
+        assert_eq!(data(&asked(&directory, name)), ["198.18.0.2"], "{name}");
+    }
+    assert_eq!(data(&asked(&directory, "edge-1.")), ["198.18.0.1"]);
+    assert_eq!(asked(&directory, "edge-7."), refused());
+}
+
+#[test]
+fn names_that_mean_something_else_are_not_answered() {
+    let directory = with_edges(&["localhost", "press.hall-2", "registry.example.com", "10.1"]);
+    for name in [
+        "localhost.",
+        "press.hall-2.",
+        "registry.example.com.",
+        "10.1.",
+    ] {
+        assert_eq!(asked(&directory, name), refused(), "{name}");
+    }
+    assert_negative(
+        &asked(&directory, "localhost.edge.internal."),
+        ResponseCode::NXDomain,
+        "edge.internal.",
+    );
+    for name in ["press.hall-2", "registry.example.com", "10.1"] {
+        let name = format!("{name}.edge.internal.");
+        assert_eq!(data(&asked(&directory, &name)), ["198.18.0.2"], "{name}");
+    }
+}
+
+#[test]
+fn a_dot_inside_a_label_is_no_dot_between_labels() {
+    let directory = with_edges(&["press.hall-2"]);
+    assert_negative(
+        &asked(&directory, "press\\.hall-2.edge.internal."),
+        ResponseCode::NXDomain,
+        "edge.internal.",
+    );
+}
+
+#[test]
+fn the_name_of_a_vip_leads_back_to_it() {
+    let mut directory = with_edges(&["edge-1.edge.internal"]);
+    directory.nodes.remove(&"edge-2".parse().unwrap());
+    let pointer = |name: &str| {
+        let name = Name::from_ascii(name).unwrap();
+        data(&answer(
+            &directory,
+            &origin(),
+            both_families(),
+            &name,
+            RecordType::PTR,
+        ))
+    };
+    assert_eq!(pointer("1.0.18.198.in-addr.arpa."), ["edge-1."]);
+    assert_eq!(
+        pointer("2.0.18.198.in-addr.arpa."),
+        ["edge-1.edge.internal."]
+    );
+}

@@ -95,18 +95,37 @@ fn a_name_is_explained_by_its_vips() {
         of("edge-3.plant.example").is_err(),
         "a zone of another node's"
     );
-    assert!(
-        of("edge-9")
-            .unwrap_err()
-            .to_string()
-            .contains("no node edge-9")
+    for unknown in ["edge-9", "a_b"] {
+        let error = of(unknown).unwrap_err().to_string();
+        assert!(error.contains("no node of this name"), "{error}");
+    }
+}
+
+#[test]
+fn a_name_is_explained_as_dns_reads_it() {
+    let mut directory = examples::directory();
+    let (first, second) = (
+        directory.nodes[&"edge-1".parse().unwrap()].clone(),
+        directory.nodes[&"edge-2".parse().unwrap()].clone(),
     );
-    assert!(
-        of("a_b")
-            .unwrap_err()
-            .to_string()
-            .contains("not a node name")
+    directory
+        .nodes
+        .insert("edge-1.edge.internal".parse().unwrap(), second);
+    directory
+        .nodes
+        .insert("press.hall-2".parse().unwrap(), first);
+    let zone = "edge.internal".parse().unwrap();
+    let of = |name: &str| addresses(Some(&directory), &zone, &name.parse().unwrap());
+    assert_eq!(of("edge-1").unwrap()[0].to_string(), "198.18.0.1");
+    assert_eq!(
+        of("edge-1.edge.internal").unwrap()[0].to_string(),
+        "198.18.0.2",
+        "the node with this whole name"
     );
+    assert_eq!(of("press.hall-2.edge.internal").unwrap().len(), 2);
+    let error = of("press.hall-2").unwrap_err().to_string();
+    assert!(error.contains("press.hall-2.edge.internal"), "{error}");
+    assert_eq!(of("master-1").unwrap()[0].to_string(), "10.0.0.1");
 }
 
 #[test]

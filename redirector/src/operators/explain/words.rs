@@ -232,7 +232,7 @@ pub(super) fn fix(
     let by_name = |owners: &[&NodeName]| {
         let names: Vec<String> = owners
             .iter()
-            .map(|owner| format!("{owner}.{zone}{}", behind(port)))
+            .map(|owner| format!("{}{}", zone.full_name(owner), behind(port)))
             .collect();
         format!("dial {}", names.join(" or "))
     };

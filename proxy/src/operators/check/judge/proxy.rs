@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use culvert_api::agent_config::MAX_PROXIES;
+use culvert_api::ports::RESERVED;
 
 use super::{daemon, named};
 use crate::cluster::MAX_LISTED;
@@ -56,6 +57,29 @@ pub(super) fn intercept(facts: &Facts) -> Option<Judged> {
              --intercept-port equal",
         )
     })
+}
+
+/// Whether connections of other programs may take the ports of ours.
+pub(super) fn local_ports(facts: &Facts) -> Option<Judged> {
+    let ports = facts.local_ports.unreserved();
+    if ports.is_empty() {
+        return Some(ok("connections of other programs get none of our ports"));
+    }
+    let shown: Vec<String> = ports.iter().map(u16::to_string).collect();
+    let shown: Vec<&str> = shown.iter().map(String::as_str).collect();
+    Some(warning(
+        format!(
+            "a connection of another program may get {} as its own port, since \
+             net.ipv4.ip_local_port_range includes them: a proxy or redirector that starts then \
+             cannot listen there",
+            named(&shown)
+        ),
+        format!(
+            "reserve them on this host: sysctl -w \
+             net.ipv4.ip_local_reserved_ports={RESERVED}, with those that are reserved already; \
+             for good in /etc/sysctl.d, as deploy/sysctl.d/culvert-ports.conf has it"
+        ),
+    ))
 }
 
 /// A connection of this process to a VIP.
@@ -115,6 +139,21 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
             ),
             fix(node),
         ),
+    })
+}
+
+/// Agents that are not where their nodes are: a copied disk.
+pub(super) fn agents(facts: &Facts) -> Option<Judged> {
+    let nodes = facts.nodes.as_ref().ok()?;
+    let misplaced = nodes.iter().filter(|node| !node.misplaced.is_empty());
+    let texts: Vec<String> = misplaced
+        .clone()
+        .map(|node| format!("{}: {}", node.name, node.misplaced))
+        .collect();
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    Some(match misplaced.clone().next() {
+        None => ok("every agent runs where its node is, and no two have one certificate"),
+        Some(first) => warning(named(&texts), &first.misplaced_fix),
     })
 }
 

@@ -5,6 +5,7 @@ use culvert_api::proto::control::{CertificateStatus, NodeStatus, StreamStatus};
 
 use super::super::facts::{Dialled, LeftOut};
 use super::super::finding::Verdict;
+use super::super::local_ports::LocalPorts;
 use super::host::{cgroup2, names, resolver};
 use super::*;
 use crate::clock::UnixTime;
@@ -30,6 +31,10 @@ fn good() -> Facts {
     Facts {
         mounts: "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\nbpf /sys/fs/bpf bpf rw 0 0\n".into(),
         listening: BTreeSet::from([7400, 7410, 7413]),
+        local_ports: LocalPorts {
+            range: "32768\t60999\n".into(),
+            reserved: "\n".into(),
+        },
         redirector: Ok(Daemon {
             missing: Vec::new(),
             remarks: Vec::new(),
@@ -769,4 +774,32 @@ fn long_lists_are_cut() {
         named(&names),
         "edge-0, edge-1, edge-2, edge-3, edge-4 and 995 more"
     );
+}
+
+#[test]
+fn ports_that_other_programs_may_get_are_a_warning() {
+    let found = only(|facts| facts.local_ports.range = "1024 65535".into());
+    assert_eq!(
+        (found.check, found.verdict),
+        ("local ports", Verdict::Warning)
+    );
+    assert!(found.found.contains("7400"), "{}", found.found);
+    assert!(
+        found.fix.contains("ip_local_reserved_ports=7400-"),
+        "{}",
+        found.fix
+    );
+}
+
+#[test]
+fn two_agents_with_one_certificate_are_named() {
+    let found = only(|facts| {
+        change(&mut facts.nodes, |nodes| {
+            nodes[0].misplaced = "2 agents have its certificate".into();
+            nodes[0].misplaced_fix = "join anew".into();
+        });
+    });
+    assert_eq!(found.check, "agents");
+    assert!(found.found.contains("edge-1: 2 agents"), "{}", found.found);
+    assert_eq!(found.fix, "join anew");
 }
