@@ -206,7 +206,7 @@ impl Explainer {
         };
         let past = |target: &Target| self.registry.history().of(&target.node);
         let waits = match (&target, &self.streams) {
-            (Ok(target), Some(streams)) => streams.waits_for(target),
+            (Ok(target), Some(streams)) => streams.waits_for(&target.node, target.port),
             (Ok(_) | Err(_), _) => Vec::new(),
         };
         let peers = target

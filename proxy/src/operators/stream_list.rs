@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use culvert_api::NodeName;
 use culvert_daemon::Idle;
 
-use crate::directory::Target;
 use crate::streams::live::{StreamView, Streams, TO_BACKEND};
 
 /// A client that waits for longer is worth a look.
@@ -54,12 +54,12 @@ impl StreamList {
         all
     }
 
-    /// How long each client of this backend waits for it, the longest wait first.
-    pub(crate) fn waits_for(&self, backend: &Target) -> Vec<Duration> {
+    /// How long each client of this port of the node waits for it, the longest wait first.
+    pub(crate) fn waits_for(&self, node: &NodeName, on: u16) -> Vec<Duration> {
         let mut waits = Vec::new();
         for listed in self.all() {
-            let is_its = listed.stream.node.as_ref() == Some(&backend.node)
-                && port(&listed.stream.original_dst) == Some(backend.port);
+            let is_its = listed.stream.node.as_ref() == Some(node)
+                && port(&listed.stream.original_dst) == Some(on);
             if let Some(wait) = listed.waits()
                 && is_its
             {
@@ -102,26 +102,18 @@ mod tests {
     fn a_client_waits_from_its_last_byte_until_the_first_of_the_answer() {
         let streams = Streams::new(Metrics::default());
         let list = StreamList::new(streams.clone(), Idle::default());
-        let backend = Target {
-            node: "edge-1".parse().unwrap(),
-            address: None,
-            port: 9100,
-        };
+        let node = "edge-1".parse().unwrap();
         let destination: Destination = "10.0.3.7:9100"
             .parse::<culvert_api::HostPort>()
             .unwrap()
             .into();
         let record = streams.begin(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
-        record.routed_to(&backend.node);
-        assert_eq!(list.waits_for(&backend).len(), 0, "nobody has asked");
+        record.routed_to(&node);
+        assert_eq!(list.waits_for(&node, 9100).len(), 0, "nobody has asked");
         record.transferred().into_tunnel.add(100);
-        assert_eq!(list.waits_for(&backend).len(), 1);
-        let other = Target {
-            port: 10250,
-            ..backend.clone()
-        };
-        assert_eq!(list.waits_for(&other).len(), 0, "another port");
+        assert_eq!(list.waits_for(&node, 9100).len(), 1);
+        assert_eq!(list.waits_for(&node, 10250).len(), 0, "another port");
         record.transferred().out_of_tunnel.add(100);
-        assert_eq!(list.waits_for(&backend).len(), 0, "it has answered");
+        assert_eq!(list.waits_for(&node, 9100).len(), 0, "it has answered");
     }
 }
