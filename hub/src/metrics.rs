@@ -92,6 +92,7 @@ pub(crate) struct Metrics {
     splices: Family<Label, Counter>,
     events: Family<Label, Counter>,
     filter_failures: Family<Label, Counter>,
+    unread_answers: Counter,
     disk: Disk,
 }
 
@@ -166,6 +167,11 @@ impl Metrics {
         );
         metrics.disk.register(prefixed);
         prefixed.register(
+            "unread_answers",
+            "Answers that were ended because their clients did not read them",
+            metrics.unread_answers.clone(),
+        );
+        prefixed.register(
             "filter_failures",
             "Answers that a filter did not understand and has passed on unchanged",
             metrics.filter_failures.clone(),
@@ -203,6 +209,10 @@ impl Metrics {
         self.disk
             .writable
             .set(i64::from(status.last_error.is_none()));
+    }
+
+    pub(crate) fn answer_was_unread(&self) {
+        self.unread_answers.inc();
     }
 
     pub(crate) fn filter_failed(&self, filter: FilterKind) {

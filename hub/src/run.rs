@@ -8,7 +8,7 @@ use culvert_daemon::{
     raise_open_file_limit, report_to_systemd,
 };
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::answers::copy::Copies;
 use crate::authority::{KUBELET_PORT, LocalAuthority};
@@ -25,6 +25,9 @@ use crate::status::{self, Pages, Scraped};
 use crate::upstream::Upstream;
 use crate::upstream::cloud_identity::CloudIdentity;
 use crate::upstream::watcher::watch_link;
+
+/// At once. Each is a short request of the node's.
+const MAX_REVIEWS: usize = 16;
 
 /// Runs the hub.
 ///
@@ -126,6 +129,7 @@ impl Parts {
             upstream,
             memory,
             limits: Limits::default(),
+            reviews: Semaphore::new(MAX_REVIEWS),
             metrics,
             copies: Copies::default(),
             filters,

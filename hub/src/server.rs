@@ -6,6 +6,7 @@ pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod port;
 mod review;
+mod unread;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,20 +14,24 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
 use self::identity::{Proof, Token, bearer_token};
-use self::limits::{Duration, Limits};
+use self::limits::{Limits, RequestPermit};
+use self::port::ConnectionPermit;
 use self::review::{Review, review};
+use self::unread::WatchedBody;
 use crate::answers::copy::{Copied, Copies, CopyOf};
 use crate::answers::{documents, local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
 use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
 use crate::watches;
 use crate::wire::Encoding;
@@ -36,6 +41,8 @@ pub(crate) struct Hub {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
+    /// Questions whose a token is: as the node, so they must not use up its streams.
+    pub(crate) reviews: Semaphore,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
     pub(crate) filters: Filters,
@@ -58,11 +65,6 @@ impl Hub {
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
         let mut proof = Proof::of_request(peer.is_node, request.headers());
-        if proof == Proof::Nothing {
-            let answer = self.answer_stranger(request).await;
-            self.metrics.answered(proof.kind(), Answer::of(&answer));
-            return answer;
-        }
         let plan = Plan::new(request.method(), request.uri(), request.headers());
         let long = match &plan {
             Plan::Upgrade => true,
@@ -70,18 +72,18 @@ impl Hub {
             Plan::Document(_) | Plan::Write(_) => false,
             Plan::Pass => request.uri().path().ends_with("/log"),
         };
-        let duration = if long {
-            Duration::Long
+        let kind = if long {
+            RequestKind::Long
         } else {
-            Duration::Short
+            RequestKind::Short
         };
         // Whose a new token is, nobody knows yet: its name must not use up the limit of another.
-        let limited = self.identity(&proof).map_or_else(
-            || format!("unknown of {}", peer.address),
-            |it| it.to_string(),
-        );
+        let limited = match self.identity(&proof) {
+            Some(identity) => identity.to_string(),
+            None => format!("unknown of {}", peer.address),
+        };
         let started = Instant::now();
-        let Some(permit) = self.limits.admit(&limited, duration) else {
+        let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
@@ -90,8 +92,10 @@ impl Hub {
         }
         let identity = self.identity(&proof);
         let line = format!("{} {}", request.method(), request.uri().path());
+        let mut permit = Some(permit);
         let answer = match plan {
-            Plan::Upgrade => self.upgrade(&proof, request).await,
+            _ if proof == Proof::Nothing => self.answer_stranger(plan, request).await,
+            Plan::Upgrade => self.upgrade(&proof, request, permit.take()).await,
             Plan::Read(read) if read.verb == Verb::Watch => {
                 watches::answer(self.clone(), proof.clone(), identity, read, request).await
             }
@@ -105,7 +109,7 @@ impl Hub {
             }
             Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
-            Plan::Pass => self.pass(&proof, request).await,
+            Plan::Pass => self.pass(&proof, kind, request).await,
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
@@ -116,22 +120,16 @@ impl Hub {
             answered,
             started,
         };
-        let under_way = (access, permit);
-        answer.map(|body| {
-            let body = body.map_frame(move |frame| {
-                let _under_way = &under_way;
-                frame
-            });
-            body.boxed_unsync()
-        })
+        let metrics = self.metrics.clone();
+        answer.map(|body| WatchedBody::boxed(body, metrics, (access, permit)))
     }
 
     /// Without proof there is nothing but health and version.
-    async fn answer_stranger(&self, request: Request<Body>) -> Response<Body> {
+    async fn answer_stranger(&self, plan: Plan, request: Request<Body>) -> Response<Body> {
         if let "/livez" | "/readyz" = request.uri().path() {
             return Response::new(full("ok"));
         }
-        match Plan::new(request.method(), request.uri(), request.headers()) {
+        match plan {
             Plan::Document(read) if read.path == "/version" => {
                 documents::answer(self, &Proof::Nothing, read, request).await
             }
@@ -149,6 +147,10 @@ impl Hub {
             return;
         }
         let Some(text) = bearer_token(headers) else {
+            return;
+        };
+        // Nobody closes it.
+        let Ok(_review) = self.reviews.acquire().await else {
             return;
         };
         match review(&self.upstream, text).await {
@@ -194,21 +196,34 @@ impl Hub {
     }
 
     /// Passes a request on; nothing is remembered.
-    pub(crate) async fn pass(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn pass(
+        &self,
+        proof: &Proof,
+        kind: RequestKind,
+        request: Request<Body>,
+    ) -> Response<Body> {
         if !self.upstream.link.is_up() {
             return refusal::unavailable(&self.upstream.link.status().reason);
         }
-        match self.upstream.send(proof.credential(), request).await {
+        match self.upstream.send(proof.credential(), kind, request).await {
             Ok(answer) => relayed(answer),
             Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
         }
     }
 
-    async fn upgrade(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
+    async fn upgrade(
+        &self,
+        proof: &Proof,
+        request: Request<Body>,
+        permit: Option<RequestPermit>,
+    ) -> Response<Body> {
         if !self.upstream.link.is_up() {
             return refusal::unavailable(&self.upstream.link.status().reason);
         }
-        match self.upstream.upgrade(proof.credential(), request).await {
+        let connection = request.extensions().get::<ConnectionPermit>().cloned();
+        let held = (permit, connection);
+        let upgraded = self.upstream.upgrade(proof.credential(), request, held);
+        match upgraded.await {
             Ok(answer) => answer,
             Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
         }
@@ -232,7 +247,10 @@ impl Hub {
             return from_memory(&self.upstream.link.status().reason);
         }
         make_readable(request.headers_mut());
-        match self.upstream.send(proof.credential(), request).await {
+        let sent = self
+            .upstream
+            .send(proof.credential(), RequestKind::Short, request);
+        match sent.await {
             Ok(answer) if is_overloaded(answer.status()) => {
                 let from_memory = from_memory("the API server is overloaded");
                 if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -246,7 +264,12 @@ impl Hub {
     }
 
     /// Passes the answer on, and a copy of it to the memory.
-    fn relay_read(&self, proof: &Proof, read: Read, answer: Response<Incoming>) -> Response<Body> {
+    fn relay_read(
+        &self,
+        proof: &Proof,
+        read: Read,
+        answer: Response<AnswerBody>,
+    ) -> Response<Body> {
         let status = answer.status();
         let Some(reader) = self.learn(proof, status) else {
             return relayed(answer);
@@ -309,7 +332,7 @@ pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
 }
 
 /// The answer of the API server as it goes to the client.
-pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
+pub(crate) fn relayed(answer: Response<AnswerBody>) -> Response<Body> {
     let mut answer = answer.map(|body| body.map_err(BodyError::from).boxed_unsync());
     remove_hop_by_hop(answer.headers_mut());
     answer

@@ -18,6 +18,7 @@ use culvert_daemon::page;
 use http::{StatusCode, Uri};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -29,6 +30,8 @@ use crate::memory::DiskStatus;
 use crate::reboot;
 use crate::request::percent::encode;
 use crate::server::Hub;
+use crate::upstream::Credential;
+use crate::upstream::pool::RequestKind;
 use crate::wire::Encoding;
 
 pub(crate) use self::scraped::Scraped;
@@ -89,6 +92,16 @@ struct ServerLine {
     link_seconds: u64,
     link_reason: String,
     connections: u64,
+    /// Of each credential and kind of requests.
+    pools: Vec<PoolLine>,
+}
+
+#[derive(Serialize)]
+struct PoolLine {
+    credential: &'static str,
+    requests: &'static str,
+    connections: usize,
+    streams: usize,
 }
 
 /// Serves the pages as JSON.
@@ -154,7 +167,24 @@ impl Pages {
             link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             connections: upstream.link.connections(),
+            pools: self.pools(),
         }]
+    }
+
+    fn pools(&self) -> Vec<PoolLine> {
+        let mut pools = Vec::new();
+        for &credential in Credential::VARIANTS {
+            for &requests in RequestKind::VARIANTS {
+                let load = self.hub.upstream.load(credential, requests);
+                pools.push(PoolLine {
+                    credential: credential.into(),
+                    requests: requests.into(),
+                    connections: load.connections,
+                    streams: load.streams,
+                });
+            }
+        }
+        pools
     }
 
     fn summary(&self) -> Summary {

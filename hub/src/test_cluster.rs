@@ -3,6 +3,7 @@
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
+mod load_tests;
 mod operator_tests;
 mod pod_tests;
 mod table_tests;

@@ -5,6 +5,7 @@
 pub(crate) mod cloud_identity;
 pub(crate) mod connector;
 pub(crate) mod link;
+pub(crate) mod pool;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
 
@@ -17,9 +18,7 @@ use culvert_daemon::Drain;
 use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
@@ -27,6 +26,7 @@ use crate::config::Config;
 use cloud_identity::{CloudIdentity, CloudTls};
 use connector::{Connector, Protocols};
 use link::Observation;
+use pool::{AnswerBody, Load, Pool, RequestKind};
 use watcher::LinkWatch;
 
 /// Any error of a body.
@@ -34,23 +34,15 @@ pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a request or answer, as it streams through.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// Silence on a connection of HTTP/2 before it is asked whether it is alive.
-const PING_AFTER: Duration = Duration::from_secs(6);
-/// With [`PING_AFTER`], a dead connection ends after 18 s.
-const PING_TIMEOUT: Duration = Duration::from_secs(12);
 /// The API server's own limit of a request is 60 s.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// What one answer may have under way: 20 MB/s at 50 ms.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Larger heads are refused, as on the kubelet port.
-const MAX_HEAD: u32 = 64 << 10;
 /// How often kubelet's certificate is looked at.
 const RELOAD: Duration = Duration::from_secs(30);
 
 /// As whom a request goes to the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Credential {
     /// With the certificate of the node.
     Node,
@@ -61,8 +53,14 @@ pub(crate) enum Credential {
 /// Why no answer came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
+    #[error("connect to the API server")]
+    Connect(#[from] std::io::Error),
     #[error("send the request to the API server")]
-    Send(#[from] hyper_util::client::legacy::Error),
+    Send(#[from] hyper::Error),
+    #[error("connections to the API server end before they take the request")]
+    Closed,
+    #[error("all connections to the API server are in use")]
+    Full,
     #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
     Head,
     #[error("the link to the API server is down")]
@@ -82,8 +80,8 @@ pub(crate) struct Upstream {
 
 /// The connections in use. Those of a dropped generation end with their last request.
 struct Pools {
-    node: Client<Connector, Body>,
-    bearer: Client<Connector, Body>,
+    node: Pool,
+    bearer: Pool,
     /// Ends all of them at once.
     abandoned: CancellationToken,
 }
@@ -111,16 +109,16 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         credential: Credential,
+        kind: RequestKind,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, SendError> {
+    ) -> Result<Response<AnswerBody>, SendError> {
         let pools = self.pools();
-        let pool = match credential {
-            Credential::Node => &pools.node,
-            Credential::Bearer => &pools.bearer,
-        };
+        let answer = pools
+            .of(credential)
+            .send(kind, outgoing(credential, request));
         let mut link = self.link.subscribe();
         let answer = tokio::select! {
-            answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(credential, request))) => answer,
+            answer = timeout(HEAD_TIMEOUT, answer) => answer,
             _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
         };
         let answer = answer.map_err(|_| SendError::Head)??;
@@ -136,7 +134,8 @@ impl Upstream {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
         let pools = self.pools();
-        let answer = pools.node.request(self.outgoing(Credential::Node, request));
+        let request = outgoing(Credential::Node, request);
+        let answer = pools.node.send(RequestKind::Short, request);
         let failed = |reason| (Observation::TryFailed, reason);
         match timeout(PROBE_TIMEOUT, answer).await {
             Err(_) => failed("a probe had no answer within 3 s".to_owned()),
@@ -183,26 +182,16 @@ impl Upstream {
         pools.clone()
     }
 
-    /// The request as it goes to the API server: without what concerns one connection only, and
-    /// without a second credential.
-    fn outgoing(&self, credential: Credential, mut request: Request<Body>) -> Request<Body> {
-        *request.uri_mut() = self.absolute(request.uri());
-        *request.version_mut() = http::Version::HTTP_11;
-        remove_hop_by_hop(request.headers_mut());
-        request.headers_mut().remove(header::HOST);
-        if credential == Credential::Node {
-            request.headers_mut().remove(header::AUTHORIZATION);
-        }
-        request
+    /// Connections and streams that are open now.
+    pub(crate) fn load(&self, credential: Credential, kind: RequestKind) -> Load {
+        self.pools().of(credential).load(kind)
     }
 
-    fn absolute(&self, uri: &Uri) -> Uri {
-        let mut parts = self.server.clone().into_parts();
-        parts.path_and_query = uri.path_and_query().cloned();
-        if parts.path_and_query.is_none() {
-            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        }
-        Uri::from_parts(parts).expect("scheme, authority and path are all there")
+    /// Closes connections that have not been used for a while.
+    pub(crate) fn close_idle_connections(&self) {
+        let pools = self.pools();
+        pools.node.close_idle();
+        pools.bearer.close_idle();
     }
 
     /// Follows the file with the node's certificate until the drain begins.
@@ -235,48 +224,34 @@ impl Upstream {
 impl Pools {
     fn new(server: &Uri, tls: &CloudTls, link: &LinkWatch) -> std::io::Result<Self> {
         let abandoned = CancellationToken::new();
-        let pool = |tls| {
-            let connector = Connector::new(server, tls, Protocols::Http2OrHttp1, link.clone())?;
-            Ok::<_, std::io::Error>(client(connector, abandoned.clone()))
-        };
+        let connector = |tls| Connector::new(server, tls, Protocols::Http2OrHttp1, link.clone());
+        let node = Pool::new(&connector(&tls.node)?, Credential::Node, &abandoned);
+        let bearer = Pool::new(&connector(&tls.bearer)?, Credential::Bearer, &abandoned);
         Ok(Self {
-            node: pool(&tls.node)?,
-            bearer: pool(&tls.bearer)?,
+            node,
+            bearer,
             abandoned,
         })
     }
-}
 
-fn client(connector: Connector, abandoned: CancellationToken) -> Client<Connector, Body> {
-    Client::builder(Connections { abandoned })
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_AFTER)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .http2_initial_stream_window_size(STREAM_WINDOW)
-        .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_max_header_list_size(MAX_HEAD)
-        .build(connector)
-}
-
-/// Runs the tasks of connections: each ends with its connection, or when the pool is abandoned.
-#[derive(Clone)]
-struct Connections {
-    abandoned: CancellationToken,
-}
-
-impl<F> hyper::rt::Executor<F> for Connections
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, task: F) {
-        let abandoned = self.abandoned.clone();
-        TokioExecutor::new().execute(async move {
-            abandoned.run_until_cancelled(task).await;
-        });
+    fn of(&self, credential: Credential) -> &Pool {
+        match credential {
+            Credential::Node => &self.node,
+            Credential::Bearer => &self.bearer,
+        }
     }
+}
+
+/// The request as it goes to the API server: without what concerns one connection only, and without
+/// a second credential.
+fn outgoing(credential: Credential, mut request: Request<Body>) -> Request<Body> {
+    *request.version_mut() = http::Version::HTTP_11;
+    remove_hop_by_hop(request.headers_mut());
+    request.headers_mut().remove(header::HOST);
+    if credential == Credential::Node {
+        request.headers_mut().remove(header::AUTHORIZATION);
+    }
+    request
 }
 
 /// Headers that concern one connection (RFC 9110, section 7.6.1).

@@ -13,6 +13,7 @@ use crate::answers::{local, refusal};
 use crate::cache::Identity;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, make_readable, may_be_kept, relayed};
+use crate::upstream::pool::RequestKind;
 use crate::upstream::{Body, remove_hop_by_hop};
 use session::{Client, Session};
 
@@ -51,7 +52,10 @@ pub(crate) async fn answer(
         let reason = hub.upstream.link.status().reason;
         return silent(hub, &reason);
     }
-    let answer = match hub.upstream.send(proof.credential(), request).await {
+    let sent = hub
+        .upstream
+        .send(proof.credential(), RequestKind::Long, request);
+    let answer = match sent.await {
         Ok(answer) => answer,
         Err(error) => {
             let reason = culvert_daemon::chain(&error);

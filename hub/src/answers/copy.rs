@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ use crate::memory::Memory;
 use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
 use crate::request::discovery::DocumentRead;
 use crate::server::Read;
+use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::{ObjectSplitter, SplitError};
 
@@ -63,7 +64,7 @@ enum Chunk {
 
 impl Copies {
     /// Copies a body while it is read.
-    pub(crate) fn tee(&self, body: Incoming, copy: CopyOf) -> Body {
+    pub(crate) fn tee(&self, body: AnswerBody, copy: CopyOf) -> Body {
         let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let queued = Arc::new(AtomicUsize::new(0));
         let copy = Arc::new(copy);
@@ -112,7 +113,7 @@ impl Queue {
 
 /// A body whose frames are copied.
 struct CopiedBody {
-    body: Incoming,
+    body: AnswerBody,
     /// `None`: the copy was given up or is complete.
     queue: Option<Queue>,
     /// The thread is the copy's for one turn: it would not get one before the client has all that

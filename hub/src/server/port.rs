@@ -29,6 +29,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::identity::NodeCertificates;
+use super::unread::Reading;
 use super::{Hub, Peer};
 use crate::crypto::provider;
 use crate::upstream::Body;
@@ -51,6 +52,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
 const MAX_STREAMS: u32 = 2000;
+/// What one answer may have ready for a client that does not take it.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// A bound port.
 pub(crate) struct Port {
@@ -138,7 +141,9 @@ impl Port {
                         certificates: self.certificates.clone(),
                         address,
                         drain: drain.clone(),
-                        _permit: permit,
+                        permit: ConnectionPermit {
+                            _permit: Arc::new(permit),
+                        },
                     };
                     connections.spawn(connection.serve(self.acceptor.clone(), stream));
                 }
@@ -182,7 +187,13 @@ struct Connection {
     certificates: Option<Arc<NodeCertificates>>,
     address: IpAddr,
     drain: Drain,
-    _permit: Permit<IpAddr>,
+    permit: ConnectionPermit,
+}
+
+/// Counts a connection until it ends. An upgraded one goes on without its server.
+#[derive(Clone)]
+pub(crate) struct ConnectionPermit {
+    _permit: Arc<Permit<IpAddr>>,
 }
 
 impl Connection {
@@ -221,7 +232,11 @@ impl Connection {
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), peer, request));
+        let permit = self.permit.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(permit.clone());
+            answer(hub.clone(), peer, request)
+        });
         let mut server = http1::Builder::new();
         server
             .timer(TokioTimer::new())
@@ -232,11 +247,14 @@ impl Connection {
                 .serve_connection(TokioIo::new(stream), service)
                 .with_upgrades()
         );
-        tokio::select! {
-            ended = served.as_mut() => return ended,
-            () = self.drain.begun() => served.as_mut().graceful_shutdown(),
-        }
-        served.await
+        let served = async {
+            tokio::select! {
+                ended = served.as_mut() => return ended,
+                () = self.drain.begun() => served.as_mut().graceful_shutdown(),
+            }
+            served.await
+        };
+        Reading::default().serve(served).await.unwrap_or(Ok(()))
     }
 
     async fn serve_http2(
@@ -254,6 +272,7 @@ impl Connection {
             .keep_alive_interval(PING)
             .keep_alive_timeout(2 * PING)
             .max_concurrent_streams(MAX_STREAMS)
+            .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
@@ -284,7 +303,9 @@ where
     fn execute(&self, stream: F) {
         let ended = self.ended.clone();
         hyper::rt::Executor::execute(&TokioExecutor::new(), async move {
-            ended.run_until_cancelled(stream).await;
+            ended
+                .run_until_cancelled(Reading::default().serve(stream))
+                .await;
         });
     }
 }

@@ -30,6 +30,8 @@ use crate::upstream::{Body, full};
 /// What client-go asks for first.
 pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Of one connection, as of an API server since 1.28.
+const MAX_STREAMS: u32 = 100;
 const ETAG: http::HeaderValue = http::HeaderValue::from_static("\"1\"");
 
 /// The server and its credentials.
@@ -160,7 +162,8 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let stream = TokioIo::new(stream);
                 // The end of a connection is what the tests are about.
                 if http2 {
-                    let server = http2::Builder::new(TokioExecutor::new());
+                    let mut server = http2::Builder::new(TokioExecutor::new());
+                    server.max_concurrent_streams(MAX_STREAMS);
                     server.serve_connection(stream, service).await.ok();
                 } else {
                     let server = http1::Builder::new();

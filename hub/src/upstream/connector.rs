@@ -7,6 +7,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Authority;
+#[cfg(test)]
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
@@ -53,6 +55,7 @@ impl Protocols {
 pub(crate) struct Connector {
     host: Arc<str>,
     port: u16,
+    authority: Authority,
     name: ServerName<'static>,
     tls: TlsConnector,
     link: LinkWatch,
@@ -66,13 +69,15 @@ impl Connector {
         protocols: Protocols,
         link: LinkWatch,
     ) -> io::Result<Self> {
-        let host = server.host().ok_or(io::ErrorKind::InvalidInput)?;
+        let authority = server.authority().ok_or(io::ErrorKind::InvalidInput)?;
+        let host = authority.host();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let mut tls = tls.clone();
         tls.alpn_protocols = protocols.alpn();
         Ok(Self {
             host: host.into(),
-            port: server.port_u16().unwrap_or(HTTPS_PORT),
+            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+            authority: authority.clone(),
             name: ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
             tls: TlsConnector::from(Arc::new(tls)),
             link,
@@ -87,7 +92,8 @@ impl Connector {
         })
     }
 
-    async fn dial(self) -> io::Result<CloudStream> {
+    /// Connects; the caller reports a failure to the link.
+    pub(crate) async fn dial(self) -> io::Result<CloudStream> {
         let tcp = TcpStream::connect((&*self.host, self.port));
         let tcp = timeout(CONNECT_TIMEOUT, tcp).await.map_err(|_| {
             io::Error::new(io::ErrorKind::TimedOut, "no TCP connection within 3 s")
@@ -105,10 +111,19 @@ impl Connector {
         let tls = timeout(CONNECT_TIMEOUT, tls)
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no TLS within 3 s"))??;
-        Ok(CloudStream(TokioIo::new(tls)))
+        Ok(CloudStream {
+            stream: TokioIo::new(tls),
+            authority: self.authority,
+        })
+    }
+
+    /// The link that its failures count against.
+    pub(crate) fn link(&self) -> &LinkWatch {
+        &self.link
     }
 }
 
+#[cfg(test)]
 impl tower_service::Service<Uri> for Connector {
     type Response = CloudStream;
     type Error = io::Error;
@@ -124,12 +139,28 @@ impl tower_service::Service<Uri> for Connector {
 }
 
 /// A connection to the API server.
-pub(crate) struct CloudStream(TokioIo<TlsStream<BufReader<HeardStream<TcpStream>>>>);
+pub(crate) struct CloudStream {
+    stream: TokioIo<TlsStream<BufReader<HeardStream<TcpStream>>>>,
+    authority: Authority,
+}
 
+impl CloudStream {
+    /// Host and port of the API server that was reached.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Whether both ends have chosen HTTP/2.
+    pub(crate) fn speaks_http2(&self) -> bool {
+        let (_, session) = self.stream.inner().get_ref();
+        session.alpn_protocol() == Some(b"h2")
+    }
+}
+
+#[cfg(test)]
 impl Connection for CloudStream {
     fn connected(&self) -> Connected {
-        let (_, session) = self.0.inner().get_ref();
-        if session.alpn_protocol() == Some(b"h2") {
+        if self.speaks_http2() {
             Connected::new().negotiated_h2()
         } else {
             Connected::new()
@@ -143,7 +174,7 @@ impl hyper::rt::Read for CloudStream {
         context: &mut Context<'_>,
         buffer: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -153,15 +184,15 @@ impl hyper::rt::Write for CloudStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -169,10 +200,10 @@ impl hyper::rt::Write for CloudStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        hyper::rt::Write::is_write_vectored(&self.0)
+        hyper::rt::Write::is_write_vectored(&self.stream)
     }
 }

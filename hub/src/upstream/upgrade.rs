@@ -58,10 +58,12 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 
 impl Upstream {
     /// Passes an upgrade on. If the API server agrees, a task relays bytes until either end closes.
-    pub(crate) async fn upgrade(
+    /// `held` is dropped then, or at the end of another answer.
+    pub(crate) async fn upgrade<H: Send + 'static>(
         &self,
         credential: Credential,
         mut request: Request<Body>,
+        held: H,
     ) -> Result<Response<Body>, UpgradeError> {
         let tls = match credential {
             Credential::Node => &self.tls.node,
@@ -85,7 +87,7 @@ impl Upstream {
             let mut relays = self.upgrades.tasks();
             while relays.try_join_next().is_some() {}
             relays.spawn(async move {
-                let _connection = tasks;
+                let _until_the_end = (tasks, held);
                 if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
                     let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
                     // An end without notice is a usual end of a terminal.
@@ -97,7 +99,7 @@ impl Upstream {
         // The connection lives as long as the body of the refusal.
         Ok(answer.map(|body| {
             let body = body.map_err(BodyError::from).map_frame(move |frame| {
-                let _connection = &tasks;
+                let _until_the_end = (&tasks, &held);
                 frame
             });
             body.boxed_unsync()

@@ -246,6 +246,7 @@ async fn watch_while_up(upstream: &Upstream) {
             () = sleep(LOOK) => false,
             () = link.0.suspect.notified() => true,
         };
+        upstream.close_idle_connections();
         let silence = link.silence();
         if link.connections() > 0 && silence >= DEAD_AFTER {
             link.observe(Observation::Silence, "the API server is silent");

@@ -13,7 +13,7 @@ use culvert_daemon::{Backoff, jittered};
 use futures_util::stream;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -26,6 +26,7 @@ use crate::metrics::{GAP, Splice};
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, is_encoded_as};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::EventSplitter;
@@ -76,7 +77,7 @@ impl Client {
 
 /// A watch of the API server.
 struct Live {
-    body: Incoming,
+    body: AnswerBody,
     splitter: EventSplitter,
     /// The beginning of an event: its client gets whole events only, so that another connection
     /// can go on after any of them.
@@ -87,7 +88,7 @@ struct Live {
 enum State {
     Live(Box<Live>),
     /// The events were not understood: they are passed on as they come, to the end.
-    Raw(Incoming),
+    Raw(AnswerBody),
     /// Nothing comes until the link is back.
     Silent,
     /// The API server has forgotten what happened since the client's last event.
@@ -122,7 +123,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// A watch that the API server has begun to answer.
-    pub(crate) fn passed_on(client: Client, body: Incoming) -> Self {
+    pub(crate) fn passed_on(client: Client, body: AnswerBody) -> Self {
         let options = &client.read.options;
         let start = match options.resource_version {
             _ if options.send_initial_events => WatchStart::Streaming,
@@ -218,7 +219,7 @@ impl Session {
         }
     }
 
-    fn go_live(&mut self, body: Incoming, start: WatchStart) {
+    fn go_live(&mut self, body: AnswerBody, start: WatchStart) {
         let memory = &self.client.hub.memory;
         let copy = memory
             .lock()
@@ -406,7 +407,9 @@ impl Session {
         let uri = resumed(&client.again.uri, version, rest);
         let request = client.again.request(uri);
         let hub = client.hub.clone();
-        match hub.upstream.send(client.proof.credential(), request).await {
+        let credential = client.proof.credential();
+        let sent = hub.upstream.send(credential, RequestKind::Long, request);
+        match sent.await {
             Ok(answer) => self.resumed_with(answer, version),
             Err(error) => {
                 tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
@@ -414,7 +417,7 @@ impl Session {
         }
     }
 
-    fn resumed_with(&mut self, answer: Response<Incoming>, version: u64) {
+    fn resumed_with(&mut self, answer: Response<AnswerBody>, version: u64) {
         let status = answer.status();
         let client = &self.client;
         let metrics = client.hub.metrics.clone();
