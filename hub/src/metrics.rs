@@ -86,6 +86,7 @@ pub(crate) enum EventFate {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     link_up: Gauge,
+    pods_link_up: Gauge,
     link_changes: Counter,
     requests: Family<Labels, Counter>,
     copies_behind: Family<Label, Counter>,
@@ -137,8 +138,13 @@ impl Metrics {
         prefixed.register("build", "Version of the hub", build);
         prefixed.register(
             "link_up",
-            "Whether the API server can be reached",
+            "Whether the API server can be reached, and takes the node's certificate",
             metrics.link_up.clone(),
+        );
+        prefixed.register(
+            "pods_link_up",
+            "Whether the API server can be reached, whatever it says of the node's certificate",
+            metrics.pods_link_up.clone(),
         );
         prefixed.register(
             "link_changes",
@@ -225,6 +231,10 @@ impl Metrics {
     pub(crate) fn filter_failures(&self, filter: FilterKind) -> u64 {
         let label = [("filter", filter.into())];
         self.filter_failures.get_or_create(&label).get()
+    }
+
+    pub(crate) fn link_of_pods_is(&self, up: bool) {
+        self.pods_link_up.set(i64::from(up));
     }
 
     pub(crate) fn link_is(&self, up: bool) {

@@ -15,7 +15,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
@@ -32,7 +32,7 @@ use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
 use crate::upstream::pool::{AnswerBody, RequestKind};
-use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
+use crate::upstream::{Body, BodyError, Credential, Upstream, empty, full, remove_hop_by_hop};
 use crate::watches;
 use crate::wire::Encoding;
 
@@ -43,6 +43,7 @@ pub(crate) struct Hub {
     pub(crate) limits: Limits,
     /// Questions whose a token is: as the node, so they must not use up its streams.
     pub(crate) reviews: Semaphore,
+    pub(crate) turns: watches::Turns,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
     pub(crate) filters: Filters,
@@ -142,7 +143,7 @@ impl Hub {
     /// Asks whose a token is, if that is not known.
     async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
         let known = self.memory.lock().identity_of(&token.digest);
-        if known.is_some() || !self.upstream.link.is_up() {
+        if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
             token.owner = known;
             return;
         }
@@ -202,8 +203,9 @@ impl Hub {
         kind: RequestKind,
         request: Request<Body>,
     ) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            return refusal::unavailable(&self.upstream.link.status().reason);
+        let link = self.upstream.link.status(proof.credential());
+        if !link.is_up() {
+            return refusal::unavailable(&link.reason);
         }
         match self.upstream.send(proof.credential(), kind, request).await {
             Ok(answer) => relayed(answer),
@@ -217,8 +219,9 @@ impl Hub {
         request: Request<Body>,
         permit: Option<RequestPermit>,
     ) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            return refusal::unavailable(&self.upstream.link.status().reason);
+        let link = self.upstream.link.status(proof.credential());
+        if !link.is_up() {
+            return refusal::unavailable(&link.reason);
         }
         let connection = request.extensions().get::<ConnectionPermit>().cloned();
         let held = (permit, connection);
@@ -236,21 +239,34 @@ impl Hub {
         read: Read,
         mut request: Request<Body>,
     ) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            local::await_later_version(self, identity.as_ref(), &read).await;
+        let credential = proof.credential();
+        if !self.upstream.link.is_up(credential) {
+            local::await_later_version(self, credential, identity.as_ref(), &read).await;
         }
         let from_memory = |reason: &str| match &identity {
             Some(identity) => local::answer(&self.memory, identity, &read, reason),
             None => refusal::unavailable(reason),
         };
-        if !self.upstream.link.is_up() {
-            return from_memory(&self.upstream.link.status().reason);
+        let link = self.upstream.link.status(credential);
+        if !link.is_up() {
+            return from_memory(&link.reason);
         }
         make_readable(request.headers_mut());
-        let sent = self
-            .upstream
-            .send(proof.credential(), RequestKind::Short, request);
-        match sent.await {
+        let sent = self.upstream.send(credential, RequestKind::Short, request);
+        let mut sent = Box::pin(sent);
+        let in_time = timeout(read.patience(), &mut sent).await;
+        if in_time.is_err() {
+            self.upstream.link.suspect();
+            let known = from_memory("the API server does not answer in time");
+            if known.status() != StatusCode::SERVICE_UNAVAILABLE {
+                return known;
+            }
+        }
+        let sent = match in_time {
+            Ok(sent) => sent,
+            Err(_) => sent.await,
+        };
+        match sent {
             Ok(answer) if is_overloaded(answer.status()) => {
                 let from_memory = from_memory("the API server is overloaded");
                 if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {

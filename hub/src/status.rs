@@ -86,14 +86,21 @@ struct SetLine {
 }
 
 #[derive(Serialize)]
-struct ServerLine {
-    url: String,
+struct ServersPage {
+    servers: Vec<ServerLine>,
     link: &'static str,
     link_seconds: u64,
     link_reason: String,
     connections: u64,
     /// Of each credential and kind of requests.
     pools: Vec<PoolLine>,
+}
+
+#[derive(Serialize)]
+struct ServerLine {
+    url: String,
+    /// Others are asked first until it answers again.
+    failed: bool,
 }
 
 #[derive(Serialize)]
@@ -158,17 +165,24 @@ impl Pages {
         addresses.map(port).collect()
     }
 
-    fn servers(&self) -> [ServerLine; 1] {
+    fn servers(&self) -> ServersPage {
         let upstream = &self.hub.upstream;
-        let link = upstream.link.status();
-        [ServerLine {
-            url: upstream.server.to_string(),
+        let link = upstream.link.status(Credential::Node);
+        let mut servers = Vec::new();
+        for server in upstream.servers.all() {
+            servers.push(ServerLine {
+                url: format!("https://{}", server.authority),
+                failed: server.is_failed(),
+            });
+        }
+        ServersPage {
+            servers,
             link: link.word(),
             link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             connections: upstream.link.connections(),
             pools: self.pools(),
-        }]
+        }
     }
 
     fn pools(&self) -> Vec<PoolLine> {
@@ -188,7 +202,7 @@ impl Pages {
     }
 
     fn summary(&self) -> Summary {
-        let (sets, link) = (self.sets(), self.hub.upstream.link.status());
+        let (sets, link) = (self.sets(), self.hub.upstream.link.status(Credential::Node));
         let disk = self.disk.borrow().clone();
         let missing = self.missing_after_reboot();
         Summary {

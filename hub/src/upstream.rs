@@ -6,6 +6,8 @@ pub(crate) mod cloud_identity;
 pub(crate) mod connector;
 pub(crate) mod link;
 pub(crate) mod pool;
+mod recovery;
+pub(crate) mod servers;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
 
@@ -27,6 +29,7 @@ use cloud_identity::{CloudIdentity, CloudTls};
 use connector::{Connector, Protocols};
 use link::Observation;
 use pool::{AnswerBody, Load, Pool, RequestKind};
+use servers::Servers;
 use watcher::LinkWatch;
 
 /// Any error of a body.
@@ -69,7 +72,7 @@ pub(crate) enum SendError {
 
 /// The API server.
 pub(crate) struct Upstream {
-    pub(crate) server: Uri,
+    pub(crate) servers: Arc<Servers>,
     pub(crate) link: LinkWatch,
     pub(crate) identity: Arc<CloudIdentity>,
     tls: CloudTls,
@@ -92,11 +95,11 @@ impl Upstream {
     pub(crate) fn new(config: &Config, identity: Arc<CloudIdentity>) -> Result<Self> {
         let tls = CloudTls::new(&config.cloud, &identity)?;
         let link = LinkWatch::new();
-        let server = config.cloud.server.clone();
-        let pools =
-            Pools::new(&server, &tls, &link).context("use the address of the API server")?;
+        let servers = Servers::new(&config.servers, config.server_order);
+        let servers = Arc::new(servers.context("use the address of the API server")?);
+        let pools = Pools::new(&servers, &tls, &link);
         Ok(Self {
-            server,
+            servers,
             link,
             identity,
             tls,
@@ -116,7 +119,7 @@ impl Upstream {
         let answer = pools
             .of(credential)
             .send(kind, outgoing(credential, request));
-        let mut link = self.link.subscribe();
+        let mut link = self.link.subscribe(credential);
         let answer = tokio::select! {
             answer = timeout(HEAD_TIMEOUT, answer) => answer,
             _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
@@ -129,8 +132,20 @@ impl Upstream {
     }
 
     /// Asks whether the API server is there, and takes the node's certificate. Returns what was
-    /// seen, and the reason for people.
+    /// seen, and the reason for people. Of several servers, the next one is asked then.
     pub(crate) async fn probe(&self) -> (Observation, String) {
+        let (observation, reason) = self.probe_once().await;
+        if observation == Observation::TryFailed
+            && let Some(server) = self.pools().node.server()
+            && self.servers.failed(&server)
+        {
+            tracing::info!(%server, reason, "new requests go to another API server");
+            drop(self.renew_pools());
+        }
+        (observation, reason)
+    }
+
+    async fn probe_once(&self) -> (Observation, String) {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
         let pools = self.pools();
@@ -171,8 +186,7 @@ impl Upstream {
 
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
-        let new = Pools::new(&self.server, &self.tls, &self.link)
-            .expect("the address has been used before");
+        let new = Pools::new(&self.servers, &self.tls, &self.link);
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *pools, Arc::new(new))
     }
@@ -200,21 +214,21 @@ impl Upstream {
     /// None; the type is that of a supervised task.
     pub(crate) async fn follow_certificate(self: Arc<Self>, drain: Drain) -> Result<()> {
         let mut problem = culvert_daemon::Problem::default();
+        let mut changes = self.identity.changes();
         loop {
-            let changed = self.identity.reload();
-            let error = changed
-                .as_ref()
-                .err()
-                .map(|error| culvert_daemon::chain(error));
+            let reloaded = self.identity.reload();
+            let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
             if let Some(error) = problem.news(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
             }
-            if changed.unwrap_or(false) {
-                tracing::info!("the node's certificate for the API server was read");
-                drop(self.renew_pools());
-            }
             tokio::select! {
                 () = tokio::time::sleep(RELOAD) => {}
+                // Its sender lives as long as the identity.
+                Ok(()) = changes.changed() => {
+                    tracing::info!("the node's certificate for the API server was read");
+                    drop(self.renew_pools());
+                    self.link.suspect();
+                }
                 () = drain.begun() => return Ok(()),
             }
         }
@@ -222,16 +236,18 @@ impl Upstream {
 }
 
 impl Pools {
-    fn new(server: &Uri, tls: &CloudTls, link: &LinkWatch) -> std::io::Result<Self> {
+    fn new(servers: &Arc<Servers>, tls: &CloudTls, link: &LinkWatch) -> Self {
         let abandoned = CancellationToken::new();
-        let connector = |tls| Connector::new(server, tls, Protocols::Http2OrHttp1, link.clone());
-        let node = Pool::new(&connector(&tls.node)?, Credential::Node, &abandoned);
-        let bearer = Pool::new(&connector(&tls.bearer)?, Credential::Bearer, &abandoned);
-        Ok(Self {
-            node,
-            bearer,
+        let pool = |credential, tls| {
+            let (servers, link) = (servers.clone(), link.clone());
+            let connector = Connector::new(servers, tls, Protocols::Http2OrHttp1, link);
+            Pool::new(&connector, credential, &abandoned)
+        };
+        Self {
+            node: pool(Credential::Node, &tls.node),
+            bearer: pool(Credential::Bearer, &tls.bearer),
             abandoned,
-        })
+        }
     }
 
     fn of(&self, credential: Credential) -> &Pool {

@@ -31,8 +31,9 @@ pub(crate) async fn answer(
         let known = reader.as_ref().and_then(|reader| known(hub, reader, &read));
         known.unwrap_or_else(|| refusal::unavailable(reason))
     };
-    if !hub.upstream.link.is_up() {
-        return from_memory(&hub.upstream.link.status().reason);
+    let link = hub.upstream.link.status(proof.credential());
+    if !link.is_up() {
+        return from_memory(&link.reason);
     }
     make_readable(request.headers_mut());
     ask_for_unknown(hub, &read, request.headers_mut());

@@ -115,8 +115,10 @@ pub(crate) async fn answer(
         head: &head,
         body: &body,
     };
-    let mut reason = hub.upstream.link.status().reason;
-    if hub.upstream.link.is_up() {
+    let link = hub.upstream.link.status(proof.credential());
+    let is_up = link.is_up();
+    let mut reason = link.reason;
+    if is_up {
         let request = Request::from_parts(head.clone(), full(body.clone()));
         let sent = hub
             .upstream

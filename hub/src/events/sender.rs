@@ -29,7 +29,7 @@ const MAX_ANSWER: usize = 1 << 20;
 /// None; the type is that of a supervised task.
 pub(crate) async fn send_events(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     let sending = async {
-        let mut link = hub.upstream.link.subscribe();
+        let mut link = hub.upstream.link.subscribe(Credential::Node);
         loop {
             // Its sender lives as long as the hub.
             link.wait_for(|link| link.is_up()).await.ok();

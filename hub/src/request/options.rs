@@ -1,5 +1,7 @@
 //! The query of a list or watch: `ListOptions` of the API.
 
+use std::time::Duration;
+
 use super::percent::parameters;
 use super::selector::{FieldSelector, InvalidSelector, LabelSelector};
 
@@ -43,6 +45,8 @@ pub(crate) struct ListOptions {
     pub(crate) allow_watch_bookmarks: bool,
     pub(crate) send_initial_events: bool,
     pub(crate) timeout_seconds: Option<u64>,
+    /// `timeout`: for how long the client waits, such as `10s`.
+    pub(crate) timeout: Option<Duration>,
     /// Of tables only.
     pub(crate) included_object: IncludedObject,
     pub(crate) label_selector: LabelSelector,
@@ -78,6 +82,9 @@ impl ListOptions {
             allow_watch_bookmarks: flag(query, "allowWatchBookmarks"),
             send_initial_events: flag(query, "sendInitialEvents"),
             timeout_seconds: number("timeoutSeconds", &value("timeoutSeconds"))?,
+            timeout: humantime::parse_duration(&value("timeout"))
+                .ok()
+                .filter(|timeout| !timeout.is_zero()),
             included_object: included_object(&value("includeObject"))?,
             label_selector: label_selector
                 .map_err(|source| InvalidOptions::LabelSelector { source })?,
@@ -164,6 +171,7 @@ mod tests {
                 allow_watch_bookmarks: true,
                 send_initial_events: true,
                 timeout_seconds: Some(423),
+                timeout: Some(Duration::from_secs(423)),
                 included_object: IncludedObject::Metadata,
                 label_selector: "app in (b,a)".parse().unwrap(),
                 field_selector: "spec.nodeName=edge-7".parse().unwrap(),

@@ -1,5 +1,7 @@
 //! What a request is to the hub: decisions over its head.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 use crate::cache::{Representation, Resource, Scope, Selection, Verb};
@@ -10,6 +12,12 @@ use crate::request::options::{IncludedObject, ListOptions};
 use crate::server::is_encoded_as;
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
+
+/// What is left for an answer from memory of the time that a client gives.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// For clients that give no time: one object, and a list, which an API server may have to read.
+const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is done with a request.
 #[derive(Debug)]
@@ -43,6 +51,27 @@ impl Read {
 
     pub(crate) fn shape(&self) -> Shape {
         self.scope.representation.shape
+    }
+
+    /// How long the API server may take for the head of its answer before memory answers: its client
+    /// must still have time to get that.
+    pub(crate) fn patience(&self) -> Duration {
+        let of_list = self
+            .options
+            .timeout_seconds
+            .filter(|_| self.verb == Verb::List);
+        let of_list = of_list
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs);
+        let given = match (self.options.timeout, of_list) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        match given {
+            Some(given) => given.saturating_sub(ANSWER_TIME).max(given / 2),
+            None if self.scope.selection.name.is_some() => OBJECT_PATIENCE,
+            None => LIST_PATIENCE,
+        }
     }
 
     /// The same read of plain objects in JSON, for a client that takes these too: it asked for a
@@ -214,6 +243,25 @@ mod tests {
             (selection.namespace, selection.name.as_deref()),
             (None, Some("shop"))
         );
+    }
+
+    #[test]
+    fn memory_answers_before_the_time_of_a_client_is_over() {
+        let patience = |query: &str| {
+            let uri = format!("/api/v1/nodes{query}").parse().unwrap();
+            match Plan::new(&Method::GET, &uri, &HeaderMap::new()) {
+                Plan::Read(read) => read.patience().as_millis(),
+                plan => panic!("{query}: {plan:?}"),
+            }
+        };
+        assert_eq!(patience("/n?timeout=10s"), 8000);
+        assert_eq!(patience("/n?timeout=1m2s"), 60_000);
+        assert_eq!(patience("/n?timeout=1500ms"), 750);
+        assert_eq!(patience("/n"), 10_000);
+        assert_eq!(patience("?timeoutSeconds=5"), 3000);
+        assert_eq!(patience("?timeoutSeconds=60&timeout=6s"), 4000);
+        assert_eq!(patience("?timeoutSeconds=0"), 30_000);
+        assert_eq!(patience("?timeout=nonsense"), 30_000);
     }
 
     #[test]

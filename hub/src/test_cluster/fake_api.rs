@@ -49,6 +49,8 @@ pub(super) struct Shared {
     cut: watch::Sender<bool>,
     /// The node's certificate has expired: every request with it is answered with 401.
     pub(super) refuses_node: AtomicBool,
+    /// It takes requests, and answers none but probes.
+    pub(super) hangs: AtomicBool,
     /// All events so far: word, name, version.
     history: watch::Sender<Vec<(&'static str, String, u64)>>,
     /// Watches from earlier versions are answered with 410.
@@ -91,6 +93,7 @@ impl FakeApi {
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
             refuses_node: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
@@ -199,6 +202,9 @@ impl Shared {
             .lock()
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
+        if self.hangs.load(Ordering::Relaxed) && path != "/readyz" {
+            return std::future::pending().await;
+        }
         if request.headers().contains_key("upgrade") {
             return self.echo(request);
         }

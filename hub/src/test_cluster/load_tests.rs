@@ -8,7 +8,7 @@ use tokio::time::{Duration, sleep, timeout};
 use super::tests::{APP, PODS, watch_from, with_listed_pods};
 use super::{DEADLINE, TestWatch};
 use crate::upstream::connector::Protocols;
-use crate::upstream::empty;
+use crate::upstream::{Credential, empty};
 
 const SERVICES: &str = "/api/v1/services";
 /// Until an answer that nobody reads has ended, and then some.
@@ -37,7 +37,7 @@ async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is
     }
     cluster.api.happens("MODIFIED", "a");
     all_hear(&mut watches, "MODIFIED a").await;
-    assert!(cluster.hub.upstream.link.is_up());
+    assert!(cluster.hub.upstream.link.is_up(Credential::Node));
 }
 
 #[tokio::test]

@@ -2,16 +2,22 @@
 //! renews the certificate in its file, so the file is followed.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::crypto::provider;
 use crate::kubeconfig::{Kubeconfig, PemSource};
+
+/// Between two readings of the files because of a client.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +52,9 @@ pub(crate) struct CloudIdentity {
     /// file, and no API server would take it.
     local_authority: CertificateDer<'static>,
     current: Mutex<Option<Arc<CertifiedKey>>>,
+    changes: watch::Sender<()>,
+    /// When a client made the hub read the files again.
+    asked: Mutex<Option<Instant>>,
 }
 
 impl CloudIdentity {
@@ -55,6 +64,8 @@ impl CloudIdentity {
             key: cloud.key.clone(),
             local_authority,
             current: Mutex::new(None),
+            changes: watch::Sender::new(()),
+            asked: Mutex::new(None),
         }
     }
 
@@ -82,7 +93,28 @@ impl CloudIdentity {
         let made = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|source| CredentialError::Use { what: WHAT, source })?;
         *self.lock() = Some(Arc::new(made));
+        self.changes.send_replace(());
         Ok(true)
+    }
+
+    /// Changes when there is another certificate.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Reads the files again because a client shows an unknown certificate: kubelet has just renewed
+    /// its own, and comes with it before the file is read the next time. At most once a second,
+    /// whoever comes with what. `true`: there is another certificate now.
+    pub(crate) fn reload_for_client(&self) -> bool {
+        let now = Instant::now();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.is_some_and(|last| now.duration_since(last) < RELOAD_PAUSE) {
+            return false;
+        }
+        *asked = Some(now);
+        drop(asked);
+        // What is wrong with the files is reported when they are read by themselves.
+        self.reload().unwrap_or(false)
     }
 
     /// Whether a client has shown the node's own certificate, or another one for the same key.

@@ -119,6 +119,12 @@ impl Pool {
         Err(SendError::Closed)
     }
 
+    /// The server of the connection that the next short request goes to, if there is one.
+    pub(crate) fn server(&self) -> Option<Authority> {
+        let connections = self.short.connections();
+        Some(connections.first()?.authority.clone())
+    }
+
     /// Closes connections that have not been used for a while.
     pub(crate) fn close_idle(&self) {
         for lane in [&self.short, &self.long] {
@@ -202,7 +208,7 @@ impl Lane {
     }
 
     async fn open(&self) -> io::Result<Connection> {
-        let stream = self.connector.clone().dial().await?;
+        let stream = self.connector.dial().await?;
         let authority = stream.authority().clone();
         let sender = if stream.speaks_http2() {
             self.open_http2(stream).await?

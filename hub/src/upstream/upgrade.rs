@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use http::uri::Authority;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1;
@@ -69,11 +70,13 @@ impl Upstream {
             Credential::Node => &self.tls.node,
             Credential::Bearer => &self.tls.bearer,
         };
-        let connector = Connector::new(&self.server, tls, Protocols::Http1, self.link.clone())?;
+        let servers = self.servers.clone();
+        let connector = Connector::new(servers, tls, Protocols::Http1, self.link.clone());
         let stream = connector.connect().await?;
+        let authority = stream.authority().clone();
         let (mut sender, connection) = http1::handshake(stream).await?;
         let client = hyper::upgrade::on(&mut request);
-        self.prepare(credential, &mut request);
+        prepare(credential, &authority, &mut request);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // Its end is an error or an end for the request too, which reports it.
@@ -105,23 +108,18 @@ impl Upstream {
             body.boxed_unsync()
         }))
     }
+}
 
-    /// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
-    fn prepare(&self, credential: Credential, request: &mut Request<Body>) {
-        if credential == Credential::Node {
-            request.headers_mut().remove(header::AUTHORIZATION);
-        }
-        let path = request.uri().path_and_query().cloned();
-        if let Some(path) = path {
-            *request.uri_mut() = path.into();
-        }
-        let host = self
-            .server
-            .authority()
-            .map(|it| it.as_str())
-            .unwrap_or_default();
-        if let Ok(host) = host.parse() {
-            request.headers_mut().insert(header::HOST, host);
-        }
+/// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
+fn prepare(credential: Credential, host: &Authority, request: &mut Request<Body>) {
+    if credential == Credential::Node {
+        request.headers_mut().remove(header::AUTHORIZATION);
+    }
+    let path = request.uri().path_and_query().cloned();
+    if let Some(path) = path {
+        *request.uri_mut() = path.into();
+    }
+    if let Ok(host) = host.as_str().parse() {
+        request.headers_mut().insert(header::HOST, host);
     }
 }

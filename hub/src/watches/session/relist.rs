@@ -69,6 +69,7 @@ impl Session {
         let client = &self.client;
         let request = client.again.request(list_of(&client.again.uri));
         let credential = client.proof.credential();
+        let _turn = client.hub.turns.wait(credential).await;
         let sent = client
             .hub
             .upstream
