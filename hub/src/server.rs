@@ -2,6 +2,7 @@
 //! memory.
 
 mod asked;
+pub(crate) mod guests;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod port;
@@ -11,7 +12,7 @@ mod unread;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::sync::Semaphore;
@@ -20,13 +21,14 @@ use tokio::time::{Instant, timeout};
 pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
+use self::guests::Guest;
 use self::identity::{Proof, Token, bearer_token};
 use self::limits::{Limits, RequestPermit};
 use self::port::ConnectionPermit;
 use self::review::{Review, review};
 use self::unread::WatchedBody;
 use crate::answers::copy::{Copied, Copies, CopyOf};
-use crate::answers::{documents, local, refusal, writes};
+use crate::answers::{absence, documents, local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
 use crate::filters::Filters;
 use crate::memory::Memory;
@@ -50,11 +52,13 @@ pub(crate) struct Hub {
 }
 
 /// The other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// It has shown the node's certificate.
     pub(crate) is_node: bool,
     pub(crate) address: IpAddr,
+    /// Its place, on the kubelet port.
+    pub(crate) guest: Option<Arc<Guest>>,
 }
 
 impl Hub {
@@ -71,7 +75,7 @@ impl Hub {
             Plan::Upgrade => true,
             Plan::Read(read) => read.verb == Verb::Watch,
             Plan::Document(_) | Plan::Write(_) => false,
-            Plan::Pass => request.uri().path().ends_with("/log"),
+            Plan::Pass => may_be_long(request.uri()),
         };
         let kind = if long {
             RequestKind::Long
@@ -84,6 +88,7 @@ impl Hub {
             None => format!("unknown of {}", peer.address),
         };
         let started = Instant::now();
+        let is_head = request.method() == Method::HEAD;
         let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
@@ -92,6 +97,9 @@ impl Hub {
             self.find_owner(token, request.headers()).await;
         }
         let identity = self.identity(&proof);
+        if let (Some(guest), Some(_)) = (&peer.guest, &identity) {
+            guest.is_known();
+        }
         let line = format!("{} {}", request.method(), request.uri().path());
         let mut permit = Some(permit);
         let answer = match plan {
@@ -111,6 +119,12 @@ impl Hub {
             Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
             Plan::Pass => self.pass(&proof, kind, request).await,
+        };
+        // An answer of the hub's own has a body.
+        let answer = if is_head {
+            answer.map(|_| empty())
+        } else {
+            answer
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
@@ -274,13 +288,13 @@ impl Hub {
                 }
                 from_memory
             }
-            Ok(answer) => self.relay_read(proof, read, answer),
+            Ok(answer) => self.relay_read(proof, read, answer).await,
             Err(error) => from_memory(&culvert_daemon::chain(&error)),
         }
     }
 
     /// Passes the answer on, and a copy of it to the memory.
-    fn relay_read(
+    async fn relay_read(
         &self,
         proof: &Proof,
         read: Read,
@@ -290,6 +304,12 @@ impl Hub {
         let Some(reader) = self.learn(proof, status) else {
             return relayed(answer);
         };
+        if status == StatusCode::NOT_FOUND {
+            return match read.verb {
+                Verb::Get => absence::relay(self, &reader, &read, answer).await,
+                Verb::List | Verb::Watch => relayed(answer),
+            };
+        }
         self.record_verdict(&reader, &read, status);
         let readable = status == StatusCode::OK && may_be_kept(&reader, &read);
         let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
@@ -306,11 +326,13 @@ impl Hub {
         Response::from_parts(head, self.copies.tee(body, copy))
     }
 
-    /// Remembers what the API server has decided about this read.
+    /// Remembers what the API server has decided about this read. A 404 to a GET is its word that
+    /// the object does not exist.
     pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
         let verdict = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
-            StatusCode::NOT_FOUND | StatusCode::GONE => Verdict::Allowed,
+            StatusCode::GONE => Verdict::Allowed,
+            StatusCode::NOT_FOUND if read.verb == Verb::Get => Verdict::Allowed,
             status if status.is_success() => Verdict::Allowed,
             _ => return,
         };
@@ -321,6 +343,12 @@ impl Hub {
             cache.record_absence(&read.scope, reader, now);
         }
     }
+}
+
+/// Whether a request that is passed on may be a watch, or a log that is followed.
+fn may_be_long(uri: &Uri) -> bool {
+    let is_watch = uri.query().is_some_and(|query| query.contains("watch"));
+    is_watch || uri.path().ends_with("/log") || uri.path().contains("/watch/")
 }
 
 /// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.

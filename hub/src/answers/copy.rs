@@ -13,7 +13,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::list_body::ListBody;
+use super::list_body::{ListBody, is_kind_of};
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::memory::Memory;
@@ -276,6 +276,9 @@ fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(
     };
     if confirmed.is_none() {
         let (item_type, object) = splitter.finish()?;
+        if !is_kind_of(read.shape(), &item_type.kind) {
+            return Ok(());
+        }
         let cache = &mut copy.memory.lock().cache;
         if cache.record_object(scope, &item_type, object, reader, now) == Filled::Whole {
             cache.note_made_by(scope, body);

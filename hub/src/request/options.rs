@@ -1,8 +1,9 @@
 //! The query of a list or watch: `ListOptions` of the API.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::percent::parameters;
+use super::percent::{parameter as decoded_parameter, parameters};
 use super::selector::{FieldSelector, InvalidSelector, LabelSelector};
 
 /// Which state of a collection is asked for.
@@ -94,6 +95,42 @@ impl ListOptions {
     }
 }
 
+/// The parameters whose meaning for an answer is known. `pretty` changes only how it looks.
+const KNOWN: [&str; 13] = [
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "includeObject",
+    "labelSelector",
+    "limit",
+    "pretty",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeout",
+    "timeoutSeconds",
+    "watch",
+];
+
+/// Whether the hub knows what a query asks for: each parameter is known, is there once, and reads
+/// the same here and at the API server. Of another query no answer may be remembered: it could be a
+/// part of what its selectors name.
+pub(crate) fn is_understood(query: &str) -> bool {
+    let mut seen = BTreeSet::new();
+    for pair in query.split('&') {
+        if pair.is_empty() {
+            continue;
+        }
+        let Some((name, _)) = decoded_parameter(pair) else {
+            return false;
+        };
+        if !KNOWN.contains(&&*name) || !seen.insert(name) {
+            return false;
+        }
+    }
+    true
+}
+
 impl ListOptions {
     /// Whether one state of the past is asked for. Without `resourceVersionMatch` a limit means so.
     pub(crate) fn is_exact(&self) -> bool {
@@ -154,6 +191,28 @@ fn number(parameter: &'static str, value: &str) -> Result<Option<u64>, InvalidOp
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_query_that_may_ask_for_a_part_is_not_understood() {
+        for query in [
+            "",
+            "watch=true&resourceVersion=5&timeoutSeconds=60&pretty=true",
+            "labelSelector=a%3Db&&fieldSelector=spec.nodeName%3Dedge-1&limit=500",
+        ] {
+            assert!(is_understood(query), "{query}");
+        }
+        for query in [
+            "shardSelector=0%2F2",
+            "export=true",
+            "fieldSelector=metadata.name%3D%FF&fieldSelector=spec.nodeName%3Dedge-1",
+            "fieldSelector=a%3Db&fieldSelector=c%3Dd",
+            "labelSelector=%zz",
+            "limit=1;continue=x",
+            "WATCH=true",
+        ] {
+            assert!(!is_understood(query), "{query}");
+        }
+    }
 
     #[test]
     fn the_query_of_a_streaming_list_is_read() {

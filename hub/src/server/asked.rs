@@ -8,7 +8,7 @@ use crate::cache::{Representation, Resource, Scope, Selection, Verb};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
-use crate::request::options::{IncludedObject, ListOptions};
+use crate::request::options::{IncludedObject, ListOptions, is_understood};
 use crate::server::is_encoded_as;
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
@@ -18,6 +18,11 @@ const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// For clients that give no time: one object, and a list, which an API server may have to read.
 const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Of an object and of a namespace.
+const MAX_NAME: usize = 253;
+/// Both selectors together.
+const MAX_SELECTORS: usize = 1 << 10;
 
 /// What is done with a request.
 #[derive(Debug)]
@@ -109,9 +114,13 @@ impl Plan {
         {
             return Self::Pass;
         }
+        // The hub has no answers without a body, and such an answer tells nothing about a set.
+        if method == Method::HEAD {
+            return Self::Pass;
+        }
         let query = uri.query().unwrap_or_default();
         match RequestInfo::new(method.as_str(), uri.path(), query) {
-            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, headers),
+            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, query, headers),
             Ok(RequestInfo::Path(_)) if method == Method::GET => {
                 DocumentRead::new(uri.path(), query, accept_text(headers))
                     .map_or(Self::Pass, Self::Document)
@@ -124,13 +133,17 @@ impl Plan {
         clippy::wildcard_enum_match_arm,
         reason = "every verb that does not read may write"
     )]
-    fn of_resource(resource: ResourceRequest, headers: &HeaderMap) -> Self {
+    fn of_resource(resource: ResourceRequest, query: &str, headers: &HeaderMap) -> Self {
         let verb = match resource.verb {
             info::Verb::Get => Verb::Get,
             info::Verb::List => Verb::List,
             info::Verb::Watch => Verb::Watch,
             _ => return Self::Write(resource),
         };
+        // The API server reads the first one only.
+        if headers.get_all(header::ACCEPT).iter().count() > 1 {
+            return Self::Pass;
+        }
         let accepted = accept_text(headers);
         let representation = accept::Representation::from_accept(&accepted);
         let (Some(representation), Ok(options)) = (representation, &resource.options) else {
@@ -142,14 +155,18 @@ impl Plan {
             (Shape::Table, IncludedObject::Nothing) => return Self::Pass,
             (shape, _) => shape,
         };
-        if !resource.subresource.is_empty() {
+        if !resource.subresource.is_empty() || !is_understood(query) {
             return Self::Pass;
         }
         let options = options.clone();
+        let selection = selection(&resource, &options);
+        if !is_of_usual_size(&selection) {
+            return Self::Pass;
+        }
         Self::Read(Read {
             verb,
             scope: Scope {
-                selection: selection(&resource, &options),
+                selection,
                 representation: Representation {
                     resource: Resource {
                         group: resource.gvr.group,
@@ -164,6 +181,14 @@ impl Plan {
             takes_plain_json: takes_plain_json(&accepted),
         })
     }
+}
+
+/// No object has a longer name, and hardly anybody a longer selector: what is remembered of each
+/// question must be small.
+fn is_of_usual_size(selection: &Selection) -> bool {
+    let name = |name: &Option<String>| name.as_ref().map_or(0, String::len) <= MAX_NAME;
+    let selectors = selection.label_selector.len() + selection.field_selector.len();
+    name(&selection.name) && name(&selection.namespace) && selectors <= MAX_SELECTORS
 }
 
 fn selection(request: &ResourceRequest, options: &ListOptions) -> Selection {
@@ -249,10 +274,10 @@ mod tests {
     fn memory_answers_before_the_time_of_a_client_is_over() {
         let patience = |query: &str| {
             let uri = format!("/api/v1/nodes{query}").parse().unwrap();
-            match Plan::new(&Method::GET, &uri, &HeaderMap::new()) {
-                Plan::Read(read) => read.patience().as_millis(),
-                plan => panic!("{query}: {plan:?}"),
-            }
+            let Plan::Read(read) = Plan::new(&Method::GET, &uri, &HeaderMap::new()) else {
+                panic!("{query} is a read");
+            };
+            read.patience().as_millis()
         };
         assert_eq!(patience("/n?timeout=10s"), 8000);
         assert_eq!(patience("/n?timeout=1m2s"), 60_000);
@@ -308,6 +333,20 @@ mod tests {
             Plan::new(&Method::GET, &uri, &headers),
             Plan::Pass
         ));
+    }
+
+    #[test]
+    fn what_is_not_surely_a_whole_answer_to_a_known_question_is_passed_on_only() {
+        let long = format!("/api/v1/pods/{}", "x".repeat(300));
+        for (method, uri) in [
+            (Method::HEAD, "/api/v1/pods/a"),
+            (Method::GET, "/api/v1/services?shardSelector=0%2F2"),
+            (Method::GET, "/api/v1/pods?fieldSelector=a%3D%FF"),
+            (Method::GET, &long),
+        ] {
+            let plan = Plan::new(&method, &uri.parse().unwrap(), &HeaderMap::new());
+            assert!(matches!(plan, Plan::Pass), "{method} {uri}: {plan:?}");
+        }
     }
 
     #[test]

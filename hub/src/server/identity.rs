@@ -74,8 +74,9 @@ impl Proof {
 /// The token in `Authorization: Bearer`.
 pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
+    let (scheme, rest) = value.trim().split_once(' ')?;
+    // Up to the next space, as the API server reads it: one token must not have many texts.
+    let token = rest.split(' ').next()?;
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
@@ -260,5 +261,11 @@ mod tests {
     fn other_schemes_prove_nothing() {
         assert_eq!(of_header("Basic bm9kZTpub2Rl"), Proof::Nothing);
         assert_eq!(of_header("Bearer "), Proof::Nothing);
+        assert_eq!(of_header("Bearer  token"), Proof::Nothing);
+    }
+
+    #[test]
+    fn one_token_has_one_text() {
+        assert_eq!(of_header("Bearer token 1"), of_header("bearer token"));
     }
 }

@@ -28,6 +28,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::guests::{Guest, Guests};
 use super::identity::NodeCertificates;
 use super::unread::Reading;
 use super::{Hub, Peer};
@@ -122,6 +123,7 @@ impl Port {
     /// None; the type is that of a supervised task.
     pub(crate) async fn serve(self, hub: Arc<Hub>, drain: Drain) -> Result<()> {
         let mut connections = JoinSet::new();
+        let guests = Guests::default();
         loop {
             while connections.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -140,12 +142,13 @@ impl Port {
                         hub: hub.clone(),
                         certificates: self.certificates.clone(),
                         address,
+                        guest: self.certificates.as_ref().map(|_| Arc::new(guests.enter())),
                         drain: drain.clone(),
                         permit: ConnectionPermit {
                             _permit: Arc::new(permit),
                         },
                     };
-                    connections.spawn(connection.serve(self.acceptor.clone(), stream));
+                    connections.spawn(connection.serve_while_placed(self.acceptor.clone(), stream));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accept a connection");
@@ -186,6 +189,8 @@ struct Connection {
     hub: Arc<Hub>,
     certificates: Option<Arc<NodeCertificates>>,
     address: IpAddr,
+    /// Its place on the kubelet port; pod ports have a limit for each address instead.
+    guest: Option<Arc<Guest>>,
     drain: Drain,
     permit: ConnectionPermit,
 }
@@ -197,6 +202,16 @@ pub(crate) struct ConnectionPermit {
 }
 
 impl Connection {
+    async fn serve_while_placed(self, acceptor: TlsAcceptor, stream: TcpStream) {
+        let Some(guest) = self.guest.clone() else {
+            return self.serve(acceptor, stream).await;
+        };
+        tokio::select! {
+            () = self.serve(acceptor, stream) => {}
+            () = guest.displaced() => tracing::debug!("a connection made way for a newer one"),
+        }
+    }
+
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // Without it, small answers would only be later.
         stream.set_nodelay(true).ok();
@@ -207,13 +222,18 @@ impl Connection {
         };
         let (_, session) = stream.get_ref();
         let shown = session.peer_certificates().and_then(|chain| chain.first());
+        let guest = self.guest.clone();
         let is_node = match (&self.certificates, shown) {
             (Some(certificates), Some(leaf)) => certificates.is_node(leaf),
             (Some(_) | None, Some(_) | None) => false,
         };
+        if let (true, Some(guest)) = (is_node, &guest) {
+            guest.is_node();
+        }
         let peer = Peer {
             is_node,
             address: self.address,
+            guest,
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
         let ended = if http2 {
@@ -235,7 +255,7 @@ impl Connection {
         let permit = self.permit.clone();
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(permit.clone());
-            answer(hub.clone(), peer, request)
+            answer(hub.clone(), peer.clone(), request)
         });
         let mut server = http1::Builder::new();
         server
@@ -263,7 +283,7 @@ impl Connection {
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), peer, request));
+        let service = service_fn(move |request| answer(hub.clone(), peer.clone(), request));
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
         let mut server = http2::Builder::new(Streams { ended });

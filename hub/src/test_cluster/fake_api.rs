@@ -235,27 +235,17 @@ impl Shared {
                 }
                 answer
             }
-            (&Method::GET, "/apis") => {
-                let accepted = &request.headers()["accept"];
-                let aggregated = accepted.to_str().unwrap().starts_with(AGGREGATED);
-                let kind = if aggregated { "APIGroupDiscoveryList" } else { "APIGroupList" };
-                let mut answer = json(200, format!(r#"{{"kind":"{kind}"}}"#));
-                if aggregated {
-                    let content_type = http::HeaderValue::from_static(AGGREGATED);
-                    answer.headers_mut().insert("content-type", content_type);
-                }
-                answer
-            }
+            (&Method::GET, "/apis") => groups(&request),
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
                 let form = self.form(&request);
                 self.watch(query, form)
             }
-            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(self.form(&request)),
+            (&Method::GET | &Method::HEAD, "/api/v1/namespaces/default/pods") => self.list(self.form(&request)),
             (&Method::GET, path) if path.starts_with("/api/v1/namespaces/default/pods/") => {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 match self.pods().remove(name) {
                     Some(version) => json(200, self.form(&request).alone(name, version)),
-                    None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+                    None => no_pod(name),
                 }
             }
             (&Method::PATCH, path) if path.ends_with("/status") => {
@@ -462,6 +452,32 @@ impl Form {
         };
         format!(r#"{{{head},"metadata":{{"resourceVersion":"{version}"}},{pods}}}"#)
     }
+}
+
+fn groups(request: &Request<Incoming>) -> Response<Body> {
+    let accepted = &request.headers()["accept"];
+    let aggregated = accepted.to_str().unwrap().starts_with(AGGREGATED);
+    let kind = if aggregated {
+        "APIGroupDiscoveryList"
+    } else {
+        "APIGroupList"
+    };
+    let mut answer = json(200, format!(r#"{{"kind":"{kind}"}}"#));
+    if aggregated {
+        let content_type = http::HeaderValue::from_static(AGGREGATED);
+        answer.headers_mut().insert("content-type", content_type);
+    }
+    answer
+}
+
+fn no_pod(name: &str) -> Response<Body> {
+    let details = format!(r#"{{"name":"{name}","kind":"pods"}}"#);
+    json(
+        404,
+        format!(
+            r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"reason":"NotFound","details":{details},"code":404}}"#
+        ),
+    )
 }
 
 /// The service of the API server.

@@ -101,3 +101,17 @@ async fn an_upgrade_counts_until_it_ends() {
     };
     timeout(DEADLINE, ended).await.unwrap();
 }
+
+#[tokio::test]
+async fn silent_connections_of_the_host_do_not_keep_kubelet_out() {
+    let cluster = with_listed_pods().await;
+    culvert_daemon::raise_open_file_limit();
+    let mut silent = Vec::new();
+    for _ in 0..1100 {
+        let connector = cluster.connector(&cluster.address, None, Protocols::Http2OrHttp1);
+        silent.push(connector.connect().await.unwrap());
+    }
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+    assert_eq!(cluster.stranger().with_token(APP).get(PODS).await.0, 200);
+    drop(silent);
+}
