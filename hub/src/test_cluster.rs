@@ -68,7 +68,12 @@ impl TestCluster {
 
     /// With these addresses of the API server.
     async fn start_over(servers: &[String], api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+        let authority = state.path().join("api.crt");
+        if !authority.exists() {
+            std::fs::write(&authority, &api.authority).unwrap();
+        }
         let config = Config {
+            kubeconfig: None,
             state: StateDir::new(state.path().to_owned()),
             listen: "127.0.0.1:0".parse().unwrap(),
             pod_listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -80,7 +85,7 @@ impl TestCluster {
             },
             cloud: Kubeconfig {
                 server: api.address.parse().unwrap(),
-                authority: PemSource::Inline(api.authority.clone()),
+                authority: PemSource::File(authority),
                 certificate: PemSource::Inline(api.node_certificate.clone()),
                 key: PemSource::Inline(api.node_key.clone()),
             },

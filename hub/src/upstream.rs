@@ -25,7 +25,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use cloud_identity::{CloudIdentity, CloudTls};
+use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
 use connector::{Connector, Protocols};
 use link::Observation;
 use pool::{AnswerBody, Load, Pool, RequestKind};
@@ -75,7 +75,8 @@ pub(crate) struct Upstream {
     pub(crate) servers: Arc<Servers>,
     pub(crate) link: LinkWatch,
     pub(crate) identity: Arc<CloudIdentity>,
-    tls: CloudTls,
+    authority: AuthoritySource,
+    tls: Mutex<Arc<CloudTls>>,
     pools: Mutex<Arc<Pools>>,
     /// Connections that carry an upgrade.
     pub(crate) upgrades: upgrade::Upgrades,
@@ -93,7 +94,9 @@ impl Upstream {
     /// Reads the credentials. A certificate that is not there yet, or has expired, is no error:
     /// the link is then down.
     pub(crate) fn new(config: &Config, identity: Arc<CloudIdentity>) -> Result<Self> {
-        let tls = CloudTls::new(&config.cloud, &identity)?;
+        let pem = config.cloud.authority.clone();
+        let authority = AuthoritySource::new(pem, config.kubeconfig.clone());
+        let tls = CloudTls::new(authority.read()?, &identity)?;
         let link = LinkWatch::new();
         let servers = Servers::new(&config.servers, config.server_order);
         let servers = Arc::new(servers.context("use the address of the API server")?);
@@ -102,7 +105,8 @@ impl Upstream {
             servers,
             link,
             identity,
-            tls,
+            authority,
+            tls: Mutex::new(Arc::new(tls)),
             pools: Mutex::new(Arc::new(pools)),
             upgrades: upgrade::Upgrades::default(),
         })
@@ -186,9 +190,27 @@ impl Upstream {
 
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
-        let new = Pools::new(&self.servers, &self.tls, &self.link);
+        let new = Pools::new(&self.servers, &self.tls(), &self.link);
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *pools, Arc::new(new))
+    }
+
+    fn tls(&self) -> Arc<CloudTls> {
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        tls.clone()
+    }
+
+    /// Reads the authority of the API server again. `true`: it is another one now.
+    pub(crate) fn reload_authority(&self) -> Result<bool, CredentialError> {
+        let authority = self.authority.read()?;
+        if authority == self.tls().authority {
+            return Ok(false);
+        }
+        let new = CloudTls::new(authority, &self.identity)?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        drop(self.renew_pools());
+        self.link.suspect();
+        Ok(true)
     }
 
     fn pools(&self) -> Arc<Pools> {
@@ -208,18 +230,27 @@ impl Upstream {
         pools.bearer.close_idle();
     }
 
-    /// Follows the file with the node's certificate until the drain begins.
+    /// Follows the files with the node's certificate and the API server's authority until the drain begins.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
     pub(crate) async fn follow_certificate(self: Arc<Self>, drain: Drain) -> Result<()> {
         let mut problem = culvert_daemon::Problem::default();
+        let mut authority_problem = culvert_daemon::Problem::default();
         let mut changes = self.identity.changes();
         loop {
             let reloaded = self.identity.reload();
             let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
             if let Some(error) = problem.news(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
+            }
+            let reloaded = self.reload_authority();
+            if let Ok(true) = reloaded {
+                tracing::info!("the authority of the API server was read");
+            }
+            let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
+            if let Some(error) = authority_problem.news(error) {
+                tracing::warn!(error, "the authority of the API server stays as it was");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELOAD) => {}

@@ -107,3 +107,22 @@ async fn memory_answers_before_a_client_gives_up_on_an_api_server_that_hangs() {
     let answer = kubelet.send("GET", PODS, empty()).await;
     assert!(!answer.headers().contains_key("culvert-hub"));
 }
+
+#[tokio::test]
+async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_changes_nothing() {
+    let (api, other) = (FakeApi::start().await, FakeApi::start().await);
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("api.crt");
+    std::fs::write(&file, &other.authority).unwrap();
+    let servers = [api.address.clone()];
+    let both = [other.authority.clone(), api.authority.clone()].concat();
+    let cluster = TestCluster::start_over(&servers, api, state).await;
+    let upstream = &cluster.hub.upstream;
+    assert!(!upstream.reload_authority().unwrap());
+    std::fs::write(&file, both).unwrap();
+    assert!(upstream.reload_authority().unwrap());
+    cluster.link_is(true).await;
+    std::fs::write(&file, "damaged").unwrap();
+    assert!(upstream.reload_authority().is_err());
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+}

@@ -1,6 +1,7 @@
 //! The node's certificate for the API server, and the authority of the API server's own. Kubelet
 //! renews the certificate in its file, so the file is followed.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -14,8 +15,9 @@ use tokio::time::Instant;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::crypto::provider;
-use crate::kubeconfig::{Kubeconfig, PemSource};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
 
+const AUTHORITY: &str = "authority of the API server";
 /// Between two readings of the files because of a client.
 const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,6 +41,8 @@ pub(crate) enum CredentialError {
         what: &'static str,
         source: rustls::Error,
     },
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
     #[error("the certificate of the node was made by the local authority, not by the cluster")]
     Local,
 }
@@ -188,38 +192,68 @@ fn certificates(
     Ok(all)
 }
 
+/// Where the authority of the API server is read from. Clusters replace it: both the old and the new
+/// one are in the file for a while.
+pub(crate) struct AuthoritySource {
+    pem: PemSource,
+    /// What is in a kubeconfig itself is read from there again.
+    kubeconfig: Option<PathBuf>,
+}
+
+impl AuthoritySource {
+    pub(crate) fn new(pem: PemSource, kubeconfig: Option<PathBuf>) -> Self {
+        Self { pem, kubeconfig }
+    }
+
+    /// The certificates as they are now, in PEM.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, CredentialError> {
+        let read = match (&self.pem, &self.kubeconfig) {
+            (PemSource::Inline(_), Some(path)) => Kubeconfig::read(path)?.authority.read(),
+            (pem @ (PemSource::Inline(_) | PemSource::File(_)), _) => pem.read(),
+        };
+        read.map_err(|source| CredentialError::Read {
+            what: AUTHORITY,
+            source,
+        })
+    }
+}
+
 /// TLS to the API server: as the node, and as nobody (a bearer token then says who asks).
 pub(crate) struct CloudTls {
+    /// What it trusts, in PEM.
+    pub(crate) authority: Vec<u8>,
     pub(crate) node: Arc<ClientConfig>,
     pub(crate) bearer: Arc<ClientConfig>,
 }
 
 impl CloudTls {
     pub(crate) fn new(
-        cloud: &Kubeconfig,
+        authority: Vec<u8>,
         identity: &Arc<CloudIdentity>,
     ) -> Result<Self, CredentialError> {
-        const WHAT: &str = "authority of the API server";
-        let pem = cloud
-            .authority
-            .read()
-            .map_err(|source| CredentialError::Read { what: WHAT, source })?;
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&pem, WHAT)? {
+        for certificate in certificates(&authority, AUTHORITY)? {
             roots
                 .add(certificate)
-                .map_err(|source| CredentialError::Use { what: WHAT, source })?;
+                .map_err(|source| CredentialError::Use {
+                    what: AUTHORITY,
+                    source,
+                })?;
         }
         let config = || {
             ClientConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()
                 .map(|builder| builder.with_root_certificates(roots.clone()))
-                .map_err(|source| CredentialError::Use { what: WHAT, source })
+                .map_err(|source| CredentialError::Use {
+                    what: AUTHORITY,
+                    source,
+                })
         };
         let mut node = config()?.with_client_cert_resolver(identity.clone());
         // A session of an earlier certificate would be resumed with that certificate's name.
         node.resumption = rustls::client::Resumption::disabled();
         Ok(Self {
+            authority,
             node: node.into(),
             bearer: config()?.with_no_client_auth().into(),
         })

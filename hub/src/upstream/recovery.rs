@@ -62,8 +62,8 @@ impl Upstream {
     /// Whether a server answers, as nobody: 401 and 403 are answers too.
     async fn is_ready(&self, server: &Server) -> bool {
         let servers = self.servers.clone();
-        let tls = &self.tls.bearer;
-        let connector = Connector::new(servers, tls, Protocols::Http1, self.link.clone());
+        let tls = self.tls();
+        let connector = Connector::new(servers, &tls.bearer, Protocols::Http1, self.link.clone());
         let Ok(stream) = connector.dial_server(server).await else {
             return false;
         };

@@ -66,9 +66,10 @@ impl Upstream {
         mut request: Request<Body>,
         held: H,
     ) -> Result<Response<Body>, UpgradeError> {
+        let tls = self.tls();
         let tls = match credential {
-            Credential::Node => &self.tls.node,
-            Credential::Bearer => &self.tls.bearer,
+            Credential::Node => &tls.node,
+            Credential::Bearer => &tls.bearer,
         };
         let servers = self.servers.clone();
         let connector = Connector::new(servers, tls, Protocols::Http1, self.link.clone());
