@@ -1,5 +1,6 @@
 //! Answers of the hub itself: from its memory, and refusals; and the copies of the API server's.
 
+pub(crate) mod absence;
 pub(crate) mod copy;
 pub(crate) mod documents;
 mod events;

@@ -9,6 +9,8 @@ use clap::{Parser, Subcommand};
 use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration};
 use http::Uri;
 
+use crate::upstream::servers::ServerOrder;
+
 /// The API endpoint of an edge node: passes requests to the API server, remembers its answers, and
 /// answers from them while the API server cannot be reached.
 #[derive(Parser, Debug)]
@@ -112,9 +114,26 @@ pub(crate) enum Command {
 /// What the running hub needs. All of it is in kubelet's kubeconfig.
 #[derive(clap::Args, Debug)]
 pub(crate) struct RunArgs {
-    /// The API server. Default: the one in --kubeconfig.
-    #[arg(long, env = "CULVERT_HUB_SERVER", value_name = "https://HOST:PORT")]
-    pub(crate) server: Option<Uri>,
+    /// The API server, or several of one cluster: repeat it. All addresses of a name are tried too.
+    /// Default: the one in --kubeconfig.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_SERVER",
+        value_name = "https://HOST:PORT",
+        value_delimiter = ','
+    )]
+    pub(crate) server: Vec<Uri>,
+
+    /// Which of several servers a new connection goes to: the first that answers, or one after the
+    /// other.
+    #[arg(
+        long,
+        env = "CULVERT_HUB_SERVER_ORDER",
+        value_enum,
+        default_value_t,
+        value_name = "ORDER"
+    )]
+    pub(crate) server_order: ServerOrder,
 
     /// Kubelet's kubeconfig as it was before `install`. Default: the copy that `install` has kept,
     /// or /etc/kubernetes/kubelet.conf.

@@ -10,6 +10,7 @@ use crate::args::{Args, KubeletArgs, RunArgs};
 use crate::authority::is_pod_address;
 use crate::install::Installation;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+use crate::upstream::servers::ServerOrder;
 
 /// Where kubeadm puts kubelet's kubeconfig.
 const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
@@ -24,6 +25,11 @@ pub(crate) struct Config {
     pub(crate) admin: AdminListen,
     /// The API server, and how the node proves to it who it is.
     pub(crate) cloud: Kubeconfig,
+    /// The file that `cloud` was read from.
+    pub(crate) kubeconfig: Option<PathBuf>,
+    /// All API servers of the cluster; not empty.
+    pub(crate) servers: Vec<http::Uri>,
+    pub(crate) server_order: ServerOrder,
     pub(crate) grace: Duration,
 }
 
@@ -78,9 +84,17 @@ impl Args {
             return Err(ConfigError::NotForPods(*address));
         }
         let state = StateDir::new(self.state_dir.clone());
+        let (cloud, kubeconfig) = cloud(run, &state)?;
+        let servers = match &*run.server {
+            [] => vec![cloud.server.clone()],
+            given => given.to_vec(),
+        };
         Ok(Config {
             pod_listen: run.pod_listen.clone(),
-            cloud: cloud(run, &state)?,
+            cloud,
+            kubeconfig,
+            servers,
+            server_order: run.server_order,
             state,
             listen: self.listen,
             admin: AdminListen {
@@ -105,28 +119,30 @@ impl Args {
     }
 }
 
-/// The flags go before the kubeconfig, which is not read if they say everything.
-fn cloud(run: &RunArgs, state: &StateDir) -> Result<Kubeconfig, ConfigError> {
-    if let Some(server) = &run.server
-        && (server.scheme_str() != Some("https") || server.host().is_none())
-    {
-        return Err(ConfigError::NotHttps(server.clone()));
+/// The flags go before the kubeconfig, which is not read if they say everything. Returns its path
+/// too.
+fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>), ConfigError> {
+    for server in &run.server {
+        if server.scheme_str() != Some("https") || server.host().is_none() {
+            return Err(ConfigError::NotHttps(server.clone()));
+        }
     }
     let file = |path: &PathBuf| PemSource::File(path.clone());
     if let RunArgs {
-        server: Some(server),
         server_ca: Some(authority),
         client_cert: Some(certificate),
         client_key: Some(key),
         ..
     } = run
+        && let Some(server) = run.server.first()
     {
-        return Ok(Kubeconfig {
+        let cloud = Kubeconfig {
             server: server.clone(),
             authority: file(authority),
             certificate: file(certificate),
             key: file(key),
-        });
+        };
+        return Ok((cloud, None));
     }
     let kept = state.cloud_kubeconfig();
     let path = match &run.kubeconfig {
@@ -135,12 +151,13 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<Kubeconfig, ConfigError> {
         None => KUBELET_KUBECONFIG.into(),
     };
     let read = Kubeconfig::read(&path)?;
-    Ok(Kubeconfig {
-        server: run.server.clone().unwrap_or(read.server),
+    let cloud = Kubeconfig {
+        server: run.server.first().cloned().unwrap_or(read.server),
         authority: run.server_ca.as_ref().map_or(read.authority, file),
         certificate: run.client_cert.as_ref().map_or(read.certificate, file),
         key: run.client_key.as_ref().map_or(read.key, file),
-    })
+    };
+    Ok((cloud, Some(path)))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use crate::answers::{documents, local};
 use crate::cache::{Identity, ObjectName, SetStatus, Verb, Verdict};
 use crate::request::percent::parameters;
 use crate::server::{Hub, Plan, Read, may_be_kept};
+use crate::upstream::Credential;
 use crate::wire::Encoding;
 
 /// The request to explain.
@@ -59,13 +60,15 @@ pub(crate) fn explain(hub: &Hub, question: &Question) -> Vec<String> {
         uri,
         identity,
     } = question;
-    let credential = match identity {
-        Identity::Node => "the node's certificate",
-        Identity::ServiceAccount { .. } | Identity::User(_) => "its own token",
+    let (credential, shown) = match identity {
+        Identity::Node => (Credential::Node, "the node's certificate"),
+        Identity::ServiceAccount { .. } | Identity::User(_) => {
+            (Credential::Bearer, "its own token")
+        }
     };
-    let link = hub.upstream.link.status();
+    let link = hub.upstream.link.status(credential);
     let now = if link.is_up() {
-        format!("the API server answers, asked with {credential}")
+        format!("the API server answers, asked with {shown}")
     } else {
         format!("there is no link ({}): as below", link.reason)
     };

@@ -86,12 +86,14 @@ pub(crate) enum EventFate {
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
     link_up: Gauge,
+    pods_link_up: Gauge,
     link_changes: Counter,
     requests: Family<Labels, Counter>,
     copies_behind: Family<Label, Counter>,
     splices: Family<Label, Counter>,
     events: Family<Label, Counter>,
     filter_failures: Family<Label, Counter>,
+    unread_answers: Counter,
     disk: Disk,
 }
 
@@ -136,8 +138,13 @@ impl Metrics {
         prefixed.register("build", "Version of the hub", build);
         prefixed.register(
             "link_up",
-            "Whether the API server can be reached",
+            "Whether the API server can be reached, and takes the node's certificate",
             metrics.link_up.clone(),
+        );
+        prefixed.register(
+            "pods_link_up",
+            "Whether the API server can be reached, whatever it says of the node's certificate",
+            metrics.pods_link_up.clone(),
         );
         prefixed.register(
             "link_changes",
@@ -165,6 +172,11 @@ impl Metrics {
             metrics.events.clone(),
         );
         metrics.disk.register(prefixed);
+        prefixed.register(
+            "unread_answers",
+            "Answers that were ended because their clients did not read them",
+            metrics.unread_answers.clone(),
+        );
         prefixed.register(
             "filter_failures",
             "Answers that a filter did not understand and has passed on unchanged",
@@ -205,6 +217,10 @@ impl Metrics {
             .set(i64::from(status.last_error.is_none()));
     }
 
+    pub(crate) fn answer_was_unread(&self) {
+        self.unread_answers.inc();
+    }
+
     pub(crate) fn filter_failed(&self, filter: FilterKind) {
         self.filter_failures
             .get_or_create(&[("filter", filter.into())])
@@ -215,6 +231,10 @@ impl Metrics {
     pub(crate) fn filter_failures(&self, filter: FilterKind) -> u64 {
         let label = [("filter", filter.into())];
         self.filter_failures.get_or_create(&label).get()
+    }
+
+    pub(crate) fn link_of_pods_is(&self, up: bool) {
+        self.pods_link_up.set(i64::from(up));
     }
 
     pub(crate) fn link_is(&self, up: bool) {

@@ -8,7 +8,7 @@ use culvert_daemon::{
     raise_open_file_limit, report_to_systemd,
 };
 use prometheus_client::registry::Registry;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
 use crate::answers::copy::Copies;
 use crate::authority::{KUBELET_PORT, LocalAuthority};
@@ -22,9 +22,13 @@ use crate::server::identity::NodeCertificates;
 use crate::server::limits::Limits;
 use crate::server::port::Port;
 use crate::status::{self, Pages, Scraped};
-use crate::upstream::Upstream;
 use crate::upstream::cloud_identity::CloudIdentity;
 use crate::upstream::watcher::watch_link;
+use crate::upstream::{Credential, Upstream};
+use crate::watches::Turns;
+
+/// At once. Each is a short request of the node's.
+const MAX_REVIEWS: usize = 16;
 
 /// Runs the hub.
 ///
@@ -74,9 +78,11 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
     let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
+    let recovery = hub.upstream.clone().ask_failed_servers(drain.clone());
+    supervisor.spawn("servers", recovery);
     let forgetting = forget_while_up(
         hub.memory.clone(),
-        hub.upstream.link.subscribe(),
+        hub.upstream.link.subscribe(Credential::Node),
         drain.clone(),
     );
     supervisor.spawn("forgetting", forgetting);
@@ -126,6 +132,8 @@ impl Parts {
             upstream,
             memory,
             limits: Limits::default(),
+            reviews: Semaphore::new(MAX_REVIEWS),
+            turns: Turns::default(),
             metrics,
             copies: Copies::default(),
             filters,
@@ -160,19 +168,24 @@ async fn serve(port: Port, hub: Arc<Hub>, drain: Drain) -> Result<()> {
 
 /// Tells the rest of the program when the link changes.
 async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
-    let mut link = hub.upstream.link.subscribe();
+    let mut link = hub.upstream.link.subscribe(Credential::Node);
+    let mut others = hub.upstream.link.subscribe(Credential::Bearer);
     loop {
         let status = link.borrow_and_update().clone();
         hub.metrics.link_is(status.is_up());
+        hub.metrics
+            .link_of_pods_is(others.borrow_and_update().is_up());
         if status.is_up() {
             gate.open();
         } else {
             gate.close(status.reason);
             hub.memory.write_soon();
         }
-        link.changed()
-            .await
-            .context("the link is watched no more")?;
+        let changed = tokio::select! {
+            changed = link.changed() => changed,
+            changed = others.changed() => changed,
+        };
+        changed.context("the link is watched no more")?;
     }
 }
 

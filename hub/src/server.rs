@@ -2,32 +2,39 @@
 //! memory.
 
 mod asked;
+pub(crate) mod guests;
 pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod port;
 mod review;
+mod unread;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::time::Instant;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
 
 pub(crate) use self::asked::Plan;
 pub(crate) use self::asked::Read;
 pub(crate) use self::asked::make_readable;
+use self::guests::Guest;
 use self::identity::{Proof, Token, bearer_token};
-use self::limits::{Duration, Limits};
+use self::limits::{Limits, RequestPermit};
+use self::port::ConnectionPermit;
 use self::review::{Review, review};
+use self::unread::WatchedBody;
 use crate::answers::copy::{Copied, Copies, CopyOf};
-use crate::answers::{documents, local, refusal, writes};
+use crate::answers::{absence, documents, local, refusal, writes};
 use crate::cache::{Identity, Verb, Verdict};
 use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
-use crate::upstream::{Body, BodyError, Upstream, empty, full, remove_hop_by_hop};
+use crate::upstream::pool::{AnswerBody, RequestKind};
+use crate::upstream::{Body, BodyError, Credential, Upstream, empty, full, remove_hop_by_hop};
 use crate::watches;
 use crate::wire::Encoding;
 
@@ -36,17 +43,22 @@ pub(crate) struct Hub {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
+    /// Questions whose a token is: as the node, so they must not use up its streams.
+    pub(crate) reviews: Semaphore,
+    pub(crate) turns: watches::Turns,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
     pub(crate) filters: Filters,
 }
 
 /// The other end of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Peer {
     /// It has shown the node's certificate.
     pub(crate) is_node: bool,
     pub(crate) address: IpAddr,
+    /// Its place, on the kubelet port.
+    pub(crate) guest: Option<Arc<Guest>>,
 }
 
 impl Hub {
@@ -58,30 +70,26 @@ impl Hub {
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
         let mut proof = Proof::of_request(peer.is_node, request.headers());
-        if proof == Proof::Nothing {
-            let answer = self.answer_stranger(request).await;
-            self.metrics.answered(proof.kind(), Answer::of(&answer));
-            return answer;
-        }
         let plan = Plan::new(request.method(), request.uri(), request.headers());
         let long = match &plan {
             Plan::Upgrade => true,
             Plan::Read(read) => read.verb == Verb::Watch,
             Plan::Document(_) | Plan::Write(_) => false,
-            Plan::Pass => request.uri().path().ends_with("/log"),
+            Plan::Pass => may_be_long(request.uri()),
         };
-        let duration = if long {
-            Duration::Long
+        let kind = if long {
+            RequestKind::Long
         } else {
-            Duration::Short
+            RequestKind::Short
         };
         // Whose a new token is, nobody knows yet: its name must not use up the limit of another.
-        let limited = self.identity(&proof).map_or_else(
-            || format!("unknown of {}", peer.address),
-            |it| it.to_string(),
-        );
+        let limited = match self.identity(&proof) {
+            Some(identity) => identity.to_string(),
+            None => format!("unknown of {}", peer.address),
+        };
         let started = Instant::now();
-        let Some(permit) = self.limits.admit(&limited, duration) else {
+        let is_head = request.method() == Method::HEAD;
+        let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
@@ -89,9 +97,14 @@ impl Hub {
             self.find_owner(token, request.headers()).await;
         }
         let identity = self.identity(&proof);
+        if let (Some(guest), Some(_)) = (&peer.guest, &identity) {
+            guest.is_known();
+        }
         let line = format!("{} {}", request.method(), request.uri().path());
+        let mut permit = Some(permit);
         let answer = match plan {
-            Plan::Upgrade => self.upgrade(&proof, request).await,
+            _ if proof == Proof::Nothing => self.answer_stranger(plan, request).await,
+            Plan::Upgrade => self.upgrade(&proof, request, permit.take()).await,
             Plan::Read(read) if read.verb == Verb::Watch => {
                 watches::answer(self.clone(), proof.clone(), identity, read, request).await
             }
@@ -105,7 +118,13 @@ impl Hub {
             }
             Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
             Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
-            Plan::Pass => self.pass(&proof, request).await,
+            Plan::Pass => self.pass(&proof, kind, request).await,
+        };
+        // An answer of the hub's own has a body.
+        let answer = if is_head {
+            answer.map(|_| empty())
+        } else {
+            answer
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
@@ -116,22 +135,16 @@ impl Hub {
             answered,
             started,
         };
-        let under_way = (access, permit);
-        answer.map(|body| {
-            let body = body.map_frame(move |frame| {
-                let _under_way = &under_way;
-                frame
-            });
-            body.boxed_unsync()
-        })
+        let metrics = self.metrics.clone();
+        answer.map(|body| WatchedBody::boxed(body, metrics, (access, permit)))
     }
 
     /// Without proof there is nothing but health and version.
-    async fn answer_stranger(&self, request: Request<Body>) -> Response<Body> {
+    async fn answer_stranger(&self, plan: Plan, request: Request<Body>) -> Response<Body> {
         if let "/livez" | "/readyz" = request.uri().path() {
             return Response::new(full("ok"));
         }
-        match Plan::new(request.method(), request.uri(), request.headers()) {
+        match plan {
             Plan::Document(read) if read.path == "/version" => {
                 documents::answer(self, &Proof::Nothing, read, request).await
             }
@@ -144,11 +157,15 @@ impl Hub {
     /// Asks whose a token is, if that is not known.
     async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
         let known = self.memory.lock().identity_of(&token.digest);
-        if known.is_some() || !self.upstream.link.is_up() {
+        if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
             token.owner = known;
             return;
         }
         let Some(text) = bearer_token(headers) else {
+            return;
+        };
+        // Nobody closes it.
+        let Ok(_review) = self.reviews.acquire().await else {
             return;
         };
         match review(&self.upstream, text).await {
@@ -194,21 +211,36 @@ impl Hub {
     }
 
     /// Passes a request on; nothing is remembered.
-    pub(crate) async fn pass(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            return refusal::unavailable(&self.upstream.link.status().reason);
+    pub(crate) async fn pass(
+        &self,
+        proof: &Proof,
+        kind: RequestKind,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        let link = self.upstream.link.status(proof.credential());
+        if !link.is_up() {
+            return refusal::unavailable(&link.reason);
         }
-        match self.upstream.send(proof.credential(), request).await {
+        match self.upstream.send(proof.credential(), kind, request).await {
             Ok(answer) => relayed(answer),
             Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
         }
     }
 
-    async fn upgrade(&self, proof: &Proof, request: Request<Body>) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            return refusal::unavailable(&self.upstream.link.status().reason);
+    async fn upgrade(
+        &self,
+        proof: &Proof,
+        request: Request<Body>,
+        permit: Option<RequestPermit>,
+    ) -> Response<Body> {
+        let link = self.upstream.link.status(proof.credential());
+        if !link.is_up() {
+            return refusal::unavailable(&link.reason);
         }
-        match self.upstream.upgrade(proof.credential(), request).await {
+        let connection = request.extensions().get::<ConnectionPermit>().cloned();
+        let held = (permit, connection);
+        let upgraded = self.upstream.upgrade(proof.credential(), request, held);
+        match upgraded.await {
             Ok(answer) => answer,
             Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
         }
@@ -221,18 +253,34 @@ impl Hub {
         read: Read,
         mut request: Request<Body>,
     ) -> Response<Body> {
-        if !self.upstream.link.is_up() {
-            local::await_later_version(self, identity.as_ref(), &read).await;
+        let credential = proof.credential();
+        if !self.upstream.link.is_up(credential) {
+            local::await_later_version(self, credential, identity.as_ref(), &read).await;
         }
         let from_memory = |reason: &str| match &identity {
             Some(identity) => local::answer(&self.memory, identity, &read, reason),
             None => refusal::unavailable(reason),
         };
-        if !self.upstream.link.is_up() {
-            return from_memory(&self.upstream.link.status().reason);
+        let link = self.upstream.link.status(credential);
+        if !link.is_up() {
+            return from_memory(&link.reason);
         }
         make_readable(request.headers_mut());
-        match self.upstream.send(proof.credential(), request).await {
+        let sent = self.upstream.send(credential, RequestKind::Short, request);
+        let mut sent = Box::pin(sent);
+        let in_time = timeout(read.patience(), &mut sent).await;
+        if in_time.is_err() {
+            self.upstream.link.suspect();
+            let known = from_memory("the API server does not answer in time");
+            if known.status() != StatusCode::SERVICE_UNAVAILABLE {
+                return known;
+            }
+        }
+        let sent = match in_time {
+            Ok(sent) => sent,
+            Err(_) => sent.await,
+        };
+        match sent {
             Ok(answer) if is_overloaded(answer.status()) => {
                 let from_memory = from_memory("the API server is overloaded");
                 if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -240,17 +288,28 @@ impl Hub {
                 }
                 from_memory
             }
-            Ok(answer) => self.relay_read(proof, read, answer),
+            Ok(answer) => self.relay_read(proof, read, answer).await,
             Err(error) => from_memory(&culvert_daemon::chain(&error)),
         }
     }
 
     /// Passes the answer on, and a copy of it to the memory.
-    fn relay_read(&self, proof: &Proof, read: Read, answer: Response<Incoming>) -> Response<Body> {
+    async fn relay_read(
+        &self,
+        proof: &Proof,
+        read: Read,
+        answer: Response<AnswerBody>,
+    ) -> Response<Body> {
         let status = answer.status();
         let Some(reader) = self.learn(proof, status) else {
             return relayed(answer);
         };
+        if status == StatusCode::NOT_FOUND {
+            return match read.verb {
+                Verb::Get => absence::relay(self, &reader, &read, answer).await,
+                Verb::List | Verb::Watch => relayed(answer),
+            };
+        }
         self.record_verdict(&reader, &read, status);
         let readable = status == StatusCode::OK && may_be_kept(&reader, &read);
         let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
@@ -267,11 +326,13 @@ impl Hub {
         Response::from_parts(head, self.copies.tee(body, copy))
     }
 
-    /// Remembers what the API server has decided about this read.
+    /// Remembers what the API server has decided about this read. A 404 to a GET is its word that
+    /// the object does not exist.
     pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
         let verdict = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
-            StatusCode::NOT_FOUND | StatusCode::GONE => Verdict::Allowed,
+            StatusCode::GONE => Verdict::Allowed,
+            StatusCode::NOT_FOUND if read.verb == Verb::Get => Verdict::Allowed,
             status if status.is_success() => Verdict::Allowed,
             _ => return,
         };
@@ -282,6 +343,12 @@ impl Hub {
             cache.record_absence(&read.scope, reader, now);
         }
     }
+}
+
+/// Whether a request that is passed on may be a watch, or a log that is followed.
+fn may_be_long(uri: &Uri) -> bool {
+    let is_watch = uri.query().is_some_and(|query| query.contains("watch"));
+    is_watch || uri.path().ends_with("/log") || uri.path().contains("/watch/")
 }
 
 /// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
@@ -309,7 +376,7 @@ pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
 }
 
 /// The answer of the API server as it goes to the client.
-pub(crate) fn relayed(answer: Response<Incoming>) -> Response<Body> {
+pub(crate) fn relayed(answer: Response<AnswerBody>) -> Response<Body> {
     let mut answer = answer.map(|body| body.map_err(BodyError::from).boxed_unsync());
     remove_hop_by_hop(answer.headers_mut());
     answer

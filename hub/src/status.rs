@@ -18,6 +18,7 @@ use culvert_daemon::page;
 use http::{StatusCode, Uri};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -29,6 +30,8 @@ use crate::memory::DiskStatus;
 use crate::reboot;
 use crate::request::percent::encode;
 use crate::server::Hub;
+use crate::upstream::Credential;
+use crate::upstream::pool::RequestKind;
 use crate::wire::Encoding;
 
 pub(crate) use self::scraped::Scraped;
@@ -83,12 +86,29 @@ struct SetLine {
 }
 
 #[derive(Serialize)]
-struct ServerLine {
-    url: String,
+struct ServersPage {
+    servers: Vec<ServerLine>,
     link: &'static str,
     link_seconds: u64,
     link_reason: String,
     connections: u64,
+    /// Of each credential and kind of requests.
+    pools: Vec<PoolLine>,
+}
+
+#[derive(Serialize)]
+struct ServerLine {
+    url: String,
+    /// Others are asked first until it answers again.
+    failed: bool,
+}
+
+#[derive(Serialize)]
+struct PoolLine {
+    credential: &'static str,
+    requests: &'static str,
+    connections: usize,
+    streams: usize,
 }
 
 /// Serves the pages as JSON.
@@ -145,20 +165,44 @@ impl Pages {
         addresses.map(port).collect()
     }
 
-    fn servers(&self) -> [ServerLine; 1] {
+    fn servers(&self) -> ServersPage {
         let upstream = &self.hub.upstream;
-        let link = upstream.link.status();
-        [ServerLine {
-            url: upstream.server.to_string(),
+        let link = upstream.link.status(Credential::Node);
+        let mut servers = Vec::new();
+        for server in upstream.servers.all() {
+            servers.push(ServerLine {
+                url: format!("https://{}", server.authority),
+                failed: server.is_failed(),
+            });
+        }
+        ServersPage {
+            servers,
             link: link.word(),
             link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             connections: upstream.link.connections(),
-        }]
+            pools: self.pools(),
+        }
+    }
+
+    fn pools(&self) -> Vec<PoolLine> {
+        let mut pools = Vec::new();
+        for &credential in Credential::VARIANTS {
+            for &requests in RequestKind::VARIANTS {
+                let load = self.hub.upstream.load(credential, requests);
+                pools.push(PoolLine {
+                    credential: credential.into(),
+                    requests: requests.into(),
+                    connections: load.connections,
+                    streams: load.streams,
+                });
+            }
+        }
+        pools
     }
 
     fn summary(&self) -> Summary {
-        let (sets, link) = (self.sets(), self.hub.upstream.link.status());
+        let (sets, link) = (self.sets(), self.hub.upstream.link.status(Credential::Node));
         let disk = self.disk.borrow().clone();
         let missing = self.missing_after_reboot();
         Summary {

@@ -3,8 +3,10 @@
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
+mod load_tests;
 mod operator_tests;
 mod pod_tests;
+mod server_tests;
 mod table_tests;
 mod tests;
 mod write_tests;
@@ -34,8 +36,9 @@ use crate::kubeconfig::{Kubeconfig, PemSource};
 use crate::run::Parts;
 use crate::server::Hub;
 use crate::upstream::connector::{Connector, Protocols};
+use crate::upstream::servers::{ServerOrder, Servers};
 use crate::upstream::watcher::{LinkWatch, watch_link};
-use crate::upstream::{Body, empty, full};
+use crate::upstream::{Body, Credential, empty, full};
 use fake_api::FakeApi;
 
 /// Longer than the link needs to come back.
@@ -59,7 +62,18 @@ impl TestCluster {
     }
 
     async fn start_with(api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+        let servers = vec![api.address.clone()];
+        Self::start_over(&servers, api, state).await
+    }
+
+    /// With these addresses of the API server.
+    async fn start_over(servers: &[String], api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+        let authority = state.path().join("api.crt");
+        if !authority.exists() {
+            std::fs::write(&authority, &api.authority).unwrap();
+        }
         let config = Config {
+            kubeconfig: None,
             state: StateDir::new(state.path().to_owned()),
             listen: "127.0.0.1:0".parse().unwrap(),
             pod_listen: vec!["127.0.0.1:0".parse().unwrap()],
@@ -71,10 +85,12 @@ impl TestCluster {
             },
             cloud: Kubeconfig {
                 server: api.address.parse().unwrap(),
-                authority: PemSource::Inline(api.authority.clone()),
+                authority: PemSource::File(authority),
                 certificate: PemSource::Inline(api.node_certificate.clone()),
                 key: PemSource::Inline(api.node_key.clone()),
             },
+            servers: servers.iter().map(|it| it.parse().unwrap()).collect(),
+            server_order: ServerOrder::Priority,
             grace: Duration::from_secs(1),
         };
         let mut registry = Registry::default();
@@ -89,6 +105,8 @@ impl TestCluster {
         let address = format!("https://{}", port.local_addr().unwrap());
         let (drain, mut tasks) = (Drain::default(), JoinSet::new());
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
+        let recovery = hub.upstream.clone();
+        tasks.spawn(recovery.ask_failed_servers(drain.clone()));
         tasks.spawn(writer.run(drain.clone()));
         tasks.spawn(send_events(hub.clone(), drain.clone()));
         tasks.spawn(port.serve(hub.clone(), drain.clone()));
@@ -114,7 +132,7 @@ impl TestCluster {
     }
 
     async fn link_is(&self, up: bool) {
-        let mut link = self.hub.upstream.link.subscribe();
+        let mut link = self.hub.upstream.link.subscribe(Credential::Node);
         let reached = link.wait_for(|link| link.is_up() == up);
         timeout(DEADLINE, reached).await.unwrap().unwrap();
     }
@@ -190,8 +208,8 @@ impl TestCluster {
             Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
             None => tls.with_no_client_auth(),
         };
-        let server = address.parse().unwrap();
-        Connector::new(&server, &tls, protocols, LinkWatch::new()).unwrap()
+        let servers = Servers::new(&[address.parse().unwrap()], ServerOrder::Priority).unwrap();
+        Connector::new(servers.into(), &tls, protocols, LinkWatch::new())
     }
 
     fn client(&self, identity: Option<ClientIdentity>) -> TestClient {

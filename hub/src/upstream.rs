@@ -5,6 +5,9 @@
 pub(crate) mod cloud_identity;
 pub(crate) mod connector;
 pub(crate) mod link;
+pub(crate) mod pool;
+mod recovery;
+pub(crate) mod servers;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
 
@@ -17,16 +20,16 @@ use culvert_daemon::Drain;
 use http::{Request, Response, StatusCode, Uri, header};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
-use hyper::body::Incoming;
-use hyper_util::client::legacy::Client;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use strum::{IntoStaticStr, VariantArray};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use cloud_identity::{CloudIdentity, CloudTls};
+use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
 use connector::{Connector, Protocols};
 use link::Observation;
+use pool::{AnswerBody, Load, Pool, RequestKind};
+use servers::Servers;
 use watcher::LinkWatch;
 
 /// Any error of a body.
@@ -34,23 +37,15 @@ pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 /// The body of a request or answer, as it streams through.
 pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
-/// Silence on a connection of HTTP/2 before it is asked whether it is alive.
-const PING_AFTER: Duration = Duration::from_secs(6);
-/// With [`PING_AFTER`], a dead connection ends after 18 s.
-const PING_TIMEOUT: Duration = Duration::from_secs(12);
 /// The API server's own limit of a request is 60 s.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// What one answer may have under way: 20 MB/s at 50 ms.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
-/// Larger heads are refused, as on the kubelet port.
-const MAX_HEAD: u32 = 64 << 10;
 /// How often kubelet's certificate is looked at.
 const RELOAD: Duration = Duration::from_secs(30);
 
 /// As whom a request goes to the API server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum Credential {
     /// With the certificate of the node.
     Node,
@@ -61,8 +56,14 @@ pub(crate) enum Credential {
 /// Why no answer came.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SendError {
+    #[error("connect to the API server")]
+    Connect(#[from] std::io::Error),
     #[error("send the request to the API server")]
-    Send(#[from] hyper_util::client::legacy::Error),
+    Send(#[from] hyper::Error),
+    #[error("connections to the API server end before they take the request")]
+    Closed,
+    #[error("all connections to the API server are in use")]
+    Full,
     #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
     Head,
     #[error("the link to the API server is down")]
@@ -71,10 +72,11 @@ pub(crate) enum SendError {
 
 /// The API server.
 pub(crate) struct Upstream {
-    pub(crate) server: Uri,
+    pub(crate) servers: Arc<Servers>,
     pub(crate) link: LinkWatch,
     pub(crate) identity: Arc<CloudIdentity>,
-    tls: CloudTls,
+    authority: AuthoritySource,
+    tls: Mutex<Arc<CloudTls>>,
     pools: Mutex<Arc<Pools>>,
     /// Connections that carry an upgrade.
     pub(crate) upgrades: upgrade::Upgrades,
@@ -82,8 +84,8 @@ pub(crate) struct Upstream {
 
 /// The connections in use. Those of a dropped generation end with their last request.
 struct Pools {
-    node: Client<Connector, Body>,
-    bearer: Client<Connector, Body>,
+    node: Pool,
+    bearer: Pool,
     /// Ends all of them at once.
     abandoned: CancellationToken,
 }
@@ -92,16 +94,19 @@ impl Upstream {
     /// Reads the credentials. A certificate that is not there yet, or has expired, is no error:
     /// the link is then down.
     pub(crate) fn new(config: &Config, identity: Arc<CloudIdentity>) -> Result<Self> {
-        let tls = CloudTls::new(&config.cloud, &identity)?;
+        let pem = config.cloud.authority.clone();
+        let authority = AuthoritySource::new(pem, config.kubeconfig.clone());
+        let tls = CloudTls::new(authority.read()?, &identity)?;
         let link = LinkWatch::new();
-        let server = config.cloud.server.clone();
-        let pools =
-            Pools::new(&server, &tls, &link).context("use the address of the API server")?;
+        let servers = Servers::new(&config.servers, config.server_order);
+        let servers = Arc::new(servers.context("use the address of the API server")?);
+        let pools = Pools::new(&servers, &tls, &link);
         Ok(Self {
-            server,
+            servers,
             link,
             identity,
-            tls,
+            authority,
+            tls: Mutex::new(Arc::new(tls)),
             pools: Mutex::new(Arc::new(pools)),
             upgrades: upgrade::Upgrades::default(),
         })
@@ -111,16 +116,16 @@ impl Upstream {
     pub(crate) async fn send(
         &self,
         credential: Credential,
+        kind: RequestKind,
         request: Request<Body>,
-    ) -> Result<Response<Incoming>, SendError> {
+    ) -> Result<Response<AnswerBody>, SendError> {
         let pools = self.pools();
-        let pool = match credential {
-            Credential::Node => &pools.node,
-            Credential::Bearer => &pools.bearer,
-        };
-        let mut link = self.link.subscribe();
+        let answer = pools
+            .of(credential)
+            .send(kind, outgoing(credential, request));
+        let mut link = self.link.subscribe(credential);
         let answer = tokio::select! {
-            answer = timeout(HEAD_TIMEOUT, pool.request(self.outgoing(credential, request))) => answer,
+            answer = timeout(HEAD_TIMEOUT, answer) => answer,
             _ = link.wait_for(|link| !link.is_up()) => return Err(SendError::LinkDown),
         };
         let answer = answer.map_err(|_| SendError::Head)??;
@@ -131,12 +136,25 @@ impl Upstream {
     }
 
     /// Asks whether the API server is there, and takes the node's certificate. Returns what was
-    /// seen, and the reason for people.
+    /// seen, and the reason for people. Of several servers, the next one is asked then.
     pub(crate) async fn probe(&self) -> (Observation, String) {
+        let (observation, reason) = self.probe_once().await;
+        if observation == Observation::TryFailed
+            && let Some(server) = self.pools().node.server()
+            && self.servers.failed(&server)
+        {
+            tracing::info!(%server, reason, "new requests go to another API server");
+            drop(self.renew_pools());
+        }
+        (observation, reason)
+    }
+
+    async fn probe_once(&self) -> (Observation, String) {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
         let pools = self.pools();
-        let answer = pools.node.request(self.outgoing(Credential::Node, request));
+        let request = outgoing(Credential::Node, request);
+        let answer = pools.node.send(RequestKind::Short, request);
         let failed = |reason| (Observation::TryFailed, reason);
         match timeout(PROBE_TIMEOUT, answer).await {
             Err(_) => failed("a probe had no answer within 3 s".to_owned()),
@@ -172,10 +190,27 @@ impl Upstream {
 
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
-        let new = Pools::new(&self.server, &self.tls, &self.link)
-            .expect("the address has been used before");
+        let new = Pools::new(&self.servers, &self.tls(), &self.link);
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut *pools, Arc::new(new))
+    }
+
+    fn tls(&self) -> Arc<CloudTls> {
+        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        tls.clone()
+    }
+
+    /// Reads the authority of the API server again. `true`: it is another one now.
+    pub(crate) fn reload_authority(&self) -> Result<bool, CredentialError> {
+        let authority = self.authority.read()?;
+        if authority == self.tls().authority {
+            return Ok(false);
+        }
+        let new = CloudTls::new(authority, &self.identity)?;
+        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        drop(self.renew_pools());
+        self.link.suspect();
+        Ok(true)
     }
 
     fn pools(&self) -> Arc<Pools> {
@@ -183,49 +218,48 @@ impl Upstream {
         pools.clone()
     }
 
-    /// The request as it goes to the API server: without what concerns one connection only, and
-    /// without a second credential.
-    fn outgoing(&self, credential: Credential, mut request: Request<Body>) -> Request<Body> {
-        *request.uri_mut() = self.absolute(request.uri());
-        *request.version_mut() = http::Version::HTTP_11;
-        remove_hop_by_hop(request.headers_mut());
-        request.headers_mut().remove(header::HOST);
-        if credential == Credential::Node {
-            request.headers_mut().remove(header::AUTHORIZATION);
-        }
-        request
+    /// Connections and streams that are open now.
+    pub(crate) fn load(&self, credential: Credential, kind: RequestKind) -> Load {
+        self.pools().of(credential).load(kind)
     }
 
-    fn absolute(&self, uri: &Uri) -> Uri {
-        let mut parts = self.server.clone().into_parts();
-        parts.path_and_query = uri.path_and_query().cloned();
-        if parts.path_and_query.is_none() {
-            parts.path_and_query = Some(http::uri::PathAndQuery::from_static("/"));
-        }
-        Uri::from_parts(parts).expect("scheme, authority and path are all there")
+    /// Closes connections that have not been used for a while.
+    pub(crate) fn close_idle_connections(&self) {
+        let pools = self.pools();
+        pools.node.close_idle();
+        pools.bearer.close_idle();
     }
 
-    /// Follows the file with the node's certificate until the drain begins.
+    /// Follows the files with the node's certificate and the API server's authority until the drain begins.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
     pub(crate) async fn follow_certificate(self: Arc<Self>, drain: Drain) -> Result<()> {
         let mut problem = culvert_daemon::Problem::default();
+        let mut authority_problem = culvert_daemon::Problem::default();
+        let mut changes = self.identity.changes();
         loop {
-            let changed = self.identity.reload();
-            let error = changed
-                .as_ref()
-                .err()
-                .map(|error| culvert_daemon::chain(error));
+            let reloaded = self.identity.reload();
+            let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
             if let Some(error) = problem.news(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
             }
-            if changed.unwrap_or(false) {
-                tracing::info!("the node's certificate for the API server was read");
-                drop(self.renew_pools());
+            let reloaded = self.reload_authority();
+            if let Ok(true) = reloaded {
+                tracing::info!("the authority of the API server was read");
+            }
+            let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
+            if let Some(error) = authority_problem.news(error) {
+                tracing::warn!(error, "the authority of the API server stays as it was");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELOAD) => {}
+                // Its sender lives as long as the identity.
+                Ok(()) = changes.changed() => {
+                    tracing::info!("the node's certificate for the API server was read");
+                    drop(self.renew_pools());
+                    self.link.suspect();
+                }
                 () = drain.begun() => return Ok(()),
             }
         }
@@ -233,50 +267,38 @@ impl Upstream {
 }
 
 impl Pools {
-    fn new(server: &Uri, tls: &CloudTls, link: &LinkWatch) -> std::io::Result<Self> {
+    fn new(servers: &Arc<Servers>, tls: &CloudTls, link: &LinkWatch) -> Self {
         let abandoned = CancellationToken::new();
-        let pool = |tls| {
-            let connector = Connector::new(server, tls, Protocols::Http2OrHttp1, link.clone())?;
-            Ok::<_, std::io::Error>(client(connector, abandoned.clone()))
+        let pool = |credential, tls| {
+            let (servers, link) = (servers.clone(), link.clone());
+            let connector = Connector::new(servers, tls, Protocols::Http2OrHttp1, link);
+            Pool::new(&connector, credential, &abandoned)
         };
-        Ok(Self {
-            node: pool(&tls.node)?,
-            bearer: pool(&tls.bearer)?,
+        Self {
+            node: pool(Credential::Node, &tls.node),
+            bearer: pool(Credential::Bearer, &tls.bearer),
             abandoned,
-        })
+        }
+    }
+
+    fn of(&self, credential: Credential) -> &Pool {
+        match credential {
+            Credential::Node => &self.node,
+            Credential::Bearer => &self.bearer,
+        }
     }
 }
 
-fn client(connector: Connector, abandoned: CancellationToken) -> Client<Connector, Body> {
-    Client::builder(Connections { abandoned })
-        .timer(TokioTimer::new())
-        .pool_timer(TokioTimer::new())
-        .http2_keep_alive_interval(PING_AFTER)
-        .http2_keep_alive_timeout(PING_TIMEOUT)
-        .http2_keep_alive_while_idle(true)
-        .http2_initial_stream_window_size(STREAM_WINDOW)
-        .http2_initial_connection_window_size(CONNECTION_WINDOW)
-        .http2_max_header_list_size(MAX_HEAD)
-        .build(connector)
-}
-
-/// Runs the tasks of connections: each ends with its connection, or when the pool is abandoned.
-#[derive(Clone)]
-struct Connections {
-    abandoned: CancellationToken,
-}
-
-impl<F> hyper::rt::Executor<F> for Connections
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, task: F) {
-        let abandoned = self.abandoned.clone();
-        TokioExecutor::new().execute(async move {
-            abandoned.run_until_cancelled(task).await;
-        });
+/// The request as it goes to the API server: without what concerns one connection only, and without
+/// a second credential.
+fn outgoing(credential: Credential, mut request: Request<Body>) -> Request<Body> {
+    *request.version_mut() = http::Version::HTTP_11;
+    remove_hop_by_hop(request.headers_mut());
+    request.headers_mut().remove(header::HOST);
+    if credential == Credential::Node {
+        request.headers_mut().remove(header::AUTHORIZATION);
     }
+    request
 }
 
 /// Headers that concern one connection (RFC 9110, section 7.6.1).

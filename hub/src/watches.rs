@@ -3,18 +3,27 @@
 
 mod difference;
 mod position;
+mod retry;
 mod session;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, Request, Response, StatusCode};
+use tokio::time::timeout;
 
 use crate::answers::{local, refusal};
 use crate::cache::Identity;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, make_readable, may_be_kept, relayed};
+use crate::upstream::pool::RequestKind;
 use crate::upstream::{Body, remove_hop_by_hop};
+pub(crate) use retry::Turns;
 use session::{Client, Session};
+
+/// An API server answers the head of a watch at once. One that is known is begun from memory after
+/// this time, and opened at the API server later.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Answers a request to watch.
 pub(crate) async fn answer(
@@ -24,8 +33,9 @@ pub(crate) async fn answer(
     read: Read,
     mut request: Request<Body>,
 ) -> Response<Body> {
-    if !hub.upstream.link.is_up() {
-        local::await_later_version(&hub, identity.as_ref(), &read).await;
+    let credential = proof.credential();
+    if !hub.upstream.link.is_up(credential) {
+        local::await_later_version(&hub, credential, identity.as_ref(), &read).await;
     }
     make_readable(request.headers_mut());
     let again = Again::of(&request);
@@ -47,11 +57,25 @@ pub(crate) async fn answer(
             .or_else(|| plain().and_then(from_memory))
             .unwrap_or_else(|| refusal::unavailable(reason))
     };
-    if !hub.upstream.link.is_up() {
-        let reason = hub.upstream.link.status().reason;
-        return silent(hub, &reason);
+    let link = hub.upstream.link.status(credential);
+    if !link.is_up() {
+        return silent(hub, &link.reason);
     }
-    let answer = match hub.upstream.send(proof.credential(), request).await {
+    let upstream = hub.upstream.clone();
+    let mut sent = Box::pin(upstream.send(credential, RequestKind::Long, request));
+    let in_time = timeout(PATIENCE, &mut sent).await;
+    if in_time.is_err() {
+        hub.upstream.link.suspect();
+        let known = silent(hub.clone(), "the API server does not answer in time");
+        if known.status() == StatusCode::OK {
+            return known;
+        }
+    }
+    let sent = match in_time {
+        Ok(sent) => sent,
+        Err(_) => sent.await,
+    };
+    let answer = match sent {
         Ok(answer) => answer,
         Err(error) => {
             let reason = culvert_daemon::chain(&error);

@@ -9,17 +9,18 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
-use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::list_body::ListBody;
+use super::list_body::{ListBody, is_kind_of};
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::memory::Memory;
 use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
 use crate::request::discovery::DocumentRead;
 use crate::server::Read;
+use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::{ObjectSplitter, SplitError};
 
@@ -63,7 +64,7 @@ enum Chunk {
 
 impl Copies {
     /// Copies a body while it is read.
-    pub(crate) fn tee(&self, body: Incoming, copy: CopyOf) -> Body {
+    pub(crate) fn tee(&self, body: AnswerBody, copy: CopyOf) -> Body {
         let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let queued = Arc::new(AtomicUsize::new(0));
         let copy = Arc::new(copy);
@@ -112,7 +113,7 @@ impl Queue {
 
 /// A body whose frames are copied.
 struct CopiedBody {
-    body: Incoming,
+    body: AnswerBody,
     /// `None`: the copy was given up or is complete.
     queue: Option<Queue>,
     /// The thread is the copy's for one turn: it would not get one before the client has all that
@@ -275,6 +276,9 @@ fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(
     };
     if confirmed.is_none() {
         let (item_type, object) = splitter.finish()?;
+        if !is_kind_of(read.shape(), &item_type.kind) {
+            return Ok(());
+        }
         let cache = &mut copy.memory.lock().cache;
         if cache.record_object(scope, &item_type, object, reader, now) == Filled::Whole {
             cache.note_made_by(scope, body);

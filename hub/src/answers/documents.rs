@@ -3,7 +3,6 @@
 
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
 
 use super::copy::{Copied, CopyOf, DocumentCopy};
 use super::{local, refusal};
@@ -11,6 +10,7 @@ use crate::cache::Identity;
 use crate::request::discovery::DocumentRead;
 use crate::server::identity::Proof;
 use crate::server::{Hub, is_overloaded, is_plain, make_readable, relayed};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, full, remove_hop_by_hop};
 
 /// The API server's name for those who show nothing.
@@ -31,12 +31,16 @@ pub(crate) async fn answer(
         let known = reader.as_ref().and_then(|reader| known(hub, reader, &read));
         known.unwrap_or_else(|| refusal::unavailable(reason))
     };
-    if !hub.upstream.link.is_up() {
-        return from_memory(&hub.upstream.link.status().reason);
+    let link = hub.upstream.link.status(proof.credential());
+    if !link.is_up() {
+        return from_memory(&link.reason);
     }
     make_readable(request.headers_mut());
     ask_for_unknown(hub, &read, request.headers_mut());
-    match hub.upstream.send(proof.credential(), request).await {
+    let sent = hub
+        .upstream
+        .send(proof.credential(), RequestKind::Short, request);
+    match sent.await {
         Ok(answer) if is_overloaded(answer.status()) => {
             let from_memory = from_memory("the API server is overloaded");
             if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
@@ -81,7 +85,7 @@ fn relay(
     hub: &Hub,
     proof: &Proof,
     read: DocumentRead,
-    answer: Response<Incoming>,
+    answer: Response<AnswerBody>,
 ) -> Response<Body> {
     let status = answer.status();
     let reader = match proof {

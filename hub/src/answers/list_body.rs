@@ -6,12 +6,23 @@ use bytes::Bytes;
 use crate::cache::{Digest, Digester, Filled, Identity, ListCopy};
 use crate::memory::Memory;
 use crate::server::Read;
-use crate::wire::ListHead;
 use crate::wire::split::{ListSplitter, SplitError};
+use crate::wire::{ListHead, Shape};
 
 /// What may wait until it is known whether a list is the last one. A node with 100 pods reads
 /// some 0.5 MB of them; a longer list is cut while it comes.
 const MAX_HELD: usize = 1 << 20;
+
+/// Whether an answer of this kind is what the request seemed to ask for.
+pub(crate) fn is_kind_of(shape: Shape, kind: &str) -> bool {
+    let is_table = kind == "Table";
+    let is_metadata = matches!(kind, "PartialObjectMetadata" | "PartialObjectMetadataList");
+    match shape {
+        Shape::Object => !is_table && !is_metadata && kind != "Status",
+        Shape::Metadata => is_metadata,
+        Shape::Table | Shape::TableOfObjects => is_table,
+    }
+}
 
 /// A list that is arriving.
 pub(crate) struct ListBody {
@@ -94,6 +105,9 @@ impl ListBody {
         }
         self.cut_held()?;
         let head = self.splitter.finish()?;
+        if !is_kind_of(read.shape(), &head.type_meta.kind) {
+            return Ok(Filled::Spoiled);
+        }
         let now = memory.now();
         let cache = &mut memory.lock().cache;
         let filled = cache.finish_list(self.copy, &head, reader, now);

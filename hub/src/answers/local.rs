@@ -13,7 +13,7 @@ use crate::memory::Memory;
 use crate::request::options::AskedVersion;
 use crate::server::{Hub, Read};
 use crate::upstream::watcher::LinkStatus;
-use crate::upstream::{Body, full};
+use crate::upstream::{Body, Credential, full};
 use crate::wire::{Encoding, write};
 
 /// Says that an answer is the hub's own: `local; age=341`, in seconds, or `refused`.
@@ -89,10 +89,15 @@ pub(crate) fn later_version(read: &Read, known: &Snapshot) -> Option<u64> {
 }
 
 /// Waits for the link, for a while, if a later state is asked for than is known.
-pub(crate) async fn await_later_version(hub: &Hub, identity: Option<&Identity>, read: &Read) {
+pub(crate) async fn await_later_version(
+    hub: &Hub,
+    credential: Credential,
+    identity: Option<&Identity>,
+    read: &Read,
+) {
     let known = identity.and_then(|identity| snapshot(&hub.memory, identity, read));
     if known.is_some_and(|known| later_version(read, &known).is_some()) {
-        let mut link = hub.upstream.link.subscribe();
+        let mut link = hub.upstream.link.subscribe(credential);
         // Without the link the answer is 504.
         timeout(WAIT_FOR_LATER, link.wait_for(LinkStatus::is_up))
             .await

@@ -7,12 +7,12 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use http::{HeaderValue, Response, StatusCode, header};
-use hyper::body::Incoming;
 use sha2::{Digest, Sha256};
 
 use super::writes::{MAX_BODY, Write};
 use super::{local, refusal};
 use crate::server::{Hub, relayed};
+use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, collect, full, remove_hop_by_hop};
 use crate::wire::edit::{self, Path, Value};
 use crate::wire::split::{ObjectSplitter, SplitError};
@@ -32,7 +32,7 @@ const EXPIRATION: Path = Path {
 pub(super) async fn keep(
     hub: &Hub,
     write: &Write<'_>,
-    answer: Response<Incoming>,
+    answer: Response<AnswerBody>,
 ) -> Response<Body> {
     if answer.headers().contains_key(header::CONTENT_ENCODING) {
         return relayed(answer);

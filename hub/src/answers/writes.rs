@@ -11,6 +11,7 @@ use super::{events, node_writes, refusal, tokens};
 use crate::request::info::{self, ResourceRequest};
 use crate::server::identity::Proof;
 use crate::server::{Hub, is_overloaded, relayed};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, collect, full};
 
 /// Larger than any object: the API server's own limit is 3 MiB.
@@ -103,7 +104,7 @@ pub(crate) async fn answer(
         .query()
         .is_some_and(|it| it.contains("dryRun"));
     if kind == Kind::Other || is_rehearsal {
-        return hub.pass(proof, request).await;
+        return hub.pass(proof, RequestKind::Short, request).await;
     }
     let (head, body) = request.into_parts();
     let Some(body) = collect(body, MAX_BODY).await else {
@@ -114,10 +115,15 @@ pub(crate) async fn answer(
         head: &head,
         body: &body,
     };
-    let mut reason = hub.upstream.link.status().reason;
-    if hub.upstream.link.is_up() {
+    let link = hub.upstream.link.status(proof.credential());
+    let is_up = link.is_up();
+    let mut reason = link.reason;
+    if is_up {
         let request = Request::from_parts(head.clone(), full(body.clone()));
-        match hub.upstream.send(proof.credential(), request).await {
+        let sent = hub
+            .upstream
+            .send(proof.credential(), RequestKind::Short, request);
+        match sent.await {
             Ok(answer) => return answered(hub, kind, &write, answer).await,
             Err(error) => reason = culvert_daemon::chain(&error),
         }
@@ -139,7 +145,7 @@ async fn answered(
     hub: &Hub,
     kind: Kind,
     write: &Write<'_>,
-    answer: Response<hyper::body::Incoming>,
+    answer: Response<AnswerBody>,
 ) -> Response<Body> {
     let status = answer.status();
     match kind {

@@ -1,6 +1,12 @@
 //! How much may be remembered, and what goes first when it is too much.
 
+use std::collections::BTreeMap;
+
 use super::{Cache, Identity, RemovedSet, Scope};
+
+/// Sets, whether or not they have objects: a question alone has up to 2 KiB. A node with 100 pods
+/// has some 500.
+const MAX_SETS: usize = 8192;
 
 /// Limits of memory, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -38,12 +44,16 @@ impl Cache {
 
     /// Evicts sets, least recently used first, until the total is kept or only the node's are left.
     pub(super) fn keep_bounds(&mut self) {
-        while self.objects.bytes() > self.bounds.total {
+        while self.objects.bytes() > self.bounds.total || self.count_sets() > MAX_SETS {
             let Some(scope) = self.least_recently_used() else {
                 return;
             };
             self.evict(&scope);
         }
+    }
+
+    fn count_sets(&self) -> usize {
+        self.sets.values().map(BTreeMap::len).sum()
     }
 
     fn least_recently_used(&self) -> Option<Scope> {

@@ -7,6 +7,12 @@ use std::time::{Duration, SystemTime};
 use super::{Identity, Now, Resource, Scope, Selection, Verb};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Verdicts on one identity: a controller reads some kinds, and some objects of them by name. Each
+/// has up to 2 KiB.
+const MAX_OF_IDENTITY: usize = 2048;
+/// Kubelet reads the secrets, config maps and volumes of its pods by name.
+const MAX_OF_NODE: usize = 16 << 10;
+const MAX: usize = 32 << 10;
 
 /// What the API server said to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +42,8 @@ pub(super) struct Grant {
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     by_key: BTreeMap<GrantKey, Grant>,
+    /// How many verdicts there are on each identity.
+    counts: BTreeMap<Identity, usize>,
     /// Came, changed or went since the last batch was taken for the disk.
     unsaved: BTreeSet<GrantKey>,
 }
@@ -50,13 +58,11 @@ impl Grants {
         now: Now,
     ) {
         let key = key(identity, verb, scope);
-        let earlier = self.by_key.insert(
-            key.clone(),
-            Grant {
-                verdict,
-                at: now.wall,
-            },
-        );
+        let grant = Grant {
+            verdict,
+            at: now.wall,
+        };
+        let earlier = self.insert(key.clone(), grant);
         // The time alone is worth a write each day.
         let is_news = |it: Grant| {
             it.verdict != verdict || now.wall.duration_since(it.at).is_ok_and(|age| age >= DAY)
@@ -64,16 +70,80 @@ impl Grants {
         if earlier.is_none_or(is_news) {
             self.unsaved.insert(key);
         }
+        self.keep_bounds(identity);
     }
 
     /// Puts back what was on disk.
     pub(super) fn restore(&mut self, key: GrantKey, grant: Grant) {
-        self.by_key.insert(key, grant);
+        self.insert(key, grant);
     }
 
     pub(super) fn forget_older_than(&mut self, since: SystemTime) {
-        let gone = self.by_key.extract_if(.., |_, grant| grant.at < since);
-        self.unsaved.extend(gone.map(|(key, _)| key));
+        let old = self.by_key.iter().filter(|(_, grant)| grant.at < since);
+        let old: Vec<_> = old.map(|(key, _)| key.clone()).collect();
+        for key in old {
+            self.remove(key);
+        }
+    }
+
+    fn insert(&mut self, key: GrantKey, grant: Grant) -> Option<Grant> {
+        let identity = key.identity.clone();
+        let earlier = self.by_key.insert(key, grant);
+        if earlier.is_none() {
+            *self.counts.entry(identity).or_default() += 1;
+        }
+        earlier
+    }
+
+    fn remove(&mut self, key: GrantKey) {
+        if self.by_key.remove(&key).is_none() {
+            return;
+        }
+        if let Some(count) = self.counts.get_mut(&key.identity) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&key.identity);
+            }
+        }
+        self.unsaved.insert(key);
+    }
+
+    /// Whoever asks for more than may be remembered forgets of its own; with many identities, who
+    /// has most of them does.
+    fn keep_bounds(&mut self, identity: &Identity) {
+        let limit = match identity {
+            Identity::Node => MAX_OF_NODE,
+            Identity::ServiceAccount { .. } | Identity::User(_) => MAX_OF_IDENTITY,
+        };
+        if self
+            .counts
+            .get(identity)
+            .is_some_and(|count| *count > limit)
+        {
+            self.forget_oldest(identity);
+        }
+        if self.by_key.len() > MAX {
+            let others = self.counts.iter().filter(|it| *it.0 != Identity::Node);
+            let largest = others.max_by_key(|(_, count)| **count);
+            if let Some(largest) = largest.map(|(identity, _)| identity.clone()) {
+                self.forget_oldest(&largest);
+            }
+        }
+    }
+
+    /// Forgets an eighth of an identity's verdicts: each time is a search through all of them.
+    fn forget_oldest(&mut self, identity: &Identity) {
+        let mut own = Vec::new();
+        for (key, grant) in &self.by_key {
+            if key.identity == *identity {
+                own.push((grant.at, key.clone()));
+            }
+        }
+        own.sort();
+        own.truncate((own.len() / 8).max(1));
+        for (_, key) in own {
+            self.remove(key);
+        }
     }
 
     /// Whether there is a verdict on what this scope selects, of whoever, in whichever encoding.
@@ -118,5 +188,34 @@ fn key(identity: &Identity, verb: Verb, scope: &Scope) -> GrantKey {
         verb,
         resource: scope.representation.resource.clone(),
         selection: scope.selection.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cache::fixtures::{all, at, one};
+
+    #[test]
+    fn who_asks_for_much_forgets_of_its_own_verdicts_the_oldest() {
+        let greedy = Identity::User("greedy".to_owned());
+        let mut grants = Grants::default();
+        grants.record(&Identity::Node, Verb::List, &all(), Verdict::Allowed, at(0));
+        for number in 0..3 * MAX_OF_IDENTITY {
+            let scope = one(&format!("name-{number}"));
+            let now = at(u64::try_from(number).unwrap());
+            grants.record(&greedy, Verb::Get, &scope, Verdict::Refused, now);
+        }
+        assert!(grants.by_key.len() <= MAX_OF_IDENTITY + 1);
+        let verdict = |identity, verb, scope| grants.verdict(identity, verb, &scope);
+        assert_eq!(
+            verdict(&Identity::Node, Verb::List, all()),
+            Some(Verdict::Allowed)
+        );
+        assert_eq!(verdict(&greedy, Verb::Get, one("name-0")), None);
+        let newest = one(&format!("name-{}", 3 * MAX_OF_IDENTITY - 1));
+        assert_eq!(verdict(&greedy, Verb::Get, newest), Some(Verdict::Refused));
+        let counted: usize = grants.counts.values().sum();
+        assert_eq!(counted, grants.by_key.len());
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use super::{Kind, QueuedEvent};
 use crate::metrics::EventFate;
 use crate::server::{Hub, is_overloaded};
+use crate::upstream::pool::RequestKind;
 use crate::upstream::{Body, Credential, collect, full};
 use crate::wire::Encoding;
 
@@ -28,7 +29,7 @@ const MAX_ANSWER: usize = 1 << 20;
 /// None; the type is that of a supervised task.
 pub(crate) async fn send_events(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     let sending = async {
-        let mut link = hub.upstream.link.subscribe();
+        let mut link = hub.upstream.link.subscribe(Credential::Node);
         loop {
             // Its sender lives as long as the hub.
             link.wait_for(|link| link.is_up()).await.ok();
@@ -48,7 +49,11 @@ async fn send_first(hub: &Hub) -> Duration {
     let Some((place, event)) = first else {
         return LATER;
     };
-    match hub.upstream.send(Credential::Node, request(&event)).await {
+    let request = request(&event);
+    let sent = hub
+        .upstream
+        .send(Credential::Node, RequestKind::Short, request);
+    match sent.await {
         Ok(answer) if !is_overloaded(answer.status()) => {
             let status = answer.status();
             // So that the connection can be used again.

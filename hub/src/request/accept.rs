@@ -19,6 +19,9 @@ impl Representation {
         if header.trim().is_empty() {
             return Clause::parse("*/*").representation();
         }
+        if !header.split(',').all(is_understood) {
+            return None;
+        }
         preferred(header).first()?.representation()
     }
 }
@@ -50,6 +53,38 @@ fn preferred(header: &str) -> Vec<Clause<'_>> {
         by_quality.then(one.is_wildcard().cmp(&other.is_wildcard()))
     });
     clauses
+}
+
+/// Whether the hub reads a clause as the API server does. That passes over a clause with `sv`, for
+/// one, so the answer would be another than it seems.
+fn is_understood(clause: &str) -> bool {
+    let mut parts = clause.split(';').map(str::trim);
+    let mut seen = Vec::new();
+    if parts.next().is_none_or(str::is_empty) {
+        return false;
+    }
+    for part in parts {
+        let Some((name, value)) = part.split_once('=') else {
+            return false;
+        };
+        let is_known = match name {
+            "as" | "g" | "v" => true,
+            "stream" => value == "watch",
+            "q" => is_quality(value),
+            _ => false,
+        };
+        if !is_known || seen.contains(&name) {
+            return false;
+        }
+        seen.push(name);
+    }
+    true
+}
+
+fn is_quality(value: &str) -> bool {
+    let is_plain = value.bytes().all(|it| it.is_ascii_digit() || it == b'.');
+    let number = value.parse::<f32>();
+    is_plain && number.is_ok_and(|quality| (0.0..=1.0).contains(&quality))
 }
 
 /// `type/subtype;parameter=value`
@@ -214,6 +249,13 @@ mod tests {
             "application/json;as=Pod;v=v1;g=",
             "application/vnd.kubernetes.protobuf;as=Table;v=v1;g=meta.k8s.io",
             "application/json;q=0",
+            "application/json;sv=x,application/json",
+            "application/vnd.kubernetes.protobuf;sv=x,application/vnd.kubernetes.protobuf",
+            "application/json;stream=other",
+            "application/json;q=0.5;q=0.1,application/json",
+            "application/json;q=inf",
+            "application/json;as",
+            "application/json,",
         ] {
             assert_eq!(chosen(header), None, "{header}");
         }

@@ -1,6 +1,9 @@
 //! The query of a list or watch: `ListOptions` of the API.
 
-use super::percent::parameters;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::percent::{parameter as decoded_parameter, parameters};
 use super::selector::{FieldSelector, InvalidSelector, LabelSelector};
 
 /// Which state of a collection is asked for.
@@ -43,6 +46,8 @@ pub(crate) struct ListOptions {
     pub(crate) allow_watch_bookmarks: bool,
     pub(crate) send_initial_events: bool,
     pub(crate) timeout_seconds: Option<u64>,
+    /// `timeout`: for how long the client waits, such as `10s`.
+    pub(crate) timeout: Option<Duration>,
     /// Of tables only.
     pub(crate) included_object: IncludedObject,
     pub(crate) label_selector: LabelSelector,
@@ -78,6 +83,9 @@ impl ListOptions {
             allow_watch_bookmarks: flag(query, "allowWatchBookmarks"),
             send_initial_events: flag(query, "sendInitialEvents"),
             timeout_seconds: number("timeoutSeconds", &value("timeoutSeconds"))?,
+            timeout: humantime::parse_duration(&value("timeout"))
+                .ok()
+                .filter(|timeout| !timeout.is_zero()),
             included_object: included_object(&value("includeObject"))?,
             label_selector: label_selector
                 .map_err(|source| InvalidOptions::LabelSelector { source })?,
@@ -85,6 +93,42 @@ impl ListOptions {
                 .map_err(|source| InvalidOptions::FieldSelector { source })?,
         })
     }
+}
+
+/// The parameters whose meaning for an answer is known. `pretty` changes only how it looks.
+const KNOWN: [&str; 13] = [
+    "allowWatchBookmarks",
+    "continue",
+    "fieldSelector",
+    "includeObject",
+    "labelSelector",
+    "limit",
+    "pretty",
+    "resourceVersion",
+    "resourceVersionMatch",
+    "sendInitialEvents",
+    "timeout",
+    "timeoutSeconds",
+    "watch",
+];
+
+/// Whether the hub knows what a query asks for: each parameter is known, is there once, and reads
+/// the same here and at the API server. Of another query no answer may be remembered: it could be a
+/// part of what its selectors name.
+pub(crate) fn is_understood(query: &str) -> bool {
+    let mut seen = BTreeSet::new();
+    for pair in query.split('&') {
+        if pair.is_empty() {
+            continue;
+        }
+        let Some((name, _)) = decoded_parameter(pair) else {
+            return false;
+        };
+        if !KNOWN.contains(&&*name) || !seen.insert(name) {
+            return false;
+        }
+    }
+    true
 }
 
 impl ListOptions {
@@ -149,6 +193,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_query_that_may_ask_for_a_part_is_not_understood() {
+        for query in [
+            "",
+            "watch=true&resourceVersion=5&timeoutSeconds=60&pretty=true",
+            "labelSelector=a%3Db&&fieldSelector=spec.nodeName%3Dedge-1&limit=500",
+        ] {
+            assert!(is_understood(query), "{query}");
+        }
+        for query in [
+            "shardSelector=0%2F2",
+            "export=true",
+            "fieldSelector=metadata.name%3D%FF&fieldSelector=spec.nodeName%3Dedge-1",
+            "fieldSelector=a%3Db&fieldSelector=c%3Dd",
+            "labelSelector=%zz",
+            "limit=1;continue=x",
+            "WATCH=true",
+        ] {
+            assert!(!is_understood(query), "{query}");
+        }
+    }
+
+    #[test]
     fn the_query_of_a_streaming_list_is_read() {
         let query = "allowWatchBookmarks=true&fieldSelector=spec.nodeName%3Dedge-7\
             &labelSelector=app+in+%28a%2Cb%29&resourceVersion=4711&resourceVersionMatch=NotOlderThan\
@@ -164,6 +230,7 @@ mod tests {
                 allow_watch_bookmarks: true,
                 send_initial_events: true,
                 timeout_seconds: Some(423),
+                timeout: Some(Duration::from_secs(423)),
                 included_object: IncludedObject::Metadata,
                 label_selector: "app in (b,a)".parse().unwrap(),
                 field_selector: "spec.nodeName=edge-7".parse().unwrap(),

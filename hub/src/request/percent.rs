@@ -5,16 +5,22 @@ pub(super) fn decode_path(path: &str) -> Option<String> {
     decode(path, |byte| byte)
 }
 
-/// The parameters of a query, decoded. As in Go, a pair with a bad escape or a semicolon is left
-/// out.
+/// The parameters of a query, decoded. Pairs that cannot be decoded are left out.
 pub(crate) fn parameters(query: &str) -> impl Iterator<Item = (String, String)> {
     query
         .split('&')
-        .filter(|pair| !pair.is_empty() && !pair.contains(';'))
-        .filter_map(|pair| {
-            let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-            Some((decode_query(key)?, decode_query(value)?))
-        })
+        .filter(|pair| !pair.is_empty())
+        .filter_map(parameter)
+}
+
+/// One pair of a query. `None`: it has a bad escape or a semicolon, or is not UTF-8. Go leaves the
+/// first two out and keeps the last one.
+pub(super) fn parameter(pair: &str) -> Option<(String, String)> {
+    if pair.contains(';') {
+        return None;
+    }
+    let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+    Some((decode_query(key)?, decode_query(value)?))
 }
 
 /// A value as it may stand in a query.

@@ -1,15 +1,28 @@
 //! What a request is to the hub: decisions over its head.
 
+use std::time::Duration;
+
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
 
 use crate::cache::{Representation, Resource, Scope, Selection, Verb};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
-use crate::request::options::{IncludedObject, ListOptions};
+use crate::request::options::{IncludedObject, ListOptions, is_understood};
 use crate::server::is_encoded_as;
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
+
+/// What is left for an answer from memory of the time that a client gives.
+const ANSWER_TIME: Duration = Duration::from_secs(2);
+/// For clients that give no time: one object, and a list, which an API server may have to read.
+const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
+const LIST_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Of an object and of a namespace.
+const MAX_NAME: usize = 253;
+/// Both selectors together.
+const MAX_SELECTORS: usize = 1 << 10;
 
 /// What is done with a request.
 #[derive(Debug)]
@@ -43,6 +56,27 @@ impl Read {
 
     pub(crate) fn shape(&self) -> Shape {
         self.scope.representation.shape
+    }
+
+    /// How long the API server may take for the head of its answer before memory answers: its client
+    /// must still have time to get that.
+    pub(crate) fn patience(&self) -> Duration {
+        let of_list = self
+            .options
+            .timeout_seconds
+            .filter(|_| self.verb == Verb::List);
+        let of_list = of_list
+            .filter(|seconds| *seconds > 0)
+            .map(Duration::from_secs);
+        let given = match (self.options.timeout, of_list) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        match given {
+            Some(given) => given.saturating_sub(ANSWER_TIME).max(given / 2),
+            None if self.scope.selection.name.is_some() => OBJECT_PATIENCE,
+            None => LIST_PATIENCE,
+        }
     }
 
     /// The same read of plain objects in JSON, for a client that takes these too: it asked for a
@@ -80,9 +114,13 @@ impl Plan {
         {
             return Self::Pass;
         }
+        // The hub has no answers without a body, and such an answer tells nothing about a set.
+        if method == Method::HEAD {
+            return Self::Pass;
+        }
         let query = uri.query().unwrap_or_default();
         match RequestInfo::new(method.as_str(), uri.path(), query) {
-            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, headers),
+            Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, query, headers),
             Ok(RequestInfo::Path(_)) if method == Method::GET => {
                 DocumentRead::new(uri.path(), query, accept_text(headers))
                     .map_or(Self::Pass, Self::Document)
@@ -95,13 +133,17 @@ impl Plan {
         clippy::wildcard_enum_match_arm,
         reason = "every verb that does not read may write"
     )]
-    fn of_resource(resource: ResourceRequest, headers: &HeaderMap) -> Self {
+    fn of_resource(resource: ResourceRequest, query: &str, headers: &HeaderMap) -> Self {
         let verb = match resource.verb {
             info::Verb::Get => Verb::Get,
             info::Verb::List => Verb::List,
             info::Verb::Watch => Verb::Watch,
             _ => return Self::Write(resource),
         };
+        // The API server reads the first one only.
+        if headers.get_all(header::ACCEPT).iter().count() > 1 {
+            return Self::Pass;
+        }
         let accepted = accept_text(headers);
         let representation = accept::Representation::from_accept(&accepted);
         let (Some(representation), Ok(options)) = (representation, &resource.options) else {
@@ -113,14 +155,18 @@ impl Plan {
             (Shape::Table, IncludedObject::Nothing) => return Self::Pass,
             (shape, _) => shape,
         };
-        if !resource.subresource.is_empty() {
+        if !resource.subresource.is_empty() || !is_understood(query) {
             return Self::Pass;
         }
         let options = options.clone();
+        let selection = selection(&resource, &options);
+        if !is_of_usual_size(&selection) {
+            return Self::Pass;
+        }
         Self::Read(Read {
             verb,
             scope: Scope {
-                selection: selection(&resource, &options),
+                selection,
                 representation: Representation {
                     resource: Resource {
                         group: resource.gvr.group,
@@ -135,6 +181,14 @@ impl Plan {
             takes_plain_json: takes_plain_json(&accepted),
         })
     }
+}
+
+/// No object has a longer name, and hardly anybody a longer selector: what is remembered of each
+/// question must be small.
+fn is_of_usual_size(selection: &Selection) -> bool {
+    let name = |name: &Option<String>| name.as_ref().map_or(0, String::len) <= MAX_NAME;
+    let selectors = selection.label_selector.len() + selection.field_selector.len();
+    name(&selection.name) && name(&selection.namespace) && selectors <= MAX_SELECTORS
 }
 
 fn selection(request: &ResourceRequest, options: &ListOptions) -> Selection {
@@ -217,6 +271,25 @@ mod tests {
     }
 
     #[test]
+    fn memory_answers_before_the_time_of_a_client_is_over() {
+        let patience = |query: &str| {
+            let uri = format!("/api/v1/nodes{query}").parse().unwrap();
+            let Plan::Read(read) = Plan::new(&Method::GET, &uri, &HeaderMap::new()) else {
+                panic!("{query} is a read");
+            };
+            read.patience().as_millis()
+        };
+        assert_eq!(patience("/n?timeout=10s"), 8000);
+        assert_eq!(patience("/n?timeout=1m2s"), 60_000);
+        assert_eq!(patience("/n?timeout=1500ms"), 750);
+        assert_eq!(patience("/n"), 10_000);
+        assert_eq!(patience("?timeoutSeconds=5"), 3000);
+        assert_eq!(patience("?timeoutSeconds=60&timeout=6s"), 4000);
+        assert_eq!(patience("?timeoutSeconds=0"), 30_000);
+        assert_eq!(patience("?timeout=nonsense"), 30_000);
+    }
+
+    #[test]
     fn a_list_by_name_is_the_scope_of_the_object() {
         let by_get = read("/api/v1/namespaces/shop/secrets/key");
         let by_list = read("/api/v1/namespaces/shop/secrets?fieldSelector=metadata.name%3Dkey");
@@ -260,6 +333,20 @@ mod tests {
             Plan::new(&Method::GET, &uri, &headers),
             Plan::Pass
         ));
+    }
+
+    #[test]
+    fn what_is_not_surely_a_whole_answer_to_a_known_question_is_passed_on_only() {
+        let long = format!("/api/v1/pods/{}", "x".repeat(300));
+        for (method, uri) in [
+            (Method::HEAD, "/api/v1/pods/a"),
+            (Method::GET, "/api/v1/services?shardSelector=0%2F2"),
+            (Method::GET, "/api/v1/pods?fieldSelector=a%3D%FF"),
+            (Method::GET, &long),
+        ] {
+            let plan = Plan::new(&method, &uri.parse().unwrap(), &HeaderMap::new());
+            assert!(matches!(plan, Plan::Pass), "{method} {uri}: {plan:?}");
+        }
     }
 
     #[test]

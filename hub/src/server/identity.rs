@@ -74,8 +74,9 @@ impl Proof {
 /// The token in `Authorization: Bearer`.
 pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, token) = value.split_once(' ')?;
-    let token = token.trim();
+    let (scheme, rest) = value.trim().split_once(' ')?;
+    // Up to the next space, as the API server reads it: one token must not have many texts.
+    let token = rest.split(' ').next()?;
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
@@ -131,8 +132,12 @@ impl NodeCertificates {
     /// kubelet's certificate of the cluster, even if it has expired.
     pub(crate) fn is_node(&self, certificate: &CertificateDer<'_>) -> bool {
         let now = UnixTime::now();
-        self.local.verify_client_cert(certificate, &[], now).is_ok()
+        if self.local.verify_client_cert(certificate, &[], now).is_ok()
             || self.cloud.has_key_of(certificate)
+        {
+            return true;
+        }
+        self.cloud.reload_for_client() && self.cloud.has_key_of(certificate)
     }
 }
 
@@ -182,6 +187,7 @@ impl ClientCertVerifier for NodeCertificates {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubeconfig::{Kubeconfig, PemSource};
 
     fn of_header(value: &str) -> Proof {
         let mut headers = HeaderMap::new();
@@ -202,6 +208,47 @@ mod tests {
         assert_eq!(claimed("opaque"), None);
     }
 
+    fn self_signed(name: &str) -> (rcgen::Certificate, rcgen::KeyPair) {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
+        params
+            .distinguished_name
+            .push(rcgen::DnType::CommonName, name);
+        (params.self_signed(&key).unwrap(), key)
+    }
+
+    #[test]
+    fn a_certificate_that_kubelet_has_just_renewed_is_the_nodes_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("kubelet.pem");
+        let renew = || {
+            let (certificate, key) = self_signed("system:node:edge-1");
+            std::fs::write(&file, certificate.pem() + &key.serialize_pem()).unwrap();
+            certificate.der().clone()
+        };
+        let source = PemSource::File(file.clone());
+        let kubeconfig = Kubeconfig {
+            server: http::Uri::from_static("https://10.0.0.1:6443"),
+            authority: source.clone(),
+            certificate: source.clone(),
+            key: source,
+        };
+        let (local, _) = self_signed("local");
+        let cloud = Arc::new(CloudIdentity::new(&kubeconfig, local.der().clone()));
+        let certificates = NodeCertificates::new(local.der(), cloud.clone()).unwrap();
+        let first = renew();
+        cloud.reload().unwrap();
+        assert!(certificates.is_node(&first));
+        let renewed = renew();
+        let (strange, _) = self_signed("system:node:edge-1");
+        assert!(certificates.is_node(&renewed));
+        assert!(!certificates.is_node(strange.der()));
+        assert!(
+            !certificates.is_node(&first),
+            "its key is not the node's now"
+        );
+    }
+
     #[test]
     fn a_token_alone_is_nobody() {
         let Proof::Token(token) = of_header("bearer a") else {
@@ -214,5 +261,11 @@ mod tests {
     fn other_schemes_prove_nothing() {
         assert_eq!(of_header("Basic bm9kZTpub2Rl"), Proof::Nothing);
         assert_eq!(of_header("Bearer "), Proof::Nothing);
+        assert_eq!(of_header("Bearer  token"), Proof::Nothing);
+    }
+
+    #[test]
+    fn one_token_has_one_text() {
+        assert_eq!(of_header("Bearer token 1"), of_header("bearer token"));
     }
 }

@@ -28,7 +28,9 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::guests::{Guest, Guests};
 use super::identity::NodeCertificates;
+use super::unread::Reading;
 use super::{Hub, Peer};
 use crate::crypto::provider;
 use crate::upstream::Body;
@@ -51,6 +53,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
 const MAX_STREAMS: u32 = 2000;
+/// What one answer may have ready for a client that does not take it.
+const SEND_BUFFER: usize = 64 << 10;
 
 /// A bound port.
 pub(crate) struct Port {
@@ -119,6 +123,7 @@ impl Port {
     /// None; the type is that of a supervised task.
     pub(crate) async fn serve(self, hub: Arc<Hub>, drain: Drain) -> Result<()> {
         let mut connections = JoinSet::new();
+        let guests = Guests::default();
         loop {
             while connections.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -137,10 +142,13 @@ impl Port {
                         hub: hub.clone(),
                         certificates: self.certificates.clone(),
                         address,
+                        guest: self.certificates.as_ref().map(|_| Arc::new(guests.enter())),
                         drain: drain.clone(),
-                        _permit: permit,
+                        permit: ConnectionPermit {
+                            _permit: Arc::new(permit),
+                        },
                     };
-                    connections.spawn(connection.serve(self.acceptor.clone(), stream));
+                    connections.spawn(connection.serve_while_placed(self.acceptor.clone(), stream));
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accept a connection");
@@ -181,11 +189,29 @@ struct Connection {
     hub: Arc<Hub>,
     certificates: Option<Arc<NodeCertificates>>,
     address: IpAddr,
+    /// Its place on the kubelet port; pod ports have a limit for each address instead.
+    guest: Option<Arc<Guest>>,
     drain: Drain,
-    _permit: Permit<IpAddr>,
+    permit: ConnectionPermit,
+}
+
+/// Counts a connection until it ends. An upgraded one goes on without its server.
+#[derive(Clone)]
+pub(crate) struct ConnectionPermit {
+    _permit: Arc<Permit<IpAddr>>,
 }
 
 impl Connection {
+    async fn serve_while_placed(self, acceptor: TlsAcceptor, stream: TcpStream) {
+        let Some(guest) = self.guest.clone() else {
+            return self.serve(acceptor, stream).await;
+        };
+        tokio::select! {
+            () = self.serve(acceptor, stream) => {}
+            () = guest.displaced() => tracing::debug!("a connection made way for a newer one"),
+        }
+    }
+
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // Without it, small answers would only be later.
         stream.set_nodelay(true).ok();
@@ -196,13 +222,18 @@ impl Connection {
         };
         let (_, session) = stream.get_ref();
         let shown = session.peer_certificates().and_then(|chain| chain.first());
+        let guest = self.guest.clone();
         let is_node = match (&self.certificates, shown) {
             (Some(certificates), Some(leaf)) => certificates.is_node(leaf),
             (Some(_) | None, Some(_) | None) => false,
         };
+        if let (true, Some(guest)) = (is_node, &guest) {
+            guest.is_node();
+        }
         let peer = Peer {
             is_node,
             address: self.address,
+            guest,
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
         let ended = if http2 {
@@ -221,7 +252,11 @@ impl Connection {
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), peer, request));
+        let permit = self.permit.clone();
+        let service = service_fn(move |mut request: Request<Incoming>| {
+            request.extensions_mut().insert(permit.clone());
+            answer(hub.clone(), peer.clone(), request)
+        });
         let mut server = http1::Builder::new();
         server
             .timer(TokioTimer::new())
@@ -232,11 +267,14 @@ impl Connection {
                 .serve_connection(TokioIo::new(stream), service)
                 .with_upgrades()
         );
-        tokio::select! {
-            ended = served.as_mut() => return ended,
-            () = self.drain.begun() => served.as_mut().graceful_shutdown(),
-        }
-        served.await
+        let served = async {
+            tokio::select! {
+                ended = served.as_mut() => return ended,
+                () = self.drain.begun() => served.as_mut().graceful_shutdown(),
+            }
+            served.await
+        };
+        Reading::default().serve(served).await.unwrap_or(Ok(()))
     }
 
     async fn serve_http2(
@@ -245,7 +283,7 @@ impl Connection {
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
-        let service = service_fn(move |request| answer(hub.clone(), peer, request));
+        let service = service_fn(move |request| answer(hub.clone(), peer.clone(), request));
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
         let mut server = http2::Builder::new(Streams { ended });
@@ -254,6 +292,7 @@ impl Connection {
             .keep_alive_interval(PING)
             .keep_alive_timeout(2 * PING)
             .max_concurrent_streams(MAX_STREAMS)
+            .max_send_buf_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
@@ -284,7 +323,9 @@ where
     fn execute(&self, stream: F) {
         let ended = self.ended.clone();
         hyper::rt::Executor::execute(&TokioExecutor::new(), async move {
-            ended.run_until_cancelled(stream).await;
+            ended
+                .run_until_cancelled(Reading::default().serve(stream))
+                .await;
         });
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::identity::{claimed, service_account};
 use crate::cache::Identity;
+use crate::upstream::pool::RequestKind;
 use crate::upstream::{Credential, Upstream, collect, full};
 
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -42,7 +43,10 @@ pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
         .headers_mut()
         .insert(header::CONTENT_TYPE, json.clone());
     request.headers_mut().insert(header::ACCEPT, json);
-    let Ok(answer) = upstream.send(Credential::Node, request).await else {
+    let Ok(answer) = upstream
+        .send(Credential::Node, RequestKind::Short, request)
+        .await
+    else {
         return Review::Nobody;
     };
     match answer.status() {

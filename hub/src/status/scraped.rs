@@ -8,7 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Pages;
+use super::{Pages, PoolLine};
 
 /// Computes its metrics at each scrape.
 pub(crate) struct Scraped(pub(crate) Pages);
@@ -35,10 +35,31 @@ impl Collector for Scraped {
             None,
             MetricType::Gauge,
         )?;
-        match self.0.hub.upstream.certificate_expiry() {
-            Some(at) => ConstGauge::new(at).encode(expiry),
-            None => Ok(()),
+        if let Some(at) = self.0.hub.upstream.certificate_expiry() {
+            ConstGauge::new(at).encode(expiry)?;
         }
+        let pools = self.0.pools();
+        let help = "Open connections to the API server, without upgraded ones";
+        let name = "upstream_connections";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for pool in &pools {
+            let count = i64::try_from(pool.connections).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(family.encode_family(&pool.labels())?)?;
+        }
+        let help = "Requests on these connections";
+        let name = "upstream_streams";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for pool in &pools {
+            let count = i64::try_from(pool.streams).unwrap_or(i64::MAX);
+            ConstGauge::new(count).encode(family.encode_family(&pool.labels())?)?;
+        }
+        Ok(())
+    }
+}
+
+impl PoolLine {
+    fn labels(&self) -> [(&'static str, &'static str); 2] {
+        [("credential", self.credential), ("requests", self.requests)]
     }
 }
 

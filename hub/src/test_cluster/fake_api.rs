@@ -30,6 +30,8 @@ use crate::upstream::{Body, full};
 /// What client-go asks for first.
 pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
+/// Of one connection, as of an API server since 1.28.
+const MAX_STREAMS: u32 = 100;
 const ETAG: http::HeaderValue = http::HeaderValue::from_static("\"1\"");
 
 /// The server and its credentials.
@@ -47,6 +49,8 @@ pub(super) struct Shared {
     cut: watch::Sender<bool>,
     /// The node's certificate has expired: every request with it is answered with 401.
     pub(super) refuses_node: AtomicBool,
+    /// It takes requests, and answers none but probes.
+    pub(super) hangs: AtomicBool,
     /// All events so far: word, name, version.
     history: watch::Sender<Vec<(&'static str, String, u64)>>,
     /// Watches from earlier versions are answered with 410.
@@ -89,6 +93,7 @@ impl FakeApi {
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
             refuses_node: AtomicBool::new(false),
+            hangs: AtomicBool::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
@@ -160,7 +165,8 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let stream = TokioIo::new(stream);
                 // The end of a connection is what the tests are about.
                 if http2 {
-                    let server = http2::Builder::new(TokioExecutor::new());
+                    let mut server = http2::Builder::new(TokioExecutor::new());
+                    server.max_concurrent_streams(MAX_STREAMS);
                     server.serve_connection(stream, service).await.ok();
                 } else {
                     let server = http1::Builder::new();
@@ -196,6 +202,9 @@ impl Shared {
             .lock()
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
+        if self.hangs.load(Ordering::Relaxed) && path != "/readyz" {
+            return std::future::pending().await;
+        }
         if request.headers().contains_key("upgrade") {
             return self.echo(request);
         }
@@ -226,27 +235,17 @@ impl Shared {
                 }
                 answer
             }
-            (&Method::GET, "/apis") => {
-                let accepted = &request.headers()["accept"];
-                let aggregated = accepted.to_str().unwrap().starts_with(AGGREGATED);
-                let kind = if aggregated { "APIGroupDiscoveryList" } else { "APIGroupList" };
-                let mut answer = json(200, format!(r#"{{"kind":"{kind}"}}"#));
-                if aggregated {
-                    let content_type = http::HeaderValue::from_static(AGGREGATED);
-                    answer.headers_mut().insert("content-type", content_type);
-                }
-                answer
-            }
+            (&Method::GET, "/apis") => groups(&request),
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
                 let form = self.form(&request);
                 self.watch(query, form)
             }
-            (&Method::GET, "/api/v1/namespaces/default/pods") => self.list(self.form(&request)),
+            (&Method::GET | &Method::HEAD, "/api/v1/namespaces/default/pods") => self.list(self.form(&request)),
             (&Method::GET, path) if path.starts_with("/api/v1/namespaces/default/pods/") => {
                 let name = path.rsplit('/').next().unwrap_or_default();
                 match self.pods().remove(name) {
                     Some(version) => json(200, self.form(&request).alone(name, version)),
-                    None => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
+                    None => no_pod(name),
                 }
             }
             (&Method::PATCH, path) if path.ends_with("/status") => {
@@ -453,6 +452,32 @@ impl Form {
         };
         format!(r#"{{{head},"metadata":{{"resourceVersion":"{version}"}},{pods}}}"#)
     }
+}
+
+fn groups(request: &Request<Incoming>) -> Response<Body> {
+    let accepted = &request.headers()["accept"];
+    let aggregated = accepted.to_str().unwrap().starts_with(AGGREGATED);
+    let kind = if aggregated {
+        "APIGroupDiscoveryList"
+    } else {
+        "APIGroupList"
+    };
+    let mut answer = json(200, format!(r#"{{"kind":"{kind}"}}"#));
+    if aggregated {
+        let content_type = http::HeaderValue::from_static(AGGREGATED);
+        answer.headers_mut().insert("content-type", content_type);
+    }
+    answer
+}
+
+fn no_pod(name: &str) -> Response<Body> {
+    let details = format!(r#"{{"name":"{name}","kind":"pods"}}"#);
+    json(
+        404,
+        format!(
+            r#"{{"kind":"Status","apiVersion":"v1","metadata":{{}},"reason":"NotFound","details":{details},"code":404}}"#
+        ),
+    )
 }
 
 /// The service of the API server.

@@ -190,3 +190,22 @@ async fn one_pod_cannot_take_all_connections() {
         "it is closed at once"
     );
 }
+
+#[tokio::test]
+async fn a_question_of_an_unusual_form_changes_nobodys_list() {
+    let cluster = with_listed_pods().await;
+    let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    let live = parse(&cluster.kubelet().get(PODS).await.1);
+    let app = cluster.pod(APP);
+    cluster.api.happens("DELETED", "a");
+    for query in ["shardSelector=0%2F2", "fieldSelector=metadata.name%3D%FF"] {
+        assert_eq!(app.get(&format!("{PODS}?{query}")).await.0, 200);
+    }
+    let head = app.send("HEAD", PODS, empty()).await;
+    assert_eq!(head.status(), 200);
+    cluster.cut().await;
+    let kubelet = cluster.kubelet();
+    assert_eq!(parse(&kubelet.get(PODS).await.1), live);
+    let head = kubelet.send("HEAD", PODS, empty()).await;
+    assert_eq!(super::whole(head).await, (503, String::new()));
+}

@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
 use super::{DEADLINE, TestCluster};
+use crate::upstream::Credential;
 use crate::upstream::connector::Protocols;
 
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -258,13 +259,22 @@ async fn a_node_whose_certificate_is_refused_is_served_from_memory_and_starts_so
     let (status, _) = cluster.kubelet().get("/api/v1/nodes/edge-1").await;
     assert_eq!(status, 401, "the link seemed to be up");
     cluster.link_is(false).await;
-    let reason = cluster.hub.upstream.link.status().reason;
+    let reason = cluster.hub.upstream.link.status(Credential::Node).reason;
     assert!(
         reason.contains("refuses the node's certificate"),
         "{reason}"
     );
     let parse = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
     let cluster = cluster.restart().await;
+    // Pods have tokens of their own: what they never read before comes from the API server.
+    let others = cluster.hub.upstream.link.subscribe(Credential::Bearer);
+    timeout(DEADLINE, others.clone().wait_for(|link| link.is_up()))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(cluster.pod(APP).get("/api/v1/services").await.0, 200);
+    let token = "/api/v1/namespaces/shop/serviceaccounts/cart/token";
+    assert_eq!(cluster.pod(APP).write("POST", token, "{}").await.0, 201);
     let (status, offline) = cluster.kubelet().get(PODS).await;
     assert_eq!((status, parse(&offline)), (200, parse(&live)));
     cluster

@@ -1,17 +1,25 @@
 //! The node's certificate for the API server, and the authority of the API server's own. Kubelet
 //! renews the certificate in its file, so the file is followed.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use tokio::sync::watch;
+use tokio::time::Instant;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
 use crate::crypto::provider;
-use crate::kubeconfig::{Kubeconfig, PemSource};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+
+const AUTHORITY: &str = "authority of the API server";
+/// Between two readings of the files because of a client.
+const RELOAD_PAUSE: Duration = Duration::from_secs(1);
 
 /// Why the credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +41,8 @@ pub(crate) enum CredentialError {
         what: &'static str,
         source: rustls::Error,
     },
+    #[error(transparent)]
+    Kubeconfig(#[from] KubeconfigError),
     #[error("the certificate of the node was made by the local authority, not by the cluster")]
     Local,
 }
@@ -46,6 +56,9 @@ pub(crate) struct CloudIdentity {
     /// file, and no API server would take it.
     local_authority: CertificateDer<'static>,
     current: Mutex<Option<Arc<CertifiedKey>>>,
+    changes: watch::Sender<()>,
+    /// When a client made the hub read the files again.
+    asked: Mutex<Option<Instant>>,
 }
 
 impl CloudIdentity {
@@ -55,6 +68,8 @@ impl CloudIdentity {
             key: cloud.key.clone(),
             local_authority,
             current: Mutex::new(None),
+            changes: watch::Sender::new(()),
+            asked: Mutex::new(None),
         }
     }
 
@@ -82,7 +97,28 @@ impl CloudIdentity {
         let made = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|source| CredentialError::Use { what: WHAT, source })?;
         *self.lock() = Some(Arc::new(made));
+        self.changes.send_replace(());
         Ok(true)
+    }
+
+    /// Changes when there is another certificate.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.changes.subscribe()
+    }
+
+    /// Reads the files again because a client shows an unknown certificate: kubelet has just renewed
+    /// its own, and comes with it before the file is read the next time. At most once a second,
+    /// whoever comes with what. `true`: there is another certificate now.
+    pub(crate) fn reload_for_client(&self) -> bool {
+        let now = Instant::now();
+        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        if asked.is_some_and(|last| now.duration_since(last) < RELOAD_PAUSE) {
+            return false;
+        }
+        *asked = Some(now);
+        drop(asked);
+        // What is wrong with the files is reported when they are read by themselves.
+        self.reload().unwrap_or(false)
     }
 
     /// Whether a client has shown the node's own certificate, or another one for the same key.
@@ -156,38 +192,68 @@ fn certificates(
     Ok(all)
 }
 
+/// Where the authority of the API server is read from. Clusters replace it: both the old and the new
+/// one are in the file for a while.
+pub(crate) struct AuthoritySource {
+    pem: PemSource,
+    /// What is in a kubeconfig itself is read from there again.
+    kubeconfig: Option<PathBuf>,
+}
+
+impl AuthoritySource {
+    pub(crate) fn new(pem: PemSource, kubeconfig: Option<PathBuf>) -> Self {
+        Self { pem, kubeconfig }
+    }
+
+    /// The certificates as they are now, in PEM.
+    pub(crate) fn read(&self) -> Result<Vec<u8>, CredentialError> {
+        let read = match (&self.pem, &self.kubeconfig) {
+            (PemSource::Inline(_), Some(path)) => Kubeconfig::read(path)?.authority.read(),
+            (pem @ (PemSource::Inline(_) | PemSource::File(_)), _) => pem.read(),
+        };
+        read.map_err(|source| CredentialError::Read {
+            what: AUTHORITY,
+            source,
+        })
+    }
+}
+
 /// TLS to the API server: as the node, and as nobody (a bearer token then says who asks).
 pub(crate) struct CloudTls {
+    /// What it trusts, in PEM.
+    pub(crate) authority: Vec<u8>,
     pub(crate) node: Arc<ClientConfig>,
     pub(crate) bearer: Arc<ClientConfig>,
 }
 
 impl CloudTls {
     pub(crate) fn new(
-        cloud: &Kubeconfig,
+        authority: Vec<u8>,
         identity: &Arc<CloudIdentity>,
     ) -> Result<Self, CredentialError> {
-        const WHAT: &str = "authority of the API server";
-        let pem = cloud
-            .authority
-            .read()
-            .map_err(|source| CredentialError::Read { what: WHAT, source })?;
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(&pem, WHAT)? {
+        for certificate in certificates(&authority, AUTHORITY)? {
             roots
                 .add(certificate)
-                .map_err(|source| CredentialError::Use { what: WHAT, source })?;
+                .map_err(|source| CredentialError::Use {
+                    what: AUTHORITY,
+                    source,
+                })?;
         }
         let config = || {
             ClientConfig::builder_with_provider(provider())
                 .with_safe_default_protocol_versions()
                 .map(|builder| builder.with_root_certificates(roots.clone()))
-                .map_err(|source| CredentialError::Use { what: WHAT, source })
+                .map_err(|source| CredentialError::Use {
+                    what: AUTHORITY,
+                    source,
+                })
         };
         let mut node = config()?.with_client_cert_resolver(identity.clone());
         // A session of an earlier certificate would be resumed with that certificate's name.
         node.resumption = rustls::client::Resumption::disabled();
         Ok(Self {
+            authority,
             node: node.into(),
             bearer: config()?.with_no_client_auth().into(),
         })

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+#[cfg(test)]
 use http::Uri;
+use http::uri::Authority;
+#[cfg(test)]
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
-use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::BufReader;
 use tokio::net::TcpStream;
@@ -19,17 +21,16 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::link::Observation;
+use super::servers::{Server, Servers, first_server};
 use super::watcher::{HeardStream, LinkWatch};
 
-/// For TCP and TLS each. A satellite link needs some 0.6 s a round trip.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// A satellite link needs some 0.6 s a round trip.
+const TLS_TIMEOUT: Duration = Duration::from_secs(3);
 /// Sent bytes that nobody acknowledges for this long end a connection, as silence does.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(18);
 const KEEPALIVE: Duration = Duration::from_secs(6);
 /// Two TLS records. rustls itself reads 4 KiB at a time, which a long list notices.
 const READ_BUFFER: usize = 32 << 10;
-/// Of an https address without one.
-const HTTPS_PORT: u16 = 443;
 
 /// Which HTTP a connection may speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,47 +52,75 @@ impl Protocols {
 /// Makes connections with one credential.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    host: Arc<str>,
-    port: u16,
-    name: ServerName<'static>,
+    servers: Arc<Servers>,
     tls: TlsConnector,
     link: LinkWatch,
 }
 
 impl Connector {
-    /// `server` is an https address with a host.
     pub(crate) fn new(
-        server: &Uri,
+        servers: Arc<Servers>,
         tls: &ClientConfig,
         protocols: Protocols,
         link: LinkWatch,
-    ) -> io::Result<Self> {
-        let host = server.host().ok_or(io::ErrorKind::InvalidInput)?;
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+    ) -> Self {
         let mut tls = tls.clone();
         tls.alpn_protocols = protocols.alpn();
-        Ok(Self {
-            host: host.into(),
-            port: server.port_u16().unwrap_or(HTTPS_PORT),
-            name: ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+        Self {
+            servers,
             tls: TlsConnector::from(Arc::new(tls)),
             link,
-        })
+        }
     }
 
     /// Connects. A failure counts against the link.
     pub(crate) async fn connect(self) -> io::Result<CloudStream> {
-        let link = self.link.clone();
         self.dial().await.inspect_err(|error| {
+            let link = &self.link;
             link.observe(Observation::TryFailed, &format!("connect: {error}"));
         })
     }
 
-    async fn dial(self) -> io::Result<CloudStream> {
-        let tcp = TcpStream::connect((&*self.host, self.port));
-        let tcp = timeout(CONNECT_TIMEOUT, tcp).await.map_err(|_| {
-            io::Error::new(io::ErrorKind::TimedOut, "no TCP connection within 3 s")
-        })??;
+    /// Connects to the first server that answers; the caller reports a failure to the link.
+    pub(crate) async fn dial(&self) -> io::Result<CloudStream> {
+        let servers = self.servers.in_order();
+        let mut attempts = Vec::new();
+        for server in &servers {
+            attempts.push(self.dial_server(server));
+        }
+        let stream = first_server(attempts).await?;
+        for server in servers {
+            let is_reached = server.authority == stream.authority;
+            server.set_failed(!is_reached);
+            if is_reached {
+                break;
+            }
+        }
+        Ok(stream)
+    }
+
+    /// Connects to this server.
+    pub(crate) async fn dial_server(&self, server: &Server) -> io::Result<CloudStream> {
+        let mut addresses = server.addresses().await?;
+        loop {
+            let tcp = server.connect(&addresses).await?;
+            let address = tcp.peer_addr()?;
+            match self.secure(server, tcp).await {
+                Ok(stream) => {
+                    server.worked(address);
+                    return Ok(stream);
+                }
+                Err(error) => {
+                    addresses.retain(|it| *it != address);
+                    if addresses.is_empty() {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    async fn secure(&self, server: &Server, tcp: TcpStream) -> io::Result<CloudStream> {
         tcp.set_nodelay(true)?;
         let socket = SockRef::from(&tcp);
         socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
@@ -101,14 +130,23 @@ impl Connector {
                 .with_interval(KEEPALIVE),
         )?;
         let heard = BufReader::with_capacity(READ_BUFFER, self.link.listen_on(tcp));
-        let tls = self.tls.connect(self.name, heard);
-        let tls = timeout(CONNECT_TIMEOUT, tls)
+        let tls = self.tls.connect(server.name.clone(), heard);
+        let tls = timeout(TLS_TIMEOUT, tls)
             .await
             .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "no TLS within 3 s"))??;
-        Ok(CloudStream(TokioIo::new(tls)))
+        Ok(CloudStream {
+            stream: TokioIo::new(tls),
+            authority: server.authority.clone(),
+        })
+    }
+
+    /// The link that its failures count against.
+    pub(crate) fn link(&self) -> &LinkWatch {
+        &self.link
     }
 }
 
+#[cfg(test)]
 impl tower_service::Service<Uri> for Connector {
     type Response = CloudStream;
     type Error = io::Error;
@@ -119,17 +157,34 @@ impl tower_service::Service<Uri> for Connector {
     }
 
     fn call(&mut self, _server: Uri) -> Self::Future {
-        Box::pin(self.clone().connect())
+        let connector = self.clone();
+        Box::pin(async move { connector.connect().await })
     }
 }
 
 /// A connection to the API server.
-pub(crate) struct CloudStream(TokioIo<TlsStream<BufReader<HeardStream<TcpStream>>>>);
+pub(crate) struct CloudStream {
+    stream: TokioIo<TlsStream<BufReader<HeardStream<TcpStream>>>>,
+    authority: Authority,
+}
 
+impl CloudStream {
+    /// Host and port of the API server that was reached.
+    pub(crate) fn authority(&self) -> &Authority {
+        &self.authority
+    }
+
+    /// Whether both ends have chosen HTTP/2.
+    pub(crate) fn speaks_http2(&self) -> bool {
+        let (_, session) = self.stream.inner().get_ref();
+        session.alpn_protocol() == Some(b"h2")
+    }
+}
+
+#[cfg(test)]
 impl Connection for CloudStream {
     fn connected(&self) -> Connected {
-        let (_, session) = self.0.inner().get_ref();
-        if session.alpn_protocol() == Some(b"h2") {
+        if self.speaks_http2() {
             Connected::new().negotiated_h2()
         } else {
             Connected::new()
@@ -143,7 +198,7 @@ impl hyper::rt::Read for CloudStream {
         context: &mut Context<'_>,
         buffer: hyper::rt::ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(context, buffer)
+        Pin::new(&mut self.stream).poll_read(context, buffer)
     }
 }
 
@@ -153,15 +208,15 @@ impl hyper::rt::Write for CloudStream {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(context, bytes)
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(context)
+        Pin::new(&mut self.stream).poll_flush(context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(context)
+        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 
     fn poll_write_vectored(
@@ -169,10 +224,10 @@ impl hyper::rt::Write for CloudStream {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(context, slices)
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 
     fn is_write_vectored(&self) -> bool {
-        hyper::rt::Write::is_write_vectored(&self.0)
+        hyper::rt::Write::is_write_vectored(&self.stream)
     }
 }

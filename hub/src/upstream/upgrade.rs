@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use http::uri::Authority;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1;
@@ -58,20 +59,25 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 
 impl Upstream {
     /// Passes an upgrade on. If the API server agrees, a task relays bytes until either end closes.
-    pub(crate) async fn upgrade(
+    /// `held` is dropped then, or at the end of another answer.
+    pub(crate) async fn upgrade<H: Send + 'static>(
         &self,
         credential: Credential,
         mut request: Request<Body>,
+        held: H,
     ) -> Result<Response<Body>, UpgradeError> {
+        let tls = self.tls();
         let tls = match credential {
-            Credential::Node => &self.tls.node,
-            Credential::Bearer => &self.tls.bearer,
+            Credential::Node => &tls.node,
+            Credential::Bearer => &tls.bearer,
         };
-        let connector = Connector::new(&self.server, tls, Protocols::Http1, self.link.clone())?;
+        let servers = self.servers.clone();
+        let connector = Connector::new(servers, tls, Protocols::Http1, self.link.clone());
         let stream = connector.connect().await?;
+        let authority = stream.authority().clone();
         let (mut sender, connection) = http1::handshake(stream).await?;
         let client = hyper::upgrade::on(&mut request);
-        self.prepare(credential, &mut request);
+        prepare(credential, &authority, &mut request);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // Its end is an error or an end for the request too, which reports it.
@@ -85,7 +91,7 @@ impl Upstream {
             let mut relays = self.upgrades.tasks();
             while relays.try_join_next().is_some() {}
             relays.spawn(async move {
-                let _connection = tasks;
+                let _until_the_end = (tasks, held);
                 if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
                     let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
                     // An end without notice is a usual end of a terminal.
@@ -97,29 +103,24 @@ impl Upstream {
         // The connection lives as long as the body of the refusal.
         Ok(answer.map(|body| {
             let body = body.map_err(BodyError::from).map_frame(move |frame| {
-                let _connection = &tasks;
+                let _until_the_end = (&tasks, &held);
                 frame
             });
             body.boxed_unsync()
         }))
     }
+}
 
-    /// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
-    fn prepare(&self, credential: Credential, request: &mut Request<Body>) {
-        if credential == Credential::Node {
-            request.headers_mut().remove(header::AUTHORIZATION);
-        }
-        let path = request.uri().path_and_query().cloned();
-        if let Some(path) = path {
-            *request.uri_mut() = path.into();
-        }
-        let host = self
-            .server
-            .authority()
-            .map(|it| it.as_str())
-            .unwrap_or_default();
-        if let Ok(host) = host.parse() {
-            request.headers_mut().insert(header::HOST, host);
-        }
+/// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
+fn prepare(credential: Credential, host: &Authority, request: &mut Request<Body>) {
+    if credential == Credential::Node {
+        request.headers_mut().remove(header::AUTHORIZATION);
+    }
+    let path = request.uri().path_and_query().cloned();
+    if let Some(path) = path {
+        *request.uri_mut() = path.into();
+    }
+    if let Ok(host) = host.as_str().parse() {
+        request.headers_mut().insert(header::HOST, host);
     }
 }

@@ -9,12 +9,13 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use culvert_daemon::{Drain, jittered};
+use strum::VariantArray;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep};
 
-use super::Upstream;
 use super::link::{Link, LinkState, Observation};
+use super::{Credential, Upstream};
 
 /// Silence after which an API server is asked whether it is there. Connections of HTTP/2 ask it
 /// themselves after 6 s.
@@ -54,7 +55,9 @@ pub(crate) struct LinkWatch(Arc<Shared>);
 
 struct Shared {
     link: Mutex<Link>,
-    status: watch::Sender<LinkStatus>,
+    /// For requests of the node, and of others.
+    node: watch::Sender<LinkStatus>,
+    others: watch::Sender<LinkStatus>,
     start: Instant,
     /// Milliseconds from `start` to the last byte.
     last_heard: AtomicU64,
@@ -72,7 +75,8 @@ impl LinkWatch {
         };
         Self(Arc::new(Shared {
             link: Mutex::new(Link::new()),
-            status: watch::Sender::new(status),
+            node: watch::Sender::new(status.clone()),
+            others: watch::Sender::new(status),
             start: Instant::now(),
             last_heard: AtomicU64::new(0),
             connections: AtomicU64::new(0),
@@ -80,38 +84,58 @@ impl LinkWatch {
         }))
     }
 
-    pub(crate) fn status(&self) -> LinkStatus {
-        self.0.status.borrow().clone()
+    /// The link for requests with this credential.
+    pub(crate) fn status(&self, credential: Credential) -> LinkStatus {
+        self.sender(credential).borrow().clone()
     }
 
-    pub(crate) fn is_up(&self) -> bool {
-        self.0.status.borrow().is_up()
+    pub(crate) fn is_up(&self, credential: Credential) -> bool {
+        self.sender(credential).borrow().is_up()
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<LinkStatus> {
-        self.0.status.subscribe()
+    pub(crate) fn subscribe(&self, credential: Credential) -> watch::Receiver<LinkStatus> {
+        self.sender(credential).subscribe()
+    }
+
+    fn sender(&self, credential: Credential) -> &watch::Sender<LinkStatus> {
+        match credential {
+            Credential::Node => &self.0.node,
+            Credential::Bearer => &self.0.others,
+        }
+    }
+
+    /// Whether the API server answers at all.
+    fn is_reached(&self) -> bool {
+        self.is_up(Credential::Bearer)
     }
 
     /// Takes an observation. `reason` is for people.
     pub(crate) fn observe(&self, observation: Observation, reason: &str) {
-        let changed = self.link().observe(observation);
-        if let Some(state) = changed {
-            tracing::info!(?state, reason, "the link to the API server changed");
-            self.0.status.send_replace(LinkStatus {
-                state,
-                since: SystemTime::now(),
-                reason: reason.to_owned(),
+        let mut link = self.link();
+        link.observe(observation);
+        for &credential in Credential::VARIANTS {
+            let state = link.state(credential);
+            self.sender(credential).send_if_modified(|status| {
+                let changed = status.state != state;
+                if changed {
+                    tracing::info!(
+                        ?credential,
+                        ?state,
+                        reason,
+                        "the link to the API server changed"
+                    );
+                    status.state = state;
+                    status.since = SystemTime::now();
+                }
+                if changed || state == LinkState::Down {
+                    reason.clone_into(&mut status.reason);
+                }
+                changed
             });
-        } else if self.is_up() {
-            if observation == Observation::TryFailed {
-                self.suspect();
-            }
-        } else {
-            // For `status`; nobody waits for it.
-            self.0.status.send_if_modified(|status| {
-                reason.clone_into(&mut status.reason);
-                false
-            });
+        }
+        drop(link);
+        if observation == Observation::TryFailed && self.is_reached() {
+            self.suspect();
         }
     }
 
@@ -223,7 +247,7 @@ pub(crate) async fn watch_link(upstream: Arc<Upstream>, drain: Drain) -> Result<
     let watching = async {
         probe(&upstream).await;
         loop {
-            if upstream.link.is_up() {
+            if upstream.link.is_reached() {
                 watch_while_up(&upstream).await;
             } else {
                 // Nothing that hangs on the dead link may keep anybody waiting.
@@ -241,15 +265,20 @@ pub(crate) async fn watch_link(upstream: Arc<Upstream>, drain: Drain) -> Result<
 
 async fn watch_while_up(upstream: &Upstream) {
     let link = &upstream.link;
-    while link.is_up() {
+    let mut probed = Instant::now();
+    while link.is_reached() {
         let suspect = tokio::select! {
             () = sleep(LOOK) => false,
             () = link.0.suspect.notified() => true,
         };
+        upstream.close_idle_connections();
         let silence = link.silence();
+        let doubt = link.link().doubt();
+        let due = suspect || doubt.is_some_and(|pause| probed.elapsed() >= pause);
         if link.connections() > 0 && silence >= DEAD_AFTER {
             link.observe(Observation::Silence, "the API server is silent");
-        } else if suspect || silence >= ASK_AFTER {
+        } else if due || silence >= ASK_AFTER {
+            probed = Instant::now();
             if probe(upstream).await {
                 // Connections that end one after the other are no reason to ask all the time.
                 sleep(LOOK).await;
@@ -261,16 +290,16 @@ async fn watch_while_up(upstream: &Upstream) {
 }
 
 async fn probe_while_down(upstream: &Upstream) {
-    while !upstream.link.is_up() {
+    while !upstream.link.is_reached() {
         let pause = upstream.link.link().pause();
         sleep(jittered(pause)).await;
         probe(upstream).await;
     }
 }
 
-/// Whether the API server answered as it should.
+/// Whether the API server answered.
 async fn probe(upstream: &Upstream) -> bool {
     let (observation, reason) = upstream.probe().await;
     upstream.link.observe(observation, &reason);
-    observation == Observation::ProbeAnswered
+    observation != Observation::TryFailed
 }

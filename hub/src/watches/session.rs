@@ -9,16 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use culvert_daemon::{Backoff, jittered};
+use culvert_daemon::jittered;
 use futures_util::stream;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, StreamBody};
-use hyper::body::{Frame, Incoming};
+use hyper::body::Frame;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::overlays::ToldOverlays;
 use super::position::{Position, resumed};
+use super::retry::Retry;
 use crate::answers::local;
 use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
 use crate::filters::Filter;
@@ -26,6 +27,7 @@ use crate::metrics::{GAP, Splice};
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
 use crate::server::{Again, Hub, Read, is_encoded_as};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::EventSplitter;
@@ -40,11 +42,9 @@ const LEAST_LIFE: Duration = Duration::from_secs(1800);
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
 /// After a cut, all watches of a node are opened again within this time, its pods first.
-const NODE_SPREAD: Duration = Duration::from_secs(2);
+const NODE_SPREAD: Duration = Duration::from_secs(10);
 /// Those of others, so that many nodes do not all ask at once.
 const OTHERS_SPREAD: Duration = Duration::from_secs(30);
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LONGEST: Duration = Duration::from_secs(10);
 
 /// Who watches what.
 pub(crate) struct Client {
@@ -76,7 +76,7 @@ impl Client {
 
 /// A watch of the API server.
 struct Live {
-    body: Incoming,
+    body: AnswerBody,
     splitter: EventSplitter,
     /// The beginning of an event: its client gets whole events only, so that another connection
     /// can go on after any of them.
@@ -87,7 +87,7 @@ struct Live {
 enum State {
     Live(Box<Live>),
     /// The events were not understood: they are passed on as they come, to the end.
-    Raw(Incoming),
+    Raw(AnswerBody),
     /// Nothing comes until the link is back.
     Silent,
     /// The API server has forgotten what happened since the client's last event.
@@ -116,13 +116,15 @@ pub(crate) struct Session {
     started: Instant,
     /// When a watch ends that is silent then, if its client did not ask for an end.
     silent_until: Instant,
-    retry: Backoff,
+    retry: Retry,
+    /// When the API server answered it last.
+    live_since: Instant,
     next_bookmark: Instant,
 }
 
 impl Session {
     /// A watch that the API server has begun to answer.
-    pub(crate) fn passed_on(client: Client, body: Incoming) -> Self {
+    pub(crate) fn passed_on(client: Client, body: AnswerBody) -> Self {
         let options = &client.read.options;
         let start = match options.resource_version {
             _ if options.send_initial_events => WatchStart::Streaming,
@@ -166,11 +168,16 @@ impl Session {
             local_writes: client.hub.memory.local_writes(),
             out: VecDeque::new(),
             filter: client.hub.filters.of(Some(&client.reader), &client.read),
-            link: client.hub.upstream.link.subscribe(),
+            link: client
+                .hub
+                .upstream
+                .link
+                .subscribe(client.proof.credential()),
             ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
             started: now,
             silent_until: now + LEAST_LIFE + jittered(LEAST_LIFE),
-            retry: Backoff::new(RETRY_FIRST, RETRY_LONGEST),
+            retry: Retry::new(),
+            live_since: now,
             next_bookmark: now + BOOKMARK_EVERY,
             client,
         }
@@ -218,7 +225,8 @@ impl Session {
         }
     }
 
-    fn go_live(&mut self, body: Incoming, start: WatchStart) {
+    fn go_live(&mut self, body: AnswerBody, start: WatchStart) {
+        self.live_since = Instant::now();
         let memory = &self.client.hub.memory;
         let copy = memory
             .lock()
@@ -326,6 +334,7 @@ impl Session {
     }
 
     fn lost(&mut self) {
+        self.retry.lived(self.live_since.elapsed());
         self.state = State::Silent;
         self.fall_silent();
     }
@@ -358,7 +367,7 @@ impl Session {
         };
         let mut link = self.link.clone();
         let was_up = link.borrow().is_up();
-        let pause = was_up.then(|| self.retry.wait());
+        let pause = was_up.then(|| self.retry.pause());
         let spread = jittered(self.client.spread());
         let due = async move {
             if let Some(pause) = pause {
@@ -406,7 +415,12 @@ impl Session {
         let uri = resumed(&client.again.uri, version, rest);
         let request = client.again.request(uri);
         let hub = client.hub.clone();
-        match hub.upstream.send(client.proof.credential(), request).await {
+        let credential = client.proof.credential();
+        let turn = hub.turns.wait(credential).await;
+        let sent = hub.upstream.send(credential, RequestKind::Long, request);
+        let sent = sent.await;
+        drop(turn);
+        match sent {
             Ok(answer) => self.resumed_with(answer, version),
             Err(error) => {
                 tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
@@ -414,7 +428,7 @@ impl Session {
         }
     }
 
-    fn resumed_with(&mut self, answer: Response<Incoming>, version: u64) {
+    fn resumed_with(&mut self, answer: Response<AnswerBody>, version: u64) {
         let status = answer.status();
         let client = &self.client;
         let metrics = client.hub.metrics.clone();
@@ -425,7 +439,6 @@ impl Session {
         match status {
             StatusCode::OK if is_encoded_as(answer.headers(), client.encoding()) => {
                 metrics.spliced(Splice::Resumed);
-                self.retry.reset();
                 self.take_overlays_back();
                 self.go_live(answer.into_body(), WatchStart::At(version));
             }

@@ -2,7 +2,6 @@
 //! client, and tells it the differences.
 
 use http::StatusCode;
-use hyper::body::Incoming;
 
 use super::{Client, Session, State};
 use crate::answers::list_body::ListBody;
@@ -10,6 +9,8 @@ use crate::answers::local;
 use crate::cache::Snapshot;
 use crate::metrics::Splice;
 use crate::upstream::SendError;
+use crate::upstream::pool::AnswerBody;
+use crate::upstream::pool::RequestKind;
 use crate::watches::difference;
 use crate::watches::position::{Position, list_of};
 use crate::wire::Event;
@@ -68,7 +69,12 @@ impl Session {
         let client = &self.client;
         let request = client.again.request(list_of(&client.again.uri));
         let credential = client.proof.credential();
-        let answer = client.hub.upstream.send(credential, request).await?;
+        let _turn = client.hub.turns.wait(credential).await;
+        let sent = client
+            .hub
+            .upstream
+            .send(credential, RequestKind::Short, request);
+        let answer = sent.await?;
         if answer.status() != StatusCode::OK {
             return Err(RelistError::Refused(answer.status()));
         }
@@ -78,7 +84,7 @@ impl Session {
             .ok_or(RelistError::NotKept)
     }
 
-    async fn fill(&self, mut body: Incoming) -> Result<(), RelistError> {
+    async fn fill(&self, mut body: AnswerBody) -> Result<(), RelistError> {
         let Client {
             hub, reader, read, ..
         } = &self.client;

@@ -1,0 +1,117 @@
+//! More watches than a connection carries, clients that do not read, and upgrades: what one client
+//! does is not felt by the next.
+
+use hyper::client::conn::http1;
+use tokio::task::JoinSet;
+use tokio::time::{Duration, sleep, timeout};
+
+use super::tests::{APP, PODS, watch_from, with_listed_pods};
+use super::{DEADLINE, TestWatch};
+use crate::upstream::connector::Protocols;
+use crate::upstream::{Credential, empty};
+
+const SERVICES: &str = "/api/v1/services";
+/// Until an answer that nobody reads has ended, and then some.
+const UNREAD: Duration = Duration::from_secs(90);
+
+/// Each watch gets this event next.
+async fn all_hear(watches: &mut [TestWatch], event: &str) {
+    for watch in watches {
+        assert_eq!(watch.next().await.as_deref(), Some(event));
+    }
+}
+
+#[tokio::test]
+async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is_answered() {
+    let cluster = with_listed_pods().await;
+    let (kubelet, app) = (cluster.kubelet(), cluster.pod(APP));
+    let mut watches = Vec::new();
+    for _ in 0..300 {
+        watches.push(kubelet.watch(&watch_from(101)).await);
+    }
+    for _ in 0..130 {
+        watches.push(app.watch(&watch_from(101)).await);
+    }
+    for client in [&kubelet, &app] {
+        assert_eq!(client.get(SERVICES).await.0, 200);
+    }
+    cluster.api.happens("MODIFIED", "a");
+    all_hear(&mut watches, "MODIFIED a").await;
+    assert!(cluster.hub.upstream.link.is_up(Credential::Node));
+}
+
+#[tokio::test]
+async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
+    let cluster = with_listed_pods().await;
+    let silent = cluster.pod("silent");
+    let mut unread = Vec::new();
+    for _ in 0..12 {
+        let path = format!("{PODS}?watch=true&resourceVersion=101&allowWatchBookmarks=true");
+        unread.push(silent.send("GET", &path, empty()).await);
+    }
+    let long_name = "x".repeat(64 << 10);
+    for _ in 0..64 {
+        cluster.api.happens("MODIFIED", &long_name);
+    }
+    for client in [cluster.pod(APP), cluster.kubelet()] {
+        for _ in 0..10 {
+            assert_eq!(client.get(SERVICES).await.0, 200);
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+    let ended = async {
+        while !cluster.hub.limits.counts().is_empty() {
+            sleep(Duration::from_millis(100)).await;
+        }
+    };
+    timeout(UNREAD, ended)
+        .await
+        .expect("answers that nobody reads end");
+    drop(unread);
+}
+
+#[tokio::test]
+async fn an_upgrade_counts_until_it_ends() {
+    let cluster = with_listed_pods().await;
+    let connector = cluster.connector(
+        &cluster.address,
+        Some(cluster.kubelet_identity()),
+        Protocols::Http1,
+    );
+    let stream = connector.connect().await.unwrap();
+    let (mut sender, connection) = http1::handshake(stream).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move { connection.with_upgrades().await });
+    let request = http::Request::post(format!("{PODS}/a/exec?command=cat"))
+        .header("host", "hub")
+        .header("connection", "Upgrade")
+        .header("upgrade", "SPDY/3.1")
+        .body(empty())
+        .unwrap();
+    let answer = timeout(DEADLINE, sender.send_request(request)).await;
+    let answer = answer.unwrap().unwrap();
+    assert_eq!(answer.status(), 101);
+    let upgraded = hyper::upgrade::on(answer).await.unwrap();
+    assert_eq!(cluster.hub.limits.counts()["node"], [0, 1]);
+    drop((upgraded, tasks));
+    let ended = async {
+        while !cluster.hub.limits.counts().is_empty() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, ended).await.unwrap();
+}
+
+#[tokio::test]
+async fn silent_connections_of_the_host_do_not_keep_kubelet_out() {
+    let cluster = with_listed_pods().await;
+    culvert_daemon::raise_open_file_limit();
+    let mut silent = Vec::new();
+    for _ in 0..1100 {
+        let connector = cluster.connector(&cluster.address, None, Protocols::Http2OrHttp1);
+        silent.push(connector.connect().await.unwrap());
+    }
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+    assert_eq!(cluster.stranger().with_token(APP).get(PODS).await.0, 200);
+    drop(silent);
+}

@@ -1,0 +1,128 @@
+//! Several API servers, and ones that do not answer.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::{Duration, sleep, timeout};
+
+use super::TestCluster;
+use super::fake_api::FakeApi;
+use super::tests::{PODS, watch_from, with_listed_pods};
+use crate::upstream::empty;
+
+/// Until a server that failed is asked again, and has answered often enough.
+const RETURN: Duration = Duration::from_secs(60);
+
+/// Another address of an API server; it ends with this.
+struct Relay {
+    address: SocketAddr,
+    _tasks: JoinSet<()>,
+}
+
+impl Relay {
+    async fn start(listen: &str, api: &str) -> Self {
+        let listener = TcpListener::bind(listen).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let api = api.trim_start_matches("https://").to_owned();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                let (mut client, _) = listener.accept().await.unwrap();
+                let mut server = TcpStream::connect(&api).await.unwrap();
+                connections.spawn(async move {
+                    // Either end may end it.
+                    copy_bidirectional(&mut client, &mut server).await.ok();
+                });
+            }
+        });
+        Self {
+            address,
+            _tasks: tasks,
+        }
+    }
+}
+
+async fn cluster_over(first: &SocketAddr, api: FakeApi) -> TestCluster {
+    let servers = [format!("https://{first}"), api.address.clone()];
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    TestCluster::start_over(&servers, api, state).await
+}
+
+#[tokio::test]
+async fn a_server_that_takes_connections_and_says_nothing_is_passed_over() {
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let cluster = cluster_over(&silent.local_addr().unwrap(), FakeApi::start().await).await;
+    cluster.link_is(true).await;
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+    assert!(cluster.hub.upstream.servers.all()[0].is_failed());
+}
+
+#[tokio::test]
+async fn when_the_first_server_fails_the_second_takes_over_and_the_first_gets_new_requests_again() {
+    let api = FakeApi::start().await;
+    let relay = Relay::start("127.0.0.1:0", &api.address).await;
+    let first = relay.address;
+    let backend = api.address.clone();
+    let cluster = cluster_over(&first, api).await;
+    cluster.api.happens("ADDED", "a");
+    cluster.link_is(true).await;
+    let kubelet = cluster.kubelet();
+    assert_eq!(kubelet.get(PODS).await.0, 200);
+    let server = &cluster.hub.upstream.servers.all()[0];
+    assert!(!server.is_failed());
+    let mut watch = kubelet.watch(&watch_from(100)).await;
+    drop(relay);
+    cluster.api.happens("ADDED", "b");
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    assert_eq!(kubelet.get(PODS).await.0, 200);
+    assert!(server.is_failed());
+    let _relay = Relay::start(&first.to_string(), &backend).await;
+    let back = async {
+        while server.is_failed() {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(RETURN, back).await.unwrap();
+    cluster.api.happens("ADDED", "c");
+    assert_eq!(watch.next().await.as_deref(), Some("ADDED c"));
+    assert_eq!(kubelet.get(PODS).await.0, 200);
+}
+
+#[tokio::test]
+async fn memory_answers_before_a_client_gives_up_on_an_api_server_that_hangs() {
+    let cluster = with_listed_pods().await;
+    cluster.api.shared.hangs.store(true, Ordering::Relaxed);
+    let kubelet = cluster.kubelet();
+    let path = format!("{PODS}?timeout=4s");
+    let answer = kubelet.send("GET", &path, empty()).await;
+    assert_eq!(answer.status(), 200);
+    let local = answer.headers()["culvert-hub"].to_str().unwrap();
+    assert!(local.starts_with("local; age="), "{local}");
+    cluster.api.shared.hangs.store(false, Ordering::Relaxed);
+    let answer = kubelet.send("GET", PODS, empty()).await;
+    assert!(!answer.headers().contains_key("culvert-hub"));
+}
+
+#[tokio::test]
+async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_changes_nothing() {
+    let (api, other) = (FakeApi::start().await, FakeApi::start().await);
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("api.crt");
+    std::fs::write(&file, &other.authority).unwrap();
+    let servers = [api.address.clone()];
+    let both = [other.authority.clone(), api.authority.clone()].concat();
+    let cluster = TestCluster::start_over(&servers, api, state).await;
+    let upstream = &cluster.hub.upstream;
+    assert!(!upstream.reload_authority().unwrap());
+    std::fs::write(&file, both).unwrap();
+    assert!(upstream.reload_authority().unwrap());
+    cluster.link_is(true).await;
+    std::fs::write(&file, "damaged").unwrap();
+    assert!(upstream.reload_authority().is_err());
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+}

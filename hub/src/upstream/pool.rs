@@ -1,0 +1,448 @@
+//! The connections to the API server with one credential. hyper's own client opens one connection
+//! of HTTP/2 and lets what exceeds its streams wait: a node has more watches than that.
+//!
+//! Watches and short requests never share a connection, so that a lease or a probe does not wait
+//! for watches. The window of a connection is as large as those of its streams together: a stream
+//! that nobody reads takes nothing from the others.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{Request, Response, Uri, header};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::client::conn::{TrySendError, http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use strum::{IntoStaticStr, VariantArray};
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::connector::{CloudStream, Connector};
+use super::link::Observation;
+use super::{Body, Credential, SendError};
+
+/// Silence on a connection of HTTP/2 before it is asked whether it is alive.
+const PING_AFTER: Duration = Duration::from_secs(6);
+/// With [`PING_AFTER`], a dead connection ends after 18 s.
+const PING_TIMEOUT: Duration = Duration::from_secs(12);
+/// Larger heads are refused, as on the kubelet port.
+const MAX_HEAD: u32 = 64 << 10;
+/// Streams of one connection at most, whatever the API server allows: 100 is what it allows by
+/// default, and the window of the connection is made for as many.
+const MAX_STREAMS: usize = 100;
+/// This part of the streams stays free: the API server may notice the end of one late.
+const SPARE_PART: usize = 10;
+/// Connections of one credential, for watches and for short requests each. With the default of 100
+/// streams that is several times what [`crate::server::limits`] admits; with 20 it is enough.
+const MAX_CONNECTIONS: usize = 64;
+/// A connection without streams ends after this time.
+const IDLE: Duration = Duration::from_secs(90);
+/// The API server's first frame are its settings (RFC 9113, section 3.4), and hyper does not report
+/// when they come.
+const LOOK_FOR_SETTINGS: Duration = Duration::from_millis(5);
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
+/// A connection may end while a request is on its way to it.
+const TRIES: usize = 3;
+
+/// How long a request occupies its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
+pub(crate) enum RequestKind {
+    /// It ends by itself soon.
+    Short,
+    /// Watches, and logs that may be followed.
+    Long,
+}
+
+/// The connections of one credential.
+pub(crate) struct Pool {
+    short: Lane,
+    long: Lane,
+}
+
+/// How many connections and streams are open.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Load {
+    pub(crate) connections: usize,
+    pub(crate) streams: usize,
+}
+
+impl Pool {
+    /// `abandoned` ends all connections at once.
+    pub(crate) fn new(
+        connector: &Connector,
+        credential: Credential,
+        abandoned: &CancellationToken,
+    ) -> Self {
+        let lane = |kind| Lane {
+            connector: connector.clone(),
+            stream_window: stream_window(credential, kind),
+            tasks: Tasks {
+                abandoned: abandoned.clone(),
+            },
+            connections: Mutex::default(),
+            opening: tokio::sync::Mutex::default(),
+        };
+        Self {
+            short: lane(RequestKind::Short),
+            long: lane(RequestKind::Long),
+        }
+    }
+
+    /// Sends a request, and returns when the head of the answer is there.
+    pub(crate) async fn send(
+        &self,
+        kind: RequestKind,
+        mut request: Request<Body>,
+    ) -> Result<Response<AnswerBody>, SendError> {
+        for _ in 0..TRIES {
+            let stream = self.lane(kind).stream().await?;
+            match stream.0.send(request).await {
+                Ok(answer) => {
+                    let stream = Some(stream);
+                    return Ok(answer.map(|body| AnswerBody { body, stream }));
+                }
+                // It was not sent: the connection has ended in between.
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(error.into_error().into()),
+                },
+            }
+        }
+        Err(SendError::Closed)
+    }
+
+    /// The server of the connection that the next short request goes to, if there is one.
+    pub(crate) fn server(&self) -> Option<Authority> {
+        let connections = self.short.connections();
+        Some(connections.first()?.authority.clone())
+    }
+
+    /// Closes connections that have not been used for a while.
+    pub(crate) fn close_idle(&self) {
+        for lane in [&self.short, &self.long] {
+            lane.connections()
+                .retain(|connection| !connection.is_idle());
+        }
+    }
+
+    /// What is open now.
+    pub(crate) fn load(&self, kind: RequestKind) -> Load {
+        let mut load = Load::default();
+        for connection in &*self.lane(kind).connections() {
+            if !connection.is_closed() {
+                load.connections += 1;
+                load.streams += connection.streams.load(Ordering::Relaxed);
+            }
+        }
+        load
+    }
+
+    fn lane(&self, kind: RequestKind) -> &Lane {
+        match kind {
+            RequestKind::Short => &self.short,
+            RequestKind::Long => &self.long,
+        }
+    }
+}
+
+/// What one answer may have under way. At 50 ms of round trip, 1 MiB lets 20 MB/s through. What
+/// nobody reads waits here, so pods have less than kubelet.
+fn stream_window(credential: Credential, kind: RequestKind) -> u32 {
+    match (credential, kind) {
+        (Credential::Node, RequestKind::Short) => 1 << 20,
+        (Credential::Node, RequestKind::Long) | (Credential::Bearer, RequestKind::Short) => {
+            256 << 10
+        }
+        (Credential::Bearer, RequestKind::Long) => 128 << 10,
+    }
+}
+
+/// Connections for one kind of requests.
+struct Lane {
+    connector: Connector,
+    stream_window: u32,
+    tasks: Tasks,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    /// One is opened at a time: those who wait find a stream on it.
+    opening: tokio::sync::Mutex<()>,
+}
+
+impl Lane {
+    /// A free stream; opens a connection if none has one.
+    async fn stream(&self) -> Result<Stream, SendError> {
+        if let Some(stream) = self.free_stream() {
+            return Ok(stream);
+        }
+        let _opening = self.opening.lock().await;
+        if let Some(stream) = self.free_stream() {
+            return Ok(stream);
+        }
+        if self.connections().len() >= MAX_CONNECTIONS {
+            return Err(SendError::Full);
+        }
+        let connection = self.open().await.inspect_err(|error| {
+            let link = self.connector.link();
+            let reason = format!("connect: {}", culvert_daemon::chain(error));
+            link.observe(Observation::TryFailed, &reason);
+        })?;
+        let connection = Arc::new(connection);
+        let stream = Stream::on(&connection);
+        self.connections().push(connection);
+        Ok(stream)
+    }
+
+    /// The first connection with a free stream, so that the last ones become idle.
+    fn free_stream(&self) -> Option<Stream> {
+        let mut connections = self.connections();
+        connections.retain(|connection| !connection.is_closed());
+        let free = connections.iter().find(|it| it.has_free_stream())?;
+        Some(Stream::on(free))
+    }
+
+    async fn open(&self) -> io::Result<Connection> {
+        let stream = self.connector.dial().await?;
+        let authority = stream.authority().clone();
+        let sender = if stream.speaks_http2() {
+            self.open_http2(stream).await?
+        } else {
+            let (sender, connection) = http1::handshake(stream).await.map_err(io::Error::other)?;
+            hyper::rt::Executor::execute(&self.tasks, async move {
+                // Its end is an error or an end for the request too, which reports it.
+                connection.await.ok();
+            });
+            Sender::Http1(Mutex::new(sender))
+        };
+        Ok(Connection {
+            sender,
+            authority,
+            streams: AtomicUsize::new(0),
+            used: Mutex::new(Instant::now()),
+        })
+    }
+
+    async fn open_http2(&self, stream: CloudStream) -> io::Result<Sender> {
+        let streams = u32::try_from(MAX_STREAMS).unwrap_or(u32::MAX);
+        let (sender, connection) = http2::Builder::new(self.tasks.clone())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_AFTER)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(self.stream_window)
+            .initial_connection_window_size(self.stream_window * streams)
+            .max_header_list_size(MAX_HEAD)
+            // None until the API server says how many.
+            .initial_max_send_streams(0)
+            .handshake(stream)
+            .await
+            .map_err(io::Error::other)?;
+        let (max_streams_tx, mut max_streams) = watch::channel(0);
+        hyper::rt::Executor::execute(&self.tasks, drive(connection, max_streams_tx));
+        let settings = max_streams.wait_for(|streams| *streams > 0);
+        match timeout(SETTINGS_TIMEOUT, settings).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Err(io::ErrorKind::ConnectionReset.into()),
+            Err(_) => {
+                let error = "no settings of HTTP/2 that allow a stream within 3 s";
+                return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+            }
+        }
+        Ok(Sender::Http2 {
+            sender,
+            max_streams,
+        })
+    }
+
+    fn connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs a connection, and reports how many streams the API server allows.
+async fn drive(
+    mut connection: http2::Connection<CloudStream, Body, Tasks>,
+    max_streams_tx: watch::Sender<usize>,
+) {
+    let mut look = interval(LOOK_FOR_SETTINGS);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let ended = poll_fn(|context| {
+        let ended = Pin::new(&mut connection).poll(context);
+        let max_streams = connection.current_max_send_streams();
+        max_streams_tx.send_if_modified(|known| {
+            let changed = *known != max_streams;
+            *known = max_streams;
+            changed
+        });
+        if max_streams == 0 {
+            while look.poll_tick(context).is_ready() {}
+        }
+        ended
+    });
+    if let Err(error) = ended.await {
+        tracing::debug!(%error, "a connection to the API server ended");
+    }
+}
+
+/// An open connection.
+struct Connection {
+    sender: Sender,
+    /// Of the API server that it leads to.
+    authority: Authority,
+    streams: AtomicUsize,
+    /// When its last stream ended.
+    used: Mutex<Instant>,
+}
+
+enum Sender {
+    /// One request at a time.
+    Http1(Mutex<http1::SendRequest<Body>>),
+    Http2 {
+        sender: http2::SendRequest<Body>,
+        /// As the API server says.
+        max_streams: watch::Receiver<usize>,
+    },
+}
+
+impl Connection {
+    fn is_closed(&self) -> bool {
+        match &self.sender {
+            Sender::Http1(sender) => lock(sender).is_closed(),
+            Sender::Http2 { sender, .. } => sender.is_closed(),
+        }
+    }
+
+    fn has_free_stream(&self) -> bool {
+        let streams = self.streams.load(Ordering::Relaxed);
+        match &self.sender {
+            Sender::Http1(sender) => streams == 0 && lock(sender).is_ready(),
+            Sender::Http2 { max_streams, .. } => streams < usable(*max_streams.borrow()),
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.streams.load(Ordering::Relaxed) == 0 && lock(&self.used).elapsed() >= IDLE
+    }
+
+    async fn send(
+        &self,
+        mut request: Request<Body>,
+    ) -> Result<Response<Incoming>, TrySendError<Request<Body>>> {
+        let path = request.uri().path_and_query().cloned();
+        let path = path.unwrap_or_else(|| PathAndQuery::from_static("/"));
+        match &self.sender {
+            Sender::Http1(sender) => {
+                *request.uri_mut() = path.into();
+                if let Ok(host) = self.authority.as_str().parse() {
+                    request.headers_mut().insert(header::HOST, host);
+                }
+                let answer = lock(sender).try_send_request(request);
+                answer.await
+            }
+            Sender::Http2 { sender, .. } => {
+                let mut parts = http::uri::Parts::default();
+                parts.scheme = Some(Scheme::HTTPS);
+                parts.authority = Some(self.authority.clone());
+                parts.path_and_query = Some(path);
+                *request.uri_mut() =
+                    Uri::from_parts(parts).expect("scheme, authority and path are all there");
+                sender.clone().try_send_request(request).await
+            }
+        }
+    }
+}
+
+/// How many of the streams that the API server allows are used.
+fn usable(allowed: usize) -> usize {
+    let allowed = allowed.min(MAX_STREAMS);
+    allowed - allowed / SPARE_PART
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One of the streams of a connection; it is free again when this is dropped.
+struct Stream(Arc<Connection>);
+
+impl Stream {
+    fn on(connection: &Arc<Connection>) -> Self {
+        connection.streams.fetch_add(1, Ordering::Relaxed);
+        Self(connection.clone())
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        *lock(&self.0.used) = Instant::now();
+        self.0.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The body of an answer of the API server. It occupies its stream until its end.
+pub(crate) struct AnswerBody {
+    body: Incoming,
+    stream: Option<Stream>,
+}
+
+impl hyper::body::Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.stream = None;
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// Runs the tasks of connections: each ends with its connection, or when the pool is abandoned.
+#[derive(Clone)]
+struct Tasks {
+    abandoned: CancellationToken,
+}
+
+impl<F> hyper::rt::Executor<F> for Tasks
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, task: F) {
+        let abandoned = self.abandoned.clone();
+        hyper::rt::Executor::execute(&TokioExecutor::new(), async move {
+            abandoned.run_until_cancelled(task).await;
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_of_the_allowed_streams_stay_free_and_few_are_all_used() {
+        let used = [1, 9, 10, 100, 250, usize::MAX].map(usable);
+        assert_eq!(used, [1, 9, 9, 90, 90, 90]);
+    }
+}

@@ -1,0 +1,294 @@
+//! The API servers, and the way to one of them: all servers and all addresses of a name are tried
+//! as browsers do (RFC 8305), so that one that is silent costs a moment and not the link.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use http::Uri;
+use http::uri::Authority;
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{sleep, timeout};
+
+/// For the name, and for TCP to one address. A satellite link needs some 0.6 s a round trip.
+const TCP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Between two addresses of one name (RFC 8305, section 5).
+const NEXT_ADDRESS: Duration = Duration::from_millis(250);
+/// Between two servers: as long as TCP and TLS take on a slow link.
+const NEXT_SERVER: Duration = Duration::from_secs(1);
+/// Addresses of one name that are tried.
+const MAX_ADDRESSES: usize = 16;
+/// Of an https address without one.
+const HTTPS_PORT: u16 = 443;
+
+/// Which server a new connection goes to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ServerOrder {
+    /// The first one that answers.
+    #[default]
+    Priority,
+    /// One after the other.
+    RoundRobin,
+}
+
+/// All API servers of the cluster.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    all: Vec<Server>,
+    order: ServerOrder,
+    next: AtomicUsize,
+}
+
+/// One API server, or several behind one name.
+#[derive(Debug)]
+pub(crate) struct Server {
+    /// Host and port, as requests name it.
+    pub(crate) authority: Authority,
+    pub(crate) name: ServerName<'static>,
+    host: String,
+    port: u16,
+    /// The address that worked last.
+    worked: Mutex<Option<SocketAddr>>,
+    /// Another one is asked first, until this one answers again.
+    failed: AtomicBool,
+}
+
+impl Servers {
+    /// # Errors
+    /// An address without a host, or with one that no certificate can name.
+    pub(crate) fn new(addresses: &[Uri], order: ServerOrder) -> io::Result<Self> {
+        let mut all = Vec::new();
+        for address in addresses {
+            all.push(Server::new(address)?);
+        }
+        Ok(Self {
+            all,
+            order,
+            next: AtomicUsize::new(0),
+        })
+    }
+
+    /// The servers as they are to be tried: those that failed come last.
+    pub(crate) fn in_order(&self) -> Vec<&Server> {
+        let first = match self.order {
+            ServerOrder::Priority => 0,
+            ServerOrder::RoundRobin => self.next.fetch_add(1, Ordering::Relaxed),
+        };
+        let mut servers = Vec::new();
+        for index in 0..self.all.len() {
+            servers.push(&self.all[(first + index) % self.all.len()]);
+        }
+        servers.sort_by_key(|server| server.is_failed());
+        servers
+    }
+
+    /// All of them, in the order of the configuration.
+    pub(crate) fn all(&self) -> &[Server] {
+        &self.all
+    }
+
+    /// The server at this place failed: others are tried first. Returns whether there are others.
+    pub(crate) fn failed(&self, authority: &Authority) -> bool {
+        for server in &self.all {
+            if server.authority == *authority {
+                server.set_failed(true);
+            }
+        }
+        self.all.len() > 1
+    }
+}
+
+impl Server {
+    fn new(address: &Uri) -> io::Result<Self> {
+        let authority = address.authority().ok_or(io::ErrorKind::InvalidInput)?;
+        let host = authority.host();
+        let host = host.trim_start_matches('[').trim_end_matches(']');
+        Ok(Self {
+            authority: authority.clone(),
+            name: ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
+            host: host.to_owned(),
+            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+            worked: Mutex::new(None),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn is_failed(&self) -> bool {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_failed(&self, failed: bool) {
+        self.failed.store(failed, Ordering::Relaxed);
+    }
+
+    /// Its addresses, the one that worked last first.
+    pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        let found = lookup_host((self.host.as_str(), self.port));
+        let found = timeout(TCP_TIMEOUT, found).await.map_err(|_| {
+            let error = "the name of the API server was not resolved within 3 s";
+            io::Error::new(io::ErrorKind::TimedOut, error)
+        })??;
+        let worked = *self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = in_turns(found.collect(), worked);
+        addresses.truncate(MAX_ADDRESSES);
+        Ok(addresses)
+    }
+
+    /// A connection to the first of these addresses that answers.
+    pub(crate) async fn connect(&self, addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+        let mut attempts = Vec::new();
+        for address in addresses {
+            attempts.push(dial(*address));
+        }
+        first_of(attempts, NEXT_ADDRESS).await
+    }
+
+    pub(crate) fn worked(&self, address: SocketAddr) {
+        *self.worked.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+    }
+}
+
+/// The first success of attempts with several servers.
+pub(crate) async fn first_server<F, T>(attempts: impl IntoIterator<Item = F>) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    first_of(attempts, NEXT_SERVER).await
+}
+
+async fn dial(address: SocketAddr) -> io::Result<TcpStream> {
+    let connected = timeout(TCP_TIMEOUT, TcpStream::connect(address)).await;
+    connected.map_err(|_| {
+        let error = format!("no TCP connection with {address} within 3 s");
+        io::Error::new(io::ErrorKind::TimedOut, error)
+    })?
+}
+
+/// IPv6 and IPv4 in turns, beginning with the family that the resolver prefers; `worked` first.
+fn in_turns(addresses: Vec<SocketAddr>, worked: Option<SocketAddr>) -> Vec<SocketAddr> {
+    let Some(first) = addresses.first() else {
+        return addresses;
+    };
+    let is_ipv6 = first.is_ipv6();
+    let (preferred, others): (Vec<_>, Vec<_>) = addresses
+        .into_iter()
+        .partition(|address| address.is_ipv6() == is_ipv6);
+    let mut in_turns = Vec::new();
+    for index in 0..preferred.len().max(others.len()) {
+        in_turns.extend(preferred.get(index));
+        in_turns.extend(others.get(index));
+    }
+    in_turns.sort_by_key(|address| Some(*address) != worked);
+    in_turns
+}
+
+/// Starts attempts one after the other: the next one when one failed, or after `pause`. The first
+/// that succeeds ends all others.
+async fn first_of<F, T>(attempts: impl IntoIterator<Item = F>, pause: Duration) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
+    let mut waiting = attempts.into_iter().peekable();
+    let mut running = FuturesUnordered::new();
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    loop {
+        running.extend(waiting.next());
+        if running.is_empty() {
+            return Err(last);
+        }
+        let mut next = pin!(sleep(pause));
+        loop {
+            tokio::select! {
+                Some(ended) = running.next() => match ended {
+                    Ok(success) => return Ok(success),
+                    Err(error) => {
+                        last = error;
+                        if waiting.peek().is_some() || running.is_empty() {
+                            break;
+                        }
+                    }
+                },
+                () = &mut next, if waiting.peek().is_some() => break,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::{pending, ready};
+
+    fn addresses(texts: &[&str]) -> Vec<SocketAddr> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
+    #[test]
+    fn families_are_tried_in_turns_and_what_worked_last_first() {
+        let found = addresses(&["[::1]:1", "[::2]:1", "1.1.1.1:1", "2.2.2.2:1"]);
+        let in_turn = addresses(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1"]);
+        assert_eq!(in_turns(found.clone(), None), in_turn);
+        let worked = "2.2.2.2:1".parse().unwrap();
+        let first = addresses(&["2.2.2.2:1", "[::1]:1", "1.1.1.1:1", "[::2]:1"]);
+        assert_eq!(in_turns(found, Some(worked)), first);
+    }
+
+    /// What becomes of an attempt.
+    #[derive(Clone, Copy)]
+    enum Attempt {
+        Silent,
+        Fails,
+        Succeeds(u8),
+    }
+
+    async fn result_of(attempts: &[Attempt]) -> Option<u8> {
+        let attempts = attempts.iter().map(|attempt| async move {
+            match attempt {
+                Attempt::Silent => pending().await,
+                Attempt::Fails => Err(io::ErrorKind::ConnectionRefused.into()),
+                Attempt::Succeeds(number) => ready(Ok(*number)).await,
+            }
+        });
+        first_of(attempts, Duration::from_millis(1)).await.ok()
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_silent_or_refuses_is_passed_over() {
+        use Attempt::{Fails, Silent, Succeeds};
+        assert_eq!(result_of(&[Succeeds(1), Succeeds(2)]).await, Some(1));
+        assert_eq!(result_of(&[Silent, Succeeds(2)]).await, Some(2));
+        assert_eq!(
+            result_of(&[Fails, Silent, Fails, Succeeds(4)]).await,
+            Some(4)
+        );
+        assert_eq!(result_of(&[Fails, Fails]).await, None);
+        assert_eq!(result_of(&[]).await, None);
+    }
+
+    #[test]
+    fn a_server_that_failed_is_tried_last_until_it_answers_again() {
+        let uris = ["https://a", "https://b", "https://c"].map(Uri::from_static);
+        let servers = Servers::new(&uris, ServerOrder::Priority).unwrap();
+        let hosts = |servers: &Servers| -> String {
+            servers
+                .in_order()
+                .iter()
+                .map(|it| it.host.as_str())
+                .collect()
+        };
+        assert_eq!(hosts(&servers), "abc");
+        assert!(servers.failed(&Authority::from_static("a")));
+        assert_eq!(hosts(&servers), "bca");
+        servers.all()[0].set_failed(false);
+        assert_eq!(hosts(&servers), "abc");
+        let turns = Servers::new(&uris, ServerOrder::RoundRobin).unwrap();
+        assert_eq!([hosts(&turns), hosts(&turns)], ["abc", "bca"]);
+    }
+}
