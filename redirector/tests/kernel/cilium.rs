@@ -134,20 +134,19 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
         };
         let nftables = ["--mechanism", "nftables", "--dns-listen", "none"];
         unseen(&nftables, "Cilium in place of kube-proxy");
-        // The hooks see pods unless the pods are outside the cgroup.
-        Redirector::start(world, &BOTH).kill();
+        unseen(&BOTH, "Cilium in place of kube-proxy");
+        // All hooks see pods unless the pods are outside the cgroup.
+        let all = [&BOTH[..], &["--hooks", "all"]].concat();
+        Redirector::start(world, &all).kill();
         let kubepods = world.root_cgroup().join("kubepods");
         let made = std::fs::create_dir(&kubepods);
-        unseen(&BOTH, "Cilium in place of kube-proxy");
+        unseen(&all, "Cilium in place of kube-proxy");
         if made.is_ok() {
             std::fs::remove_dir(&kubepods).unwrap();
         }
         std::fs::remove_dir_all(world.bpffs().join("cilium")).unwrap();
         sh("ip link add ovn-k8s-mp0 type veth peer name ovn-far");
-        unseen(
-            &[&BOTH[..], &["--hooks", "host"]].concat(),
-            "OVN-Kubernetes",
-        );
+        unseen(&BOTH, "OVN-Kubernetes");
     });
 }
 
