@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::process::Command;
 
+use crate::clients::can_limit_hooks_to_the_host;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
 use crate::redirector::{
@@ -159,6 +160,9 @@ fn a_proxy_outside_the_cgroup_whose_processes_are_steered_learns_what_they_diall
 #[test]
 fn hooks_of_the_host_alone_leave_pods_to_nftables() {
     in_a_world(|world| {
+        if !can_limit_hooks_to_the_host() {
+            return;
+        }
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &BOTH);
         assert_eq!(
