@@ -77,6 +77,10 @@ impl SocketDst {
 }
 
 /// A connection to an intercept port, from the client's point of view.
+///
+/// Programs in other network namespaces of this kernel may choose the same addresses and ports. The
+/// initial sequence number is a secret of the client's kernel socket and of the listener, so they
+/// neither replace nor remove this tuple.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Tuple {
@@ -88,10 +92,12 @@ pub struct Tuple {
     pub src_port: u16,
     /// The intercept port, in network order.
     pub dst_port: u16,
+    /// The client's initial sequence number, in host order.
+    pub isn: u32,
 }
 
 const _: () = assert!(size_of::<SocketDst>() == 20);
-const _: () = assert!(size_of::<Tuple>() == 36);
+const _: () = assert!(size_of::<Tuple>() == 40);
 
 #[cfg(test)]
 mod tests {

@@ -1,11 +1,11 @@
 //! Passes the original destination from the client's socket to the accepted one. The connection's
-//! addresses and ports are the key.
+//! addresses, ports and initial sequence number are the key.
 
 use core::ptr::{addr_of, null_mut, read_volatile};
 
 use aya_ebpf::bindings::{
     BPF_ANY, BPF_SK_STORAGE_GET_F_CREATE, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB,
-    BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_TCP_CLOSE,
+    BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_STATE_CB_FLAG, BPF_SOCK_OPS_TIMEOUT_INIT, BPF_TCP_CLOSE,
     bpf_sock_ops,
 };
 use aya_ebpf::helpers::generated::bpf_sk_storage_get;
@@ -14,36 +14,26 @@ use aya_ebpf::programs::SockOpsContext;
 use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst};
 
 use crate::maps::{CONFIG, SOCKETS, TUPLES, count};
-use crate::netns::is_of_proxy;
 use crate::stack::{TupleSlot, tuple};
 
 const AF_INET: u32 = 2;
 
 #[sock_ops]
 pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
-    sockops(&ctx, || is_of_proxy(&ctx))
-}
-
-/// For kernels without `bpf_get_netns_cookie` in these programs. A second program is necessary for
-/// the reason given at `cv_connect4_old`.
-#[sock_ops]
-pub fn cv_sockops_old(ctx: SockOpsContext) -> u32 {
-    sockops(&ctx, || true)
-}
-
-#[inline(always)]
-fn sockops(ctx: &SockOpsContext, is_of_proxy: impl FnOnce() -> bool) -> u32 {
     // SAFETY: the kernel passes a valid context.
     match unsafe { read_volatile(addr_of!((*ctx.ops).op)) } {
-        BPF_SOCK_OPS_TCP_CONNECT_CB => before_syn(ctx),
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(ctx, is_of_proxy),
-        BPF_SOCK_OPS_STATE_CB => client_changed(ctx),
+        BPF_SOCK_OPS_TIMEOUT_INIT => before_syn(&ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(&ctx),
+        BPF_SOCK_OPS_STATE_CB => client_changed(&ctx),
         _ => {}
     }
     1
 }
 
-/// The client's socket has its source address and port, and no packet has left yet.
+/// The client's socket has its source address, port and initial sequence number, and no packet has
+/// left yet. `tcp_connect_init()` asks for the timeout of the SYN in every version of the kernel,
+/// right after it has set `snd_nxt`, which `BPF_SOCK_OPS_TCP_CONNECT_CB` precedes. The answer
+/// stays what another program or the kernel says.
 #[inline(always)]
 fn before_syn(ctx: &SockOpsContext) {
     let Some(stored) = steered(ctx) else {
@@ -54,11 +44,13 @@ fn before_syn(ctx: &SockOpsContext) {
     // Fails only on a kernel that does not know the flag. There, a failed connection's tuple stays
     // until it is overwritten.
     let _unknown = ctx.set_cb_flags((flags | BPF_SOCK_OPS_STATE_CB_FLAG) as i32);
+    // SAFETY: as above.
+    let isn = unsafe { read_volatile(addr_of!((*ctx.ops).snd_nxt)) };
     // If the tuple is lost, the proxy finds no original destination and resets the connection.
     let mut key = TupleSlot::uninit();
     if TUPLES
         .insert(
-            tuple(&mut key, &Ends::read(ctx)),
+            tuple(&mut key, &Ends::read(ctx), isn),
             stored,
             u64::from(BPF_ANY),
         )
@@ -68,24 +60,25 @@ fn before_syn(ctx: &SockOpsContext) {
     }
 }
 
-/// Removes the tuple of a client whose handshake failed: the next connection from its port may be
-/// another client's. Sockets that another program asked to be told about are left out: one in
-/// another network namespace may have the same addresses and ports as a client of ours.
+/// Removes the tuple of a client whose handshake failed. Nothing was acknowledged to it, so
+/// `snd_una` is its initial sequence number. After a handshake, the accepted socket has removed
+/// the tuple.
 #[inline(always)]
 fn client_changed(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context; in this call `args` are the old and the new state.
     let state = unsafe { read_volatile(addr_of!((*ctx.ops).__bindgen_anon_1.args[1])) };
     if state == BPF_TCP_CLOSE && steered(ctx).is_some() {
-        // Usually the accepted socket has removed it already.
+        // SAFETY: as above.
+        let isn = unsafe { read_volatile(addr_of!((*ctx.ops).snd_una)) };
         let mut key = TupleSlot::uninit();
-        let _absent = TUPLES.remove(tuple(&mut key, &Ends::read(ctx)));
+        let _absent = TUPLES.remove(tuple(&mut key, &Ends::read(ctx), isn));
     }
 }
 
 /// The handshake is done, and `accept()` has not returned yet. A connection to another port costs
 /// only a look at the configuration.
 #[inline(always)]
-fn accepted(ctx: &SockOpsContext, is_of_proxy: impl FnOnce() -> bool) {
+fn accepted(ctx: &SockOpsContext) {
     // SAFETY: the kernel passes a valid context.
     let port = unsafe { read_volatile(addr_of!((*ctx.ops).local_port)) } as u16;
     let config = match CONFIG.get(0) {
@@ -93,13 +86,16 @@ fn accepted(ctx: &SockOpsContext, is_of_proxy: impl FnOnce() -> bool) {
         _ => return,
     };
     let ends = Ends::read(ctx);
-    // Other network namespaces of this kernel, which act as hosts of their own, may have listeners
-    // on the same ports, even at the same addresses. Their connections must not take a destination.
-    if !config.is_intercept(&ends.local.addr, ends.local.port) || !is_of_proxy() {
+    if !config.is_intercept(&ends.local.addr, ends.local.port) {
         return;
     }
+    // SAFETY: the kernel passes a valid context.
+    let rcv_nxt = unsafe { read_volatile(addr_of!((*ctx.ops).rcv_nxt)) };
+    // Other network namespaces of this kernel may have sockets with the same addresses and ports.
+    // They do not know the client's initial sequence number, which the SYN brought.
+    let isn = rcv_nxt.wrapping_sub(1);
     let mut key = TupleSlot::uninit();
-    let tuple = tuple(&mut key, &ends.swapped());
+    let tuple = tuple(&mut key, &ends.swapped(), isn);
     let Some(stored) = TUPLES.get_ptr_mut(tuple) else {
         count(Counter::Unknown);
         return;

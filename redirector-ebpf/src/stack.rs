@@ -34,18 +34,17 @@ pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKe
 
 /// Writes a client's tuple into its slot.
 #[inline(always)]
-pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends) -> &'a Tuple {
+pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends, isn: u32) -> &'a Tuple {
     let ([a, b, c, d], [e, f, g, h]) = (client.local.addr.words(), client.remote.addr.words());
-    let ports = u64::from(client.local.port) | u64::from(client.remote.port) << 16;
+    let ports = u32::from(client.local.port) | u32::from(client.remote.port) << 16;
     let first = slot.as_mut_ptr().cast::<u64>();
-    // SAFETY: the slot has five words, of which the tuple takes the first 36 bytes, and they are
-    // aligned for it.
+    // SAFETY: the slot has the five words of the tuple, and they are aligned for it.
     unsafe {
         write_volatile(first, pair(a, b));
         write_volatile(first.add(1), pair(c, d));
         write_volatile(first.add(2), pair(e, f));
         write_volatile(first.add(3), pair(g, h));
-        write_volatile(first.add(4), ports);
+        write_volatile(first.add(4), pair(ports, isn));
         &*first.cast()
     }
 }

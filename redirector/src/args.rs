@@ -47,10 +47,11 @@ pub(crate) struct Args {
     /// What steers connections: connect hooks, nftables, both, or nothing (DNS only).
     #[arg(long, env = "CULVERT_MECHANISM", value_enum, default_value_t = Mechanism::Both)]
     pub(crate) mechanism: Mechanism,
-    /// Whose connections the hooks steer: those of all processes, or those of the host's network
-    /// namespace alone, with pods left to nftables, for service meshes and for containers in pods.
-    #[arg(long, env = "CULVERT_HOOKS", value_enum, default_value_t = HookScope::All)]
-    pub(crate) hooks: HookScope,
+    /// Whose connections the hooks steer: those of the host's network namespace, with pods and
+    /// containers left to nftables; or those of all processes, for data planes that carry pods'
+    /// packets past nftables. Default: host; all with `--mechanism ebpf` and before Linux 5.14.
+    #[arg(long, env = "CULVERT_HOOKS", value_enum)]
+    pub(crate) hooks: Option<HookScope>,
     /// Attach hooks at the root cgroup beside a Cilium that has none like them: its versions
     /// without the fix of its issue 43877 then do not start.
     #[arg(long, env = "CULVERT_BESIDE_CILIUM")]

@@ -12,6 +12,7 @@ use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 
 use crate::args::Args;
+use crate::mechanisms::bpf::can_tell_namespaces;
 use culvert_api::installed::{HookScope, Mechanism};
 pub(crate) use dns::DnsConfig;
 use dns::dns;
@@ -105,9 +106,14 @@ impl TryFrom<Args> for Config {
     type Error = ConfigError;
 
     fn try_from(args: Args) -> Result<Self, ConfigError> {
-        if args.hooks == HookScope::Host && args.mechanism == Mechanism::Ebpf {
-            return Err(ConfigError::HostHooksAlone);
-        }
+        let hook_scope = match (args.hooks, args.mechanism) {
+            (Some(HookScope::Host), Mechanism::Ebpf) => return Err(ConfigError::HostHooksAlone),
+            (Some(scope), _) => scope,
+            // Nothing else would steer pods.
+            (None, Mechanism::Ebpf) => HookScope::All,
+            (None, _) if can_tell_namespaces() => HookScope::Host,
+            (None, _) => HookScope::All,
+        };
         let node = NodeIps::find(&args.node_ip)?;
         let zone: Zone = args.shared.dns_zone.parse()?;
         Ok(Self {
@@ -117,7 +123,7 @@ impl TryFrom<Args> for Config {
             bpffs: args.shared.bpffs,
             cgroup: args.cgroup,
             mechanism: args.mechanism,
-            hook_scope: args.hooks,
+            hook_scope,
             beside_cilium: args.beside_cilium,
             accept_unseen_pods: args.accept_unseen_pods,
             dns: dns(&args.dns_listen, zone, args.dns_client, node, args.forward)?,
@@ -170,10 +176,10 @@ mod tests {
             config(&["--hooks", "host", "--mechanism", "ebpf"]),
             Err(ConfigError::HostHooksAlone)
         ));
-        assert_eq!(
-            config(&["--hooks", "host"]).unwrap().hook_scope,
-            HookScope::Host
-        );
+        let scope = |flags: &[&str]| config(flags).unwrap().hook_scope;
+        assert_eq!(scope(&[]), HookScope::Host);
+        assert_eq!(scope(&["--hooks", "all"]), HookScope::All);
+        assert_eq!(scope(&["--mechanism", "ebpf"]), HookScope::All);
     }
 
     #[test]

@@ -56,9 +56,12 @@ impl Steering {
         let fallback = self.hooks.fallback();
         let unseen_pods = if self.config.mechanism == Mechanism::None || self.sees_pods(mechanism) {
             None
+        } else if let Some(data_plane) = bypassing_data_plane(&self.config.bpffs) {
+            Some(unseen_pods(data_plane, fallback))
+        } else if self.config.mechanism == Mechanism::Both && mechanism == Mechanism::Ebpf {
+            Some(NO_NFTABLES.to_owned())
         } else {
-            bypassing_data_plane(&self.config.bpffs)
-                .map(|data_plane| unseen_pods(data_plane, fallback))
+            None
         };
         InForce {
             mechanism,
@@ -76,11 +79,16 @@ impl Steering {
     }
 }
 
+/// Why pods' connections are not steered by hooks alone.
+const NO_NFTABLES: &str = "connect hooks leave pods to nftables, which does not steer: install the \
+     package nftables, or set --hooks all. If no pod here dials edge nodes: --accept-unseen-pods";
+
 /// Why pods' connections are not steered on a host with this data plane.
 fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
     let why = fallback.map_or_else(
         || {
-            "connect hooks do not look at pods: --mechanism both with --hooks all, without --cgroup"
+            "connect hooks do not look at pods: they do with --hooks all, --mechanism both and no \
+             --cgroup"
                 .to_owned()
         },
         |fallback| format!("connect hooks are not installed: {fallback}"),

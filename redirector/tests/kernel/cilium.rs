@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::path::Path;
 
+use crate::clients::can_limit_hooks_to_the_host;
 use crate::coexistence::assert_ours_steers;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::foreign::{Family, Foreign};
@@ -42,6 +43,9 @@ fn at_the_root(world: &World) -> [&str; 4] {
 #[test]
 fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_otherwise() {
     in_a_world(|world| {
+        if !can_limit_hooks_to_the_host() {
+            return;
+        }
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         std::fs::create_dir(world.bpffs().join("cilium")).unwrap();
         let root = at_the_root(world);
@@ -78,6 +82,9 @@ fn beside_a_cilium_that_does_not_bear_hooks_nftables_alone_steers_unless_told_ot
 #[test]
 fn hooks_give_way_to_a_cilium_that_comes_later_and_come_back_when_it_has_gone() {
     in_a_world(|world| {
+        if !can_limit_hooks_to_the_host() {
+            return;
+        }
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let root = at_the_root(world);
         let _redirector = Redirector::start(world, &[&BOTH[..], &root].concat());
@@ -134,20 +141,24 @@ fn a_redirector_that_cannot_see_pods_is_not_ready_unless_told_that_it_need_not()
         };
         let nftables = ["--mechanism", "nftables", "--dns-listen", "none"];
         unseen(&nftables, "Cilium in place of kube-proxy");
-        // The hooks see pods unless the pods are outside the cgroup.
-        Redirector::start(world, &BOTH).kill();
+        let limits_hooks = can_limit_hooks_to_the_host();
+        if limits_hooks {
+            unseen(&BOTH, "Cilium in place of kube-proxy");
+        }
+        // All hooks see pods unless the pods are outside the cgroup.
+        let all = [&BOTH[..], &["--hooks", "all"]].concat();
+        Redirector::start(world, &all).kill();
         let kubepods = world.root_cgroup().join("kubepods");
         let made = std::fs::create_dir(&kubepods);
-        unseen(&BOTH, "Cilium in place of kube-proxy");
+        unseen(&all, "Cilium in place of kube-proxy");
         if made.is_ok() {
             std::fs::remove_dir(&kubepods).unwrap();
         }
         std::fs::remove_dir_all(world.bpffs().join("cilium")).unwrap();
         sh("ip link add ovn-k8s-mp0 type veth peer name ovn-far");
-        unseen(
-            &[&BOTH[..], &["--hooks", "host"]].concat(),
-            "OVN-Kubernetes",
-        );
+        if limits_hooks {
+            unseen(&BOTH, "OVN-Kubernetes");
+        }
     });
 }
 

@@ -93,6 +93,30 @@ impl Client {
     }
 }
 
+/// Whether the kernel says which network namespace a socket is in, as hooks for the host alone
+/// need it (Linux 5.14). If not, it says that the test does not apply.
+pub(crate) fn can_limit_hooks_to_the_host() -> bool {
+    /// `SO_NETNS_COOKIE` of asm-generic/socket.h.
+    const SO_NETNS_COOKIE: libc::c_int = 71;
+    let socket = Client::new_v4();
+    let mut cookie = 0_u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes into `cookie`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.0.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        eprintln!("does not apply: this kernel cannot limit hooks to the host");
+    }
+    result == 0
+}
+
 /// Closes a connection with a reset, so that its ports are free at once.
 pub(crate) fn reset(stream: TcpStream) {
     let linger = libc::linger {

@@ -3,6 +3,7 @@
 use std::net::TcpStream;
 use std::process::Command;
 
+use crate::clients::can_limit_hooks_to_the_host;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
 use crate::redirector::{
@@ -159,8 +160,11 @@ fn a_proxy_outside_the_cgroup_whose_processes_are_steered_learns_what_they_diall
 #[test]
 fn hooks_of_the_host_alone_leave_pods_to_nftables() {
     in_a_world(|world| {
+        if !can_limit_hooks_to_the_host() {
+            return;
+        }
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let _redirector = Redirector::start(world, &[&BOTH[..], &["--hooks", "host"]].concat());
+        let _redirector = Redirector::start(world, &BOTH);
         assert_eq!(
             (mechanism(), installed()["hooks_see"].as_str()),
             ("both".to_owned(), Some("host"))
@@ -208,17 +212,38 @@ fn a_pinned_map_of_another_layout_is_refused_by_name() {
     in_a_world(|world| {
         let maps = world.bpffs().join("culvert/v1/maps");
         std::fs::create_dir_all(&maps).unwrap();
-        let pin = maps.join("cv_tuples");
+        let pin = maps.join("cv_sockets");
         sh(&format!(
-            "bpftool map create {} type hash key 4 value 4 entries 1 name cv_tuples",
+            "bpftool map create {} type hash key 4 value 4 entries 1 name cv_sockets",
             pin.display()
         ));
         let output = run_to_the_end(&mut daemon(world, &EBPF));
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());
         assert!(
-            error.contains("cv_tuples is of another layout") && error.contains("uninstall"),
+            error.contains("cv_sockets is of another layout") && error.contains("uninstall"),
             "{error}"
+        );
+    });
+}
+
+#[test]
+fn a_pinned_map_of_handshakes_of_another_layout_is_replaced() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let maps = world.bpffs().join("culvert/v1/maps");
+        std::fs::create_dir_all(&maps).unwrap();
+        sh(&format!(
+            "bpftool map create {}/cv_tuples type lru_hash key 36 value 20 entries 65536 name \
+             cv_tuples",
+            maps.display()
+        ));
+        let _redirector = Redirector::start(world, &EBPF);
+        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
         );
     });
 }

@@ -23,5 +23,6 @@ mod reuse;
 mod saved_directory;
 mod sockets;
 mod steering;
+mod strangers;
 mod table;
 mod world;

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::clients::Client;
+use crate::clients::{Client, can_limit_hooks_to_the_host};
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
 use crate::redirector::{BOTH, NFTABLES, Redirector, counted, daemon, get, run, run_to_the_end};
@@ -222,7 +222,8 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
 fn without_the_nft_program_the_hooks_carry_all() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let redirector = Redirector::spawn(daemon(world, &BOTH).env("PATH", "/nonexistent"));
+        let all = [&BOTH[..], &["--hooks", "all"]].concat();
+        let redirector = Redirector::spawn(daemon(world, &all).env("PATH", "/nonexistent"));
         redirector.until_ready();
         let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
@@ -230,6 +231,24 @@ fn without_the_nft_program_the_hooks_carry_all() {
             sockets.original_dst(&proxy.accept()),
             Some("10.0.3.7:9100".parse().unwrap())
         );
+    });
+}
+
+#[test]
+fn without_the_nft_program_hooks_of_the_host_alone_are_not_ready_for_pods() {
+    in_a_world(|world| {
+        if !can_limit_hooks_to_the_host() {
+            return;
+        }
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let host = [&BOTH[..], &["--hooks", "host"]].concat();
+        let redirector = Redirector::spawn(daemon(world, &host).env("PATH", "/nonexistent"));
+        eventually("the cause", || {
+            get("/readyz").filter(|text| text.contains("pods: connect hooks leave pods to"))
+        });
+        redirector.kill();
+        let told = [&host[..], &["--accept-unseen-pods"]].concat();
+        Redirector::spawn(daemon(world, &told).env("PATH", "/nonexistent")).until_ready();
     });
 }
 

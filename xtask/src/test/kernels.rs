@@ -53,6 +53,8 @@ const PARTS: [Part; 2] = [
             "steering::a_client_sees_what_it_dialled_and_the_proxy_sees_the_client",
             // The error of a refused connect.
             "steering::an_offline_node_is_refused_at_connect_until_its_agent_comes",
+            // The sequence number that the key of a handshake has.
+            "strangers::with_hooks_for_all_a_stranger_with_the_hosts_address_moves_and_resets_no_connection",
             // Expressions of nftables, and conntrack.
             "nftables::with_both_the_hooks_carry_what_they_see_and_nftables_the_rest",
             // Links, and the order of programs.

@@ -110,7 +110,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
         ensure!(
             good.verdict("mechanism")?
                 .1
-                .contains("connect hooks carry host and pods, nftables"),
+                .contains("connect hooks carry the host's connections, nftables"),
             "{good:?}"
         );
         ensure!(

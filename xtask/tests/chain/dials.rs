@@ -216,7 +216,8 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
         let refused = world::report(one.complete(&mut in_the_pod())?);
         ensure!(refused.is_err(), "it got one more: {refused:?}");
         wait::until("that is counted", Duration::from_secs(5), || {
-            let name = "culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"client_share\"}";
+            let name =
+                "culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"}";
             let refused = cloud.metric(PROXY_ADMIN, name)?;
             ensure!(refused == 1.0, "{refused} were refused for their share");
             Ok(())

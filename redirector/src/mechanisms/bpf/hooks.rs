@@ -10,7 +10,7 @@ use aya::programs::links::{FdLink, LinkError};
 use aya::programs::{CgroupAttachMode, Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use culvert_api::installed::{self, Refusal};
-use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS};
+use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS, TUPLES_MAP};
 use nix::libc::{ENOLINK, EPERM};
 
 use super::compatible::MapShape;
@@ -183,8 +183,6 @@ impl Hooks {
         };
         let mut loader = EbpfLoader::new();
         loader.override_global("ONLY_NETNS", &netns, true);
-        let proxy_netns = variants.proxy_netns.unwrap_or_default();
-        loader.override_global("PROXY_NETNS", &proxy_netns, true);
         for name in MAPS {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
@@ -411,6 +409,11 @@ fn check_compatible(pins: &Pins, name: &str) -> Result<(), HookError> {
         source,
     })?;
     match MapShape::wanted(name) {
+        // It has only handshakes in progress. The programs of an earlier redirector keep theirs
+        // until they are replaced.
+        Some(wanted) if wanted != MapShape::found(&info) && name == TUPLES_MAP => {
+            remove_if_there(&path).map_err(HookError::link("remove", &path))
+        }
         Some(wanted) if wanted != MapShape::found(&info) => Err(HookError::Incompatible {
             path,
             found: MapShape::found(&info),

@@ -1,13 +1,9 @@
 //! The programs of the object that this kernel accepts: some have a variant for older kernels.
 
-use std::io;
-
 use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
 use culvert_api::installed::Refusal;
-use culvert_redirector_common::names::{
-    CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD, SOCKOPS, SOCKOPS_OLD,
-};
+use culvert_redirector_common::names::{CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD};
 
 use super::sys::netns_cookie;
 
@@ -17,21 +13,13 @@ use super::sys::netns_cookie;
 pub(super) struct Variants {
     /// The error of a refused `connect()`.
     pub(super) refusal: Refusal,
-    /// The cookie of this network namespace, if sockops programs can compare it.
-    pub(super) proxy_netns: Option<u64>,
 }
 
 impl Variants {
     /// Those of this kernel. If it cannot be asked, the reason shows when the programs are loaded.
     pub(super) fn of_this_kernel() -> Self {
-        let compares =
-            is_helper_supported(ProgramType::SockOps, BpfHelper::BPF_FUNC_get_netns_cookie);
         Self {
             refusal: refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable),
-            proxy_netns: compares
-                .unwrap_or(true)
-                .then(netns_cookie)
-                .and_then(io::Result::ok),
         }
     }
 
@@ -40,10 +28,15 @@ impl Variants {
         match program {
             CONNECT4 if self.refusal == Refusal::NotPermitted => CONNECT4_OLD,
             CONNECT6 if self.refusal == Refusal::NotPermitted => CONNECT6_OLD,
-            SOCKOPS if self.proxy_netns.is_none() => SOCKOPS_OLD,
             _ => program,
         }
     }
+}
+
+/// Whether hooks can be limited to this network namespace: since Linux 5.14 the kernel says its
+/// cookie.
+pub(crate) fn can_tell_namespaces() -> bool {
+    netns_cookie().is_ok()
 }
 
 /// Tests whether the kernel loads a program that calls `bpf_set_retval` at `connect()`.

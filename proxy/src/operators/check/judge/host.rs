@@ -87,7 +87,7 @@ pub(super) fn mechanism(facts: &Facts) -> Option<Judged> {
     }
     let in_force = installed.in_force.unwrap_or(installed.mechanism);
     let is_host_only = installed.hooks_see == Some(HookScope::Host);
-    let whose = if is_host_only {
+    let hooked = if is_host_only {
         "the host's connections"
     } else {
         "host and pods"
@@ -101,24 +101,24 @@ pub(super) fn mechanism(facts: &Facts) -> Option<Judged> {
             "the redirector's log and /readyz say why",
         ),
         (_, Mechanism::Both) if is_host_only => ok(format!(
-            "connect hooks carry {whose}, nftables those of pods"
+            "connect hooks carry {hooked}, nftables those of pods"
         )),
         (_, Mechanism::Both) => ok(format!(
-            "connect hooks carry {whose}, nftables what hooks do not see"
+            "connect hooks carry {hooked}, nftables what hooks do not see"
         )),
         (Mechanism::Both, Mechanism::Ebpf) => warning(
-            format!("connect hooks alone carry {whose}"),
+            format!("connect hooks alone carry {hooked}"),
             "install the package nftables on this host",
         ),
-        (_, Mechanism::Ebpf) => ok(format!("connect hooks carry {whose}")),
-        (Mechanism::Nftables, Mechanism::Nftables) => ok(format!("nftables carries {whose}")),
+        (_, Mechanism::Ebpf) => ok(format!("connect hooks carry {hooked}")),
+        (Mechanism::Nftables, Mechanism::Nftables) => ok("nftables carries host and pods"),
         (Mechanism::Both | Mechanism::Ebpf, Mechanism::Nftables) => {
             let reason = installed
                 .fallback
                 .as_deref()
                 .unwrap_or("the log of the redirector says why");
             warning(
-                format!("nftables alone carries {whose}, without connect hooks: {reason}"),
+                format!("nftables alone carries host and pods, without connect hooks: {reason}"),
                 "nothing, if that is enough: with --mechanism nftables this is what is asked for; \
                  else see docs/cni.md",
             )
