@@ -100,7 +100,7 @@ impl Upstream {
         let link = LinkWatch::new();
         let servers = Servers::new(&config.servers, config.server_order);
         let servers = Arc::new(servers.context("use the address of the API server")?);
-        let pools = Pools::new(&servers, &tls, &link);
+        let pools = Pools::new(&servers, &tls, &link, CancellationToken::new());
         Ok(Self {
             servers,
             link,
@@ -184,14 +184,22 @@ impl Upstream {
 
     /// Ends all connections, and with them whatever waits on them.
     pub(crate) fn abandon_connections(&self) {
-        self.renew_pools().abandoned.cancel();
+        self.pools().abandoned.cancel();
+        drop(self.renew_pools());
         self.upgrades.end_all();
     }
 
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
-        let new = Pools::new(&self.servers, &self.tls(), &self.link);
+        let tls = self.tls();
         let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        // What is still under way on the old ones ends with a cut too.
+        let abandoned = if pools.abandoned.is_cancelled() {
+            CancellationToken::new()
+        } else {
+            pools.abandoned.clone()
+        };
+        let new = Pools::new(&self.servers, &tls, &self.link, abandoned);
         std::mem::replace(&mut *pools, Arc::new(new))
     }
 
@@ -267,8 +275,12 @@ impl Upstream {
 }
 
 impl Pools {
-    fn new(servers: &Arc<Servers>, tls: &CloudTls, link: &LinkWatch) -> Self {
-        let abandoned = CancellationToken::new();
+    fn new(
+        servers: &Arc<Servers>,
+        tls: &CloudTls,
+        link: &LinkWatch,
+        abandoned: CancellationToken,
+    ) -> Self {
         let pool = |credential, tls| {
             let (servers, link) = (servers.clone(), link.clone());
             let connector = Connector::new(servers, tls, Protocols::Http2OrHttp1, link);

@@ -71,6 +71,11 @@ pub(super) struct Shared {
 
 impl FakeApi {
     pub(super) async fn start() -> Self {
+        Self::start_with(&[b"h2", b"http/1.1"]).await
+    }
+
+    /// With these protocols, in the words of ALPN.
+    pub(super) async fn start_with(protocols: &[&[u8]]) -> Self {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = params.self_signed(&key).unwrap();
@@ -89,7 +94,7 @@ impl FakeApi {
                 PrivateKeyDer::Pkcs8(key.serialize_der().into()),
             )
             .unwrap();
-        tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        tls.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
             refuses_node: AtomicBool::new(false),

@@ -126,3 +126,22 @@ async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_ch
     assert!(upstream.reload_authority().is_err());
     assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
 }
+
+#[tokio::test]
+async fn an_api_server_that_speaks_http1_only_has_a_connection_for_each_watch() {
+    let api = FakeApi::start_with(&[b"http/1.1"]).await;
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let cluster = TestCluster::start_with(api, state).await;
+    cluster.link_is(true).await;
+    let kubelet = cluster.kubelet();
+    let mut watches = Vec::new();
+    for _ in 0..80 {
+        watches.push(kubelet.watch(&watch_from(100)).await);
+    }
+    assert_eq!(kubelet.get(PODS).await.0, 200);
+    cluster.api.happens("ADDED", "a");
+    cluster.api.happens("ADDED", "b");
+    for watch in &mut watches {
+        assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    }
+}

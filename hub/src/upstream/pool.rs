@@ -42,6 +42,8 @@ const SPARE_PART: usize = 10;
 /// Connections of one credential, for watches and for short requests each. With the default of 100
 /// streams that is several times what [`crate::server::limits`] admits; with 20 it is enough.
 const MAX_CONNECTIONS: usize = 64;
+/// The same, where the API server or what is before it speaks HTTP/1.1 only: one for each request.
+const MAX_HTTP1_CONNECTIONS: usize = 1500;
 /// A connection without streams ends after this time.
 const IDLE: Duration = Duration::from_secs(90);
 /// The API server's first frame are its settings (RFC 9113, section 3.4), and hyper does not report
@@ -181,13 +183,20 @@ impl Lane {
         if let Some(stream) = self.free_stream() {
             return Ok(stream);
         }
-        let _opening = self.opening.lock().await;
+        let opening = self.opening.lock().await;
         if let Some(stream) = self.free_stream() {
             return Ok(stream);
         }
-        if self.connections().len() >= MAX_CONNECTIONS {
+        let is_http1 = self.is_http1();
+        let most = if is_http1 {
+            MAX_HTTP1_CONNECTIONS
+        } else {
+            MAX_CONNECTIONS
+        };
+        if self.connections().len() >= most {
             return Err(SendError::Full);
         }
+        let _opening = (!is_http1).then_some(opening);
         let connection = self.open().await.inspect_err(|error| {
             let link = self.connector.link();
             let reason = format!("connect: {}", culvert_daemon::chain(error));
@@ -197,6 +206,13 @@ impl Lane {
         let stream = Stream::on(&connection);
         self.connections().push(connection);
         Ok(stream)
+    }
+
+    /// Whether its connections carry one request each, so that nobody need wait for those of others.
+    fn is_http1(&self) -> bool {
+        let connections = self.connections();
+        let newest = connections.last();
+        newest.is_some_and(|it| matches!(it.sender, Sender::Http1(_)))
     }
 
     /// The first connection with a free stream, so that the last ones become idle.
