@@ -142,7 +142,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 44] = [
+const FAULTS: [Fault; 45] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -214,6 +214,17 @@ const FAULTS: [Fault; 44] = [
             };
             change(&mut facts.installed, |installed| {
                 installed.neighbours.push(others)
+            });
+        },
+    ),
+    (
+        "nftables",
+        Verdict::Warning,
+        "inet vpc pre puts connections into zones",
+        "ct zone",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.zoning_chains.push("inet vpc pre".into())
             });
         },
     ),
