@@ -60,6 +60,10 @@ pub struct Installed {
     /// Chains of other tables that drop packets to this host; empty if nft cannot be asked.
     #[serde(default)]
     pub dropping_chains: Vec<String>,
+    /// Chains of other tables that put connections into zones of connection tracking; empty if nft
+    /// cannot be asked.
+    #[serde(default)]
+    pub zoning_chains: Vec<String>,
 }
 
 impl Installed {

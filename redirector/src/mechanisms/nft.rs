@@ -21,7 +21,7 @@ use nftables::schema::Nftables;
 pub(crate) use events::Events;
 pub(crate) use listing::TableElements;
 use listing::{TableParts, fixed};
-pub(crate) use others::dropping_chains;
+pub(crate) use others::{dropping_chains, zoning_chains};
 use render::{element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
 use table::{Layout, LayoutTable, TABLE};

@@ -83,6 +83,7 @@ impl Sources {
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
             // Without nft, or on a kernel without nftables, there are no such chains.
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
+            zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
         })
     }
 

@@ -1,4 +1,7 @@
-//! Other tables' chains that drop packets to this host: pods' steered connections are such packets.
+//! Other tables' chains that harm steered connections: those that drop packets to this host, as
+//! pods' steered connections are, and those that hide them in a zone of connection tracking.
+
+use std::collections::BTreeSet;
 
 use culvert_api::ports::INTERCEPT_PORTS;
 use nftables::helper;
@@ -29,6 +32,57 @@ pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     Ok(dropping)
 }
 
+/// The chains of other tables, such as `inet vpc pre`, that set the zone of connection tracking. The
+/// proxy finds the destination of a connection in the default zone only (`SO_ORIGINAL_DST`). Rules
+/// of `iptables -j CT --zone` are not found: nft does not show their arguments.
+pub(crate) async fn zoning_chains() -> Result<Vec<String>, NftError> {
+    let chains = listed(&["list", "chains"]).await?;
+    let mut zoning = Vec::new();
+    for (family, table) in tables_before_conntrack(&chains) {
+        let rules = listed(&["list", "table", &family, &table]).await?;
+        zoning.extend(chains_that_set_zones(&rules));
+    }
+    Ok(zoning)
+}
+
+/// The tables with a base chain that runs before connection tracking, which has the priority -200.
+/// Others cannot choose its zone.
+fn tables_before_conntrack(listing: &Value) -> BTreeSet<(String, String)> {
+    let mut tables = BTreeSet::new();
+    for chain in objects(listing, "chain") {
+        let is_before = chain["prio"]
+            .as_i64()
+            .is_some_and(|priority| priority < -200);
+        if is_before && chain["table"] != super::table::TABLE {
+            tables.insert((text(&chain["family"]), text(&chain["table"])));
+        }
+    }
+    tables
+}
+
+fn chains_that_set_zones(listing: &Value) -> BTreeSet<String> {
+    let mut zoning = BTreeSet::new();
+    for rule in objects(listing, "rule") {
+        let mut statements = rule["expr"].as_array().into_iter().flatten();
+        if statements.any(|statement| statement["mangle"]["key"]["ct"]["key"] == "zone") {
+            let [family, table, chain] = ["family", "table", "chain"].map(|part| text(&rule[part]));
+            zoning.insert(format!("{family} {table} {chain}"));
+        }
+    }
+    zoning
+}
+
+/// The objects of one kind in what nft lists.
+fn objects<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+    let all = listing["nftables"].as_array().into_iter().flatten();
+    all.map(move |object| &object[kind])
+        .filter(|object| !object.is_null())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
 async fn listed(args: &[&str]) -> Result<Value, NftError> {
     let text = timed(helper::get_current_ruleset_raw_async(NFT, args.to_vec())).await?;
     serde_json::from_str(&text).map_err(NftError::Output)
@@ -43,11 +97,7 @@ struct Chain {
 
 /// Base chains at the input hook that drop by policy, or belong to firewalld.
 fn input_chains(listing: &Value) -> Vec<Chain> {
-    let objects = listing["nftables"].as_array().into_iter().flatten();
-    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-    let chains = objects
-        .map(|object| &object["chain"])
-        .filter(|chain| chain["hook"] == "input");
+    let chains = objects(listing, "chain").filter(|chain| chain["hook"] == "input");
     let dropping = chains.filter(|chain| {
         chain["table"] != super::table::TABLE
             && (chain["policy"] == "drop"
@@ -85,5 +135,28 @@ mod tests {
             .map(|chain| chain.table + " " + &chain.name)
             .collect();
         assert_eq!(found, ["filter INPUT", "firewalld filter_INPUT"]);
+    }
+
+    #[test]
+    fn chains_that_set_a_zone_are_found_in_tables_that_run_before_connection_tracking() {
+        let chain = |table: &str, priority: i32| json!({"chain": {"family": "inet", "table": table, "name": "pre", "type": "filter", "hook": "prerouting", "prio": priority, "policy": "accept"}});
+        let listing =
+            json!({"nftables": [chain("vpc", -300), chain("late", -150), chain("culvert", -300)]});
+        assert_eq!(
+            tables_before_conntrack(&listing),
+            BTreeSet::from([("inet".to_owned(), "vpc".to_owned())])
+        );
+        // As nft 1.0.6 and 1.1.7 list `iifname "pod" ct zone set 7` and `notrack`.
+        let table = json!({"nftables": [
+            {"table": {"family": "inet", "name": "vpc", "handle": 1}},
+            {"rule": {"family": "inet", "table": "vpc", "chain": "pre", "handle": 3, "expr": [
+                {"match": {"op": "==", "left": {"meta": {"key": "iifname"}}, "right": "pod"}},
+                {"mangle": {"key": {"ct": {"key": "zone"}}, "value": 7}}]}},
+            {"rule": {"family": "inet", "table": "vpc", "chain": "out", "handle": 4, "expr": [{"notrack": null}]}},
+        ]});
+        assert_eq!(
+            chains_that_set_zones(&table),
+            BTreeSet::from(["inet vpc pre".to_owned()])
+        );
     }
 }

@@ -221,6 +221,15 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
             problem,
             "install the package nftables, or --mechanism ebpf on the redirector",
         ),
+        (None, true) if !installed.zoning_chains.is_empty() => warning(
+            format!(
+                "{} puts connections into zones of connection tracking: the proxy resets those \
+                 that nftables steers, since it finds no destination",
+                installed.zoning_chains.join(", ")
+            ),
+            "take connections of pods and of this host out of these `ct zone` rules; nothing if \
+             they are out of them already",
+        ),
         (None, true) => ok("the table culvert is there"),
         (None, false) => failure(
             "there is no table culvert",

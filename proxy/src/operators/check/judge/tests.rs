@@ -224,6 +224,17 @@ const FAULTS: [Fault; 45] = [
         },
     ),
     (
+        "nftables",
+        Verdict::Warning,
+        "inet vpc pre puts connections into zones",
+        "ct zone",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.zoning_chains.push("inet vpc pre".into())
+            });
+        },
+    ),
+    (
         "firewall",
         Verdict::Warning,
         "ip filter INPUT",
