@@ -12,6 +12,7 @@ pub mod e2e;
 pub mod enter;
 pub mod fuzz;
 pub mod image;
+pub mod kube;
 pub mod manifests;
 pub mod processor;
 pub mod setup;

@@ -7,7 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use culvert_lab::probe;
 use xtask::{
-    bench, book, build_ebpf, demo, deps, dist, e2e, enter, fuzz, image, manifests, setup, test,
+    bench, book, build_ebpf, demo, deps, dist, e2e, enter, fuzz, image, kube, manifests, setup,
+    test,
 };
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
@@ -24,6 +25,8 @@ enum Task {
     Setup(setup::Args),
     /// Compile the kernel programs into target/ebpf/culvert-redirector.bpf.o
     BuildEbpf,
+    /// Compile Kubernetes and etcd from their Go modules into target/tools/kube/VERSION
+    Kube(kube::Args),
     /// Run all tests; those that need root are skipped, and said to be, without it
     Test(test::Args),
     /// Show a stock Prometheus scraping edge nodes that it cannot reach (root)
@@ -70,6 +73,7 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup(args) => setup::run(&args)?,
         Task::BuildEbpf => build_ebpf::run()?,
+        Task::Kube(args) => kube::run(&args)?,
         Task::Test(args) => test::run(&args)?,
         Task::Demo(args) => demo::run(&args)?,
         Task::E2e(args) => e2e::run(&args)?,

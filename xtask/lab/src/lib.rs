@@ -14,6 +14,7 @@ pub mod host;
 pub mod hub;
 pub mod inside;
 pub mod interrupt;
+pub mod kubernetes;
 mod lab;
 mod log_line;
 pub mod monitoring;
