@@ -5,6 +5,7 @@ pub mod bench;
 pub mod book;
 pub mod build_ebpf;
 mod cargo_tool;
+pub mod cluster;
 pub mod demo;
 pub mod deps;
 pub mod dist;

@@ -141,6 +141,18 @@ fn install_programs(missing: &mut Missing) {
     missing.note(venv::GRPC.install().map(drop));
 }
 
+/// Unpacks what only a cluster needs, unless it exists.
+///
+/// # Errors
+/// Something is missing that cannot be unpacked. The text lists what to do.
+pub fn ensure_for_cluster() -> Result<()> {
+    let mut missing = Missing::default();
+    for program in Unpacked::FOR_CLUSTER {
+        missing.note(unpacked::install(program));
+    }
+    missing.into_result()
+}
+
 /// Compiles what only the end-to-end run needs, unless it exists.
 ///
 /// # Errors

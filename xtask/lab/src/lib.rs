@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apiserver;
-mod cgroup;
+pub mod cgroup;
 pub mod cloud_host;
 pub mod compiled;
 pub mod culvert;
