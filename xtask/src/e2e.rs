@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{image, setup};
+use crate::{image, kube, setup};
 
 /// What of it is run, on which images.
 #[derive(clap::Args)]
@@ -23,6 +23,10 @@ pub struct Args {
 /// The first claim that does not hold.
 pub fn run(args: &Args) -> Result<()> {
     culvert_e2e::run(&args.suite, || {
+        if let Some(programs) = args.suite.programs()? {
+            kube::ensure_there(&programs)?;
+            setup::ensure_for_cluster()?;
+        }
         setup::ensure_for_tests()?;
         setup::ensure_for_e2e()?;
         if args.built {

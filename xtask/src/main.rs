@@ -7,7 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use culvert_lab::probe;
 use xtask::{
-    bench, book, build_ebpf, demo, deps, dist, e2e, enter, fuzz, image, manifests, setup, test,
+    bench, book, build_ebpf, cluster, demo, deps, dist, e2e, enter, fuzz, image, kube, manifests,
+    setup, test,
 };
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
@@ -24,12 +25,16 @@ enum Task {
     Setup(setup::Args),
     /// Compile the kernel programs into target/ebpf/culvert-redirector.bpf.o
     BuildEbpf,
+    /// Compile Kubernetes and etcd from their Go modules into target/tools/kube/VERSION
+    Kube(kube::Args),
+    /// Start, enter and stop a real Kubernetes cluster in network namespaces of this machine (root)
+    Cluster(culvert_cluster::Args),
     /// Run all tests; those that need root are skipped, and said to be, without it
     Test(test::Args),
     /// Show a stock Prometheus scraping edge nodes that it cannot reach (root)
     Demo(demo::Args),
     /// Show `kubectl logs`, `exec` and all else on a real Kubernetes cluster, before and after
-    /// Culvert (root; E2E_CLUSTER)
+    /// Culvert (root)
     E2e(e2e::Args),
     /// Measure Culvert beside direct TCP and relays without a tunnel, on this machine (root)
     Bench(culvert_bench::Args),
@@ -70,6 +75,8 @@ fn run(task: Task) -> Result<ExitCode> {
     match task {
         Task::Setup(args) => setup::run(&args)?,
         Task::BuildEbpf => build_ebpf::run()?,
+        Task::Cluster(args) => return cluster::run(args),
+        Task::Kube(args) => kube::run(&args)?,
         Task::Test(args) => test::run(&args)?,
         Task::Demo(args) => demo::run(&args)?,
         Task::E2e(args) => e2e::run(&args)?,

@@ -181,6 +181,18 @@ fn install_programs(uses: &[Use], missing: &mut Missing) {
     }
 }
 
+/// Unpacks what only a cluster needs, unless it exists.
+///
+/// # Errors
+/// Something is missing that cannot be unpacked. The text lists what to do.
+pub fn ensure_for_cluster() -> Result<()> {
+    let mut missing = Missing::default();
+    for program in Unpacked::FOR_CLUSTER {
+        missing.note(unpacked::install(program));
+    }
+    missing.into_result()
+}
+
 /// Compiles what only the end-to-end run needs, unless it exists.
 ///
 /// # Errors

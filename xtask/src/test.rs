@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_lab::failures::Record;
+use culvert_lab::kubernetes::{Programs, Release};
 use culvert_lab::{interrupt, workspace};
 
-use crate::{build_ebpf, setup};
+use crate::{build_ebpf, kube, setup};
 
 use first_look::FirstLook;
 use suite::Suite;
@@ -32,6 +33,10 @@ const SILENCE: Duration = Duration::from_mins(5);
 
 /// The same for the long forms of tests, and on an emulated processor.
 const LONG_SILENCE: Duration = Duration::from_mins(25);
+
+const NO_API_SERVER: &str = "there is no Kubernetes: install Go 1.21 or later, then `cargo xtask \
+                             kube` compiles it; or let KUBEBUILDER_ASSETS name a folder with etcd, \
+                             kube-apiserver and kubectl";
 
 /// Environment variable that selects the long forms of tests.
 pub const LONG: &str = "CULVERT_TEST_LONG";
@@ -58,6 +63,10 @@ pub struct Args {
     /// Build everything, and run nothing
     #[arg(long, conflicts_with_all = ["filter", "kernels", "long"])]
     no_run: bool,
+    /// The release of Kubernetes [default: the programs that KUBEBUILDER_ASSETS names, or the newest
+    /// that was tried]
+    #[arg(long, value_name = "VERSION")]
+    kube: Option<Release>,
     /// Write which tests failed to this file, for a later --second-look, and succeed
     #[arg(long, value_name = "FILE", conflicts_with = "long")]
     first_look: Option<PathBuf>,
@@ -85,6 +94,10 @@ impl Args {
         }
     }
 
+    fn programs(&self) -> Programs {
+        Programs::chosen(self.kube.as_ref())
+    }
+
     /// The command that runs a test again, or without a name all of them.
     fn command(&self, test: &str) -> String {
         let mut command = "cargo xtask test".to_owned();
@@ -97,6 +110,9 @@ impl Args {
         }
         if self.long {
             command += " --long";
+        }
+        if let Some(release) = &self.kube {
+            command += &format!(" --kube {release}");
         }
         if !test.is_empty() {
             command += " ";
@@ -166,12 +182,18 @@ fn second_look(args: &Args, suites: &[Suite]) -> Result<()> {
 }
 
 fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
-    // Under REQUIRE_PRIVILEGED the suites run without root too, and fail by themselves.
-    let may_run_privileged = workspace::is_root()
-        || std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
+    // Then what cannot run here runs nevertheless, and fails by itself.
+    let is_required = std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
+    let may_run_privileged = workspace::is_root() || is_required;
+    let may_start_api_server = has_api_server(args, suites)? || is_required;
     for suite in suites {
         if suite.privileged.is_some() && !may_run_privileged {
             looked.skip(suite, "it needs root");
+        } else if suite.privileged.is_some()
+            && suite.starts_api_server(args)?
+            && !may_start_api_server
+        {
+            looked.skip(suite, NO_API_SERVER);
         } else {
             looked.run(None, suite, suite.all_tests(args))?;
         }
@@ -184,6 +206,23 @@ fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Resu
         );
     }
     Ok(())
+}
+
+/// Compiles Kubernetes if a test that is to run needs it. Returns whether it is there: without Go,
+/// tests can run without it.
+fn has_api_server(args: &Args, suites: &[Suite]) -> Result<bool> {
+    let Programs::Compiled(release) = args.programs() else {
+        return Ok(true);
+    };
+    for suite in suites {
+        if suite.starts_api_server(args)? && !release.is_there() {
+            if !kube::can_compile() {
+                return Ok(false);
+            }
+            kube::ensure_compiled(&release)?;
+        }
+    }
+    Ok(true)
 }
 
 #[cfg(test)]

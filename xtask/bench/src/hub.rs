@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::{apiserver, interrupt, progress, workspace};
+use culvert_lab::kubernetes::Programs;
+use culvert_lab::{interrupt, progress, workspace};
 
 use crate::load::Load;
 use cluster::Cluster;
@@ -44,7 +45,7 @@ pub(super) struct Args {
     json: Option<PathBuf>,
     /// Print the names of all rows, and measure nothing
     #[arg(long)]
-    list: bool,
+    pub(super) list: bool,
     /// Measure programs built without optimisation, which only tells whether the bench works
     #[arg(long)]
     dev: bool,
@@ -67,13 +68,7 @@ pub(super) fn run(args: &Args) -> Result<()> {
         workspace::is_root(),
         "the bench makes a network namespace and mounts a disk of its own: run it as root"
     );
-    let assets = std::env::var_os(apiserver::ASSETS).map(PathBuf::from);
-    let assets = assets.with_context(|| {
-        format!(
-            "{} names no folder with etcd, kube-apiserver and kubectl",
-            apiserver::ASSETS
-        )
-    })?;
+    let assets = Programs::chosen(None).folder();
     let programs = super::build(&["culvert-hub", "culvert-bench"], args.dev)?;
     let started = Instant::now();
     let place = Place::enter()?;

@@ -74,8 +74,15 @@ pub struct Args {
 /// A bench of its own.
 #[derive(clap::Subcommand)]
 enum Part {
-    /// Measure the hub beside direct access to an API server (root; KUBEBUILDER_ASSETS)
+    /// Measure the hub beside direct access to an API server (root)
     Hub(hub::Args),
+}
+
+impl Args {
+    /// Whether an API server is started.
+    pub fn starts_api_server(&self) -> bool {
+        matches!(&self.part, Some(Part::Hub(args)) if !args.list)
+    }
 }
 
 /// Measures, prints the table and writes the JSON. `prepare` makes what compiling the programs

@@ -1,26 +1,28 @@
-//! The real cluster, made by the program that `E2E_CLUSTER` names. Its commands are `up`, `env`,
-//! `kubectl ARGS`, `enter NODE COMMAND...`, `load ARCHIVE`, `image NAME FOLDER COMMAND...`,
-//! `apiserver FLAGS` and `down`.
+//! The real cluster, made by `cargo xtask cluster`, or by the program that `E2E_CLUSTER` names. The
+//! commands of either are `up`, `env`, `kubectl ARGS`, `enter NODE COMMAND...`, `load ARCHIVE`,
+//! `image NAME FOLDER COMMAND...`, `apiserver FLAGS` and `down`.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::kubernetes::Release;
 use culvert_lab::{progress, workspace};
 
 use crate::command::{Finished, finish};
 
-/// The environment variable that names the program.
+/// The environment variable that names a program in place of `cargo xtask cluster`.
 const PROGRAM: &str = "E2E_CLUSTER";
 
 /// The environment variable of `up` with the names of the nodes.
 const NODES: &str = "NODES";
 
-/// The environment variable of `up` that asks for a kube-proxy on each node, unless it is set
-/// otherwise.
+/// The environment variable of `up` that asks such a program for a kube-proxy on each node, unless
+/// it is set otherwise.
 const KUBE_PROXY: &str = "KUBE_PROXY";
 
 /// The cloud node where the API server runs.
@@ -49,49 +51,89 @@ pub(super) enum AtEnd {
 
 /// A running cluster.
 pub(super) struct Cluster {
-    program: PathBuf,
+    maker: Maker,
     variables: BTreeMap<String, String>,
     at_end: AtEnd,
 }
 
-impl Cluster {
-    /// The program that creates clusters.
-    pub(super) fn program() -> Result<PathBuf> {
-        let program = std::env::var_os(PROGRAM).with_context(|| {
-            format!(
-                "{PROGRAM} is not set: let it name a program that makes a Kubernetes cluster of \
-                 the nodes in the variable {NODES}: of `master`, with the API server, of `cloud-2` \
-                 and `cloud-3`, and of `edge-1`, `edge-2`, `edge-3` that nothing can dial (the \
-                 latter two with one address), each with a kube-proxy, by the commands `up`, `env`, `kubectl`, `enter`, \
-                 `load`, `image`, `apiserver` and `down`"
-            )
-        })?;
+/// The program that makes clusters.
+#[derive(Clone, Debug)]
+pub(super) enum Maker {
+    /// `cargo xtask cluster`, with this release of Kubernetes, or as the environment says.
+    Own(Option<Release>),
+    /// The one that the environment names.
+    Other(PathBuf),
+}
+
+impl Maker {
+    /// The one of this run.
+    pub(super) fn find(release: Option<&Release>) -> Result<Self> {
+        let Some(program) = std::env::var_os(PROGRAM).filter(|program| !program.is_empty()) else {
+            return Ok(Self::Own(release.cloned()));
+        };
         let path = workspace::root().join(program);
         ensure!(
             path.is_file(),
             "{PROGRAM}: there is no program {}",
             path.display()
         );
-        Ok(path)
+        Ok(Self::Other(path))
     }
 
+    /// One of its commands.
+    fn command(&self, name: &str) -> Command {
+        let mut command = match self {
+            Self::Own(_) => {
+                // The file of this program may be compiled again while it runs.
+                let own = format!("/proc/{}/exe", std::process::id());
+                let mut command = Command::new(own);
+                command.arg("cluster");
+                command
+            }
+            Self::Other(path) => Command::new(path),
+        };
+        command.arg(name);
+        command
+    }
+
+    fn up(&self, apiserver_flags: &[String]) -> Command {
+        let mut up = self.command("up");
+        up.env("APISERVER_ARGS", apiserver_flags.join(" "))
+            .env(NODES, [&CLOUDS[..], &EDGES].concat().join(" "));
+        match self {
+            Self::Own(Some(release)) => {
+                up.args(["--kube", &release.to_string()]);
+            }
+            Self::Other(_) if std::env::var_os(KUBE_PROXY).is_none() => {
+                up.env(KUBE_PROXY, "1");
+            }
+            Self::Own(None) | Self::Other(_) => {}
+        }
+        up
+    }
+}
+
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Own(_) => f.write_str("cargo xtask cluster"),
+            Self::Other(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+impl Cluster {
     /// Creates a cluster.
-    pub(super) fn up(program: PathBuf, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
-        remove_killed(&program)?;
+    pub(super) fn up(maker: Maker, apiserver_flags: &[String], at_end: AtEnd) -> Result<Self> {
+        remove_killed(&maker)?;
         let mut cluster = Self {
-            program,
+            maker,
             variables: BTreeMap::new(),
             at_end,
         };
-        let mut up = cluster.command("up");
         progress::run(
             "start a Kubernetes cluster",
-            up.env("APISERVER_ARGS", apiserver_flags.join(" "))
-                .env(
-                    KUBE_PROXY,
-                    std::env::var_os(KUBE_PROXY).unwrap_or_else(|| "1".into()),
-                )
-                .env(NODES, [&CLOUDS[..], &EDGES].concat().join(" ")),
+            &mut cluster.maker.up(apiserver_flags),
         )?;
         cluster.variables =
             variables(&finish(&mut cluster.command("env"), KUBECTL_TIME)?.success()?);
@@ -100,9 +142,7 @@ impl Cluster {
 
     /// One of the program's commands.
     fn command(&self, name: &str) -> Command {
-        let mut command = Command::new(&self.program);
-        command.arg(name);
-        command
+        self.maker.command(name)
     }
 
     /// A variable from the output of `env`.
@@ -110,7 +150,7 @@ impl Cluster {
         self.variables
             .get(name)
             .map(String::as_str)
-            .with_context(|| format!("`{PROGRAM} env` prints no {name}"))
+            .with_context(|| format!("`{} env` prints no {name}", self.maker))
     }
 
     /// A variable of a node, such as its `CGROUP`.
@@ -142,6 +182,16 @@ impl Cluster {
         let text = self.ask(&[args, &["--output", "json"]].concat())?;
         serde_json::from_str(&text)
             .with_context(|| format!("kubectl {}: this is not JSON: {text:.200}", args.join(" ")))
+    }
+
+    /// The minor version of the API server, such as 36 of 1.36.3.
+    pub(super) fn minor_version(&self) -> Result<u32> {
+        let version = self.ask(&["get", "--raw", "/version"])?;
+        let version: serde_json::Value =
+            serde_json::from_str(&version).with_context(|| format!("/version: {version}"))?;
+        let minor = version["minor"].as_str().unwrap_or_default();
+        let number = minor.trim_end_matches('+').parse();
+        number.with_context(|| format!("/version: {version}"))
     }
 
     /// A command that runs as a process of a node.
@@ -192,21 +242,27 @@ impl Cluster {
 /// # Errors
 ///
 /// If a cluster is up.
-fn remove_killed(program: &Path) -> Result<()> {
-    let ask = |args: &[&str]| finish(Command::new(program).args(args), DOWN_TIME);
-    if !ask(&["env"])?.status.success() {
-        return Ok(());
-    }
-    ensure!(
-        !ask(&["kubectl", "get", "--raw", "/readyz"])?
+fn remove_killed(maker: &Maker) -> Result<()> {
+    // What was killed while it started has no variables yet. The project's own program removes that
+    // too, and nothing if there is nothing.
+    let may_be_there = match maker {
+        Maker::Own(_) => true,
+        Maker::Other(_) => finish(&mut maker.command("env"), DOWN_TIME)?
             .status
             .success(),
-        "a cluster is up: end what uses it, then run `{} down`",
-        program.display()
+    };
+    if !may_be_there {
+        return Ok(());
+    }
+    let mut ready = maker.command("kubectl");
+    ready.args(["get", "--raw", "/readyz"]);
+    ensure!(
+        !finish(&mut ready, DOWN_TIME)?.status.success(),
+        "a cluster is up: end what uses it, then run `{maker} down`"
     );
     progress::run(
-        "remove what a killed run left of its cluster",
-        Command::new(program).arg("down"),
+        "remove what a killed run may have left of its cluster",
+        &mut maker.command("down"),
     )?;
     Ok(())
 }
@@ -216,7 +272,7 @@ impl Drop for Cluster {
         if self.at_end == AtEnd::Keep {
             progress::say(&format!(
                 "the cluster stays up; `{} down` takes it down",
-                self.program.display()
+                self.maker
             ));
             return;
         }

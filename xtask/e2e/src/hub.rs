@@ -100,8 +100,8 @@ fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
         |world| {
             node.power_off(world)?;
             let started = Instant::now();
-            node.power_on(world)?;
             wait::until("the pod", STARTED, || {
+                node.start_missing(world)?;
                 has_volumes(&running(world, APP, MAIN)?)
             })?;
             Ok(started.elapsed())
@@ -168,6 +168,7 @@ fn kill_each(world: &mut World, node: &Node) -> Result<()> {
                     node.start(world, program)?;
                 }
                 wait::until(&format!("after {order:?}"), STARTED, || {
+                    node.start_missing(world)?;
                     kubelet_is_healthy(world)?;
                     says(world, "link: down")?;
                     let now = running(world, APP, MAIN)?;

@@ -1,9 +1,9 @@
 //! `cargo xtask e2e`: a real Kubernetes cluster with edge nodes that nothing can dial, before and
 //! after Culvert.
 //!
-//! The program that `E2E_CLUSTER` names creates the cluster. Everything else follows
-//! docs/install-kubernetes.md, as an operator would. Each step states claims and proves them; the
-//! first claim that does not hold ends the run.
+//! `cargo xtask cluster` makes the cluster, or the program that `E2E_CLUSTER` names. Everything else
+//! follows docs/install-kubernetes.md, as an operator would. Each step states claims and proves
+//! them; the first claim that does not hold ends the run.
 #![forbid(unsafe_code)]
 
 mod balancer;
@@ -47,9 +47,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::failures::{Failure, Record, SecondLook};
+use culvert_lab::kubernetes::{Programs, Release};
 use culvert_lab::{interrupt, progress, silence, workspace};
 
-use cluster::{AtEnd, Cluster};
+use cluster::{AtEnd, Cluster, Maker};
 use world::World;
 
 /// A run that prints nothing for this long is stopped. One claim may wait for three rollouts.
@@ -75,6 +76,27 @@ pub struct Args {
     /// --report`
     #[arg(long, value_name = "FILE")]
     first_look: Option<PathBuf>,
+    /// The release of Kubernetes, unless E2E_CLUSTER names a program that makes the cluster [default:
+    /// the programs that KUBEBUILDER_ASSETS names, or the newest that was tried]
+    #[arg(long, value_name = "VERSION")]
+    kube: Option<Release>,
+}
+
+impl Args {
+    /// The programs of Kubernetes that must be there, unless another program makes the cluster.
+    ///
+    /// # Errors
+    /// There is no such program.
+    pub fn programs(&self) -> Result<Option<Programs>> {
+        Ok(match self.maker()? {
+            Maker::Own(release) => Some(Programs::chosen(release.as_ref())),
+            Maker::Other(_) => None,
+        })
+    }
+
+    fn maker(&self) -> Result<Maker> {
+        Maker::find(self.kube.as_ref())
+    }
 }
 
 /// The name and the function of a step.
@@ -152,7 +174,7 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn steps(&mut self, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
-        let program = Cluster::program()?;
+        let maker = self.args.maker()?;
         ensure!(
             workspace::is_root(),
             "the cluster's hosts are namespaces of this machine: run this as root"
@@ -176,7 +198,7 @@ impl Run<'_> {
         } else {
             AtEnd::TakeDown
         };
-        let cluster = Cluster::up(program, &flags, at_end)?;
+        let cluster = Cluster::up(maker, &flags, at_end)?;
         let record = self.args.first_look.as_deref().map(Record::at);
         let mut world = World::new(cluster, folder, flags, self.args.long, record);
         let shown = show(&mut world, &steps);

@@ -220,6 +220,12 @@ fn curl(world: &World, node: &str, address: &str) -> Result<()> {
         "--show-error".into(),
         "--max-time".into(),
         "20".into(),
+        // kube-proxy has a port of a Service a moment after the API server.
+        "--retry".into(),
+        "20".into(),
+        "--retry-all-errors".into(),
+        "--retry-delay".into(),
+        "1".into(),
         "--header".into(),
         "Connection: close".into(),
         "--connect-to".into(),

@@ -2,8 +2,8 @@
 //! without controllers and nodes. The test has all permissions in it, and its audit log records
 //! every request.
 //!
-//! The programs are found as envtest finds them: `KUBEBUILDER_ASSETS` names the folder with etcd,
-//! kube-apiserver and kubectl.
+//! The programs are those that `cargo xtask kube` compiles, or as envtest finds them:
+//! `KUBEBUILDER_ASSETS` names a folder with etcd, kube-apiserver and kubectl.
 
 use std::fs;
 use std::io::Read;
@@ -16,11 +16,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use data_encoding::HEXLOWER;
 
+use crate::kubernetes::{ASSETS, Programs};
 use crate::process::{self, Process, bound};
 use crate::{ports, skip, wait, workspace};
-
-/// The environment variable that names the folder of etcd, kube-apiserver and kubectl.
-pub const ASSETS: &str = "KUBEBUILDER_ASSETS";
 
 /// Half a minute is usual on two busy cores.
 const READY: Duration = Duration::from_secs(120);
@@ -30,19 +28,21 @@ const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy"
 /// Nodes whose kubelets may send requests, within the limits of NodeRestriction.
 const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
 
-/// The folder of the programs, if the environment names one; otherwise reports that the test is
-/// skipped.
+/// The folder of the programs, if they are there; otherwise reports that the test is skipped.
 ///
 /// # Panics
-/// Under `REQUIRE_PRIVILEGED=1`, if the environment names none.
+/// Under `REQUIRE_PRIVILEGED=1`, if they are not there.
 pub fn assets() -> Option<PathBuf> {
-    if let Some(folder) = std::env::var_os(ASSETS) {
-        return Some(folder.into());
+    match Programs::chosen(None) {
+        Programs::Compiled(release) if !release.is_there() => {
+            skip::skip(&format!(
+                "there is no Kubernetes {release}: `cargo xtask kube` compiles it, or {ASSETS} \
+                 names a folder with etcd, kube-apiserver and kubectl"
+            ));
+            None
+        }
+        programs => Some(programs.folder()),
     }
-    skip::skip(&format!(
-        "{ASSETS} names no folder with etcd, kube-apiserver and kubectl"
-    ));
-    None
 }
 
 /// A running API server. Dropping it ends it and removes its data.

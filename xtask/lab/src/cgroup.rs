@@ -1,5 +1,5 @@
-//! Control groups (version 2). Connect hooks are attached to them, and all processes of a host are
-//! found and ended by them.
+//! Control groups. Connect hooks are attached to those of version 2, and all processes of a host are
+//! found and ended by them. Containers may be in those of version 1 too.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -15,20 +15,45 @@ const KILL_TIME: Duration = Duration::from_secs(10);
 
 /// Where cgroup2 is mounted: `/sys/fs/cgroup`, or a folder below it on hosts that also use version
 /// 1.
-pub(crate) fn mount_point() -> Result<PathBuf> {
+///
+/// # Errors
+/// It is not mounted.
+pub fn mount_point() -> Result<PathBuf> {
+    mounts(&["cgroup2"])?
+        .into_iter()
+        .next()
+        .context("cgroup2 is not mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")
+}
+
+/// Where the hierarchies of both versions are mounted.
+///
+/// # Errors
+/// The mounts cannot be read.
+pub fn hierarchies() -> Result<Vec<PathBuf>> {
+    mounts(&["cgroup", "cgroup2"])
+}
+
+/// The mount points of file systems of these types.
+fn mounts(types: &[&str]) -> Result<Vec<PathBuf>> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
-    let found = mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>())
-        .find(|fields| fields.get(2) == Some(&"cgroup2"));
-    let fields = found
-        .context("cgroup2 is not mounted: `mount -t cgroup2 cgroup2 /sys/fs/cgroup/unified`")?;
-    Ok(PathBuf::from(fields[1]))
+    let mut points = Vec::new();
+    for line in mounts.lines() {
+        let mut fields = line.split(' ').skip(1);
+        if let (Some(point), Some(kind)) = (fields.next(), fields.next())
+            && types.contains(&kind)
+        {
+            points.push(point.into());
+        }
+    }
+    Ok(points)
 }
 
 /// Ends every process in a cgroup and below it, and removes these cgroups. A missing cgroup is no
 /// error.
-pub(crate) fn remove(cgroup: &Path) -> Result<()> {
+///
+/// # Errors
+/// A process does not end.
+pub fn remove(cgroup: &Path) -> Result<()> {
     if !cgroup.exists() {
         return Ok(());
     }
@@ -86,5 +111,9 @@ fn remove_folders(cgroup: &Path) -> io::Result<()> {
     for child in below(cgroup) {
         remove_folders(&child)?;
     }
-    fs::remove_dir(cgroup)
+    match fs::remove_dir(cgroup) {
+        // Whoever made it may remove it at the same time.
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }

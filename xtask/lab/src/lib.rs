@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apiserver;
-mod cgroup;
+pub mod cgroup;
 pub mod cloud_host;
 pub mod compiled;
 pub mod culvert;
@@ -14,6 +14,7 @@ pub mod host;
 pub mod hub;
 pub mod inside;
 pub mod interrupt;
+pub mod kubernetes;
 mod lab;
 mod log_line;
 pub mod monitoring;

@@ -1,4 +1,4 @@
-//! Debian's programs that the demo and the tests run. They are unpacked under `target/tools` and
+//! Debian's programs that the demo, the tests and the end-to-end run start. They are unpacked under `target/tools` and
 //! never installed.
 
 use std::path::PathBuf;
@@ -18,9 +18,25 @@ pub enum Unpacked {
     SshServer,
     /// A web server that is a reverse proxy too.
     Nginx,
+    /// What runs containers for kubelets, with its client `ctr`.
+    Containerd,
+    /// What containerd starts containers with.
+    Runc,
+    /// The plugins that connect pods to networks. The program is one of them.
+    CniPlugins,
+    /// A shell with the usual programs, static.
+    Busybox,
 }
 
 impl Unpacked {
+    /// Those that only a cluster needs.
+    pub const FOR_CLUSTER: [Self; 4] = [
+        Self::Containerd,
+        Self::Runc,
+        Self::CniPlugins,
+        Self::Busybox,
+    ];
+
     /// The package of the program, and those of libraries that it must have.
     pub fn packages(self) -> &'static [&'static str] {
         match self {
@@ -29,6 +45,10 @@ impl Unpacked {
             Self::SystemdResolved => &["systemd-resolved", "libsystemd-shared"],
             Self::SshServer => &["openssh-server", "libwrap0"],
             Self::Nginx => &["nginx", "libpcre2-8-0"],
+            Self::Containerd => &["containerd"],
+            Self::Runc => &["runc"],
+            Self::CniPlugins => &["containernetworking-plugins"],
+            Self::Busybox => &["busybox-static"],
         }
     }
 
@@ -45,6 +65,10 @@ impl Unpacked {
             Self::SystemdResolved => "lib/systemd/systemd-resolved",
             Self::SshServer => "usr/sbin/sshd",
             Self::Nginx => "usr/sbin/nginx",
+            Self::Containerd => "usr/bin/containerd",
+            Self::Runc => "usr/sbin/runc",
+            Self::CniPlugins => "usr/lib/cni/ptp",
+            Self::Busybox => "bin/busybox",
         })
     }
 

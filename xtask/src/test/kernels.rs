@@ -1,7 +1,6 @@
 //! `cargo xtask test --kernels`: tests what depends on the kernel, on other kernels than this
 //! machine's.
 
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
@@ -149,18 +148,6 @@ impl Part {
                 .map(str::to_owned)
                 .collect(),
         ))
-    }
-}
-
-impl Suite {
-    /// The names of its tests.
-    fn tests(&self) -> Result<BTreeSet<String>> {
-        let listed = workspace::output(Command::new(&self.executable).arg("--list"))?;
-        Ok(listed
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"))
-            .map(str::to_owned)
-            .collect())
     }
 }
 

@@ -1,9 +1,11 @@
 //! The compiled test suites: which there are, and how their tests run.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::kubernetes::{ASSETS, Programs};
 use culvert_lab::process::bound;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
@@ -17,6 +19,9 @@ const PRIVILEGED: [(&str, &str, Order); 3] = [
     ("xtask", "chain", Order::SideBySide),
     ("xtask", "kubernetes", Order::SideBySide),
 ];
+
+/// Suites with tests that start an API server.
+const WITH_API_SERVER: [&str; 2] = ["xtask: kubernetes", "xtask: manifests"];
 
 /// One compiled test suite.
 #[derive(Debug, PartialEq, Eq)]
@@ -105,6 +110,27 @@ impl Suite {
         })
     }
 
+    /// Whether a test that is to run may start an API server.
+    pub(super) fn starts_api_server(&self, args: &Args) -> Result<bool> {
+        if !WITH_API_SERVER.contains(&self.name.as_str()) {
+            return Ok(false);
+        }
+        let Some(filter) = &args.filter else {
+            return Ok(true);
+        };
+        Ok(self.tests()?.iter().any(|test| test.contains(filter)))
+    }
+
+    /// The names of its tests.
+    pub(super) fn tests(&self) -> Result<BTreeSet<String>> {
+        let listed = workspace::output(Command::new(&self.executable).arg("--list"))?;
+        Ok(listed
+            .lines()
+            .filter_map(|line| line.strip_suffix(": test"))
+            .map(str::to_owned)
+            .collect())
+    }
+
     /// The command that runs its tests.
     pub(super) fn all_tests(&self, args: &Args) -> Command {
         let mut command = self.command(args);
@@ -139,6 +165,11 @@ impl Suite {
         workspace::without_outer_cargo(&mut command).current_dir(&self.package);
         if args.long {
             command.env(LONG, "1").arg("--include-ignored");
+        }
+        if let Programs::Compiled(release) = args.programs()
+            && release.is_there()
+        {
+            command.env(ASSETS, release.folder());
         }
         command
     }

@@ -1,6 +1,6 @@
 //! Tests of the proxy in a cluster: real programs with a real, bare API server.
 //!
-//! They need `KUBEBUILDER_ASSETS` (etcd, kube-apiserver, kubectl). Without it every test is
+//! They need the programs of `cargo xtask kube`, or `KUBEBUILDER_ASSETS`. Without them every test is
 //! *skipped*, or fails under `REQUIRE_PRIVILEGED=1`. Several run at once, each with its own API
 //! server and ports.
 

@@ -2,13 +2,10 @@
 //! else can tell.
 
 use std::path::Path;
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
 use super::NODE;
-use crate::cluster::KUBECTL_TIME;
-use crate::command::{Finished, finish};
 use crate::world::World;
 
 /// A running container.
@@ -56,12 +53,8 @@ fn task(line: &str) -> Option<Container> {
 
 fn ctr(world: &World, args: &[&str]) -> Result<String> {
     let socket = world.cluster.variable_of(NODE, "CONTAINERD")?;
-    let mut command = Command::new("ctr");
-    command
-        .args(["--address", socket, "--namespace", "k8s.io"])
-        .args(args);
-    let said = finish(&mut command, KUBECTL_TIME).and_then(Finished::success);
-    said.with_context(|| format!("ctr {}", args.join(" ")))
+    let ctr = ["ctr", "--address", socket, "--namespace", "k8s.io"];
+    world.cluster.on(NODE, &[&ctr, args].concat())
 }
 
 #[cfg(test)]

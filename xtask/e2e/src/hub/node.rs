@@ -107,13 +107,17 @@ impl Node {
         world.cluster.on(NODE, &line).map(drop)
     }
 
-    /// Starts all of its programs as after a boot.
-    pub(super) fn power_on(&self, world: &World) -> Result<()> {
-        let there = |program: &&&str| self.line(program).is_ok();
-        PROGRAMS
-            .iter()
-            .filter(there)
-            .try_for_each(|program| self.start(world, program))
+    /// Starts those of its programs that do not run, as an init system would: a kubelet ends when
+    /// containerd is not up yet.
+    pub(super) fn start_missing(&self, world: &World) -> Result<()> {
+        let running = processes::of_node(&world.cluster, NODE)?;
+        for program in PROGRAMS {
+            let runs = running.iter().any(|it| it.program() == program);
+            if !runs && self.line(program).is_ok() {
+                self.start(world, program)?;
+            }
+        }
+        Ok(())
     }
 
     fn line(&self, program: &str) -> Result<&[String]> {

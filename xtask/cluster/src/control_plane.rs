@@ -1,0 +1,142 @@
+//! etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as processes of the master.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use culvert_lab::{progress, wait, workspace};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::host::Host;
+use crate::node::Node;
+use crate::place::Place;
+
+/// Half a minute is usual on two busy cores.
+const READY: Duration = Duration::from_secs(120);
+
+/// A graceful end waits for watches, which may take a minute: no longer than this.
+const GRACEFUL: Duration = Duration::from_secs(20);
+const ENDED: Duration = Duration::from_secs(60);
+
+/// The name of its log and pid.
+const APISERVER: &str = "kube-apiserver";
+
+/// The flag that has a default here and may be given again.
+const ADDRESS_TYPES: &str = "--kubelet-preferred-address-types";
+
+/// Starts all of them, kube-apiserver with these flags in addition to its own.
+pub(crate) fn start(place: &Place, flags: &[String]) -> Result<()> {
+    let master = Host::of(place, &Node::Master)?;
+    let mut etcd = master.command(place.program("etcd")?)?;
+    etcd.arg("--data-dir").arg(place.on_disk("etcd"));
+    etcd.args([
+        "--listen-client-urls",
+        ETCD,
+        "--advertise-client-urls",
+        ETCD,
+    ]);
+    etcd.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
+    // A cut of power is not what is tested, and each write would wait for the disk.
+    etcd.arg("--unsafe-no-fsync");
+    master.spawn("etcd", &mut etcd)?;
+    start_apiserver(place, &master, flags)?;
+
+    let mut controllers = master.command(place.program("kube-controller-manager")?)?;
+    controllers
+        .arg("--kubeconfig")
+        .arg(place.path("controllers.kubeconfig"));
+    controllers
+        .arg("--service-account-private-key-file")
+        .arg(place.path("service-accounts.key"));
+    controllers.arg("--root-ca-file").arg(place.path("ca.crt"));
+    controllers
+        .arg("--cluster-signing-cert-file")
+        .arg(place.path("ca.crt"));
+    controllers
+        .arg("--cluster-signing-key-file")
+        .arg(place.path("ca.key"));
+    controllers.args([
+        "--use-service-account-credentials",
+        "--authorization-always-allow-paths",
+        "/healthz",
+    ]);
+    master.spawn("kube-controller-manager", &mut controllers)?;
+
+    let mut scheduler = master.command(place.program("kube-scheduler")?)?;
+    scheduler
+        .arg("--kubeconfig")
+        .arg(place.path("scheduler.kubeconfig"));
+    master.spawn("kube-scheduler", &mut scheduler)
+}
+
+const ETCD: &str = "http://127.0.0.1:2379";
+
+/// Ends kube-apiserver, and starts it with these flags in addition to its own.
+pub(crate) fn restart_apiserver(place: &Place, flags: &[String]) -> Result<()> {
+    let master = Host::of(place, &Node::Master)?;
+    if let Some(pid) = master.pid(APISERVER) {
+        let started = Instant::now();
+        let mut signal = Signal::SIGTERM;
+        wait::until("kube-apiserver ends", ENDED, || {
+            match kill(Pid::from_raw(pid), signal) {
+                Ok(()) | Err(nix::Error::ESRCH) => {}
+                Err(error) => return Err(error).context("end kube-apiserver"),
+            }
+            if started.elapsed() > GRACEFUL {
+                signal = Signal::SIGKILL;
+            }
+            ensure!(master.pid(APISERVER).is_none(), "it runs on");
+            Ok(())
+        })?;
+    }
+    start_apiserver(place, &master, flags)
+}
+
+fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()> {
+    let file = |name: &str| place.path(name).display().to_string();
+    let mut apiserver = master.command(place.program("kube-apiserver")?)?;
+    apiserver.args([
+        "--etcd-servers",
+        ETCD,
+        "--bind-address",
+        "0.0.0.0",
+        "--advertise-address",
+        &Node::Master.address().to_string(),
+        "--tls-cert-file",
+        &file("apiserver.crt"),
+        "--tls-private-key-file",
+        &file("apiserver.key"),
+        "--client-ca-file",
+        &file("ca.crt"),
+        "--service-account-key-file",
+        &file("service-accounts.key"),
+        "--service-account-signing-key-file",
+        &file("service-accounts.key"),
+        "--service-account-issuer",
+        "https://kubernetes.default.svc",
+        "--authorization-mode",
+        "Node,RBAC",
+        "--enable-admission-plugins",
+        "NodeRestriction",
+        "--allow-privileged",
+        "--service-cluster-ip-range",
+        "10.96.0.0/16",
+        "--kubelet-certificate-authority",
+        &file("ca.crt"),
+        "--kubelet-client-certificate",
+        &file("admin.crt"),
+        "--kubelet-client-key",
+        &file("admin.key"),
+    ]);
+    if !flags.iter().any(|flag| flag.starts_with(ADDRESS_TYPES)) {
+        // As kubeadm sets it.
+        apiserver.args([ADDRESS_TYPES, "InternalIP,Hostname"]);
+    }
+    master.spawn(APISERVER, apiserver.args(flags))?;
+    wait::until("kube-apiserver is ready", READY, || {
+        let ready = workspace::output(place.kubectl()?.args(["get", "--raw", "/readyz"]));
+        ready
+            .map(drop)
+            .with_context(|| progress::tail(&master.log(APISERVER), 5))
+    })
+}

@@ -1,0 +1,106 @@
+//! Images of containers on all nodes.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::workspace;
+use data_encoding::HEXLOWER;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::place::Place;
+use crate::runtime::ctr;
+
+/// The image of the process that holds a pod's namespaces.
+pub(crate) const PAUSE: &str = "local/pause:1";
+
+/// A shell with the usual programs.
+const BUSYBOX: &str = "local/busybox:1";
+
+/// Loads an archive of images, of OCI's or of Docker's layout, on every node.
+pub(crate) fn load(place: &Place, archive: &Path) -> Result<()> {
+    for node in place.nodes()? {
+        workspace::output(ctr(place, node).args(["images", "import"]).arg(archive))
+            .with_context(|| format!("load {} on {node}", archive.display()))?;
+    }
+    Ok(())
+}
+
+/// Makes an image of a folder, with one layer, whose containers run `command`, and loads it on every
+/// node.
+pub(crate) fn make(place: &Place, name: &str, folder: &Path, command: &[String]) -> Result<()> {
+    let work = place.on_disk("image");
+    fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
+    let layer = work.join("layer.tar");
+    let mut archive = tar::Builder::new(create(&layer)?);
+    archive.follow_symlinks(false);
+    archive
+        .append_dir_all(".", folder)
+        .and_then(|()| archive.finish())
+        .with_context(|| format!("pack {}", folder.display()))?;
+    drop(archive);
+    let bytes = fs::read(&layer).with_context(|| format!("read {}", layer.display()))?;
+    let config = json!({
+        "architecture": "amd64", "os": "linux",
+        "config": {"Entrypoint": command, "Env": ["PATH=/bin"]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(&bytes)))]},
+    });
+    let manifest = json!([{
+        "Config": "config.json", "RepoTags": [format!("docker.io/{name}")], "Layers": ["layer.tar"],
+    }]);
+    let image = work.join("image.tar");
+    let mut archive = tar::Builder::new(create(&image)?);
+    append(
+        &mut archive,
+        "manifest.json",
+        manifest.to_string().as_bytes(),
+    )?;
+    append(&mut archive, "config.json", config.to_string().as_bytes())?;
+    append(&mut archive, "layer.tar", &bytes)?;
+    archive
+        .finish()
+        .with_context(|| format!("write {}", image.display()))?;
+    drop(archive);
+    load(place, &image)?;
+    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+}
+
+/// Makes what every cluster has: pause, and busybox of Debian.
+pub(crate) fn make_basic(place: &Place) -> Result<()> {
+    let folder = place.on_disk("busybox");
+    for made in ["bin", "tmp"] {
+        fs::create_dir_all(folder.join(made))
+            .with_context(|| format!("create {}", folder.display()))?;
+    }
+    let busybox = Unpacked::Busybox.program();
+    fs::copy(&busybox, folder.join("bin/busybox"))
+        .with_context(|| format!("copy {}", busybox.display()))?;
+    let applets = workspace::output(Command::new(&busybox).arg("--list"))?;
+    for applet in applets.lines().filter(|applet| *applet != "busybox") {
+        std::os::unix::fs::symlink("busybox", folder.join("bin").join(applet))
+            .with_context(|| format!("name busybox {applet}"))?;
+    }
+    make(
+        place,
+        PAUSE,
+        &folder,
+        &["sleep".to_owned(), "1000000000".to_owned()],
+    )?;
+    make(place, BUSYBOX, &folder, &["sh".to_owned()])
+}
+
+fn create(path: &Path) -> Result<File> {
+    File::create(path).with_context(|| format!("create {}", path.display()))
+}
+
+fn append(archive: &mut tar::Builder<File>, name: &str, bytes: &[u8]) -> Result<()> {
+    let mut header = tar::Header::new_gnu();
+    header.set_size(bytes.len() as u64);
+    header.set_mode(0o644);
+    archive
+        .append_data(&mut header, name, bytes)
+        .with_context(|| format!("pack {name}"))
+}

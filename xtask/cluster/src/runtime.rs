@@ -1,0 +1,194 @@
+//! What runs pods on a node: containerd, kubelet and kube-proxy.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use culvert_lab::unpacked::Unpacked;
+use culvert_lab::{cgroup, progress, wait, workspace};
+use serde_json::json;
+
+use crate::host::Host;
+use crate::image::PAUSE;
+use crate::node::Node;
+use crate::place::{NAME, Place};
+
+/// Time for containerd to answer, on two busy cores.
+const READY: Duration = Duration::from_secs(60);
+
+/// The first version whose kubelets refuse version 1 of cgroups unless told otherwise.
+const REFUSES_CGROUP_V1: u32 = 31;
+
+/// The first version whose kube-proxy has the mode `nftables` without asking for it.
+const PROXIES_BY_NFTABLES: u32 = 31;
+
+/// The first version whose kubelets know only one kind of container runtime.
+const ONE_RUNTIME: u32 = 27;
+
+/// The socket of a node's containerd.
+pub(crate) fn socket(place: &Place, node: Node) -> PathBuf {
+    place.path(format!("{node}/containerd.sock"))
+}
+
+/// Starts them.
+pub(crate) fn start(place: &Place, node: &Node, proxy_mode: Option<&str>) -> Result<()> {
+    let host = Host::of(place, node)?;
+    make_cgroups(*node)?;
+    start_containerd(place, *node, &host)?;
+    start_kubelet(place, *node, &host)?;
+    let default_mode = if place.minor_version()? < PROXIES_BY_NFTABLES {
+        "iptables"
+    } else {
+        "nftables"
+    };
+    let mut proxy = host.command(place.program("kube-proxy")?)?;
+    proxy
+        .arg("--kubeconfig")
+        .arg(place.path("proxy.kubeconfig"));
+    proxy.args([
+        "--hostname-override",
+        &node.to_string(),
+        "--proxy-mode",
+        proxy_mode.unwrap_or(default_mode),
+    ]);
+    // The machine's own limit of connections stays: no site may change it.
+    proxy.args([
+        "--cluster-cidr",
+        "10.244.0.0/16",
+        "--conntrack-max-per-core",
+        "0",
+    ]);
+    host.spawn("kube-proxy", &mut proxy)
+}
+
+/// Pods' cgroups are below their node's. Those of version 1 need the processors and the memory nodes
+/// of the machine before a process can join them.
+fn make_cgroups(node: Node) -> Result<()> {
+    for hierarchy in cgroup::hierarchies()? {
+        let parent = hierarchy.join(NAME);
+        let own = parent.join(node.to_string());
+        fs::create_dir_all(&own).with_context(|| format!("create {}", own.display()))?;
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let Ok(all) = fs::read_to_string(hierarchy.join(file)) else {
+                continue;
+            };
+            for folder in [&parent, &own] {
+                let file = folder.join(file);
+                fs::write(&file, &all).with_context(|| format!("write {}", file.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn start_containerd(place: &Place, node: Node, host: &Host) -> Result<()> {
+    let folder = host.folder();
+    let cni = folder.join("cni");
+    fs::create_dir_all(&cni).with_context(|| format!("create {}", cni.display()))?;
+    let network = json!({
+        "cniVersion": "0.4.0", "name": "cluster", "plugins": [{
+            "type": "ptp", "ipMasq": false,
+            "ipam": {
+                "type": "host-local", "dataDir": folder.join("cni-state"),
+                "subnet": format!("10.244.{}.0/24", node.number()), "routes": [{"dst": "0.0.0.0/0"}],
+            },
+        }],
+    });
+    place.write(format!("{node}/cni/10-ptp.conflist"), &network.to_string())?;
+    let config = format!(
+        r#"version = 2
+root = "{disk}"
+state = "{folder}/containerd-state"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  # Root of a container may not lower it.
+  restrict_oom_score_adj = true
+  netns_mounts_under_state_dir = true
+  sandbox_image = "docker.io/{PAUSE}"
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "{plugins}"
+    conf_dir = "{cni}"
+"#,
+        folder = folder.display(),
+        disk = place.on_disk(node.to_string()).display(),
+        socket = socket(place, node).display(),
+        plugins = Unpacked::CniPlugins.folder().join("usr/lib/cni").display(),
+        cni = cni.display(),
+    );
+    place.write(format!("{node}/containerd.toml"), &config)?;
+    let mut containerd = host.command(Unpacked::Containerd.program())?;
+    containerd
+        .arg("--config")
+        .arg(folder.join("containerd.toml"));
+    host.spawn("containerd", &mut containerd)?;
+    wait::until(&format!("containerd of {node}"), READY, || {
+        let version = workspace::output(ctr(place, node).arg("version"));
+        version
+            .map(drop)
+            .with_context(|| progress::tail(&host.log("containerd"), 3))
+    })
+}
+
+/// containerd's own client, for a node.
+pub(crate) fn ctr(place: &Place, node: Node) -> Command {
+    let mut ctr = Command::new(Unpacked::Containerd.folder().join("usr/bin/ctr"));
+    ctr.arg("--address")
+        .arg(socket(place, node))
+        .args(["--namespace", "k8s.io"]);
+    ctr
+}
+
+fn start_kubelet(place: &Place, node: Node, host: &Host) -> Result<()> {
+    let minor = place.minor_version()?;
+    let file = |name: &str| place.path(name).display().to_string();
+    let mut config = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "address": "0.0.0.0",
+        "authentication": {
+            "anonymous": {"enabled": false}, "webhook": {"enabled": true},
+            "x509": {"clientCAFile": file("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": file(&format!("{node}.crt")),
+        "tlsPrivateKeyFile": file(&format!("{node}.key")),
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{NAME}/{node}"),
+        "cgroupsPerQOS": true,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": false,
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "100Mi"},
+    });
+    if minor >= REFUSES_CGROUP_V1 {
+        config["failCgroupV1"] = false.into();
+    }
+    place.write(format!("{node}/kubelet.yaml"), &config.to_string())?;
+    let role = if node.is_cloud() { "cloud" } else { "edge" };
+    let mut kubelet = host.command(place.program("kubelet")?)?;
+    kubelet
+        .arg("--config")
+        .arg(place.path(format!("{node}/kubelet.yaml")));
+    kubelet
+        .arg("--kubeconfig")
+        .arg(place.path(format!("{node}.kubeconfig")));
+    kubelet
+        .arg("--root-dir")
+        .arg(place.path(format!("{node}/kubelet")));
+    if minor < ONE_RUNTIME {
+        kubelet.args(["--container-runtime", "remote"]);
+    }
+    kubelet.args([
+        "--container-runtime-endpoint",
+        &format!("unix://{}", socket(place, node).display()),
+        "--hostname-override",
+        &node.to_string(),
+        "--node-ip",
+        &node.address().to_string(),
+        "--node-labels",
+        &format!("node.kubernetes.io/role={role}"),
+    ]);
+    host.spawn("kubelet", &mut kubelet)
+}
