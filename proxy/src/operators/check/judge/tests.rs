@@ -148,7 +148,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 45] = [
+const FAULTS: [Fault; 46] = [
     (
         "mechanism",
         Verdict::Warning,
