@@ -94,7 +94,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
 /// Where the first certificate comes from.
 enum First {
-    Stored(Certificates),
+    Stored(Box<Certificates>),
     Enrolled(ClusterSource),
 }
 
@@ -103,7 +103,7 @@ impl First {
         Ok(match source {
             Source::Cluster(cluster) => Self::Enrolled(cluster.clone()),
             Source::Joined { .. } | Source::Ready(_) => {
-                Self::Stored(Certificates::load(source.clone())?)
+                Self::Stored(Box::new(Certificates::load(source.clone())?))
             }
         })
     }
@@ -133,7 +133,7 @@ impl Agent {
     /// Keeps certificate and tunnels until the drain begins.
     async fn run(self, first: First, drain: Drain) -> Result<()> {
         let certificates = match first {
-            First::Stored(certificates) => certificates,
+            First::Stored(certificates) => *certificates,
             First::Enrolled(cluster) => {
                 match first::certificates(cluster, &self.outbound, &self.gate, &drain).await? {
                     Some(certificates) => certificates,

@@ -161,12 +161,9 @@ fn meaning_of_whole(
         return always;
     }
     let name = node.as_str();
-    let mut dots = name.match_indices('.').peekable();
-    if dots.peek().is_none() {
-        return None;
-    }
+    let mut dots = name.match_indices('.');
     let is_inside = dots.any(|(dot, _)| is_zone_of(&name[dot + 1..], kind, nodes));
-    if is_inside {
+    if is_inside || !name.contains('.') {
         None
     } else {
         Some(OtherMeaning::OtherDomain)

@@ -110,8 +110,12 @@ pub(crate) fn judged(node: &NodeView, sightings: &[Sighting<'_>]) -> Option<Misp
         alive.sort_unstable();
         return Some(Misplaced::Copies(alive));
     }
-    let is_stranger = |run: &&Sighting<'_>| run.run.has.is_empty() && !run.may_lack_them;
-    if node.addresses.is_empty() || !runs.iter().all(|run| is_stranger(&run)) {
+    for seen in &runs {
+        if !seen.run.has.is_empty() || seen.may_lack_them {
+            return None;
+        }
+    }
+    if node.addresses.is_empty() {
         return None;
     }
     Some(Misplaced::Stranger(first.run.clone()))

@@ -105,10 +105,10 @@ struct Up {
 impl Args {
     /// The programs of Kubernetes that must be there, if a cluster is to be started.
     pub fn programs(&self) -> Option<Programs> {
-        match &self.command {
-            Task::Up(up) => Some(Programs::chosen(up.kube.as_ref())),
-            _ => None,
-        }
+        let Task::Up(up) = &self.command else {
+            return None;
+        };
+        Some(Programs::chosen(up.kube.as_ref()))
     }
 }
 

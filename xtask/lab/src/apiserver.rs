@@ -33,16 +33,17 @@ const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
 /// # Panics
 /// Under `REQUIRE_PRIVILEGED=1`, if they are not there.
 pub fn assets() -> Option<PathBuf> {
-    match Programs::chosen(None) {
-        Programs::Compiled(release) if !release.is_there() => {
-            skip::skip(&format!(
-                "there is no Kubernetes {release}: `cargo xtask kube` compiles it, or {ASSETS} \
-                 names a folder with etcd, kube-apiserver and kubectl"
-            ));
-            None
-        }
-        programs => Some(programs.folder()),
+    let programs = Programs::chosen(None);
+    if let Programs::Compiled(release) = &programs
+        && !release.is_there()
+    {
+        skip::skip(&format!(
+            "there is no Kubernetes {release}: `cargo xtask kube` compiles it, or {ASSETS} names \
+             a folder with etcd, kube-apiserver and kubectl"
+        ));
+        return None;
     }
+    Some(programs.folder())
 }
 
 /// A running API server. Dropping it ends it and removes its data.

@@ -36,7 +36,7 @@ fn programs_take_what_manifests_pass_in_a_cluster_of_ipv6() -> Result<()> {
         takes(line)?;
     }
     // The way of asking finds what is wrong.
-    let wrong = ["culvert-proxy", "--metrics-listen=fd00::1:7408"].map(str::to_owned);
+    let wrong = ["culvert-proxy", "--metrics-listen=[fd00::1"].map(str::to_owned);
     ensure!(takes(&wrong).is_err(), "it takes {wrong:?}");
     Ok(())
 }
