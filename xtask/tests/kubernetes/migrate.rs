@@ -93,10 +93,8 @@ fn applied(server: &ApiServer) -> Result<()> {
         proxy.to_string().contains("--advertise=198.51.100.7:30740"),
         "{proxy}"
     );
-    ensure!(
-        agent.to_string().contains("--localhost-port=10266,10267"),
-        "{agent}"
-    );
+    ensure!(ports["data"]["localhost-ports"] == "10266,10267", "{ports}");
+    ensure!(!agent.to_string().contains("port="), "{agent}");
     Ok(())
 }
 
