@@ -86,7 +86,7 @@ impl<'lab> Culvert<'lab> {
             culvert.wait_online(*host)?;
         }
         if !edges.is_empty() {
-            culvert.wait_steered()?;
+            culvert.wait_steered(edges.len())?;
         }
         Ok(culvert)
     }
@@ -271,12 +271,21 @@ impl<'lab> Culvert<'lab> {
         )
     }
 
-    /// Waits until the redirector knows too that nodes are online, if all of them are.
-    fn wait_steered(&self) -> Result<()> {
+    /// Waits until the directory has `online` nodes that are, and the redirector knows it too, if
+    /// all nodes are online.
+    fn wait_steered(&self, online: usize) -> Result<()> {
         let cloud = self.lab.site(Host::Cloud);
         wait::until("the redirector steers to all nodes", START_TIME, || {
-            let nodes = "culvert_proxy_nodes{state=\"offline\"}";
-            if cloud.metric(PROXY_ADMIN, nodes)? > 0.0 {
+            let nodes = |state| {
+                let name = format!("culvert_proxy_nodes{{state=\"{state}\"}}");
+                cloud.metric(PROXY_ADMIN, &name)
+            };
+            let in_directory = nodes("online")?;
+            ensure!(
+                in_directory >= online as f64,
+                "{in_directory} of {online} nodes are online in the directory"
+            );
+            if nodes("offline")? > 0.0 {
                 return Ok(());
             }
             let steered = |state| {
