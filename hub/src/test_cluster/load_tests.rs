@@ -1,11 +1,9 @@
 //! More watches than a connection carries, clients that do not read, and upgrades: what one client
 //! does is not felt by the next.
 
-use hyper::client::conn::http1;
-use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
-use super::tests::{APP, PODS, watch_from, with_listed_pods};
+use super::tests::{APP, PODS, exec, watch_from, with_listed_pods};
 use super::{DEADLINE, TestWatch};
 use crate::upstream::connector::Protocols;
 use crate::upstream::{Credential, empty};
@@ -73,23 +71,7 @@ async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
 #[tokio::test]
 async fn an_upgrade_counts_until_it_ends() {
     let cluster = with_listed_pods().await;
-    let connector = cluster.connector(
-        &cluster.address,
-        Some(cluster.kubelet_identity()),
-        Protocols::Http1,
-    );
-    let stream = connector.connect().await.unwrap();
-    let (mut sender, connection) = http1::handshake(stream).await.unwrap();
-    let mut tasks = JoinSet::new();
-    tasks.spawn(async move { connection.with_upgrades().await });
-    let request = http::Request::post(format!("{PODS}/a/exec?command=cat"))
-        .header("host", "hub")
-        .header("connection", "Upgrade")
-        .header("upgrade", "SPDY/3.1")
-        .body(empty())
-        .unwrap();
-    let answer = timeout(DEADLINE, sender.send_request(request)).await;
-    let answer = answer.unwrap().unwrap();
+    let (answer, tasks) = exec(&cluster).await;
     assert_eq!(answer.status(), 101);
     let upgraded = hyper::upgrade::on(answer).await.unwrap();
     assert_eq!(cluster.hub.limits.counts()["node"], [0, 1]);

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use http::Response;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -285,9 +287,10 @@ async fn a_node_whose_certificate_is_refused_is_served_from_memory_and_starts_so
     cluster.link_is(true).await;
 }
 
-#[tokio::test]
-async fn an_upgrade_passes_bytes_both_ways() {
-    let cluster = with_listed_pods().await;
+/// The answer to kubelet's request for an upgrade, and the tasks of its connection.
+pub(super) async fn exec(
+    cluster: &TestCluster,
+) -> (Response<Incoming>, JoinSet<hyper::Result<()>>) {
     let connector = cluster.connector(
         &cluster.address,
         Some(cluster.kubelet_identity()),
@@ -305,6 +308,13 @@ async fn an_upgrade_passes_bytes_both_ways() {
         .unwrap();
     let answer = timeout(DEADLINE, sender.send_request(request)).await;
     let answer = answer.unwrap().unwrap();
+    (answer, tasks)
+}
+
+#[tokio::test]
+async fn an_upgrade_passes_bytes_both_ways() {
+    let cluster = with_listed_pods().await;
+    let (answer, _tasks) = exec(&cluster).await;
     assert_eq!(answer.status(), 101);
     assert_eq!(answer.headers()["upgrade"], "SPDY/3.1");
     let echo = async {
