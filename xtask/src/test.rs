@@ -141,7 +141,8 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.second_look.is_empty() {
         return second_look(args, &suites);
     }
-    let mut looked = FirstLook::new(args)?;
+    let mut stdout = std::io::stdout();
+    let mut looked = FirstLook::new(args, &mut stdout)?;
     if args.kernels {
         kernels::run(args, &suites, &mut looked)?;
     } else {
@@ -343,6 +344,20 @@ mod tests {
     }
 
     #[test]
+    fn a_suite_that_succeeds_has_no_failures_whatever_its_tests_print() {
+        let suite = suite("a: suite", PathBuf::new());
+        let output = "failures:\n    a\n\ntest result: FAILED. 0 passed; 1 failed;\n\
+                      test result: ok. 1 passed; 0 failed;\n";
+        let ended = Ended {
+            how: End::Success,
+            output: output.to_owned(),
+        };
+        let report = Report::read(&ended.output);
+        assert_eq!(report.failures.len(), 1, "{report:?}");
+        assert_eq!(failures(&suite, &ended, &report, &args(&[])).len(), 0);
+    }
+
+    #[test]
     fn a_suite_that_dies_or_falls_silent_has_failed_as_a_whole() {
         let suite = suite("a: suite", "/t/suite".into());
         let args = args(&[]);
@@ -387,7 +402,8 @@ mod tests {
             (printing(DIED, 125), printing(FAILED, 101), 0, 1),
             (printing(PASSED, 0), printing(DIED, 125), 0, 0),
         ] {
-            let mut looked = FirstLook::new(&args).unwrap();
+            let mut shown = Vec::new();
+            let mut looked = FirstLook::new(&args, &mut shown).unwrap();
             looked.run_on_kernel("6.1", &suite, first, again).unwrap();
             let is_flaky = looked.failures.iter().filter(|failure| failure.is_flaky());
             assert_eq!(is_flaky.count(), flaky, "{:?}", looked.failures);

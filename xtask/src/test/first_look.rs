@@ -1,5 +1,6 @@
 //! The first look: runs whole suites, and collects which of their tests failed.
 
+use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,8 @@ use super::{Args, second_look};
 /// What the suites showed so far.
 pub(super) struct FirstLook<'a> {
     args: &'a Args,
+    /// What the suites print goes there.
+    shown: &'a mut dyn Write,
     /// Where the failures are for a later second look.
     record: Option<Record>,
     pub(super) outcomes: Vec<Outcome>,
@@ -24,10 +27,11 @@ pub(super) struct FirstLook<'a> {
 
 impl<'a> FirstLook<'a> {
     /// Nothing yet.
-    pub(super) fn new(args: &'a Args) -> Result<Self> {
+    pub(super) fn new(args: &'a Args, shown: &'a mut dyn Write) -> Result<Self> {
         let path = args.first_look.as_deref();
         Ok(Self {
             args,
+            shown,
             record: path.map(Record::create).transpose()?,
             outcomes: Vec::new(),
             failures: Vec::new(),
@@ -62,7 +66,7 @@ impl<'a> FirstLook<'a> {
         let title = suite_title(Some(kernel), &suite.name);
         progress::say(&format!("==> {title} died, and runs again"));
         let started = Instant::now();
-        let ended = watch(again, self.args.silence(), &mut std::io::stdout())?;
+        let ended = watch(again, self.args.silence(), self.shown)?;
         interrupt::check()?;
         let report = Report::read(&ended.output);
         let passed = has_passed(&ended, &report, self.args);
@@ -96,7 +100,7 @@ impl<'a> FirstLook<'a> {
         let title = suite_title(kernel, &suite.name);
         progress::say(&format!("==> {title}"));
         let started = Instant::now();
-        let ended = watch(command, self.args.silence(), &mut std::io::stdout())?;
+        let ended = watch(command, self.args.silence(), self.shown)?;
         let time = started.elapsed();
         let report = Report::read(&ended.output);
         for mut failure in failures(suite, &ended, &report, self.args) {
@@ -142,8 +146,15 @@ fn has_passed(ended: &Ended, report: &Report, args: &Args) -> bool {
 /// The tests that failed; the suite itself if it does not name them.
 pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Args) -> Vec<Failure> {
     let Some(reason) = nameless_reason(ended, report, args) else {
-        let failures = report.failures.iter();
-        return failures.map(|test| failure_of(suite, test, args)).collect();
+        // A test that passes may print what looks like a failure.
+        let named = match ended.how {
+            End::Success => &[],
+            _ => &report.failures[..],
+        };
+        return named
+            .iter()
+            .map(|test| failure_of(suite, test, args))
+            .collect();
     };
     vec![Failure {
         kernel: None,
