@@ -6,13 +6,11 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use nix::sched::{CloneFlags, setns};
 
-/// An admin page answers at once or is broken.
-const HTTP_TIME: Duration = Duration::from_secs(5);
+use crate::wait::PATIENCE;
 
 /// Runs `work` on a thread inside a network namespace.
 ///
@@ -38,9 +36,9 @@ pub fn run<T: Send>(netns: &Path, work: impl FnOnce() -> Result<T> + Send) -> Re
 pub fn http(netns: &Path, port: u16, request: &str, body: &str) -> Result<String> {
     let answer = run(netns, || {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut stream = TcpStream::connect_timeout(&address, HTTP_TIME)
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)
             .with_context(|| format!("connect to {address}"))?;
-        stream.set_read_timeout(Some(HTTP_TIME))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         let length = body.len();
         write!(
             stream,

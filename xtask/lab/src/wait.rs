@@ -10,6 +10,9 @@ use crate::interrupt;
 /// cost of a check.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// How long tests wait for what should take a moment: busy processors hold up everything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Pauses between two checks of a condition.
 pub fn pause() {
     std::thread::sleep(PAUSE);

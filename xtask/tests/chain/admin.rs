@@ -9,7 +9,8 @@ use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 
 use crate::world::{self, ECHO, GREET, World};
 
@@ -44,10 +45,7 @@ fn a_program_that_is_not_ready_says_what_is_missing() {
         world.culvert.proxy.kill()?;
         world.wait_missing(Host::Edge1, AGENT_ADMIN, "tunnel: ")?;
         // Without the saved directory, the redirector has nothing to install.
-        world
-            .culvert
-            .redirector
-            .terminate(Duration::from_secs(10))?;
+        world.culvert.redirector.terminate(PATIENCE)?;
         std::fs::remove_dir_all(world.lab.site(Host::Cloud).file("redirector"))?;
         world.culvert.restart_redirector()?;
         world.wait_missing(Host::Cloud, REDIRECTOR_ADMIN, "directory: ")?;
@@ -70,7 +68,7 @@ fn a_stream_under_way_is_seen_in_all_three() {
         let target = format!("10.0.3.7:{ECHO}");
         let bytes_before = counted_bytes(world)?;
         let _held = world.hold(&target, 1)?;
-        wait::until("both count the bytes", Duration::from_secs(5), || {
+        wait::until("both count the bytes", PATIENCE, || {
             let bytes = counted_bytes(world)?;
             ensure!(
                 bytes == bytes_before.map(|before| before + 5.0),
@@ -197,18 +195,14 @@ fn what_is_logged_can_be_changed_while_a_program_runs() {
             log(world, name, "info")?;
         }
         world.greeting("edge-1")?;
-        wait::until(
-            "one stream of two is in both logs",
-            Duration::from_secs(5),
-            || {
-                let now = ended(world);
-                ensure!(
-                    now == (before.0 + 1, before.1 + 1),
-                    "{now:?}, before {before:?}"
-                );
-                Ok(())
-            },
-        )
+        wait::until("one stream of two is in both logs", PATIENCE, || {
+            let now = ended(world);
+            ensure!(
+                now == (before.0 + 1, before.1 + 1),
+                "{now:?}, before {before:?}"
+            );
+            Ok(())
+        })
     });
 }
 
@@ -237,15 +231,11 @@ fn no_client_of_a_tunnel_changes_what_an_agent_logs() {
                 "{answer}"
             );
         }
-        wait::until(
-            "the agent logs these very streams",
-            Duration::from_secs(5),
-            || {
-                let now = ended(world).1;
-                ensure!(now == before + 2, "{now} ended streams, before {before}");
-                Ok(())
-            },
-        )
+        wait::until("the agent logs these very streams", PATIENCE, || {
+            let now = ended(world).1;
+            ensure!(now == before + 2, "{now} ended streams, before {before}");
+            Ok(())
+        })
     });
 }
 

@@ -6,9 +6,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 
-use crate::directory::{TAKEN_UP, join, with_file, write};
+use crate::directory::{join, with_file, write};
 use crate::world::{self, ECHO, GREET, World};
 
 /// Both have a greeter, and the agent allows the first one alone.
@@ -34,7 +35,7 @@ fn a_device_behind_a_node_is_reached_by_its_address_where_file_and_agent_both_na
             }
             let _backends = world::serve(world.lab, Host::Edge1)?;
             join(world)?;
-            world.wait_greeting(CAMERA, TAKEN_UP)?;
+            world.wait_greeting(CAMERA, PATIENCE)?;
             world.check_greeting(CAMERA, "edge-1")?;
 
             let other_port = format!("{CAMERA}:{ECHO}");
@@ -51,7 +52,7 @@ fn a_device_behind_a_node_is_reached_by_its_address_where_file_and_agent_both_na
 
             let claim = format!("[nodes.edge-2]\nbehind = [\"{CAMERA}:{GREET}\"]\n");
             write(world, &nodes(&claim))?;
-            wait::until("a second claim is refused", TAKEN_UP, || {
+            wait::until("a second claim is refused", PATIENCE, || {
                 let listed = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
                 let both = format!("{CAMERA}:{GREET} belongs to edge-1 and edge-2");
                 ensure!(listed.contains(&both), "{listed}");
@@ -62,7 +63,7 @@ fn a_device_behind_a_node_is_reached_by_its_address_where_file_and_agent_both_na
             ensure!(told.contains("belongs to edge-1 and edge-2"), "{told}");
 
             write(world, &nodes(""))?;
-            world.wait_greeting(CAMERA, TAKEN_UP)
+            world.wait_greeting(CAMERA, PATIENCE)
         },
     );
 }

@@ -23,11 +23,7 @@ const SHORT_LIFETIME: [&str; 2] = ["--certificate-lifetime", "40s"];
 fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_own() {
     world::with(
         &[Host::Edge1],
-        Options {
-            // A download may bring a further tunnel, which would stay for a minute.
-            agent: ["--extra-tunnels", "0"].map(str::to_owned).into(),
-            ..world::proxy_options(["--certificate-lifetime", "60s"])
-        },
+        world::proxy_options(["--certificate-lifetime", "60s"]),
         |world| {
             let mut held = world.hold(format!("edge-1:{ECHO}"), 10)?;
             let tunnels = world.culvert.tunnels("edge-1")?;

@@ -1,25 +1,21 @@
 //! Chaos: whatever program is killed, no client reaches a wrong node or waits for ever, and
 //! everything recovers soon afterwards.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Report};
 use culvert_lab::random::Random;
-use culvert_lab::{progress, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{progress, workspace};
 
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, HeldClient, World};
 
-/// Requests may fail for this long after the last restart. It takes less than 3 s where no other
-/// tests run.
-const RECOVERY: Duration = Duration::from_secs(10);
-/// How long every request must succeed then.
+/// How long every request must succeed after the last restart.
 const CALM: Duration = Duration::from_secs(2);
-/// Time for a connection from before a storm to work or fail.
-const ANSWER: Duration = Duration::from_secs(10);
 /// A storm and the calm after it take about 24 seconds.
 const STORMS: u32 = 4;
 /// Storms of the long form: some 20 minutes.
@@ -96,7 +92,7 @@ fn loads(world: &World<'_>, random: &mut Random) -> Result<[Load; 2]> {
 fn not_hung(held: &mut HeldClient) -> Result<()> {
     held.ask()?;
     let said = held
-        .report(ANSWER)
+        .report(PATIENCE)
         .context("a connection from before the storm hangs")?;
     ensure!(
         !matches!(&said, Report::Broken { first, .. } if first.cause == Cause::TimedOut),
@@ -157,7 +153,6 @@ impl Victim {
 
 /// Requests may fail for a short time after the last restart; then every request must be answered.
 fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
-    let restarted = Instant::now();
     for load in loads.iter_mut() {
         let storm = load.report()?;
         progress::say(&format!(
@@ -168,26 +163,19 @@ fn calm(loads: &mut [Load; 2], number: u32, storms: u32) -> Result<()> {
             storm.errors()
         ));
     }
-    wait::throughout(
-        "recovery",
-        RECOVERY.saturating_sub(restarted.elapsed()),
-        || Ok(()),
-    )?;
-    for load in loads.iter_mut() {
-        let recovery = load.report()?;
-        if let Some(last) = recovery.last_failure() {
-            progress::say(&format!(
-                "    last failure {last:?} after the last restart; {}",
-                recovery.errors()
-            ));
+    wait::until("every request is answered", PATIENCE, || {
+        for load in loads.iter_mut() {
+            let recovery = load.report()?;
+            if let Some(last) = recovery.last_failure() {
+                progress::say(&format!("    last failure {last:?}; {}", recovery.errors()));
+            }
         }
-    }
-    wait::throughout("the calm lasts", CALM, || Ok(()))?;
-    for load in loads.iter_mut() {
-        load.report_all_answered()
-            .with_context(|| format!("{RECOVERY:?} after the last restart"))?;
-    }
-    Ok(())
+        wait::throughout("the calm lasts", CALM, || Ok(()))?;
+        for load in loads.iter_mut() {
+            load.report_all_answered()?;
+        }
+        Ok(())
+    })
 }
 
 /// Uninstalls everything, and looks for remains.

@@ -46,7 +46,7 @@ fn sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
     let options = Options {
         ports: vec![SOURCE],
         proxy: quiet.clone(),
-        agent: [quiet, vec!["--extra-tunnels".to_owned(), "0".to_owned()]].concat(),
+        agent: quiet,
         ..Options::default()
     };
     world::with(EDGE, options, |world| {

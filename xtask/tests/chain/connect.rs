@@ -10,6 +10,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::Lab;
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
+use culvert_lab::wait::PATIENCE;
 
 use crate::world::{self, ECHO, FORBIDDEN, GREET, SMALL, SMALL_SOURCE, World};
 use culvert_lab::pki::{Authority, Issued, Use, text};
@@ -243,7 +244,6 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
 pub(crate) const GREETING: &str = "hello from edge-1\n";
 
 /// Longer than the limit of a dial.
-const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The answer to a CONNECT.
 #[derive(Debug)]

@@ -5,14 +5,14 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
-use std::time::Duration;
 
 use ::bytes::Bytes;
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{inside, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{inside, workspace};
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{Request, Response, StatusCode};
@@ -33,7 +33,6 @@ const PORT: SocketAddr = SocketAddr::new(
 const CLOSED: u16 = 10250;
 /// The exporter of each node.
 const EXPORTER: u16 = 10255;
-const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn http2_carries_many_connections_and_stalled_ones_hold_no_other_up() {
@@ -71,7 +70,7 @@ fn over_http2_an_end_is_an_end_and_a_cut_is_a_reset() {
             ensure!(rest(answer.body_mut()).await? == b"ping");
             let (mut answer, _sender) = connect(&mut client, ECHO).await?;
             nix::sys::signal::kill(agent, nix::sys::signal::Signal::SIGKILL)?;
-            let cut = tokio::time::timeout(SOON, rest(answer.body_mut())).await?;
+            let cut = tokio::time::timeout(PATIENCE, rest(answer.body_mut())).await?;
             ensure!(cut.is_err(), "it looks whole: {cut:?}");
             Ok(())
         })
@@ -145,7 +144,7 @@ fn a_stock_prometheus_finds_five_machines_by_the_port_alone_and_a_sixth_that_com
             .arg(format!("--web.listen-address=127.0.0.1:{WEB}"));
         let mut prometheus = cloud.start_process("port-prometheus", &mut command)?;
         let mut scraped = |node: &str| {
-            wait::until(&format!("Prometheus scrapes {node}"), SOON, || {
+            wait::until(&format!("Prometheus scrapes {node}"), PATIENCE, || {
                 prometheus.check()?;
                 let query = format!("/api/v1/query?query=node_uname_info{{node=\"{node}\"}}");
                 let found = cloud.http_get(WEB, &query)?;
@@ -191,7 +190,7 @@ fn exporter(world: &World<'_>) -> Result<Process> {
     exporter.args(["--collector.disable-defaults", "--collector.uname"]);
     exporter.arg(format!("--web.listen-address=:{EXPORTER}"));
     let exporter = site.start_process("exporter", &mut exporter)?;
-    wait::until("the exporter listens", SOON, || {
+    wait::until("the exporter listens", PATIENCE, || {
         site.http_get(EXPORTER, "/metrics").map(drop)
     })?;
     Ok(exporter)
@@ -266,7 +265,7 @@ fn over_http2(
     let files = Files::of(world)?;
     let netns = world.lab.site(Host::Cloud).netns();
     let socket = inside::run(netns, || {
-        Ok(std::net::TcpStream::connect_timeout(&PORT, SOON)?)
+        Ok(std::net::TcpStream::connect_timeout(&PORT, PATIENCE)?)
     })?;
     socket.set_nonblocking(true)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -286,7 +285,7 @@ fn over_http2(
             .await?;
         tokio::select! {
             ended = connection => { ended?; bail!("the proxy ended the connection") }
-            worked = tokio::time::timeout(SOON, work(client)) => worked?,
+            worked = tokio::time::timeout(PATIENCE, work(client)) => worked?,
         }
     })
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
-use culvert_lab::wait;
+use culvert_lab::wait::{self, PATIENCE};
 
 use crate::connect::{self, Answer, BlackHole, GREETING, SWALLOWED};
 use crate::life;
@@ -31,15 +31,11 @@ fn waiting_dials(world: &World<'_>) -> Result<usize> {
 }
 
 fn wait_for_dials(world: &World<'_>, count: usize) -> Result<()> {
-    wait::until(
-        &format!("the agent dials {count} times"),
-        Duration::from_secs(10),
-        || {
-            let now = waiting_dials(world)?;
-            ensure!(now == count, "{now} dials");
-            Ok(())
-        },
-    )
+    wait::until(&format!("the agent dials {count} times"), PATIENCE, || {
+        let now = waiting_dials(world)?;
+        ensure!(now == count, "{now} dials");
+        Ok(())
+    })
 }
 
 /// The number of dials that ended by the agent's own timeout.
@@ -215,7 +211,7 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
         let one = Client::talk(&target, "x");
         let refused = world::report(one.complete(&mut in_the_pod())?);
         ensure!(refused.is_err(), "it got one more: {refused:?}");
-        wait::until("that is counted", Duration::from_secs(5), || {
+        wait::until("that is counted", PATIENCE, || {
             let name =
                 "culvert_proxy_streams_total{frontend=\"nftables\",outcome=\"client_share\"}";
             let refused = cloud.metric(PROXY_ADMIN, name)?;

@@ -7,12 +7,12 @@ use culvert_lab::culvert::{Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::dns::{self, Answer};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 
 /// Time for two checks of the file by the proxy, and for the redirector to apply the change.
-pub(crate) const TAKEN_UP: Duration = Duration::from_secs(10);
 
 #[test]
 fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
@@ -34,7 +34,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
                 world,
                 &(node_with(&[GREET, ECHO]) + "[nodes.edge-2]\naddresses = [\"192.168.1.10\"]\n"),
             )?;
-            wait::until("the new port is steered", TAKEN_UP, || {
+            wait::until("the new port is steered", PATIENCE, || {
                 world
                     .client(&Client::dial(&echo, Duration::from_millis(500)))
                     .map(drop)
@@ -64,7 +64,7 @@ fn a_directory_file_is_followed_while_it_changes_and_kept_while_it_is_broken() {
             }
 
             write(world, "[nodes]\n")?;
-            wait::until("the node is gone", TAKEN_UP, || {
+            wait::until("the node is gone", PATIENCE, || {
                 ensure!(world.culvert.tunnels("edge-1")? == 0, "it has tunnels");
                 let answer = dns::ask(world.lab, "edge-1.edge.internal", dns::A)?;
                 ensure!(answer == Answer::NoSuchName, "{answer:?}");

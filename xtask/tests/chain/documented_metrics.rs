@@ -1,19 +1,16 @@
 //! docs/metrics.md lists what the programs expose, and a stock Prometheus takes it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_ADMIN, REDIRECTOR_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::hub::{self, HUB_ADMIN};
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{Lab, page, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, page};
 
 use crate::world;
-
-/// Time for a scrape on two busy cores.
-const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() {
@@ -31,7 +28,7 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
             // Round trips are shown once they have been measured.
             wait::until(
                 &format!("{prefix} exposes what is documented"),
-                SOON,
+                PATIENCE,
                 || {
                     let text = world.lab.site(host).http_get(port, "/metrics")?;
                     ensure!(text.ends_with("# EOF\n"), "no end: {text}");
@@ -137,7 +134,7 @@ fn scrape(lab: &Lab) -> Result<()> {
         ))
         .arg(format!("--web.listen-address=127.0.0.1:{PORT}"));
     let mut prometheus = cloud.start_process("culvert-prometheus", &mut command)?;
-    wait::until("Prometheus has taken a scrape of each", SOON, || {
+    wait::until("Prometheus has taken a scrape of each", PATIENCE, || {
         prometheus.check()?;
         let series = [
             "culvert_proxy_dials_total",

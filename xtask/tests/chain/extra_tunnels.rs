@@ -7,21 +7,23 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
-use culvert_lab::wait;
+use culvert_lab::wait::{self, PATIENCE};
 
 use crate::world::{self, ECHO, SOURCE, World};
 
 /// Downloads of 1 GiB: more than the tunnels carry while the agent makes up its mind.
 const DOWNLOADS: usize = 8;
-/// For a further tunnel.
-const COMES: Duration = Duration::from_secs(20);
 /// A minute without need for it, and 20 s in which the proxy sees that it ends.
 const GOES: Duration = Duration::from_secs(120);
 
 #[test]
 #[ignore = "two minutes: `cargo xtask test --long`"]
 fn a_connection_beside_bulk_has_a_further_tunnel_which_ends_after_it() {
-    world::with(&[Host::Edge1], Options::default(), |world| {
+    let options = Options {
+        agent: ["--extra-tunnels", "1"].map(str::to_owned).into(),
+        ..Options::default()
+    };
+    world::with(&[Host::Edge1], options, |world| {
         let before = world.numbers_of_all_tunnels()?;
         let download = Client::Download {
             target: format!("edge-1:{SOURCE}"),
@@ -29,7 +31,7 @@ fn a_connection_beside_bulk_has_a_further_tunnel_which_ends_after_it() {
         let downloads = (0..DOWNLOADS)
             .map(|_| world.held_client(&download))
             .collect::<Result<Vec<_>>>()?;
-        wait::until("a further tunnel is there", COMES, || {
+        wait::until("a further tunnel is there", PATIENCE, || {
             let now = world.tunnel_numbers()?;
             ensure!(now.len() == before.len() + 1, "{now:?}, before {before:?}");
             Ok(())

@@ -3,14 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{Lab, page, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, page, workspace};
 
 use crate::world;
 
@@ -20,7 +20,6 @@ const MACHINES: [(&str, Host); 2] = [("machine-1", Host::Edge1), ("machine-2", H
 const FOLDER: &str = "/home/me/culvert";
 /// Prometheus, on the cloud's loopback.
 const WEB: u16 = 9090;
-const SOON: Duration = Duration::from_secs(60);
 
 #[test]
 fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
@@ -33,7 +32,7 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
         user.run(keys)?;
         let (settings, start) = start.split_once('\n').context("settings and a program")?;
         let mut proxy = user.start("proxy", &format!("{settings}\nexec {start}"))?;
-        wait::until("the proxy is ready", SOON, || {
+        wait::until("the proxy is ready", PATIENCE, || {
             proxy.check()?;
             user.get(PROXY_ADMIN, "/readyz").map(drop)
         })?;
@@ -56,7 +55,7 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
         for (name, host) in MACHINES {
             let path = format!("/api/v1/query?query=node_uname_info{{node=\"{name}\"}}");
             let own = format!("\"nodename\":\"{}\"", host.name());
-            wait::until(&format!("Prometheus scrapes {name}"), SOON, || {
+            wait::until(&format!("Prometheus scrapes {name}"), PATIENCE, || {
                 prometheus.check()?;
                 let found = user.get(WEB, &path)?;
                 ensure!(
@@ -164,7 +163,7 @@ fn machine(lab: &Lab, host: Host, join: &str) -> Result<[Process; 2]> {
     };
     workspace::output(&mut shell(join)?)?;
     let mut agent = site.start_process("culvert-agent", &mut shell("exec culvert-agent")?)?;
-    wait::until("the agent is ready", SOON, || {
+    wait::until("the agent is ready", PATIENCE, || {
         agent.check()?;
         site.http_get(AGENT_ADMIN, "/readyz").map(drop)
     })?;

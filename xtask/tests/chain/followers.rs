@@ -7,7 +7,8 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, workspace};
 use serde_json::Value;
 
 use crate::connect;
@@ -17,8 +18,6 @@ use culvert_lab::pki::Authority;
 
 const EDGES: &[Host] = &[Host::Edge1];
 const TIME: Duration = Duration::from_secs(60);
-/// What one proxy is told, all know within a second. The rest is for two busy cores.
-const SOON: Duration = Duration::from_secs(5);
 /// The follower; the first proxy is the primary.
 const SECOND: u16 = 5;
 /// The admin port of a second agent on a host.
@@ -125,7 +124,7 @@ fn a_token_of_one_proxy_works_at_another_and_once_and_vips_are_equal() {
             let listed = proxies::control(world, number, &["token", "list"])?;
             ensure!(listed.matches("used").count() == 3, "{listed}");
         }
-        wait::until("all VIPs are equal", SOON, || {
+        wait::until("all VIPs are equal", PATIENCE, || {
             let (own, followed) = (vips(world, FIRST)?, vips(world, SECOND)?);
             ensure!(own.len() == 3 && own == followed, "{own:?}, {followed:?}");
             Ok(())
@@ -140,9 +139,9 @@ fn a_node_that_is_removed_at_a_follower_is_out_at_all_proxies() {
         let _agent = agent_at(world, SECOND)?;
         proxies::wait_for_tunnels(world, SECOND)?;
         proxies::control(world, SECOND, &["node", "remove", "edge-1"])?;
-        world.culvert.wait_offline(Host::Edge1, SOON)?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
         for number in [FIRST, SECOND] {
-            wait::until("no tunnel is left", SOON, || {
+            wait::until("no tunnel is left", PATIENCE, || {
                 let cloud = world.lab.site(Host::Cloud);
                 let tunnels = cloud.json(proxies::admin(number), "/debug/tunnels")?;
                 ensure!(tunnels == serde_json::json!([]), "{number}: {tunnels}");
@@ -202,7 +201,7 @@ fn without_the_primary_a_follower_serves_its_nodes_and_says_what_it_cannot_do() 
             ensure!(error.contains(&primary), "{args:?}: {error}");
         }
         // The node could not be removed. It is shut out nevertheless.
-        wait::until("its tunnels are closed", SOON, || {
+        wait::until("its tunnels are closed", PATIENCE, || {
             let cloud = world.lab.site(Host::Cloud);
             let tunnels = cloud.json(proxies::admin(SECOND), "/debug/tunnels")?;
             ensure!(tunnels == serde_json::json!([]), "{tunnels}");

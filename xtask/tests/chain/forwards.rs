@@ -11,7 +11,8 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 
 use crate::world::{self, ECHO, GREET, World};
 
@@ -21,8 +22,6 @@ const SSH: u16 = 22;
 const OWN_SSH: u16 = 2222;
 const OWN_ECHO: u16 = 2223;
 const OWN_GREET: u16 = 2224;
-
-const SOON: Duration = Duration::from_secs(30);
 
 /// Starts sshd as root: `$1` its program, `$2` its configuration, `$3` a file for the users. The
 /// machine need not have the user and the folder of sshd's unprivileged child.
@@ -41,7 +40,7 @@ fn ssh_logs_in_to_a_node_through_a_forwarded_port() {
         let edge = world.lab.site(Host::Edge1);
         let keys = Keys::make(edge)?;
         let _sshd = keys.start_sshd(edge)?;
-        wait::until("ssh logs in", SOON, || {
+        wait::until("ssh logs in", PATIENCE, || {
             let mut command = world.lab.site(Host::Cloud).command("ssh");
             let said = workspace::output(keys.log_in(&mut command).arg("hostname"))?;
             ensure!(said.trim() == "edge-1", "{said}");
@@ -83,7 +82,7 @@ fn a_proxy_that_takes_the_place_of_another_goes_on_with_its_forwarded_ports() {
         old.check().context("the old proxy has streams")?;
         held.check()?;
         drop(held);
-        wait::until("the old proxy has ended", SOON, || {
+        wait::until("the old proxy has ended", PATIENCE, || {
             ensure!(old.check().is_err(), "it runs");
             Ok(())
         })?;

@@ -12,7 +12,8 @@ use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Report};
 use culvert_lab::process::Process;
 use culvert_lab::random::Random;
-use culvert_lab::{Lab, progress, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, progress, workspace};
 use nix::sys::signal::Signal;
 
 use crate::connect;
@@ -77,14 +78,13 @@ fn between_two_proxies_clients_wait_and_are_not_refused() {
         all_answered(&mut loads, "the proxy drains")?;
         streams.end()?;
         wait_ended(&mut world.culvert.proxy)?;
-        let patience = Duration::from_secs(10);
         let kept = "keeping the sockets of clients";
-        world.culvert.redirector.wait_logged(kept, &[], patience)?;
+        world.culvert.redirector.wait_logged(kept, &[], PATIENCE)?;
         wait::throughout("there is no proxy", Duration::from_secs(1), || Ok(()))?;
         world.culvert.restart_proxy()?;
         world.culvert.wait_for_proxy()?;
         let taken = "the next proxy has the sockets of clients";
-        world.culvert.redirector.wait_logged(taken, &[], patience)?;
+        world.culvert.redirector.wait_logged(taken, &[], PATIENCE)?;
         all_answered(&mut loads, "the next proxy runs")
     });
 }
@@ -94,7 +94,7 @@ fn without_load_a_proxy_told_to_end_is_gone_at_once_and_a_killed_one_refuses_at_
     world::with(&[Host::Edge1], Options::default(), |world| {
         world.wait_for_no_streams()?;
         // Far less than the grace period.
-        world.culvert.proxy.terminate(Duration::from_secs(10))?;
+        world.culvert.proxy.terminate(PATIENCE)?;
         world.culvert.restart_proxy()?;
         world.culvert.wait_for_proxy()?;
         world.check_greeting("10.0.3.7", "edge-1")?;

@@ -21,8 +21,6 @@ use culvert_lab::progress;
 use crate::life::wait_within;
 use crate::world::{ECHO, HeldClient, World};
 
-/// Longer than any wait that a victim allows.
-const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two tests of the bystanders. Without it their own messages would keep both tunnels busy,
 /// and the agent would make a third.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -42,7 +40,7 @@ impl Bystanders {
         world.check_greeting(node, node).context("a new connection")
     }
 
-    /// Runs an attack, and tests the bystanders repeatedly meanwhile.
+    /// Runs an attack, and tests the bystanders again and again meanwhile.
     fn during<T: Send>(
         &mut self,
         world: &World<'_>,

@@ -9,20 +9,13 @@ use culvert_lab::cut::Cut;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase};
 use culvert_lab::process::{KernelResources, Process};
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 use nix::sys::signal::Signal;
 
 use crate::world::{self, ECHO, FORBIDDEN, HASTY, SMALL_SOURCE, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
-
-/// A dead peer is noticed within 20 s, and the check takes a little longer.
-const NOTICED: Duration = Duration::from_secs(22);
-
-/// The back-off between attempts grows to a few seconds while the other end is away.
-const RECOVERY: Duration = Duration::from_secs(30);
-/// How long an agent keeps a tunnel that it made while bulk data kept the others busy.
-const EXTRA_TUNNEL: Duration = Duration::from_secs(60);
 
 #[test]
 fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
@@ -43,8 +36,8 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
             "while the proxy is away: {refused}"
         );
         world.culvert.restart_proxy()?;
-        world.wait_greeting("edge-1", RECOVERY)?;
-        world.wait_greeting("10.0.3.7", RECOVERY)?;
+        world.wait_greeting("edge-1", PATIENCE)?;
+        world.wait_greeting("10.0.3.7", PATIENCE)?;
         let now = (
             world.vip(Host::Edge1, "vip4")?,
             world.vip(Host::Edge1, "vip6")?,
@@ -89,7 +82,7 @@ impl Systemd {
             std::env::temp_dir().join(format!("culvert-notify-{who}-{}", std::process::id()));
         let socket = UnixDatagram::bind(&path).context("bind")?;
         socket
-            .set_read_timeout(Some(RECOVERY))
+            .set_read_timeout(Some(PATIENCE))
             .context("set the time-out")?;
         Ok(Self {
             socket,
@@ -135,10 +128,10 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
         let proxy = world.culvert.proxy.kernel_resources()?;
         let _held = world.hold(format!("edge-1:{ECHO}"), 20)?;
         world.culvert.agent(0).kill()?;
-        world.culvert.wait_offline(Host::Edge1, RECOVERY)?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
         world.culvert.start_agent(Host::Edge1)?;
         world.culvert.wait_online(Host::Edge1)?;
-        world.wait_greeting("edge-1", RECOVERY)?;
+        world.wait_greeting("edge-1", PATIENCE)?;
         world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)
     });
@@ -148,7 +141,7 @@ fn a_killed_agent_comes_back_and_the_proxy_leaks_nothing() {
 pub(crate) fn wait_within(who: &str, process: &Process, before: KernelResources) -> Result<()> {
     wait::until(
         &format!("{who} holds no more than before"),
-        EXTRA_TUNNEL + RECOVERY,
+        PATIENCE,
         || {
             let now = process.kernel_resources()?;
             ensure!(now.is_within(before), "{now:?}, before {before:?}");
@@ -183,14 +176,14 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
         cloud.output("rm", ["-r", "/sys/fs/bpf/culvert"])?;
         cloud.output("nft", ["delete", "table", "inet", "culvert"])?;
         world.culvert.restart_redirector()?;
-        wait::until("the kernel steers again", RECOVERY, || {
+        wait::until("the kernel steers again", PATIENCE, || {
             cloud
                 .output("test", ["-e", "/sys/fs/bpf/culvert/v1/links/cv_connect4"])
                 .map(drop)
         })?;
         for host in ["10.0.3.7", "edge-1"] {
             // Names work a moment later.
-            wait::until("the proxy's port refuses", RECOVERY, || {
+            wait::until("the proxy's port refuses", PATIENCE, || {
                 let refused = world.failing_client(&Client::talk(format!("{host}:{ECHO}"), "x"))?;
                 ensure!(
                     refused.is(Phase::Connect, Cause::Refused),
@@ -200,7 +193,7 @@ fn after_a_reboot_the_last_directory_steers_before_the_proxy_is_there() {
             })?;
         }
         world.culvert.restart_proxy()?;
-        world.wait_greeting("edge-1", RECOVERY)
+        world.wait_greeting("edge-1", PATIENCE)
     });
 }
 
@@ -282,12 +275,12 @@ fn a_cut_of_five_seconds_is_survived_by_the_same_tunnels() {
 fn a_cut_of_thirty_seconds_is_noticed_and_recovered_from() {
     world::with(EDGE, Options::default(), |world| {
         let cut = Cut::of(world.lab, Host::Edge1)?;
-        world.culvert.wait_offline(Host::Edge1, NOTICED)?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
         // The agent's packets were lost from the same moment.
         world.wait_missing(Host::Edge1, AGENT_ADMIN, "tunnel: ")?;
         wait::throughout("the cut lasts", Duration::from_secs(10), || Ok(()))?;
         drop(cut);
-        world.wait_greeting("edge-1", RECOVERY)
+        world.wait_greeting("edge-1", PATIENCE)
     });
 }
 
@@ -315,10 +308,10 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
                 command.args(["--port", &port.to_string()]);
             }
             let _second = site.start_process("second-agent", &mut command)?;
-            wait::until("the second agent is ready", RECOVERY, || {
+            wait::until("the second agent is ready", PATIENCE, || {
                 site.http_get(7430, "/readyz").map(drop)
             })?;
-            world.wait_greeting("edge-1", RECOVERY)?;
+            world.wait_greeting("edge-1", PATIENCE)?;
             world.culvert.agent(0).kill()?;
             wait::throughout("the node stays online", Duration::from_secs(3), || {
                 ensure!(world.culvert.tunnels("edge-1")? > 0, "it has no tunnel");
@@ -331,17 +324,17 @@ fn an_old_tunnel_that_ends_late_unregisters_nothing() {
 #[test]
 fn an_agent_told_to_end_lets_its_streams_end_first() {
     world::with(EDGE, Options::default(), |world| {
-        world.wait_greeting("10.0.3.7", RECOVERY)?;
+        world.wait_greeting("10.0.3.7", PATIENCE)?;
         let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
         world.culvert.agent(0).signal(Signal::SIGTERM)?;
-        wait::until("the agent takes no new streams", RECOVERY, || {
+        wait::until("the agent takes no new streams", PATIENCE, || {
             world
                 .failing_client(&Client::talk(format!("10.0.3.7:{ECHO}"), "x"))
                 .map(drop)
         })?;
         held.check()?;
         drop(held);
-        wait::until("the agent has ended", RECOVERY, || {
+        wait::until("the agent has ended", PATIENCE, || {
             match world.culvert.agent(0).check() {
                 Ok(()) => anyhow::bail!("it runs on"),
                 Err(_) => Ok(()),

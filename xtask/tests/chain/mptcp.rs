@@ -15,7 +15,7 @@ const DEAD: Duration = Duration::from_secs(20);
 
 #[test]
 fn with_mptcp_tunnels_and_their_streams_survive_another_address_of_the_edge() {
-    let flags = ["--mptcp", "--keepalive", KEEPALIVE, "--extra-tunnels", "0"];
+    let flags = ["--mptcp", "--keepalive", KEEPALIVE];
     let options = Options {
         agent: flags.map(str::to_owned).into(),
         ..world::proxy_options(["--mptcp"])

@@ -9,10 +9,11 @@ use culvert_lab::cloud_host::CloudHost;
 use culvert_lab::host::Host;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{inside, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{inside, workspace};
 use xtask::setup::GO_TRANSPORT;
 
-use crate::names::{CLOUD, EDGES, HTTP, OWN_HTTP, SOON, body, dial, listening};
+use crate::names::{CLOUD, EDGES, HTTP, OWN_HTTP, body, dial, listening};
 use crate::world::{self, World};
 
 /// Where nginx listens.
@@ -142,7 +143,7 @@ fn a_stock_nginx_that_pools_by_upstream_gets_what_it_asks_for() {
         command.arg("-p").arg(&folder).args(["-c", "nginx.conf"]);
         command.env("LD_LIBRARY_PATH", Unpacked::Nginx.libraries());
         let mut nginx = cloud.start_process("nginx", &mut command)?;
-        wait::until("nginx answers", SOON, || {
+        wait::until("nginx answers", PATIENCE, || {
             nginx.check()?;
             host.http_get(world.lab, FRONT, "/edge-2/name").map(drop)
         })?;

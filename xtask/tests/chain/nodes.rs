@@ -10,7 +10,8 @@ use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, workspace};
 
 use crate::world::{self, ECHO, GREET, World};
 
@@ -83,15 +84,11 @@ fn second_agent(world: &World<'_>) -> Result<Process> {
 }
 
 fn wait_for_tunnels(world: &World<'_>, count: usize) -> Result<()> {
-    wait::until(
-        &format!("edge-1 has {count} tunnels"),
-        Duration::from_secs(20),
-        || {
-            let now = world.culvert.tunnels("edge-1")?;
-            ensure!(now == count, "it has {now}");
-            Ok(())
-        },
-    )
+    wait::until(&format!("edge-1 has {count} tunnels"), PATIENCE, || {
+        let now = world.culvert.tunnels("edge-1")?;
+        ensure!(now == count, "it has {now}");
+        Ok(())
+    })
 }
 
 /// kubeedge #6965: after a change of Wi-Fi a node was away for a quarter of an hour.
@@ -157,7 +154,7 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
         world.culvert.start_agent(Host::Edge1)?;
         world.culvert.wait_online(Host::Edge1)?;
         let by_address = format!("[{EDGE_V6}]");
-        world.wait_greeting(&by_address, Duration::from_secs(10))?;
+        world.wait_greeting(&by_address, PATIENCE)?;
         for host in [
             by_address,
             "edge-1".into(),
@@ -243,7 +240,7 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
             "other-backend",
             server.args(["probe", "serve", "30100=greet"]),
         )?;
-        wait::until("it listens", Duration::from_secs(10), || {
+        wait::until("it listens", PATIENCE, || {
             server
                 .log()
                 .contains("ready")
@@ -344,7 +341,7 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
         );
         drop(held);
         world.wait_for_no_streams()?;
-        wait::until("both logs have them", Duration::from_secs(5), || {
+        wait::until("both logs have them", PATIENCE, || {
             for (who, lines) in [
                 ("proxy", world.culvert.proxy.logged("stream ended", &[])),
                 ("agent", world.culvert.agent(0).logged("stream ended", &[])),

@@ -9,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, inside, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, inside};
 
 use crate::connect;
 use crate::proxies;
 use crate::world::{self, GREET, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
-const PATIENCE: Duration = Duration::from_secs(30);
 
 #[test]
 fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
@@ -50,7 +50,7 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
         world.culvert.start_agent(Host::Edge1)?;
         world.culvert.wait_online(Host::Edge1)?;
         came_from_the_cloud(&world)?;
-        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+        world.wait_greeting("10.0.3.7", PATIENCE)
     });
 }
 
@@ -94,7 +94,7 @@ fn behind_a_balancer_with_proxy_headers_agents_are_known_by_their_own_addresses(
             );
         }
         headers_are_read_of_the_balancer_alone(&world)?;
-        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+        world.wait_greeting("10.0.3.7", PATIENCE)
     });
 }
 
@@ -164,7 +164,7 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
         });
         let world = World::of(lab, Culvert::start(lab, EDGE, options)?, vec![backends]);
         came_from_the_cloud(&world)?;
-        world.wait_greeting("10.0.3.7", Duration::from_secs(5))
+        world.wait_greeting("10.0.3.7", PATIENCE)
     });
 }
 

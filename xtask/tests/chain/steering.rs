@@ -9,6 +9,7 @@ use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Failure, Phase, Report};
+use culvert_lab::wait::PATIENCE;
 
 use crate::world::{self, FORBIDDEN, GREET, World};
 
@@ -249,10 +250,7 @@ fn bpftool_shows_the_maps_with_their_fields() {
 fn uninstall_leaves_nothing() {
     world::with(&[Host::Edge1], Options::default(), |world| {
         let cloud = world.lab.site(Host::Cloud);
-        world
-            .culvert
-            .redirector
-            .terminate(Duration::from_secs(10))?;
+        world.culvert.redirector.terminate(PATIENCE)?;
         let state = cloud.file("redirector").display().to_string();
         cloud.output(
             culvert_lab::workspace::binary("culvert-redirector"),

@@ -10,13 +10,13 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{self, Client};
 use culvert_lab::random::Random;
+use culvert_lab::wait::PATIENCE;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
 
 use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
 
 /// Time for a report, which only reads counters and does not wait for requests in progress.
-const REPORT_TIME: Duration = Duration::from_secs(10);
 
 /// What steers a process's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +146,7 @@ impl Load {
     /// The results since the last report. Fails if a request was answered by a wrong node or hung.
     pub(crate) fn report(&mut self) -> Result<Report> {
         self.client.ask()?;
-        let report: Value = serde_json::from_str(&self.client.line(REPORT_TIME)?)?;
+        let report: Value = serde_json::from_str(&self.client.line(PATIENCE)?)?;
         let nothing = |list: &Value| list.as_array().is_some_and(Vec::is_empty);
         ensure!(
             nothing(&report["wrong"]),

@@ -3,22 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::process::Stdio;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::site::Site;
-use culvert_lab::{Lab, page, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, page, workspace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::world::{self, FORBIDDEN, GREET, SINK, XTASK};
 
 const EDGE: &[Host] = &[Host::Edge1];
-/// Time for the effects of a fault on two busy cores.
-const SOON: Duration = Duration::from_secs(30);
 
 #[test]
 fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
@@ -30,7 +28,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
             "stalled",
             serve.args(["probe", "serve", &format!("{SINK}=sink")]),
         )?;
-        wait::until("the backend listens", SOON, || {
+        wait::until("the backend listens", PATIENCE, || {
             backend
                 .log()
                 .contains("ready")
@@ -42,39 +40,44 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         let mut upload = cloud.command(XTASK);
         Client::upload(format!("edge-1:{SINK}"), 64 << 20).complete(&mut upload)?;
         let mut upload = upload.stdout(Stdio::null()).spawn()?;
-        let found = wait::until("both ends show a stream that stands still", SOON, || {
-            let (near, far) = (
-                only_stream(cloud, PROXY_ADMIN)?,
-                only_stream(edge, AGENT_ADMIN)?,
-            );
-            ensure!(near["stream"] == far["stream"], "{near} {far}");
-            let number = |view: &Value, field: &str| {
-                view[field]
-                    .as_f64()
-                    .with_context(|| format!("no {field}: {view}"))
-            };
-            for view in [&near, &far] {
-                ensure!(number(view, "idle_to_backend_seconds")? >= 2.0, "{view}");
-            }
-            let waiting = number(&near, "bytes_to_backend")? - number(&far, "bytes_to_backend")?;
-            ensure!(waiting > 0.0, "nothing waits in the tunnel: {near} {far}");
-            // The agent's page, by the way that an operator in the cloud uses.
-            let page = cloud.output(
-                "curl",
-                ["-sf", &format!("http://edge-1:{AGENT_ADMIN}/debug/streams")],
-            )?;
-            ensure!(page.contains(&format!("\"port\":{SINK}")), "{page}");
-            let sockets = edge.output("ss", ["-tnH", &format!("dport = :{SINK}")])?;
-            let unsent = sockets
-                .split_whitespace()
-                .nth(2)
-                .and_then(|queue| queue.parse::<u64>().ok());
-            ensure!(
-                unsent.is_some_and(|bytes| bytes > 0),
-                "no Send-Q towards the backend: {sockets}"
-            );
-            Ok([near, far])
-        });
+        let found = wait::until(
+            "both ends show a stream that stands still",
+            PATIENCE,
+            || {
+                let (near, far) = (
+                    only_stream(cloud, PROXY_ADMIN)?,
+                    only_stream(edge, AGENT_ADMIN)?,
+                );
+                ensure!(near["stream"] == far["stream"], "{near} {far}");
+                let number = |view: &Value, field: &str| {
+                    view[field]
+                        .as_f64()
+                        .with_context(|| format!("no {field}: {view}"))
+                };
+                for view in [&near, &far] {
+                    ensure!(number(view, "idle_to_backend_seconds")? >= 2.0, "{view}");
+                }
+                let waiting =
+                    number(&near, "bytes_to_backend")? - number(&far, "bytes_to_backend")?;
+                ensure!(waiting > 0.0, "nothing waits in the tunnel: {near} {far}");
+                // The agent's page, by the way that an operator in the cloud uses.
+                let page = cloud.output(
+                    "curl",
+                    ["-sf", &format!("http://edge-1:{AGENT_ADMIN}/debug/streams")],
+                )?;
+                ensure!(page.contains(&format!("\"port\":{SINK}")), "{page}");
+                let sockets = edge.output("ss", ["-tnH", &format!("dport = :{SINK}")])?;
+                let unsent = sockets
+                    .split_whitespace()
+                    .nth(2)
+                    .and_then(|queue| queue.parse::<u64>().ok());
+                ensure!(
+                    unsent.is_some_and(|bytes| bytes > 0),
+                    "no Send-Q towards the backend: {sockets}"
+                );
+                Ok([near, far])
+            },
+        );
         upload.kill()?;
         upload.wait()?;
         let (real, written) = (found?, written_streams()?);
@@ -214,7 +217,7 @@ fn ping_measures_each_tunnel_and_counts_what_is_lost() {
 fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.agent(0).kill()?;
-        world.culvert.wait_offline(Host::Edge1, SOON)?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
         let told = workspace::output(&mut world.culvert.control(&["explain", "edge-1:9004"]))?;
         says(
             &told,
@@ -233,7 +236,7 @@ fn an_offline_node_is_told_with_when_and_why_its_tunnel_ended() {
         let ping = workspace::output(&mut world.culvert.control(&["ping", "edge-1"]));
         let ping = ping.err().context("an offline node answers")?;
         says(&ping.to_string(), &["edge-1 has no tunnel"])?;
-        wait::until("the redirector tells the same", SOON, || {
+        wait::until("the redirector tells the same", PATIENCE, || {
             says(
                 &redirector(world.lab, &["explain", "edge-1:9004"])?,
                 &["refused with EHOSTUNREACH: its node is offline"],
@@ -263,7 +266,7 @@ fn a_missing_hook_is_named_by_status_explain_and_bpftool() {
         // A running redirector would restore it within seconds.
         world.culvert.redirector.kill()?;
         cloud.output("rm", ["/sys/fs/bpf/culvert/v1/links/cv_connect4"])?;
-        wait::until("the kernel has let go of the hook", SOON, || {
+        wait::until("the kernel has let go of the hook", PATIENCE, || {
             let shown = attached()?;
             ensure!(!shown.contains("cgroup_inet4_connect"), "{shown}");
             Ok(())

@@ -9,7 +9,8 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
-use culvert_lab::{Lab, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, workspace};
 
 use crate::world::{self, World};
 use culvert_lab::pki::{Authority, Issued, Use};
@@ -88,15 +89,11 @@ fn agent_with(world: &World<'_>, issued: &Issued, ca: &Path) -> Result<Process> 
 /// Fails unless the agent is refused, agent and proxy log the reason, and there is no tunnel.
 fn expect_refusal(world: &World<'_>, agent: &mut Process) -> Result<()> {
     world.wait_proxy_log("agent connection", &[("client.addr", "198.51.100.5")])?;
-    wait::until(
-        "the agent says that it is refused",
-        Duration::from_secs(10),
-        || {
-            agent.check()?;
-            let refused = !agent.logged("no tunnel; trying again", &[]).is_empty();
-            refused.then_some(()).with_context(|| agent.log())
-        },
-    )?;
+    wait::until("the agent says that it is refused", PATIENCE, || {
+        agent.check()?;
+        let refused = !agent.logged("no tunnel; trying again", &[]).is_empty();
+        refused.then_some(()).with_context(|| agent.log())
+    })?;
     ensure!(
         world.culvert.tunnels("edge-1")? == 2,
         "edge-1 has other tunnels than its own two"
@@ -154,7 +151,7 @@ fn an_expired_token_is_refused() {
         let join = world
             .culvert
             .create_token(Host::Edge2, &["--lifetime", "1s"])?;
-        wait::until("the token has expired", Duration::from_secs(5), || {
+        wait::until("the token has expired", PATIENCE, || {
             let listed = workspace::output(&mut world.culvert.control(&["token", "list"]))?;
             listed.contains("expired").then_some(()).context(listed)
         })?;
@@ -199,15 +196,11 @@ fn root_joins_and_the_agents_own_user_runs_by_it() {
             .arg("--state-dir")
             .arg(&state);
         let mut agent = site.start_process("of-nobody", &mut command)?;
-        wait::until(
-            "the agent of that user has its tunnels",
-            Duration::from_secs(20),
-            || {
-                agent.check()?;
-                ensure!(world.culvert.tunnels("edge-2")? == 2, "{}", agent.log());
-                Ok(())
-            },
-        )
+        wait::until("the agent of that user has its tunnels", PATIENCE, || {
+            agent.check()?;
+            ensure!(world.culvert.tunnels("edge-2")? == 2, "{}", agent.log());
+            Ok(())
+        })
     });
 }
 
@@ -220,9 +213,7 @@ fn a_node_that_left_the_directory_file_comes_back_without_its_old_certificate() 
         world.culvert.start_agent(Host::Edge2)?;
         world.culvert.wait_online(Host::Edge2)?;
         std::fs::write(&file, "[nodes]\n")?;
-        world
-            .culvert
-            .wait_offline(Host::Edge2, Duration::from_secs(20))?;
+        world.culvert.wait_offline(Host::Edge2, PATIENCE)?;
         std::fs::write(&file, FILE_WITH_EDGE_2)?;
         world.wait_proxy_log(
             "agent connection",
@@ -294,9 +285,7 @@ fn a_token_of_another_proxy_is_refused_before_it_is_shown() {
 fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
     world::with(EDGE, Options::default(), |world| {
         workspace::output(&mut world.culvert.control(&["node", "remove", "edge-1"]))?;
-        world
-            .culvert
-            .wait_offline(Host::Edge1, Duration::from_secs(5))?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
         let nodes = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
         ensure!(!nodes.contains("edge-1"), "{nodes}");
         wait::throughout(

@@ -7,16 +7,14 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Report};
-use culvert_lab::{progress, wait};
+use culvert_lab::progress;
+use culvert_lab::wait::{self, PATIENCE};
 use nix::sys::signal::Signal;
 
 use crate::swarm::{self, Load, Steered};
 use crate::world::{self, HeldClient, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
-
-/// Long enough for two busy cores.
-const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Short, to keep the test short.
 const GRACE: Duration = Duration::from_secs(3);
@@ -31,7 +29,7 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
         for end in [Signal::SIGTERM, Signal::SIGKILL, Signal::SIGTERM] {
             let programs = programs(world)?;
             world.culvert.redirector.signal(end)?;
-            wait::until("the redirector has ended", DEADLINE, || {
+            wait::until("the redirector has ended", PATIENCE, || {
                 match world.culvert.redirector.check() {
                     Ok(()) => bail!("it runs on"),
                     Err(_) => Ok(()),
@@ -69,7 +67,7 @@ fn programs(world: &World<'_>) -> Result<String> {
 }
 
 fn wait_ended(world: &mut World<'_>) -> Result<()> {
-    wait::until("the proxy has ended", DEADLINE, || {
+    wait::until("the proxy has ended", PATIENCE, || {
         match world.culvert.proxy.check() {
             Ok(()) => bail!("it runs on"),
             Err(ended) if ended.to_string().contains("exit status: 0") => Ok(()),
@@ -82,7 +80,7 @@ fn wait_ended(world: &mut World<'_>) -> Result<()> {
 fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
     let options = world::proxy_options(["--grace", &format!("{}s", GRACE.as_secs())]);
     world::with(EDGE, options, |world| {
-        world.wait_greeting("10.0.3.7", DEADLINE)?;
+        world.wait_greeting("10.0.3.7", PATIENCE)?;
         let mut held = swarm::held(world, Steered::ByHooks, Host::Edge1)?;
         let told = Instant::now();
         world.culvert.proxy.signal(Signal::SIGTERM)?;
@@ -93,7 +91,7 @@ fn a_stream_that_outlasts_the_grace_period_is_reset_and_does_not_look_ended() {
             told.elapsed()
         );
         held.ask()?;
-        let broken = held.report(DEADLINE)?;
+        let broken = held.report(PATIENCE)?;
         ensure!(
             matches!(&broken, Report::Broken { count: 20, first } if first.cause == Cause::Reset),
             "{broken:?}"

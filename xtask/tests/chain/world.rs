@@ -14,7 +14,8 @@ use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
-use culvert_lab::{Lab, progress, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, progress};
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;
@@ -105,9 +106,7 @@ fn show_hook_counters(lab: &Lab) {
 
 /// Flags of an agent with one tunnel to each proxy, whatever it carries.
 pub(crate) fn one_tunnel() -> Vec<String> {
-    ["--tunnels", "1", "--extra-tunnels", "0"]
-        .map(str::to_owned)
-        .into()
+    ["--tunnels", "1"].map(str::to_owned).into()
 }
 
 /// Options for the proxy alone.
@@ -132,11 +131,15 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
     }
 }
 
-/// Adds the ports of the usual backends, and logs in JSON.
+/// Adds the ports of the usual backends, and logs in JSON. Agents keep the same tunnels, whatever
+/// these carry, unless a flag says otherwise.
 pub(crate) fn with_defaults(mut options: Options) -> Options {
     for environment in [&mut options.cloud_env, &mut options.agent_env] {
         environment.push(("CULVERT_LOG_FORMAT".to_owned(), "json".to_owned()));
     }
+    options
+        .agent_env
+        .push(("CULVERT_EXTRA_TUNNELS".to_owned(), "0".to_owned()));
     options
         .ports
         .extend([ECHO, SINK, SOURCE, GREET, SMALL_SOURCE, HASTY]);
@@ -302,7 +305,7 @@ impl<'lab> World<'lab> {
     /// The same once edge-1 has as many tunnels as its agent keeps: a start ends with the first one.
     pub(crate) fn numbers_of_all_tunnels(&self) -> Result<Vec<u64>> {
         let name = Host::Edge1.name();
-        wait::until("edge-1 has all tunnels", Duration::from_secs(10), || {
+        wait::until("edge-1 has all tunnels", PATIENCE, || {
             let tunnels = self.culvert.tunnels(name)?;
             ensure!(tunnels == AGENT_TUNNELS, "{name} has {tunnels} tunnels");
             Ok(())
@@ -326,15 +329,14 @@ impl<'lab> World<'lab> {
 
     /// Waits until the proxy has logged this message, with fields that contain these texts.
     pub(crate) fn wait_proxy_log(&self, message: &str, fields: &[(&str, &str)]) -> Result<()> {
-        let patience = Duration::from_secs(10);
-        self.culvert.proxy.wait_logged(message, fields, patience)
+        self.culvert.proxy.wait_logged(message, fields, PATIENCE)
     }
 
     /// Waits until `/readyz` of a program reports that it is not ready for this reason.
     pub(crate) fn wait_missing(&self, host: Host, port: u16, reason: &str) -> Result<()> {
         wait::until(
             &format!("/readyz on {port} tells of {reason:?}"),
-            Duration::from_secs(10),
+            PATIENCE,
             || {
                 let error = self
                     .lab

@@ -3,12 +3,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
 use culvert_lab::ports::free_in_row;
-use culvert_lab::wait;
+use culvert_lab::wait::{self, PATIENCE};
 use serde_json::{Value, json};
 
 use crate::cluster::{DEADLINE, apply, config_map, edge, get, with_server};
@@ -114,7 +113,7 @@ fn check_answers(server: &ApiServer, entry: &str) -> Result<()> {
 /// The first bytes of the answer to a request for this host.
 fn ask(own: u16, host: &str) -> Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, own))?;
-    stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
     write!(stream, "GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;

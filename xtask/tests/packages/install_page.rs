@@ -1,14 +1,12 @@
 //! docs/install.md as it stands: two machines with systemd, the packages, and what is typed.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use culvert_lab::host::Host;
-use culvert_lab::{Lab, page, skip, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, page, skip};
 
 use crate::machine::{EXPORTER, Machine};
 
-const SOON: Duration = Duration::from_secs(60);
 /// The join on the page. The proxy prints the real one.
 const JOIN: &str = "culvert-agent join --proxy cloud.example.org:7400 --ca-pin sha256:";
 
@@ -89,7 +87,7 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
         }
         Ok(())
     };
-    wait::until("the cloud reaches the edge", SOON, use_it)?;
+    wait::until("the cloud reaches the edge", PATIENCE, use_it)?;
 
     let installed = [
         (&cloud, "culvert-proxy"),
@@ -105,7 +103,7 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
         ensure!(before != after, "{package} was not restarted: {after}");
         ensure!(after.contains("ActiveState=active"), "{package}: {after}");
     }
-    wait::until("the cloud reaches the edge again", SOON, use_it)?;
+    wait::until("the cloud reaches the edge again", PATIENCE, use_it)?;
 
     let steering = cloud.run(IN_KERNEL)?;
     for part in ["table ", "/sys/fs/bpf/culvert", "198.18."] {

@@ -8,11 +8,11 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_lab::culvert::PROXY_FOR_AGENTS;
 use culvert_lab::host::Host;
-use culvert_lab::{inside, wait};
+use culvert_lab::inside;
+use culvert_lab::wait::{self, PATIENCE};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, Frame, Opened, frame::Kind};
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 
-use super::PATIENCE;
 use super::wire::{
     self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, Wire, frame, grpc, headers,
 };

@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
-use culvert_lab::{progress, wait};
+use culvert_lab::progress;
+use culvert_lab::wait::{self, PATIENCE};
 
 use super::agent::{DESCRIBE, HostileAgent, PLACE};
 use super::proxy::{self, HostileProxy};
@@ -11,7 +12,7 @@ use super::wire::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, Flooded, HEADERS, PING, PRIORITY, PUSH_PROMISE,
     RST_STREAM, SETTINGS, UNKNOWN, WINDOW_MAX, WINDOW_UPDATE, Wire, frame, headers, initial_window,
 };
-use super::{Before, Bystanders, PATIENCE};
+use super::{Before, Bystanders};
 use crate::world::{self, World};
 
 /// Limit of a victim's growth over all floods together.

@@ -3,11 +3,12 @@
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 use culvert_tunnel::proto::tunnel::{Allowed, DescribeResponse};
 
 use super::agent::{HostileAgent, PLACE};
-use super::{Before, Bystanders, PATIENCE};
+use super::{Before, Bystanders};
 use crate::connect;
 use crate::world::{self, ECHO, GREET, World};
 

@@ -10,12 +10,12 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::{ALPN_TUNNEL, PROXY_SERVER_NAME};
 use culvert_lab::culvert::PROXY_FOR_AGENTS;
 use culvert_lab::host::Host;
-use culvert_lab::{Lab, inside, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, inside};
 use culvert_tunnel::proto::tunnel::{DescribeRequest, Frame, Open, Opened, frame::Kind};
 use prost::Message;
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use super::PATIENCE;
 use super::wire::{
     self, DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, RST_STREAM, SETTINGS, Wire, frame, grpc,
     headers,

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
-use culvert_lab::{inside, wait};
+use culvert_lab::inside;
+use culvert_lab::wait::{self, PATIENCE};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn6, bind, connect, socket};
 
-use super::PATIENCE;
 use crate::world::{self, World};
 
 /// More than the handshake permits for strangers that have sent nothing.

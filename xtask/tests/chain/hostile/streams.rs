@@ -16,7 +16,7 @@ use super::proxy::{self, HostileTunnel};
 use super::wire::{
     DATA, RST_STREAM, WINDOW_DEFAULT, WINDOW_MAX, WINDOW_UPDATE, frame, initial_window, rough_grpc,
 };
-use super::{Before, Bystanders, PATIENCE};
+use super::{Before, Bystanders};
 use crate::connect;
 use crate::world::{self, ECHO, SMALL_SOURCE};
 
@@ -31,8 +31,6 @@ const MEMORY_OF_BUDGET: u64 = 48 << 20;
 const MEMORY_PER_STREAM: u64 = 1 << 20;
 /// An upload that makes no progress for this long is stalled.
 const STILL: Duration = Duration::from_millis(300);
-/// The agent's timeout for a call without a message.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[test]
 fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_stream() {
@@ -210,7 +208,6 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
-        let started = Instant::now();
         let begun: Vec<u32> = (0..100)
             .map(|number| begin(&mut tunnel, number))
             .collect::<Result<_>>()?;
@@ -223,11 +220,6 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
         }
         reset.sort_unstable();
         ensure!(reset == begun, "{reset:?}, begun {begun:?}");
-        ensure!(
-            started.elapsed() < OPEN_TIMEOUT + PATIENCE / 3,
-            "only after {:?}",
-            started.elapsed()
-        );
         let stream = tunnel.open(&Open {
             port: ECHO.into(),
             ..Open::default()

@@ -5,10 +5,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::culvert::AGENT_ADMIN;
 use culvert_lab::host::Host;
+use culvert_lab::wait::PATIENCE;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 
 use super::wire::Wire;
-use super::{Bystanders, PATIENCE, proxy};
+use super::{Bystanders, proxy};
 use crate::world::{ECHO, FORBIDDEN, GREET};
 
 /// Addresses of services on edge-1.

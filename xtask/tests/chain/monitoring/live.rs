@@ -2,7 +2,6 @@
 //! and with faults. Each panel shows something, and alerts see the faults.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, REDIRECTOR_ADMIN};
@@ -12,15 +11,14 @@ use culvert_lab::monitoring::Query;
 use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{Lab, monitoring, wait};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, monitoring};
 use serde_json::{Value, json};
 
 use crate::world::{self, ECHO, FORBIDDEN, SOURCE, World};
 
 /// Prometheus' port on the cloud's loopback.
 const PORT: u16 = 9090;
-/// Time for the effects of a fault on two busy cores.
-const SOON: Duration = Duration::from_secs(60);
 /// A port that agents may dial and where nothing listens.
 const CLOSED: u16 = 10255;
 /// What a lab without a cluster has no values for: step `variants` of the end-to-end suite has them.
@@ -54,7 +52,7 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
     world::with(&[Host::Edge1, Host::Edge2], options, |world| {
         let _hub = hub::start(world.lab.site(Host::Edge1))?;
         let mut prometheus = Prometheus::start(world.lab)?;
-        wait::until("the alerts of these settings are active", SOON, || {
+        wait::until("the alerts of these settings are active", PATIENCE, || {
             prometheus.process.check()?;
             prometheus.check_alerts(&[
                 "CulvertCertificateEnds",
@@ -69,7 +67,7 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
             // Their streams end with the certificate of their tunnel.
             let _held = world.hold(format!("edge-1:{ECHO}"), 4)?;
             let _stalled = world.stall(format!("edge-1:{SOURCE}"), 4)?;
-            wait::until(&query.title, SOON, || {
+            wait::until(&query.title, PATIENCE, || {
                 load(world);
                 prometheus.check_panel(&query)
             })?;
@@ -83,7 +81,7 @@ fn every_panel_shows_the_load_and_the_faults_of_real_programs_and_alerts_see_the
             "CulvertRestarts",
             "CulvertSteeringDrift",
         ];
-        wait::until("the alerts see the faults", SOON, || {
+        wait::until("the alerts see the faults", PATIENCE, || {
             load(world);
             prometheus.check_alerts(&seen)
         })?;
@@ -116,13 +114,13 @@ fn break_things(world: &mut World<'_>, prometheus: &Prometheus<'_>) -> Result<()
         world.culvert.restart_agent(0, Host::Edge1)?;
         let cloud = world.lab.site(Host::Cloud);
         cloud.output("nft", ["delete", "table", "inet", "culvert"])?;
-        wait::until("the table is back", SOON, || {
+        wait::until("the table is back", PATIENCE, || {
             let name = "culvert_redirector_drift_total{what=\"nftables\",outcome=\"repaired\"}";
             let times = cloud.metric(REDIRECTOR_ADMIN, name)?;
             ensure!(times >= f64::from(repaired), "{times} times");
             Ok(())
         })?;
-        wait::until("Prometheus has seen the restart", SOON, || {
+        wait::until("Prometheus has seen the restart", PATIENCE, || {
             let restarts =
                 "changes(process_start_time_seconds{job=\"culvert-agent\",node=\"edge-1\"}[1h])";
             let seen = prometheus.values(restarts)?;
@@ -205,7 +203,7 @@ impl<'lab> Prometheus<'lab> {
             ensure!(!series.is_empty(), "{expr} names nothing");
             for selector in series {
                 let known = selector == ABSENT;
-                wait::until(selector, SOON, || {
+                wait::until(selector, PATIENCE, || {
                     ensure!(
                         known || !self.values(selector)?.is_empty(),
                         "no such series"
@@ -242,7 +240,7 @@ impl<'lab> Prometheus<'lab> {
     }
 
     fn wait_for_alert(&self, name: &str) -> Result<()> {
-        wait::until(name, SOON, || {
+        wait::until(name, PATIENCE, || {
             let active = self.alerts()?;
             ensure!(active.contains(name), "{active:?}");
             Ok(())

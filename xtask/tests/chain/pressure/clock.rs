@@ -9,16 +9,14 @@ use culvert_lab::culvert::Options;
 use culvert_lab::cut::Cut;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
-use culvert_lab::{Lab, LogLine, progress, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{Lab, LogLine, progress, workspace};
 
 use super::expect_idle;
 use crate::world::{self, ECHO, World};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
-
-const NOTICED: Duration = Duration::from_secs(22);
-const RECOVERY: Duration = Duration::from_secs(30);
 
 /// The host whose clock jumps.
 #[derive(Clone, Copy, Debug)]
@@ -123,22 +121,18 @@ fn silence_and_retries_are_timed_by_no_wall_clock() {
         ensure!(world.tunnel_numbers()? == tunnels, "a tunnel was replaced");
         let cut = Cut::of(world.lab, Host::Edge1)?;
         jump(-12)?;
-        world.culvert.wait_offline(Host::Edge1, NOTICED)?;
-        wait::until(
-            "the kernel says that the node is away",
-            Duration::from_secs(5),
-            || {
-                let refused = world.failing_client(&Client::dial(
-                    format!("10.0.3.7:{ECHO}"),
-                    Duration::from_millis(500),
-                ))?;
-                ensure!(refused.cause == Cause::Unreachable, "{refused}");
-                Ok(())
-            },
-        )?;
+        world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
+        wait::until("the kernel says that the node is away", PATIENCE, || {
+            let refused = world.failing_client(&Client::dial(
+                format!("10.0.3.7:{ECHO}"),
+                Duration::from_millis(500),
+            ))?;
+            ensure!(refused.cause == Cause::Unreachable, "{refused}");
+            Ok(())
+        })?;
         jump(0)?;
         drop(cut);
-        world.wait_greeting("edge-1", RECOVERY)
+        world.wait_greeting("edge-1", PATIENCE)
     });
 }
 

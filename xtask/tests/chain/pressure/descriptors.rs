@@ -12,7 +12,8 @@ use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Report};
 use culvert_lab::process::Process;
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::workspace;
 
 use super::expect_idle;
 use crate::connect;
@@ -126,7 +127,7 @@ fn exhausted(
     )?;
     established.check()?;
     drop((fillers, leaving));
-    wait::until("a new client is served", Duration::from_secs(5), || {
+    wait::until("a new client is served", PATIENCE, || {
         world.hold(format!("edge-1:{ECHO}"), 1).map(drop)
     })?;
     established.check()

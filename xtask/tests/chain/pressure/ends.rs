@@ -7,7 +7,8 @@ use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
-use culvert_lab::{progress, wait};
+use culvert_lab::progress;
+use culvert_lab::wait::{self, PATIENCE};
 
 use super::{OWN, start_ready, wait_gauge};
 use crate::world::{self, ECHO, World, XTASK};
@@ -38,7 +39,7 @@ fn clients_that_send_a_byte_now_and_then_are_kept_and_cost_no_buffers() {
         progress::say(&format!(
             "    {SLOW_CLIENTS} clients are silent for {SILENCE:?}"
         ));
-        wait_gauge(world.lab, STREAMS, SLOW_CLIENTS, Duration::from_secs(5))?;
+        wait_gauge(world.lab, STREAMS, SLOW_CLIENTS, PATIENCE)?;
         slow.expect(&Report::AllServed)?;
         let now = (
             world.culvert.proxy.resident()?,
@@ -79,7 +80,7 @@ fn a_backend_that_never_closes_may_answer_for_ever_and_holds_nothing_once_its_cl
         for _ in 0..20 {
             client.expect(&Report::Answer("still here".to_owned()))?;
         }
-        wait_gauge(world.lab, STREAMS, 1, Duration::from_secs(1))?;
+        wait_gauge(world.lab, STREAMS, 1, PATIENCE)?;
         drop(client);
         world.wait_for_no_streams()
     });
@@ -120,16 +121,12 @@ fn a_server_may_end_its_direction_first_and_the_client_goes_on_sending() {
                 bail!("{said:?}")
             };
             ensure!(answer == "good-bye", "{answer}");
-            wait::until(
-                "the backend has read all of it",
-                Duration::from_secs(10),
-                || {
-                    let log = backend.log();
-                    log.contains(&format!("read {sent}"))
-                        .then_some(())
-                        .context(log)
-                },
-            )?;
+            wait::until("the backend has read all of it", PATIENCE, || {
+                let log = backend.log();
+                log.contains(&format!("read {sent}"))
+                    .then_some(())
+                    .context(log)
+            })?;
         }
         Ok(())
     });

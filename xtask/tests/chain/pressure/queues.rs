@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::Lab;
 use culvert_lab::culvert::{AGENT_ADMIN, Options, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client, Phase};
-use culvert_lab::{Lab, wait};
+use culvert_lab::wait::{self, PATIENCE};
 use nix::sys::signal::Signal;
 
 use super::{OWN, start_ready};
@@ -30,7 +31,7 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
         let own = format!("edge-1:{OWN}");
         // They fill the queue, and nothing accepts them.
         let waiting = world.held_client(&Client::stall(&own, 2))?;
-        wait::until("the queue is full", Duration::from_secs(5), || {
+        wait::until("the queue is full", PATIENCE, || {
             let queue = world
                 .lab
                 .site(Host::Edge1)
@@ -105,7 +106,7 @@ fn an_agent_that_finds_the_proxys_queue_full_says_so_and_gets_in_when_there_is_r
         let edge = world.lab.site(Host::Edge2);
         wait::until(
             "the agent says that it waits for the proxy",
-            Duration::from_secs(20),
+            PATIENCE,
             || {
                 let why = edge
                     .http_get(AGENT_ADMIN, "/readyz")

@@ -7,7 +7,8 @@ use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::process::Process;
-use culvert_lab::{progress, wait, workspace};
+use culvert_lab::wait::{self, PATIENCE};
+use culvert_lab::{progress, workspace};
 
 use super::{OWN, start_load, wait_gauge};
 use crate::life::wait_within;
@@ -53,12 +54,7 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
         for client in &clients {
             client.expect(&Report::Held)?;
         }
-        wait_gauge(
-            world.lab,
-            "culvert_proxy_active_streams",
-            STREAMS,
-            Duration::from_secs(5),
-        )?;
+        wait_gauge(world.lab, "culvert_proxy_active_streams", STREAMS, PATIENCE)?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(before.1);
         progress::say(&format!(
             "    {STREAMS} streams are up; the proxy grew by {} bytes each",
@@ -112,13 +108,9 @@ fn start_agent(world: &World<'_>, number: usize) -> Result<Process> {
         .args(["--port", &OWN.to_string()]);
     command.args(["--admin-listen", &format!("127.0.0.1:{}", 7440 + number)]);
     let agent = site.start_process(&node, &mut command)?;
-    wait::until(
-        &format!("{node} has its tunnels"),
-        Duration::from_secs(20),
-        || {
-            ensure!(world.culvert.tunnels(&node)? == 2, "not yet");
-            Ok(())
-        },
-    )?;
+    wait::until(&format!("{node} has its tunnels"), PATIENCE, || {
+        ensure!(world.culvert.tunnels(&node)? == 2, "not yet");
+        Ok(())
+    })?;
     Ok(agent)
 }
