@@ -227,7 +227,7 @@ impl SteeringMetrics {
         })
     }
 
-    pub(crate) fn planned(&self, plan: &Plan) {
+    pub(crate) fn applied(&self, plan: &Plan) {
         for state in DestinationState::VARIANTS {
             let count = i64::try_from(state.count(plan)).unwrap_or(i64::MAX);
             let state = state.into();
@@ -251,7 +251,7 @@ mod tests {
         metrics.steering.in_force(Mechanism::Nftables);
         metrics
             .steering
-            .planned(&plan(&examples::directory(), Freshness::Live));
+            .applied(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

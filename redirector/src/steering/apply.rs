@@ -36,13 +36,13 @@ impl Steering {
             return Ok(());
         };
         self.progress.incomplete = false;
-        self.metrics.planned(&plan);
         self.apply_routes(&plan).await?;
         self.apply_hooks(&plan);
         self.renew_lease();
         self.apply_nftables(&plan).await?;
         self.retire_hooks();
         self.apply_beyond(&plan);
+        self.metrics.applied(&plan);
         if !self.progress.incomplete && !self.gates.switched_off.is_open() {
             self.remove_switched_off().await?;
             self.gates.switched_off.open();

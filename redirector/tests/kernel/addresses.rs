@@ -97,8 +97,17 @@ fn an_interface_address_in_a_range_of_vips_is_refused_with_the_interface_and_the
                 ],
             ),
         ] {
-            let nodad = if address.contains("::") { "nodad" } else { "" };
+            let is_v6 = address.contains("::");
+            let family = if is_v6 { "-6" } else { "-4" };
+            let nodad = if is_v6 { "nodad" } else { "" };
             sh(&format!("ip addr add {address} dev up0 {nodad}"));
+            // The kernel makes an IPv6 address the host's own a moment later.
+            let own = address.split('/').next().unwrap();
+            eventually("the address is the host's own", || {
+                sh(&format!("ip {family} route show table local {own}"))
+                    .contains(own)
+                    .then_some(())
+            });
             let output = run_to_the_end(&mut daemon(world, &BOTH));
             let error = String::from_utf8(output.stderr).unwrap();
             assert!(!output.status.success());

@@ -39,7 +39,7 @@ pub(crate) const SMALL: u64 = 64 << 20;
 pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
 /// Time for anything that a client does on two busy cores.
-const CLIENT_TIME: Duration = Duration::from_secs(120);
+const CLIENT_TIME: Duration = Duration::from_secs(240);
 
 /// Tests with a lab hold a read lock; a test that needs the whole machine holds the write lock.
 static MACHINE: RwLock<()> = RwLock::new(());
