@@ -19,6 +19,8 @@ const RUNNER: &str = "KERNEL_RUNNER";
 
 /// The oldest kernel that supports the connect hooks, and long-term ones up to the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "7.2"];
+/// Those of the short list, without the one between two others.
+const SHORT_KERNELS: [&str; 3] = ["5.10", "6.1", "7.2"];
 
 /// Time limit in seconds for all tests of a suite, and for the short list, on an emulated
 /// processor.
@@ -78,8 +80,9 @@ const PARTS: [Part; 2] = [
 /// Runs the tests on one kernel after the other.
 pub(super) fn run(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
     let runner = runner()?;
-    for kernel in KERNELS {
-        for part in PARTS.iter().filter(|part| part.kernels.contains(&kernel)) {
+    let kernels: &[&str] = if args.short { &SHORT_KERNELS } else { &KERNELS };
+    for kernel in kernels {
+        for part in PARTS.iter().filter(|part| part.kernels.contains(kernel)) {
             let suite = suites.iter().find(|suite| suite.name == part.suite);
             let suite = suite.with_context(|| format!("no suite {}", part.suite))?;
             let chosen = part.chosen(args, suite)?;
