@@ -149,7 +149,7 @@ pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Arg
         // A test that passes may print what looks like a failure.
         let named = match ended.how {
             End::Success => &[],
-            _ => &report.failures[..],
+            End::Failure | End::Silent | End::Interrupted => &report.failures[..],
         };
         return named
             .iter()
