@@ -243,8 +243,6 @@ fn a_client_with_no_certificate_or_with_an_agent_s_is_refused_over_tls() {
 
 pub(crate) const GREETING: &str = "hello from edge-1\n";
 
-/// Longer than the limit of a dial.
-
 /// The answer to a CONNECT.
 #[derive(Debug)]
 pub(crate) struct Answer {

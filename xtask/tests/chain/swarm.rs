@@ -16,8 +16,6 @@ use serde_json::Value;
 
 use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
 
-/// Time for a report, which only reads counters and does not wait for requests in progress.
-
 /// What steers a process's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steered {

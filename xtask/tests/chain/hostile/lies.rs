@@ -149,13 +149,13 @@ fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
 /// The proxy's list of nodes with their addresses.
 fn addresses(world: &World<'_>) -> Result<String> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
-    let mut kept = Vec::new();
+    let mut kept: Vec<&str> = Vec::new();
     // Lines after the table say of which tunnels an agent is elsewhere.
     for line in list.lines().filter(|line| !line.starts_with('!')) {
         // Two spaces or more are between columns. The second column is about tunnels.
         let cells = line.split("  ").map(str::trim);
         let cells: Vec<&str> = cells.filter(|cell| !cell.is_empty()).collect();
-        kept.extend(cells.first());
+        kept.extend(cells.iter().take(1));
         kept.extend(cells.iter().skip(2));
     }
     Ok(kept.join("\n"))
