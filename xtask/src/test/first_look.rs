@@ -147,14 +147,11 @@ fn has_passed(ended: &Ended, report: &Report, args: &Args) -> bool {
 pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Args) -> Vec<Failure> {
     let Some(reason) = nameless_reason(ended, report, args) else {
         // A test that passes may print what looks like a failure.
-        let named = match ended.how {
-            End::Success => &[],
-            End::Failure | End::Silent | End::Interrupted => &report.failures[..],
-        };
-        return named
-            .iter()
-            .map(|test| failure_of(suite, test, args))
-            .collect();
+        if ended.how == End::Success {
+            return Vec::new();
+        }
+        let failures = report.failures.iter();
+        return failures.map(|test| failure_of(suite, test, args)).collect();
     };
     vec![Failure {
         kernel: None,

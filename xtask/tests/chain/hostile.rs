@@ -21,8 +21,7 @@ use culvert_lab::progress;
 use crate::life::wait_within;
 use crate::world::{ECHO, HeldClient, World};
 
-/// Between two tests of the bystanders. Without it their own messages would keep both tunnels busy,
-/// and the agent would make a third.
+/// Between two tests of the bystanders. Without it their own messages would keep both tunnels busy.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// Clients of an honest node, connected before the attack.
@@ -40,7 +39,7 @@ impl Bystanders {
         world.check_greeting(node, node).context("a new connection")
     }
 
-    /// Runs an attack, and tests the bystanders again and again meanwhile.
+    /// Runs an attack, and tests the bystanders repeatedly meanwhile.
     fn during<T: Send>(
         &mut self,
         world: &World<'_>,

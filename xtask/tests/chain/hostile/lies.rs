@@ -150,7 +150,7 @@ fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
 fn addresses(world: &World<'_>) -> Result<String> {
     let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
     let mut kept: Vec<&str> = Vec::new();
-    // Lines after the table say of which tunnels an agent is elsewhere.
+    // A line that begins with an exclamation mark says that an agent is elsewhere: also its word.
     for line in list.lines().filter(|line| !line.starts_with('!')) {
         // Two spaces or more are between columns. The second column is about tunnels.
         let cells = line.split("  ").map(str::trim);
