@@ -6,13 +6,14 @@
 pub mod chart;
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::{monitoring, progress, workspace};
 
-use crate::setup::{self, kustomize};
+use crate::setup;
 
 /// An overlay only for the cluster of `cargo xtask e2e`, which renders it itself.
 const NOT_FOR_READERS: &str = "e2e";
@@ -37,7 +38,7 @@ spec:
 /// kustomize is missing and cannot be installed, or it refuses an overlay. `rules.yaml` has no
 /// groups. A file that others are made of cannot be read.
 pub fn run() -> Result<()> {
-    if kustomize().is_none() {
+    if GoProgram::Kustomize.find().is_none() {
         setup::ensure_for_tests()?;
     }
     let rendered = render()?;
@@ -97,7 +98,6 @@ fn read(file: &str) -> Result<String> {
 /// # Errors
 /// kustomize is missing, or it refuses an overlay.
 pub fn render() -> Result<BTreeMap<String, String>> {
-    let kustomize = kustomize().context("kustomize is missing: run `cargo xtask setup`")?;
     let overlays = workspace::root().join("deploy/overlays");
     let mut rendered = BTreeMap::new();
     for entry in
@@ -112,10 +112,17 @@ pub fn render() -> Result<BTreeMap<String, String>> {
         if name == NOT_FOR_READERS {
             continue;
         }
-        rendered.insert(
-            format!("{name}.yaml"),
-            workspace::output(Command::new(&kustomize).arg("build").arg(&overlay))?,
-        );
+        rendered.insert(format!("{name}.yaml"), kustomize_build(&overlay)?);
     }
     Ok(rendered)
+}
+
+/// What `kustomize build` prints for a folder.
+///
+/// # Errors
+/// kustomize is missing, or it refuses the folder.
+pub fn kustomize_build(folder: &Path) -> Result<String> {
+    let kustomize = GoProgram::Kustomize.find();
+    let kustomize = kustomize.context("kustomize is missing: run `cargo xtask setup`")?;
+    workspace::output(Command::new(kustomize).arg("build").arg(folder))
 }

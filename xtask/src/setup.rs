@@ -3,22 +3,18 @@
 //! developer's machine are unpacked under `target/`.
 
 pub(crate) mod apt;
-mod compiled;
-mod go_folder;
-mod kustomize;
+mod go;
 mod linker;
 mod unpacked;
 pub(crate) mod venv;
 
 use anyhow::{Context, Result, bail};
-use culvert_lab::compiled::Compiled;
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{progress, workspace};
 
 use crate::build_ebpf;
 
-pub use go_folder::{COREDNS, GO_TRANSPORT, GoFolder, MONITORING_CHECK};
-pub use kustomize::program as kustomize;
 pub use venv::python_with_grpc;
 
 /// What to install.
@@ -95,12 +91,7 @@ struct Missing(Vec<String>);
 
 /// Whether everything is installed. It is fast, because it only looks.
 pub fn is_complete() -> bool {
-    is_there(&Use::ALL)
-        && kustomize().is_some()
-        && Compiled::Helm.is_there()
-        && GoFolder::ALL
-            .iter()
-            .all(|folder| folder.program().is_some())
+    is_there(&Use::ALL) && GoProgram::FOR_TESTS.into_iter().all(GoProgram::is_current)
 }
 
 /// Whether all is there for these uses that needs no Go.
@@ -160,11 +151,7 @@ pub fn run(args: &Args) -> Result<()> {
 fn install() -> Result<()> {
     let mut missing = Missing::default();
     install_programs(&Use::ALL, &mut missing);
-    missing.note(kustomize::install());
-    missing.note(compiled::install(Compiled::Helm));
-    for folder in GoFolder::ALL {
-        missing.note(folder.install());
-    }
+    missing.note(go::install(&GoProgram::FOR_TESTS));
     missing.into_result()
 }
 
@@ -196,13 +183,9 @@ pub fn ensure_for_cluster() -> Result<()> {
 /// Compiles what only the end-to-end run needs, unless it exists.
 ///
 /// # Errors
-/// Something is missing that cannot be compiled. The text lists what to do.
+/// Go is missing, or cannot compile it.
 pub fn ensure_for_e2e() -> Result<()> {
-    let mut missing = Missing::default();
-    for program in Compiled::FOR_E2E {
-        missing.note(compiled::install(program));
-    }
-    missing.into_result()
+    go::install(&GoProgram::FOR_E2E)
 }
 
 impl Missing {

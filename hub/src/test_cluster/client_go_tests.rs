@@ -1,10 +1,11 @@
-//! What informers of client-go see through the hub. `hub/tests/client-go` is the program; its
+//! What informers of client-go see through the hub. `xtask/go/informers` is the program; its
 //! client-go reads lists as watches (`sendInitialEvents`).
 
 use std::process::Stdio;
 use std::sync::atomic::Ordering;
 
-use culvert_lab::{skip, workspace};
+use culvert_lab::go_program::GoProgram;
+use culvert_lab::skip;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -31,11 +32,10 @@ struct Line {
 impl Informer {
     /// `None`: there is no such program here, which is reported.
     fn start(cluster: &TestCluster) -> Option<Self> {
-        let program = workspace::tools_dir().join("bin/informers");
-        if !program.is_file() {
+        let Some(program) = GoProgram::Informers.find() else {
             skip::skip("informers of client-go are not compiled: run `cargo xtask setup`");
             return None;
-        }
+        };
         let [certificate, key] = cluster.kubelet_files();
         let mut process = Command::new(program)
             .arg("-server")

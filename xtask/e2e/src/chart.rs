@@ -2,7 +2,7 @@
 //! section "With Helm" of docs/install-kubernetes.md.
 
 use anyhow::Result;
-use culvert_lab::compiled::Compiled;
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::workspace;
 
 use crate::cluster::{EDGES, MASTER};
@@ -65,7 +65,7 @@ fn source(file: &str) -> String {
 /// Runs Helm on the master, as an operator does.
 fn helm(world: &World, words: &[&str], more: &[&str]) -> Result<()> {
     let home = format!("HOME={}", world.file("helm").display());
-    let program = Compiled::Helm.program().display().to_string();
+    let program = GoProgram::Helm.path().display().to_string();
     let config = world.cluster.variable("CK_KUBECONFIG")?;
     let line = [
         "env",

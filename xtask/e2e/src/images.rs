@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::compiled::Compiled;
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::workspace;
 
 use crate::world::World;
@@ -18,7 +18,7 @@ pub(super) const PROMETHEUS: &str = "local/prometheus:1";
 pub(super) fn load(world: &World) -> Result<()> {
     let curl = workspace::find_program("curl").context("curl is missing: `cargo xtask setup`")?;
     load_dynamic(world, CURL, &curl)?;
-    load_static(world, PROMETHEUS, &Compiled::Prometheus.program())
+    load_static(world, PROMETHEUS, &GoProgram::Prometheus.path())
 }
 
 /// Loads a program with the libraries that it needs.

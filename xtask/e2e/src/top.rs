@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::compiled::Compiled;
+use culvert_lab::go_program::{self, GoProgram};
 use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::wait;
 use serde_json::{Value, json};
@@ -100,11 +100,11 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 /// Applies its manifests. Only the image, and the node that has it, are others.
 pub(super) fn apply(world: &World) -> Result<()> {
     let image = format!("{IMAGE}:1");
-    images::load_static(world, &image, &Compiled::MetricsServer.program())?;
+    images::load_static(world, &image, &GoProgram::MetricsServer.path())?;
     let folder = world.file(NAME);
     let base = folder.join("base");
     std::fs::create_dir_all(&base)?;
-    let manifests = Compiled::MetricsServer.folder().join("manifests");
+    let manifests = go_program::metrics_server_manifests();
     for file in
         std::fs::read_dir(&manifests).with_context(|| format!("read {}", manifests.display()))?
     {

@@ -5,11 +5,11 @@
 pub mod apiserver;
 pub mod cgroup;
 pub mod cloud_host;
-pub mod compiled;
 pub mod culvert;
 pub mod cut;
 pub mod dns;
 pub mod failures;
+pub mod go_program;
 pub mod host;
 pub mod hub;
 pub mod inside;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
-use culvert_lab::compiled::Compiled;
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::monitoring::DASHBOARDS;
 use culvert_lab::workspace;
 
@@ -47,7 +47,7 @@ pub fn folder() -> PathBuf {
 
 /// Helm, which keeps its own files below `home`.
 pub fn helm(home: &Path) -> Command {
-    let mut helm = Command::new(Compiled::Helm.program());
+    let mut helm = Command::new(GoProgram::Helm.path());
     helm.env("HOME", home);
     for (key, _) in std::env::vars_os() {
         // Settings of the user, such as plug-ins or another namespace.

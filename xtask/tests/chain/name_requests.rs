@@ -6,12 +6,12 @@ use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::cloud_host::CloudHost;
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::host::Host;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::{inside, workspace};
-use xtask::setup::GO_TRANSPORT;
 
 use crate::names::{CLOUD, EDGES, HTTP, OWN_HTTP, body, dial, listening};
 use crate::world::{self, World};
@@ -157,7 +157,7 @@ fn a_stock_nginx_that_pools_by_upstream_gets_what_it_asks_for() {
 
 #[test]
 fn gos_transport_that_pools_by_proxy_gets_what_it_asks_for() {
-    let Some(program) = GO_TRANSPORT.program() else {
+    let Some(program) = GoProgram::Transport.find() else {
         culvert_lab::skip::skip("Go's transport is not compiled: run `cargo xtask setup`");
         return;
     };

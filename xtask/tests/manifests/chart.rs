@@ -3,14 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::monitoring::DASHBOARDS;
 use culvert_lab::{monitoring, workspace};
 use serde_json::Value;
 use xtask::manifests::chart::{folder, helm};
-use xtask::setup::kustomize;
+use xtask::manifests::kustomize_build;
 
 use crate::objects::{Objects, documents, objects};
 
@@ -60,9 +59,7 @@ fn the_chart_renders_what_each_overlay_does_with_the_values_beside_it() {
 }
 
 fn compare(overlay: &Path) -> Result<()> {
-    let kustomize = kustomize().context("kustomize is missing: run `cargo xtask setup`")?;
-    let mut build = Command::new(kustomize);
-    let mut wanted = objects(&workspace::output(build.arg("build").arg(overlay))?)?;
+    let mut wanted = objects(&kustomize_build(overlay)?)?;
     // A release cannot make the namespace that it is in.
     let namespace = wanted.remove("Namespace culvert-system");
     ensure!(namespace.is_some(), "the overlay has no namespace");

@@ -5,16 +5,16 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::monitoring::DASHBOARDS;
 use culvert_lab::{monitoring, workspace};
 use xtask::manifests::PROMETHEUS_RULE;
-use xtask::setup;
 
 const POD_MONITOR: &str = "podmonitor.yaml";
 
 fn check(file: &Path) -> Result<()> {
-    let program = setup::MONITORING_CHECK
-        .program()
+    let program = GoProgram::MonitoringCheck
+        .find()
         .context("no check: run `cargo xtask setup`")?;
     workspace::output(Command::new(program).arg(file)).map(drop)
 }

@@ -3,14 +3,12 @@
 //! programs of cloud nodes, need a label that no kubelet may write, and never run on edge nodes.
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_api::kubelet_may_write;
 use culvert_lab::workspace;
 use serde_json::Value;
-use xtask::manifests;
-use xtask::setup::kustomize;
+use xtask::manifests::{self, kustomize_build};
 
 use crate::chart::{overlays, render};
 use crate::objects::{Objects, objects};
@@ -141,9 +139,7 @@ fn no_kubelet_calls_a_pod_with_permissions_to_its_node_by_a_label() {
     overlays(&workspace::root().join("deploy/overlays"), &mut folders).expect("the overlays");
     assert!(folders.len() > 15, "{folders:?}");
     for folder in folders {
-        let kustomize = kustomize().expect("run `cargo xtask setup`");
-        let built = workspace::output(Command::new(kustomize).arg("build").arg(&folder));
-        let built = built.and_then(|built| check(&objects(&built)?));
+        let built = kustomize_build(&folder).and_then(|built| check(&objects(&built)?));
         let values = folder.join("values.yaml").display().to_string();
         let rendered = render(&["--values", &values]).and_then(|text| check(&objects(&text)?));
         for kept in [built, rendered] {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::dns::{self, Answer, Resolver};
+use culvert_lab::go_program::GoProgram;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::wait;
-use xtask::setup;
 
 use super::{
     REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream,
@@ -195,8 +195,8 @@ struct CoreDns {
 
 impl CoreDns {
     fn start(world: &World<'_>, pod: &Path, corefile: &str) -> Result<Self> {
-        let program = setup::COREDNS
-            .program()
+        let program = GoProgram::CoreDns
+            .find()
             .context("no CoreDNS: run `cargo xtask setup`")?;
         let cloud = world.lab.site(Host::Cloud);
         let file = cloud.file("Corefile");

@@ -1,3 +1,0 @@
-module culvert.example/xtask/transport
-
-go 1.21.0
