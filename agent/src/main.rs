@@ -1,28 +1,7 @@
-//! The agent: runs on an edge node, dials out to the proxies, and lets clients in the cloud reach
-//! what its allow-list names.
+//! The program `culvert-agent`; all of it is in the library.
 #![forbid(unsafe_code)]
 
-mod admin;
-mod args;
-mod backends;
-mod certificate;
-mod config;
-mod crypto;
-mod dial;
-mod metrics;
-mod run;
-#[cfg(test)]
-mod test_pki;
-#[cfg(test)]
-mod test_proxy;
-mod tunnels;
-
 use std::process::ExitCode;
-
-use anyhow::Result;
-use culvert_daemon::{Logs, run_main};
-
-use args::{Args, Command};
 
 /// Streams allocate and free 64 KiB buffers all the time. The system's allocator is slow at that.
 #[global_allocator]
@@ -30,20 +9,5 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    run_main("culvert-agent", start).await
-}
-
-async fn start(args: Args) -> Result<()> {
-    let logs = || Logs::init(&args.log, args.log_format);
-    match args.command {
-        Some(Command::Log(command)) => command.run(&args.admin_socket).await,
-        Some(Command::Join(join)) => {
-            logs()?;
-            certificate::join::run(&args.state_dir, join).await
-        }
-        None => {
-            let logs = logs()?;
-            run::run(args.try_into()?, logs).await
-        }
-    }
+    culvert_agent::main().await
 }

@@ -50,9 +50,9 @@ pub(crate) fn programs() -> Command {
 
 /// Builds every suite, and the programs that they run.
 pub(super) fn build() -> Result<Vec<Suite>> {
-    // Unit tests have a profile of their own.
+    // Unit tests have a profile of their own. No program has any: what it does is in its library.
     let with_programs = compile("build", &["--bins", "--test", "*", "--examples"]);
-    let unit_tests = compile("test", &["--no-run", "--lib", "--bins"]);
+    let unit_tests = compile("test", &["--no-run", "--lib"]);
     let mut messages = messages_of("build the programs and their tests", with_programs)?;
     messages.push_str(&messages_of("build the unit tests", unit_tests)?);
     let mut suites: Vec<Suite> = messages
@@ -136,11 +136,14 @@ impl Suite {
         let mut command = self.command(args);
         command.args(&args.filter);
         // Privileged tests take long, so their progress is shown.
-        match self.privileged {
-            None => command.arg("--quiet"),
-            Some(Order::OneByOne) => command.arg("--test-threads=1"),
-            Some(Order::SideBySide) => command.arg(format!("--test-threads={}", args.jobs())),
+        if self.privileged.is_none() {
+            command.arg("--quiet");
+        }
+        let threads = match self.privileged {
+            Some(Order::OneByOne) => 1,
+            Some(Order::SideBySide) | None => args.jobs(),
         };
+        command.arg(format!("--test-threads={threads}"));
         command
     }
 
