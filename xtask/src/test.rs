@@ -54,7 +54,7 @@ pub struct Args {
     /// KERNEL_RUNNER boots
     #[arg(long)]
     kernels: bool,
-    /// How many tests of the whole chain run at once [default: two for each processor]
+    /// How many tests of a suite run at once [default: two for each processor]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Of that only what kernels are known to differ in
