@@ -28,6 +28,7 @@ pub(super) fn install() -> Result<()> {
     workspace::without_outer_cargo(&mut command)
         .args([
             "install",
+            "--debug",
             "bpf-linker",
             "--version",
             VERSION,
