@@ -112,8 +112,8 @@ pub(crate) struct Args {
         value_name = "IP:PORT|none"
     )]
     pub(crate) dns_listen: Vec<DnsListen>,
-    /// Range of clients that DNS answers; repeat for each. Default: loopback, private and
-    /// link-local ranges.
+    /// Range of clients that DNS answers, beside this host itself; repeat for each. Default: private
+    /// and link-local ranges.
     #[arg(
         long,
         env = "CULVERT_DNS_CLIENT",

@@ -16,7 +16,7 @@ use crate::mechanisms::bpf::can_tell_namespaces;
 use culvert_api::installed::{HookScope, Mechanism};
 pub(crate) use dns::DnsConfig;
 use dns::dns;
-pub(crate) use node_ips::NodeIps;
+pub(crate) use node_ips::{NodeIps, addresses_of_this_host};
 
 /// The daemon's configuration, checked.
 #[derive(Clone, Debug)]

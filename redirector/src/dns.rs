@@ -3,6 +3,7 @@
 //! them.
 
 mod answer;
+mod clients;
 mod forward;
 mod framing;
 #[cfg(any(test, fuzzing))]
@@ -27,6 +28,7 @@ use tokio::task::JoinSet;
 use crate::config::{DnsConfig, NodeIps};
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
+use clients::Clients;
 use forward::Forwarder;
 use handler::{Handler, SharedHandler};
 
@@ -122,10 +124,10 @@ impl Dns {
     async fn bind(config: &DnsConfig, node: NodeIps, sources: &Sources) -> Result<Self> {
         let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
         let origin = Origin::try_from(&config.zone).context("--dns-zone")?;
+        let clients = Clients::new(config.clients.clone());
         let (feed, metrics) = (sources.feed.clone(), sources.metrics.clone());
-        let handler = Arc::new(
-            Handler::new(origin, config.clients.clone(), node, feed, metrics).forwarding(forward),
-        );
+        let handler = Handler::new(origin, clients, node, feed, metrics).forwarding(forward);
+        let handler = Arc::new(handler);
         let (mut udp, mut tcp) = (Server::new(SharedHandler(Arc::clone(&handler))), Vec::new());
         let addresses = config.addresses(node);
         for address in &addresses {

@@ -9,15 +9,12 @@ use super::node_ips::addresses_of_this_host;
 use super::{ConfigError, NodeIps};
 use crate::args::{DNS_PORT, DnsListen};
 
-/// Default of `--dns-client`: clients on this host, in its pods and in private networks, not the
-/// internet.
-const DNS_CLIENTS: [&str; 8] = [
-    "127.0.0.0/8",
+/// Default of `--dns-client`: clients in this host's pods and in private networks, not the internet.
+const DNS_CLIENTS: [&str; 6] = [
     "10.0.0.0/8",
     "172.16.0.0/12",
     "192.168.0.0/16",
     "100.64.0.0/10",
-    "::1/128",
     "fc00::/7",
     "fe80::/10",
 ];

@@ -96,7 +96,7 @@ impl NodeIps {
 }
 
 /// Empty if the kernel does not list them.
-pub(super) fn addresses_of_this_host() -> BTreeSet<IpAddr> {
+pub(crate) fn addresses_of_this_host() -> BTreeSet<IpAddr> {
     host_addresses().unwrap_or_default()
 }
 

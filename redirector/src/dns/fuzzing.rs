@@ -13,6 +13,7 @@ use hickory_server::server::{Request, RequestHandler, ResponseHandle};
 use tokio::sync::watch;
 
 use super::Origin;
+use super::clients::Clients;
 use super::handler::{Handler, SharedHandler};
 use super::{LEAST_PAYLOAD, UDP_PAYLOAD};
 use crate::config::NodeIps;
@@ -48,7 +49,7 @@ impl Default for Dns {
             stale: None,
         };
         let (feed_tx, feed) = watch::channel(feed);
-        let clients = vec!["127.0.0.0/8".parse().expect("a range")];
+        let clients = Clients::new(Vec::new());
         let origin = Origin::try_from(&"edge.internal".parse().expect("a zone")).expect("a name");
         let handler = Arc::new(Handler::new(
             origin,

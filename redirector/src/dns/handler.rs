@@ -11,10 +11,10 @@ use hickory_server::net::runtime::Time;
 use hickory_server::net::xfer::Protocol;
 use hickory_server::server::{Request, RequestHandler, RequestInfo, ResponseHandler, ResponseInfo};
 use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
-use ipnet::IpNet;
 use tokio::sync::{Semaphore, watch};
 
 use super::answer::{Answer, answer, refused, unknown};
+use super::clients::Clients;
 use super::forward::Forwarder;
 use super::{LEAST_PAYLOAD, Origin, UDP_PAYLOAD};
 use crate::config::NodeIps;
@@ -33,7 +33,7 @@ const EDNS_VERSION: u8 = 0;
 /// Answers requests.
 pub(super) struct Handler {
     origin: Origin,
-    clients: Vec<IpNet>,
+    clients: Clients,
     node: NodeIps,
     feed: watch::Receiver<Feed>,
     permits: Semaphore,
@@ -58,7 +58,7 @@ struct Reply {
 impl Handler {
     pub(super) fn new(
         origin: Origin,
-        clients: Vec<IpNet>,
+        clients: Clients,
         node: NodeIps,
         feed: watch::Receiver<Feed>,
         metrics: DnsMetrics,
@@ -80,8 +80,7 @@ impl Handler {
 
     /// Whether a client may ask.
     pub(super) fn is_allowed(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
-        self.clients.iter().any(|range| range.contains(&client))
+        self.clients.admit(client)
     }
 
     /// The answer's bytes, for TCP.

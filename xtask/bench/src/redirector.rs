@@ -21,7 +21,6 @@ pub(crate) fn start(starter: &Starter<'_>, directory: &str) -> Result<Process> {
     command.arg("--cgroup").arg(starter.site.cgroup());
     command.args(["--directory-socket", directory]);
     command.args(["--state-dir", &file("redirector")]);
-    command.args(["--dns-client", "203.0.113.1/32"]);
     command.args(["--admin-socket", &file("redirector.sock")]);
     starter.site.start_process("redirector", &mut command)
 }

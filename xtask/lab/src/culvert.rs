@@ -408,9 +408,8 @@ fn start_redirector(lab: &Lab, options: &Options) -> Result<Process> {
         .arg(cloud.file("redirector-handover.sock"))
         .arg("--state-dir")
         .arg(cloud.file("redirector"))
-        // The cloud's own address is public; the second one is the address range of its pods.
-        .arg("--dns-client")
-        .arg(format!("{}/32,10.244.0.0/16", Host::Cloud.address()));
+        // The address range of pods.
+        .args(["--dns-client", "10.244.0.0/16"]);
     cloud.start_process(
         "culvert-redirector",
         command

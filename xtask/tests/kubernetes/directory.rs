@@ -318,9 +318,6 @@ fn names(server: &ApiServer) -> Result<()> {
     redirector
         .arg("--admin-socket")
         .arg(cloud.file("redirector.sock"));
-    redirector
-        .arg("--dns-client")
-        .arg(format!("{}/32", Host::Cloud.address()));
     let mut redirector = cloud.start_process("culvert-redirector", &mut redirector)?;
     let expect = |name: &str, address: Option<&str>| {
         wait::until(&format!("{name} is {address:?}"), DEADLINE, || {

@@ -17,7 +17,9 @@ pub(super) enum DnsError {
     Ask(#[source] std::io::Error),
     #[error("no answer in {} s", TIMEOUT.as_secs())]
     Silent,
-    #[error("it answers REFUSED: this host is none of its --dns-client ranges")]
+    #[error(
+        "it answers REFUSED to its own host: another program than the redirector answers there"
+    )]
     Refused,
     #[error("it answers: {0}")]
     Failed(ResponseCode),

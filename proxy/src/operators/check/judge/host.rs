@@ -311,8 +311,7 @@ pub(super) fn dns(facts: &Facts) -> Option<Judged> {
         None => ok(format!("{} is answered", installed.zone)),
         Some((server, problem)) => failure(
             format!("{server}: {problem}"),
-            "see --dns-listen and --dns-client of the redirector, and what else has port 53: ss \
-             -lup",
+            "see --dns-listen of the redirector, and what else has port 53: ss -lup",
         ),
     })
 }
