@@ -33,6 +33,10 @@ pub(crate) struct CheckCommand {
     )]
     redirector_admin: SocketAddr,
 
+    /// This host has no redirector: nothing is steered, and clients come by the proxy's own ports.
+    #[arg(long)]
+    without_redirector: bool,
+
     /// `text` for people, `json` for programs.
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     output: Output,

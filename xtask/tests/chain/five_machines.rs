@@ -26,7 +26,7 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
     world::in_lab(|lab| {
         let page = Page::read()?;
         let user = User::of(lab)?;
-        let [keys, start, token, ..] = &page.commands[..] else {
+        let [keys, start, token, check, .., scrape] = &page.commands[..] else {
             anyhow::bail!("the page has other commands: {:?}", page.commands);
         };
         user.run(keys)?;
@@ -66,7 +66,9 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
                 Ok(())
             })?;
         }
-        let asked = user.run(page.commands.last().context("no commands")?)?;
+        ensure!(check.contains(" check "), "{check}");
+        user.run(&format!("{settings}\n{check}"))?;
+        let asked = user.run(scrape)?;
         ensure!(asked.contains("\"machine-2:9100\""), "{asked}");
         ensure!(asked.contains("nodename=\"edge-1\""), "{asked}");
         Ok(())

@@ -64,7 +64,8 @@ pub(super) struct Facts {
     /// TCP ports on which anything listens.
     pub(super) listening: BTreeSet<u16>,
     pub(super) local_ports: LocalPorts,
-    pub(super) redirector: Answer<Daemon>,
+    /// `None`: this host is to have none.
+    pub(super) redirector: Option<Answer<Daemon>>,
     /// `/debug/installed` of the redirector.
     pub(super) installed: Answer<Installed>,
     /// Each DNS address of the redirector, and what is wrong with its answer.
@@ -126,7 +127,15 @@ impl Facts {
         control_socket: &Path,
         proxy_admin: SocketAddr,
     ) -> Self {
-        let installed = json::<Installed>(command.redirector_admin, "/debug/installed").await;
+        let (redirector, installed) = if command.without_redirector {
+            (None, Err("there is no redirector".to_owned()))
+        } else {
+            let admin = command.redirector_admin;
+            (
+                Some(daemon(admin).await),
+                json::<Installed>(admin, "/debug/installed").await,
+            )
+        };
         let mut dns = Vec::new();
         for address in installed.iter().flat_map(|installed| &installed.dns) {
             let zone = installed.as_ref().map_or("", |installed| &installed.zone);
@@ -154,7 +163,7 @@ impl Facts {
                 range: read("/proc/sys/net/ipv4/ip_local_port_range"),
                 reserved: read("/proc/sys/net/ipv4/ip_local_reserved_ports"),
             },
-            redirector: daemon(command.redirector_admin).await,
+            redirector,
             installed,
             dns,
             proxy: daemon(proxy_admin).await,

@@ -20,6 +20,7 @@ fn mount_point<'a>(facts: &'a Facts, kind: &str) -> Option<&'a str> {
 }
 
 pub(super) fn cgroup2(facts: &Facts) -> Option<Judged> {
+    facts.redirector.as_ref()?;
     Some(match mount_point(facts, "cgroup2") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
         None if facts
@@ -42,6 +43,7 @@ pub(super) fn cgroup2(facts: &Facts) -> Option<Judged> {
 }
 
 pub(super) fn bpffs(facts: &Facts) -> Option<Judged> {
+    facts.redirector.as_ref()?;
     Some(match mount_point(facts, "bpf") {
         Some(mounted) => ok(format!("mounted on {mounted}")),
         None if facts
@@ -60,9 +62,9 @@ pub(super) fn bpffs(facts: &Facts) -> Option<Judged> {
 
 pub(super) fn redirector(facts: &Facts) -> Option<Judged> {
     Some(daemon(
-        &facts.redirector,
+        facts.redirector.as_ref()?,
         "culvert-redirector",
-        "check --redirector-admin IP:PORT",
+        "check --redirector-admin IP:PORT; if this host is to have none: check --without-redirector",
     ))
 }
 

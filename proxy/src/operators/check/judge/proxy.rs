@@ -125,6 +125,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
             "culvert-proxy token create NODE; in a cluster: kubectl label node NODE \
              node-restriction.kubernetes.io/culvert-edge=",
         ),
+        None if nodes.len() == 1 => ok("the only node has tunnels"),
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
         Some(node) if offline.len() == nodes.len() => failure(
             format!("no node has a tunnel: {}", named(&offline)),

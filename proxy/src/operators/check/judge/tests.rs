@@ -35,10 +35,10 @@ fn good() -> Facts {
             range: "32768\t60999\n".into(),
             reserved: "\n".into(),
         },
-        redirector: Ok(Daemon {
+        redirector: Some(Ok(Daemon {
             missing: Vec::new(),
             remarks: Vec::new(),
-        }),
+        })),
         installed: Ok(Installed {
             mechanism: Mechanism::Both,
             hooks: vec![hook("cv_connect4"), hook("cv_sockops")],
@@ -361,7 +361,7 @@ const FAULTS: [Fault; 46] = [
         "directory: connect",
         "log",
         |facts| {
-            change(&mut facts.redirector, |daemon| {
+            change(facts.redirector.as_mut().unwrap(), |daemon| {
                 daemon.missing.push("directory: connect".into())
             });
         },
@@ -654,12 +654,20 @@ fn what_a_stopped_program_would_have_said_is_not_guessed() {
         bad.map(|finding| finding.check).collect::<Vec<_>>()
     };
     let without_redirector = stopped(|facts| {
-        facts.redirector = Err("connection refused".into());
+        facts.redirector = Some(Err("connection refused".into()));
         facts.installed = Err("connection refused".into());
         facts.dns.clear();
         facts.dial = None;
     });
     assert_eq!(without_redirector, ["redirector"]);
+    let of_proxies_only = stopped(|facts| {
+        facts.mounts.clear();
+        facts.redirector = None;
+        facts.installed = Err("there is no redirector".into());
+        facts.dns.clear();
+        facts.dial = None;
+    });
+    assert!(of_proxies_only.is_empty(), "{of_proxies_only:?}");
     let without_proxy = stopped(|facts| {
         facts.proxy = Err("connection refused".into());
         facts.nodes = Err("no answer on the control socket".into());
@@ -701,7 +709,7 @@ fn what_is_in_force_decides_and_not_the_kernel_s_version() {
         installed.fallback = Some("load cv_connect4: the kernel refuses it".into());
         installed.hooks.iter_mut().for_each(|hook| hook.link = None);
     });
-    change(&mut facts.redirector, |daemon| {
+    change(facts.redirector.as_mut().unwrap(), |daemon| {
         daemon
             .remarks
             .push("hooks: nftables alone steers connections".into())
