@@ -45,6 +45,10 @@ pub struct Installed {
     /// The routes lead to this host itself, because the kernel cannot create a bridge.
     #[serde(default)]
     pub routes_to_host: bool,
+    /// Edge addresses that are not steered, since a network of this host has them too, each with the
+    /// reason.
+    #[serde(default)]
+    pub withheld: Vec<String>,
     /// The ports that connections are steered to.
     pub intercept_ports: Vec<u16>,
     /// The addresses of the DNS server.

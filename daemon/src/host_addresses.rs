@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
 use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct InterfaceAddress {
     pub flags: InterfaceFlags,
     /// Never an IPv4-mapped IPv6 address.
     pub ip: IpAddr,
+    /// Length of the prefix of its network, in bits; all of them if the kernel names no network.
+    pub prefix: u8,
 }
 
 /// The addresses of all interfaces, including loopback.
@@ -22,17 +25,45 @@ pub struct InterfaceAddress {
 /// # Errors
 /// The kernel does not list them, getifaddrs(3).
 pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
-    let addresses = nix::ifaddrs::getifaddrs()?.filter_map(|address| {
-        let storage = address.address.as_ref()?;
-        let v4 = || storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-        let v6 = || storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip()));
-        Some(InterfaceAddress {
-            ip: v4().or_else(v6)?.to_canonical(),
+    let mut addresses = Vec::new();
+    for address in nix::ifaddrs::getifaddrs()? {
+        let Some(ip) = address.address.as_ref().and_then(ip_of) else {
+            continue;
+        };
+        let mask = address.netmask.as_ref().and_then(ip_of);
+        addresses.push(InterfaceAddress {
+            ip,
+            prefix: mask.map_or_else(|| bits(ip), ones),
             interface: address.interface_name,
             flags: address.flags,
-        })
-    });
-    Ok(addresses.collect())
+        });
+    }
+    Ok(addresses)
+}
+
+fn ip_of(storage: &SockaddrStorage) -> Option<IpAddr> {
+    if let Some(v4) = storage.as_sockaddr_in() {
+        return Some(IpAddr::V4(v4.ip()));
+    }
+    let v6 = storage.as_sockaddr_in6()?;
+    Some(IpAddr::V6(v6.ip()).to_canonical())
+}
+
+/// How many bits an address of this family has.
+fn bits(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(_) => 32,
+        IpAddr::V6(_) => 128,
+    }
+}
+
+/// How many bits of a mask are set.
+fn ones(mask: IpAddr) -> u8 {
+    let ones = match mask {
+        IpAddr::V4(v4) => v4.to_bits().count_ones(),
+        IpAddr::V6(v6) => v6.to_bits().count_ones(),
+    };
+    u8::try_from(ones).unwrap_or(bits(mask))
 }
 
 /// All addresses of this host, including loopback.
@@ -60,6 +91,15 @@ pub fn source_address(destination: SocketAddr) -> Option<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_network_of_loopback_has_eight_bits() {
+        let addresses = interface_addresses().unwrap();
+        let loopback = addresses
+            .iter()
+            .find(|address| address.ip == Ipv4Addr::LOCALHOST);
+        assert_eq!(loopback.unwrap().prefix, 8);
+    }
 
     #[test]
     fn a_host_dials_itself_from_an_address_that_is_its_own() {

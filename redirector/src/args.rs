@@ -205,6 +205,16 @@ pub(crate) struct SharedArgs {
         value_name = "ZONE"
     )]
     pub(crate) dns_zone: String,
+    /// Range of edge addresses that are steered although a network of this host has them too; repeat
+    /// for each. Clients then reach the edge nodes, and not what this network has there.
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_STEER_OWN_NETWORK",
+        value_delimiter = ',',
+        value_name = "CIDR"
+    )]
+    pub(crate) steer_own_network: Vec<IpNet>,
 }
 
 /// All but `log` work without the daemon, straight from the kernel.

@@ -35,6 +35,8 @@ pub(crate) struct Config {
     /// later.
     pub(crate) found_node: bool,
     pub(crate) guard_allow: Vec<IpNet>,
+    /// Where edge addresses are steered although this host has a network there.
+    pub(crate) steered_networks: Vec<IpNet>,
     pub(crate) pod_ranges: Vec<IpNet>,
     pub(crate) dns: Option<DnsConfig>,
     pub(crate) admin: AdminListen,
@@ -134,6 +136,7 @@ impl TryFrom<Args> for Config {
                 mark: args.mark,
             },
             guard_allow: args.guard_allow,
+            steered_networks: args.shared.steer_own_network,
             admin: AdminListen {
                 program: "culvert-redirector",
                 address: args.admin_listen,

@@ -16,6 +16,7 @@ mod held_sockets;
 mod mechanisms;
 mod metrics;
 mod operators;
+mod own_networks;
 mod plan;
 mod run;
 mod steering;

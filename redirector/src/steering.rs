@@ -20,6 +20,7 @@ use crate::mechanisms::bpf::{EbpfMechanism, Pins};
 use crate::mechanisms::nft::{Events, NftTable};
 use crate::mechanisms::vip_routes::Routes;
 use crate::metrics::SteeringMetrics;
+use crate::own_networks::{OwnNetworks, Withheld};
 use culvert_api::installed::Mechanism;
 
 pub(crate) use in_force::InForce;
@@ -40,6 +41,8 @@ pub(crate) struct Steering {
     hooks: hooks::HookHealth,
     nft: Option<NftTable>,
     routes: Routes,
+    /// As last read.
+    networks: OwnNetworks,
     gates: Gates,
     metrics: SteeringMetrics,
     in_force: watch::Sender<InForce>,
@@ -55,6 +58,8 @@ struct Progress {
     incomplete: bool,
     /// How many destinations exceed the capacity of the hooks' table.
     nftables_only: usize,
+    /// Addresses in networks of this host.
+    withheld: Vec<Withheld>,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
     /// Why the current uplinks are unknown.
@@ -110,7 +115,9 @@ impl Steering {
         let gates = Gates::new(readiness, config.mechanism);
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(NftTable::default);
+        let networks = OwnNetworks::read(&config.steered_networks);
         let mut steering = Self {
+            networks: networks.context("read the networks of this host")?,
             config,
             lock,
             pins,

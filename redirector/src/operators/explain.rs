@@ -7,7 +7,7 @@ mod words;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use culvert_api::installed::Refusal;
 use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
@@ -17,6 +17,7 @@ use crate::args::SharedArgs;
 use crate::directory::{Directory, Names, SavedDirectory};
 use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Tables, now_ns, refusal_of_this_kernel};
 use crate::mechanisms::nft::{self, Listing, NftError};
+use crate::own_networks::OwnNetworks;
 use crate::plan::Destination;
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
@@ -27,7 +28,10 @@ const ANY_PORT: u16 = 0;
 pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
     let zone: Zone = args.dns_zone.parse()?;
     let query: Query = asked.parse()?;
+    let own =
+        OwnNetworks::read(&args.steer_own_network).context("read the networks of this host")?;
     let directory = SavedDirectory::new(&args.state_dir).load()?;
+    let directory = directory.map(|directory| own.protect(directory));
     let host = HostState::read(&Pins::new(&args.bpffs)).await?;
     let mut out = String::new();
     for ip in addresses(directory.as_ref(), &zone, &query.host)? {

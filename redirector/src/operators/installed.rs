@@ -16,6 +16,7 @@ use crate::directory::Feed;
 use crate::mechanisms::bpf::{Hook, Pins, Surroundings, refusal_of_this_kernel};
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::{HostRoute, Routes, wanted};
+use crate::own_networks::OwnNetworks;
 use crate::steering::InForce;
 
 #[derive(Clone)]
@@ -77,6 +78,7 @@ impl Sources {
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
             routes: routes.into_iter().map(|route| route.net).collect(),
+            withheld: self.withheld()?,
             intercept_ports: config.intercept.ports.clone(),
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
@@ -113,6 +115,16 @@ impl Sources {
             Ok(parts) => (parts.is_some(), None),
             Err(error) => (false, Some(error.to_string())),
         }
+    }
+
+    /// Edge addresses in networks of this host, each with the reason.
+    fn withheld(&self) -> Result<Vec<String>> {
+        let own = OwnNetworks::read(&self.config.steered_networks)?;
+        let Some(directory) = self.feed.borrow().directory.clone() else {
+            return Ok(Vec::new());
+        };
+        let withheld = own.withheld(&directory);
+        Ok(withheld.iter().map(ToString::to_string).collect())
     }
 
     /// The ranges that need a route. A host without IPv6 needs none for IPv6.

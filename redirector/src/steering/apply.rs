@@ -26,7 +26,14 @@ impl Steering {
         if feed.is_live() {
             self.gates.directory.open();
         }
-        Some(plan(directory, freshness))
+        let withheld = self.networks.withheld(directory);
+        if withheld != self.progress.withheld {
+            for withheld in &withheld {
+                tracing::warn!(%withheld, "an edge address is not steered");
+            }
+            self.progress.withheld = withheld;
+        }
+        Some(plan(directory, freshness, &self.networks))
     }
 
     /// Makes everything equal to the directory. Only two failures are fatal: an overlap of the VIP

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 use super::Steering;
 use crate::config::NodeIps;
 use crate::metrics::{Drift, Repair};
+use crate::own_networks::OwnNetworks;
 
 impl Steering {
     /// Restores what other programs have removed, and tries again what failed. Fatal if the
@@ -22,6 +23,7 @@ impl Steering {
         self.restore_nftables().await;
         self.restore_routes().await;
         self.follow_uplinks().await;
+        self.follow_networks();
         if self.progress.incomplete {
             self.apply().await?;
         }
@@ -95,6 +97,18 @@ impl Steering {
                 .is_ok_and(|uplinks| uplinks != self.progress.uplinks)
         {
             self.progress.incomplete = true;
+        }
+    }
+
+    /// A network of this host may appear or go later.
+    fn follow_networks(&mut self) {
+        match OwnNetworks::read(&self.config.steered_networks) {
+            Ok(networks) if networks != self.networks => {
+                self.networks = networks;
+                self.progress.incomplete = true;
+            }
+            Ok(_) => {}
+            Err(error) => tracing::error!(%error, "networks of this host not read"),
         }
     }
 

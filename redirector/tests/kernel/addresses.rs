@@ -7,7 +7,7 @@ use crate::proxy::Proxy;
 use crate::redirector::{
     BOTH, EBPF, Redirector, daemon, get, run, run_to_the_end, saved_directory,
 };
-use crate::world::{DEADLINE, NODE4, eventually, in_a_world, sh};
+use crate::world::{DEADLINE, NODE4, Netns, cable, eventually, in_a_world, sh};
 
 #[test]
 fn a_vip_never_leaves_a_host_or_reaches_its_services_when_nothing_steers_any_more() {
@@ -245,5 +245,78 @@ fn an_address_of_a_family_that_had_none_is_taken_up_when_it_comes() {
                 .contains("[fd09::1]:53")
                 .then_some(())
         });
+    });
+}
+
+#[test]
+fn an_edge_address_is_a_neighbours_while_this_host_has_a_network_there() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &BOTH);
+        let proxy = Proxy::listen();
+        let dial = || TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE);
+        let _steered = dial().unwrap();
+        proxy.accept();
+
+        let neighbour = Netns::new();
+        cable(
+            "net3",
+            "10.0.3.1/24",
+            "fd33::1/64",
+            &neighbour,
+            "10.0.3.7/24",
+            "fd33::7/64",
+        );
+        let server = neighbour.run(|| {
+            sh("ip route add default via 10.0.3.1");
+            TcpListener::bind("10.0.3.7:9100").unwrap()
+        });
+        server.set_nonblocking(true).unwrap();
+        eventually("the neighbour is reached", || {
+            let client = dial().ok()?;
+            server
+                .accept()
+                .ok()
+                .map(|accepted| drop((client, accepted)))
+        });
+        while proxy.try_accept().is_some() {}
+        let pod = world.pods[0].run(dial).unwrap();
+        drop((server.accept().unwrap(), pod));
+        assert!(proxy.try_accept().is_none());
+        let explained = run(world, &["explain", "10.0.3.7:9100"]);
+        for part in ["never steered", "10.0.3.0/24", "net3", "dial edge-1"] {
+            assert!(explained.contains(part), "no {part:?} in {explained}");
+        }
+        assert!(get("/debug/installed").is_some_and(|page| page.contains("10.0.3.7 of edge-1")));
+        // A VIP is no address of the network.
+        let _by_vip = TcpStream::connect_timeout(&"198.18.0.1:80".parse().unwrap(), DEADLINE);
+        proxy.accept();
+
+        sh("ip link del net3");
+        eventually("the edge is reached again", || {
+            dial().ok().and(proxy.try_accept())
+        });
+    });
+}
+
+#[test]
+fn an_edge_address_in_a_network_of_this_host_is_steered_on_the_operators_word() {
+    in_a_world(|world| {
+        let neighbour = Netns::new();
+        cable(
+            "net3",
+            "10.0.3.1/24",
+            "fd33::1/64",
+            &neighbour,
+            "10.0.3.9/24",
+            "fd33::9/64",
+        );
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flag = ["--steer-own-network", "10.0.0.0/16"];
+        let _redirector = Redirector::start(world, &[&BOTH[..], &flag].concat());
+        let proxy = Proxy::listen();
+        let _steered =
+            TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE).unwrap();
+        proxy.accept();
     });
 }

@@ -14,7 +14,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 30] = [
+const CHECKS: [Check; 31] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -24,6 +24,7 @@ const CHECKS: [Check; 30] = [
     ("nftables", host::nftables),
     ("firewall", host::firewall),
     ("route", host::route),
+    ("own networks", host::own_networks),
     ("dns", host::dns),
     ("resolver", host::resolver),
     ("names", host::names),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use culvert_api::installed::{HookScope, Installed, Mechanism, Refusal};
 
-use super::daemon;
+use super::{daemon, named};
 use crate::operators::check::facts::Facts;
 use crate::operators::check::finding::{Judged, failure, ok, warning};
 
@@ -296,6 +296,25 @@ pub(super) fn route(facts: &Facts) -> Option<Judged> {
         )
     } else {
         ok("every VIP range has its route")
+    })
+}
+
+/// Edge addresses that this host has neighbours at.
+pub(super) fn own_networks(facts: &Facts) -> Option<Judged> {
+    let installed = facts
+        .installed
+        .as_ref()
+        .ok()
+        .filter(|installed| installed.steers())?;
+    let withheld: Vec<&str> = installed.withheld.iter().map(String::as_str).collect();
+    Some(if withheld.is_empty() {
+        ok("no edge address is in a network of this host")
+    } else {
+        warning(
+            format!("not steered: {}", named(&withheld)),
+            "dial the node by its name; or, if nothing here needs its neighbours at these addresses, \
+             --steer-own-network on the redirector",
+        )
     })
 }
 

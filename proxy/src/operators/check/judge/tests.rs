@@ -148,7 +148,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 46] = [
+const FAULTS: [Fault; 47] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -363,6 +363,19 @@ const FAULTS: [Fault; 46] = [
         |facts| {
             change(facts.redirector.as_mut().unwrap(), |daemon| {
                 daemon.missing.push("directory: connect".into())
+            });
+        },
+    ),
+    (
+        "own networks",
+        Verdict::Warning,
+        "10.0.3.7 of edge-1",
+        "--steer-own-network",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed
+                    .withheld
+                    .push("10.0.3.7 of edge-1: it is in 10.0.3.0/24".into());
             });
         },
     ),
