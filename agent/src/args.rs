@@ -237,6 +237,16 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
     pub(crate) tunnel_congestion: Option<String>,
 
+    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that loses large
+    /// packets without a word. One end is enough. Default: what the route's MTU allows.
+    #[arg(
+        long,
+        env = "CULVERT_TUNNEL_MSS",
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u16).range(536..=32767),
+    )]
+    pub(crate) tunnel_mss: Option<u16>,
+
     /// How long streams may go on after SIGTERM.
     #[arg(
         long,

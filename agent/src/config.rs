@@ -35,6 +35,7 @@ pub(crate) struct Config {
     pub(crate) keepalive: Duration,
     /// The system's if none is named.
     pub(crate) tunnel_congestion: Option<String>,
+    pub(crate) tunnel_mss: Option<u16>,
     pub(crate) mptcp: bool,
     pub(crate) grace: Duration,
 }
@@ -104,6 +105,7 @@ impl TryFrom<Args> for Config {
             budget: Budget::new(run.buffer_budget as usize),
             keepalive: run.keepalive,
             tunnel_congestion: run.tunnel_congestion,
+            tunnel_mss: run.tunnel_mss,
             mptcp: run.mptcp,
             grace: run.grace,
         })

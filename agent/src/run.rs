@@ -39,6 +39,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Arc::new(
         outbound
             .with_congestion(congestion.map(str::to_owned))
+            .with_segments(config.tunnel_mss)
             .with_mptcp(config.mptcp && culvert_tunnel::has_mptcp()),
     );
     let proxies = watch::Sender::new(proxies(&config)?);

@@ -205,6 +205,16 @@ pub(crate) struct ListenArgs {
     #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
     pub(crate) tunnel_congestion: Option<String>,
 
+    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that loses large
+    /// packets without a word. One end is enough. Default: what the route's MTU allows.
+    #[arg(
+        long,
+        env = "CULVERT_TUNNEL_MSS",
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u16).range(536..=32767),
+    )]
+    pub(crate) tunnel_mss: Option<u16>,
+
     /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
     /// header, version 2: logs and limits take the client's address from it. Their connections are
     /// refused without a header, and nobody else's has one. Whoever is in these ranges may claim

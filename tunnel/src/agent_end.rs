@@ -154,7 +154,7 @@ impl AgentTunnel {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
                     Some(Ok((request, respond))) => calls.begin(request, respond),
-                    Some(Err(error)) => break Err(TunnelError::Http2(error)),
+                    Some(Err(error)) => break Err(error.into()),
                     None if draining => break Ok(()),
                     None => break Err(TunnelError::Closed),
                 },

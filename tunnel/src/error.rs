@@ -1,6 +1,9 @@
 //! Errors of a whole tunnel.
 
+use std::io::ErrorKind;
 use std::time::Duration;
+
+use crate::tcp::TUNNEL_USER_TIMEOUT;
 
 /// Why a tunnel ended.
 #[derive(Debug, thiserror::Error)]
@@ -11,6 +14,13 @@ pub enum TunnelError {
     /// The connection failed, or the peer ended it with an error.
     #[error("HTTP/2")]
     Http2(#[source] h2::Error),
+    /// The peer's kernel did not acknowledge what was sent.
+    #[error(
+        "nothing that was sent was acknowledged for {} s; the link is cut, or it loses large packets \
+         (--tunnel-mss)",
+        TUNNEL_USER_TIMEOUT.as_secs()
+    )]
+    Unacknowledged,
     /// The peer closed the connection.
     #[error("the peer closed the tunnel")]
     Closed,
@@ -23,4 +33,13 @@ pub enum TunnelError {
     /// The agent answered a call with an error.
     #[error("the agent answered {0}")]
     Call(String),
+}
+
+impl From<h2::Error> for TunnelError {
+    fn from(error: h2::Error) -> Self {
+        match error.get_io() {
+            Some(io) if io.kind() == ErrorKind::TimedOut => Self::Unacknowledged,
+            _ => Self::Http2(error),
+        }
+    }
 }

@@ -70,7 +70,7 @@ pub(crate) fn established<C>(
 ) -> Result<C, TunnelError> {
     handshake
         .map_err(|_| TunnelError::HandshakeTimedOut)?
-        .map_err(TunnelError::Http2)
+        .map_err(TunnelError::from)
 }
 
 /// Default of the time without a byte from the agent after which the proxy pings it. Load balancers

@@ -61,5 +61,5 @@ pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, FarEnd, OpenError, ProxyTunnel,
 pub use relay::RelayError;
 pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};
-pub use tcp::{choose_congestion, has_congestion, has_mptcp, tune, tune_relayed};
+pub use tcp::{choose_congestion, has_congestion, has_mptcp, limit_segments, tune, tune_relayed};
 pub use transferred::{Direction, Meter, Total, Transferred};

@@ -156,7 +156,7 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         async move {
             let death = http2::peer_death(pings, round_trip, keepalive, Role::Proxy);
             tokio::select! {
-                ended = &mut connection => ended.map_err(TunnelError::Http2),
+                ended = &mut connection => ended.map_err(TunnelError::from),
                 silent = death => Err(TunnelError::PeerSilent(silent)),
             }
         }
@@ -298,7 +298,7 @@ impl From<TunnelError> for Refusal {
 
 impl From<h2::Error> for Refusal {
     fn from(error: h2::Error) -> Self {
-        Self::Tunnel(TunnelError::Http2(error))
+        Self::Tunnel(error.into())
     }
 }
 

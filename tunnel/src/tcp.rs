@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use crate::send_queue::{TunnelSocket, UNSENT_FIRST};
 
 /// Data that stays unacknowledged for this long means that the peer is gone.
-const TUNNEL_USER_TIMEOUT: Duration = Duration::from_secs(20);
+pub(crate) const TUNNEL_USER_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A client or backend that is silent for this long is probed.
 const RELAYED_KEEPALIVE_TIME: Duration = Duration::from_secs(30);
@@ -81,6 +81,15 @@ pub fn has_congestion(name: &str) -> bool {
 pub fn choose_congestion(socket: &impl AsFd, name: &str) {
     if let Err(error) = SockRef::from(socket).set_tcp_congestion(name.as_bytes()) {
         tracing::debug!(name, %error, "choose a TCP congestion control");
+    }
+}
+
+/// Limits the segments of a socket that is not connected yet, in both directions, or of all sockets
+/// that a listener will accept. Without the limit a tunnel may work too, so a failure is only
+/// logged: MPTCP has none on some kernels.
+pub fn limit_segments(socket: &impl AsFd, bytes: u16) {
+    if let Err(error) = SockRef::from(socket).set_tcp_mss(bytes.into()) {
+        tracing::warn!(bytes, %error, "the kernel refuses --tunnel-mss");
     }
 }
 
@@ -269,6 +278,26 @@ mod tests {
         let (accepted, _) = listener.accept().await.unwrap();
         let chosen = SockRef::from(&accepted).tcp_congestion().unwrap();
         assert!(chosen.starts_with(b"reno"), "{chosen:?}");
+    }
+
+    #[tokio::test]
+    async fn a_limit_of_segments_at_either_end_holds_in_both_directions() {
+        for is_at_listener in [true, false] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let dialling = tokio::net::TcpSocket::new_v4().unwrap();
+            if is_at_listener {
+                limit_segments(&listener, 1000);
+            } else {
+                limit_segments(&dialling, 1000);
+            }
+            let near = dialling.connect(listener.local_addr().unwrap());
+            let near = near.await.unwrap();
+            let (far, _) = listener.accept().await.unwrap();
+            for end in [&near, &far] {
+                let largest = SockRef::from(end).tcp_mss().unwrap();
+                assert!(largest <= 1000, "{is_at_listener}: {largest}");
+            }
+        }
     }
 
     #[tokio::test]

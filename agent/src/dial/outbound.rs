@@ -30,6 +30,8 @@ pub(crate) struct Outbound {
     first: usize,
     /// TCP congestion control; the system's if none is named.
     congestion: Option<Arc<str>>,
+    /// The largest TCP segment in bytes; what the route allows if none is named.
+    segments: Option<u16>,
     /// TCP or MPTCP.
     protocol: Protocol,
 }
@@ -80,6 +82,7 @@ impl Outbound {
             exceptions: Arc::new(NoProxy::parse(&exceptions)),
             first: rand::random_range(0..MAX_ADDRESSES),
             congestion: None,
+            segments: None,
             protocol: Protocol::TCP,
         })
     }
@@ -88,6 +91,13 @@ impl Outbound {
     #[must_use]
     pub(crate) fn with_congestion(mut self, name: Option<String>) -> Self {
         self.congestion = name.map(Arc::from);
+        self
+    }
+
+    /// With TCP segments of at most so many bytes; what the route allows if none is named.
+    #[must_use]
+    pub(crate) fn with_segments(mut self, bytes: Option<u16>) -> Self {
+        self.segments = bytes;
         self
     }
 
@@ -110,6 +120,7 @@ impl Outbound {
             exceptions: self.exceptions.clone(),
             first: self.first.wrapping_add(turn),
             congestion: self.congestion.clone(),
+            segments: self.segments,
             protocol: self.protocol,
         }
     }
@@ -133,6 +144,7 @@ impl Outbound {
     ) -> Result<TcpStream, OutboundError> {
         let direct = Direct {
             first: self.first,
+            segments: self.segments,
             protocol: self.protocol,
             deadline,
         };
@@ -171,6 +183,7 @@ async fn dial_through(
 #[derive(Clone, Copy)]
 struct Direct {
     first: usize,
+    segments: Option<u16>,
     protocol: Protocol,
     deadline: Instant,
 }
@@ -214,6 +227,9 @@ impl Direct {
             Some(self.protocol),
         )?;
         socket.set_nonblocking(true)?;
+        if let Some(bytes) = self.segments {
+            culvert_tunnel::limit_segments(&socket, bytes);
+        }
         let stream = TcpSocket::from_std_stream(socket.into())
             .connect(address)
             .await?;

@@ -461,6 +461,7 @@ fn is_cut(error: &TunnelError) -> bool {
             )
         }),
         TunnelError::HandshakeTimedOut
+        | TunnelError::Unacknowledged
         | TunnelError::Closed
         | TunnelError::Declined
         | TunnelError::PeerSilent(_)

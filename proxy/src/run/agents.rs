@@ -42,6 +42,9 @@ impl Proxy {
         {
             culvert_tunnel::choose_congestion(&agents, name);
         }
+        if let Some(bytes) = listen.tunnel_mss {
+            culvert_tunnel::limit_segments(&agents, bytes);
+        }
         Ok(agents)
     }
 

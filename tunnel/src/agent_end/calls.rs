@@ -282,7 +282,7 @@ fn answer_whole(
 ) -> Result<(), TunnelError> {
     answer(respond, message)
         .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
-        .map_err(TunnelError::Http2)
+        .map_err(TunnelError::from)
 }
 
 /// Answers a call with headers and one message.
@@ -315,7 +315,7 @@ fn reject(
     respond
         .send_response(grpc::error_response(status, message), true)
         .map(|_| ())
-        .map_err(TunnelError::Http2)
+        .map_err(TunnelError::from)
 }
 
 #[cfg(test)]
