@@ -113,6 +113,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
     supervisor.spawn_observer("predecessor", takeover.hold());
     listening.open();
+    tracing::info!(agents.addr = %proxy.args.listen.agent_listen, "serving agents and clients");
     proxy.spawn_departure(&mut supervisor, listening, bound.handover);
     supervisor.run().await
 }

@@ -82,7 +82,7 @@ pub(crate) struct Args {
     )]
     pub(crate) intercept_port: Vec<u16>,
     /// Socket mark (`SO_MARK`) that exempts a connection from being steered; 0 exempts none.
-    #[arg(long, env = "CULVERT_MARK", default_value = "0x2000", value_parser = parse_mark)]
+    #[arg(long, env = "CULVERT_MARK", default_value = "0x1000", value_parser = parse_mark)]
     pub(crate) mark: u32,
     /// Range of other sources that are steered, as this host and its pods are, and may reach the
     /// intercept ports; repeat for each.

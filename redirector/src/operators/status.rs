@@ -211,9 +211,9 @@ fn saved(state_dir: &Path) -> String {
     match SavedDirectory::new(state_dir).load() {
         Ok(Some(directory)) => {
             format!(
-                "{} nodes, saved at revision {}",
-                directory.nodes.len(),
-                directory.revision
+                "revision {}, nodes: {}",
+                directory.revision,
+                directory.nodes.len()
             )
         }
         Ok(None) => "none saved".to_owned(),

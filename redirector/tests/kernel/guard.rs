@@ -199,7 +199,7 @@ fn a_vip_that_is_not_steered_is_refused_though_this_host_listens_on_all_addresse
             } else {
                 Client::new_v6()
             }
-            .marked(0x2000);
+            .marked(0x1000);
             assert_eq!(
                 marked.dial(vip).unwrap_err().kind(),
                 ErrorKind::HostUnreachable,

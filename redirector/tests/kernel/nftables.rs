@@ -55,7 +55,7 @@ fn nftables_leaves_marked_and_unmatched_connections_alone() {
         let edges = world
             .outside
             .run(|| [9100, 22].map(|port| TcpListener::bind(("10.0.3.7", port)).unwrap()));
-        let marked = Client::new_v4().marked(0x2000);
+        let marked = Client::new_v4().marked(0x1000);
         marked.dial("10.0.3.7:9100").unwrap();
         edges[0].accept().unwrap();
         let _unmatched = TcpStream::connect("10.0.3.7:22").unwrap();

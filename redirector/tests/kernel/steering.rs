@@ -205,7 +205,7 @@ fn a_marked_socket_reaches_the_edge_address_itself() {
             .outside
             .run(|| TcpListener::bind("10.0.3.7:9100"))
             .unwrap();
-        let client = Client::new_v4().marked(0x2000);
+        let client = Client::new_v4().marked(0x1000);
         client.dial("10.0.3.7:9100").unwrap();
         let (_accepted, from) = edge.accept().unwrap();
         assert_eq!(from, client.stream().local_addr().unwrap());

@@ -22,6 +22,8 @@ pub struct Package {
     pub(super) recommends_of_rpm: &'static str,
     /// Whether edge nodes run it, which also have 32-bit processors.
     is_for_edge: bool,
+    /// Files of `deploy/network`, and where they go.
+    network: &'static [(&'static str, &'static str)],
 }
 
 /// All of them.
@@ -32,6 +34,7 @@ pub const PACKAGES: [Package; 4] = [
         recommends: "culvert-redirector",
         recommends_of_rpm: "culvert-redirector",
         is_for_edge: false,
+        network: &[],
     },
     Package {
         name: "culvert-redirector",
@@ -39,6 +42,13 @@ pub const PACKAGES: [Package; 4] = [
         recommends: "nftables",
         recommends_of_rpm: "nftables",
         is_for_edge: false,
+        network: &[
+            (
+                "culvert.network",
+                "usr/lib/systemd/network/05-culvert.network",
+            ),
+            ("culvert.conf", "usr/lib/NetworkManager/conf.d/culvert.conf"),
+        ],
     },
     Package {
         name: "culvert-agent",
@@ -46,6 +56,7 @@ pub const PACKAGES: [Package; 4] = [
         recommends: "ca-certificates",
         recommends_of_rpm: "ca-certificates",
         is_for_edge: true,
+        network: &[],
     },
     Package {
         name: "culvert-hub",
@@ -53,6 +64,7 @@ pub const PACKAGES: [Package; 4] = [
         recommends: "iproute2",
         recommends_of_rpm: "iproute",
         is_for_edge: true,
+        network: &[],
     },
 ];
 
@@ -100,6 +112,8 @@ pub struct Parts {
     pub(super) settings: String,
     /// Of `deploy/sysctl.d`: reserves our ports.
     pub(super) sysctl: String,
+    /// Of `deploy/network`, by path.
+    pub(super) network: BTreeMap<&'static str, String>,
     /// What the program generates: man pages and completions, by name.
     pub(super) generated: BTreeMap<String, Vec<u8>>,
     /// Of what is linked into the program.
@@ -120,6 +134,10 @@ impl Parts {
         let deploy = workspace::root().join("deploy");
         let unit = deploy.join(format!("systemd/{}.service", package.name));
         let settings = deploy.join(format!("packages/{}.env", package.short()));
+        let mut network = BTreeMap::new();
+        for (file, path) in package.network {
+            network.insert(*path, text(&deploy.join("network").join(file))?);
+        }
         Ok(Self {
             package,
             processor,
@@ -128,6 +146,7 @@ impl Parts {
             unit: text(&unit)?,
             settings: text(&settings)?,
             sysctl: text(&deploy.join("sysctl.d/culvert-ports.conf"))?,
+            network,
             generated: generated(foreign::command(processor, program)?)?,
             licences,
         })
@@ -158,6 +177,9 @@ impl Parts {
                 File::plain(self.licences.as_str()),
             ),
         ]);
+        for (path, text) in &self.network {
+            files.insert((*path).to_owned(), File::plain(text.as_str()));
+        }
         for (file, bytes) in &self.generated {
             let (path, bytes) = match file.rsplit_once('.') {
                 None => (

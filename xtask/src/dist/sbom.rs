@@ -193,6 +193,7 @@ mod tests {
             unit: String::new(),
             settings: String::new(),
             sysctl: String::new(),
+            network: BTreeMap::new(),
             generated: BTreeMap::new(),
             licences: String::new(),
         };

@@ -109,7 +109,9 @@ fn an_installation_starts_and_enables_nothing() {
     for path in [
         "./usr/bin/culvert-proxy",
         "./usr/lib/systemd/system/culvert-hub.service",
+        "./usr/lib/NetworkManager/conf.d/culvert.conf",
         "./usr/lib/sysctl.d/10-culvert-proxy.conf",
+        "./usr/lib/systemd/network/05-culvert.network",
         "./usr/share/bash-completion/completions/culvert-redirector",
         "./usr/share/fish/vendor_completions.d/culvert-agent.fish",
         "./usr/share/man/man1/culvert-proxy-token-create.1.gz",
