@@ -59,7 +59,7 @@ impl OwnNetworks {
             return None;
         }
         let own = self.networks.iter().find(|own| own.net.contains(&ip))?;
-        Some(format!("{own}; --steer-own-network steers it"))
+        Some(own.to_string())
     }
 
     /// The addresses of nodes, and of what is behind them, that are not steered.

@@ -19,6 +19,9 @@ use crate::mechanisms::vip_routes::{HostRoute, Routes, wanted};
 use crate::own_networks::OwnNetworks;
 use crate::steering::InForce;
 
+/// How many edge addresses in networks of this host are listed.
+const MAX_WITHHELD: usize = 100;
+
 #[derive(Clone)]
 struct Sources {
     pins: Pins,
@@ -124,7 +127,8 @@ impl Sources {
             return Ok(Vec::new());
         };
         let withheld = own.withheld(&directory);
-        Ok(withheld.iter().map(ToString::to_string).collect())
+        let listed = withheld.iter().take(MAX_WITHHELD);
+        Ok(listed.map(ToString::to_string).collect())
     }
 
     /// The ranges that need a route. A host without IPv6 needs none for IPv6.

@@ -7,8 +7,12 @@ use culvert_redirector_common::names::DESTINATIONS_MAX;
 use super::Steering;
 use crate::mechanisms::nft::{self, Guard, NftError, TableSpec};
 use crate::mechanisms::vip_routes::RouteError;
+use crate::own_networks::Withheld;
 use crate::plan::{Freshness, Plan, plan};
 use culvert_api::installed::Mechanism;
+
+/// How many addresses a log line names; the others are counted.
+const NAMED: usize = 5;
 
 impl Steering {
     pub(super) fn plan(&mut self) -> Option<Plan> {
@@ -28,9 +32,7 @@ impl Steering {
         }
         let withheld = self.networks.withheld(directory);
         if withheld != self.progress.withheld {
-            for withheld in &withheld {
-                tracing::warn!(%withheld, "an edge address is not steered");
-            }
+            report(&withheld);
             self.progress.withheld = withheld;
         }
         Some(plan(directory, freshness, &self.networks))
@@ -214,4 +216,22 @@ impl Steering {
         }
         Ok(())
     }
+}
+
+/// Logs which edge addresses are not steered now.
+fn report(withheld: &[Withheld]) {
+    if withheld.is_empty() {
+        tracing::info!("no edge address is in a network of this host any more");
+        return;
+    }
+    let named: Vec<String> = withheld
+        .iter()
+        .take(NAMED)
+        .map(Withheld::to_string)
+        .collect();
+    tracing::warn!(
+        addresses = withheld.len(),
+        ?named,
+        "edge addresses in networks of this host are not steered; --steer-own-network steers them"
+    );
 }
