@@ -245,7 +245,9 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
     let expected = [
         "./etc/culvert",
         "./etc/culvert/agent.env.rpmsave",
-        // Distributions with rpm have it.
+        // Distributions with rpm have these.
+        "./usr/lib/NetworkManager",
+        "./usr/lib/NetworkManager/conf.d",
         "./usr/share/licenses",
         "./var/lib/culvert/agent",
         "./var/lib/culvert/agent/agent.key",
