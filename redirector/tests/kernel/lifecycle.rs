@@ -239,7 +239,7 @@ fn status_and_explain_work_without_the_daemon() {
             "destinations  10, of which offline: 4",
             "table inet culvert",
             "198.18.0.0/15",
-            "2 nodes",
+            "nodes: 2",
         ] {
             assert!(status.contains(part), "no {part:?} in {status}");
         }
