@@ -1,10 +1,11 @@
 //! The pods that are reached: one on each node. Each reports its node's name.
 
 use anyhow::Result;
+use culvert_lab::wait;
 use serde_json::{Value, json};
 
 use crate::cluster::{EDGES, MASTER};
-use crate::world::{SHOP, World};
+use crate::world::{PODS_TIME, SHOP, World};
 
 /// The pods' image, which the cluster's nodes have.
 const IMAGE: &str = "local/busybox:1";
@@ -25,13 +26,19 @@ pub(super) fn name(node: &str) -> String {
 /// Starts them and waits until all are ready.
 pub(super) fn start(world: &World) -> Result<()> {
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SHOP}});
-    let pods = [&[MASTER][..], &EDGES].concat().into_iter().map(pod);
-    world.apply(
-        "pods",
-        &std::iter::once(namespace).chain(pods).collect::<Vec<_>>(),
-    )?;
+    world.apply("namespace", &[namespace])?;
+    // A controller makes it, and without it no pod is accepted.
+    wait::until("the namespace's account", PODS_TIME, || {
+        world.shop(&["get", "serviceaccount", "default"]).map(drop)
+    })?;
+    let pods: Vec<Value> = [&[MASTER][..], &EDGES]
+        .concat()
+        .into_iter()
+        .map(pod)
+        .collect();
+    world.apply("pods", &pods)?;
     world.shop_within(
-        crate::world::PODS_TIME,
+        PODS_TIME,
         &[
             "wait",
             "--for",
