@@ -5,7 +5,6 @@ use culvert_daemon::chain;
 
 use crate::directory::Directory;
 pub use crate::dns::fuzzing::{Answered, Dns};
-use crate::own_networks::OwnNetworks;
 use crate::plan::{Freshness, plan};
 
 /// Reads a saved directory, makes its plan, and returns the directory as it would be saved again.
@@ -19,7 +18,7 @@ pub fn saved_directory(text: &[u8]) -> Result<Vec<u8>, String> {
 fn rewritten(text: &[u8]) -> Result<Vec<u8>, serde_json::Error> {
     let directory: Directory = serde_json::from_slice(text)?;
     for freshness in [Freshness::Live, Freshness::Stale] {
-        drop(plan(&directory, freshness, &OwnNetworks::default()));
+        drop(plan(&directory, freshness));
     }
     drop(directory.owners());
     serde_json::to_vec(&directory)

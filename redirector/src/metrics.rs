@@ -242,7 +242,6 @@ impl SteeringMetrics {
 mod tests {
     use super::*;
     use crate::directory::examples;
-    use crate::own_networks::OwnNetworks;
     use crate::plan::{Freshness, plan};
 
     #[test]
@@ -250,11 +249,9 @@ mod tests {
         let metrics = Metrics::default();
         metrics.dns.answered(ResponseCode::NXDomain);
         metrics.steering.in_force(Mechanism::Nftables);
-        metrics.steering.applied(&plan(
-            &examples::directory(),
-            Freshness::Live,
-            &OwnNetworks::default(),
-        ));
+        metrics
+            .steering
+            .applied(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

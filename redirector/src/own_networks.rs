@@ -36,7 +36,7 @@ pub(crate) struct Withheld {
 }
 
 impl OwnNetworks {
-    /// Those of now. Edge addresses in the ranges `steered` are no business of theirs.
+    /// Those of now. In the ranges `steered`, edge addresses are steered all the same.
     ///
     /// # Errors
     /// See [`interface_addresses`].
@@ -54,7 +54,7 @@ impl OwnNetworks {
     }
 
     /// Why an edge address is not steered.
-    pub(crate) fn reason(&self, ip: IpAddr) -> Option<String> {
+    fn reason(&self, ip: IpAddr) -> Option<String> {
         if self.steered.iter().any(|range| range.contains(&ip)) {
             return None;
         }
@@ -134,13 +134,16 @@ mod tests {
     use crate::directory::examples;
     use crate::plan::{Destination, Freshness, plan};
 
-    fn networks(steered: &[&str]) -> OwnNetworks {
-        let address = |ip: &str, prefix, flags| InterfaceAddress {
+    fn address(ip: &str, prefix: u8, flags: InterfaceFlags) -> InterfaceAddress {
+        InterfaceAddress {
             interface: "br0".into(),
             flags,
             ip: ip.parse().unwrap(),
             prefix,
-        };
+        }
+    }
+
+    fn networks(steered: &[&str]) -> OwnNetworks {
         let up = InterfaceFlags::IFF_UP;
         let addresses = [
             address("10.0.3.1", 24, up),
@@ -156,7 +159,8 @@ mod tests {
 
     /// Whether edge-1's address of each family is steered.
     fn steered(networks: &OwnNetworks) -> [bool; 2] {
-        let plan = plan(&examples::directory(), Freshness::Live, networks);
+        let directory = networks.protect(examples::directory());
+        let plan = plan(&directory, Freshness::Live);
         ["10.0.3.7:9100", "[fd00::7]:9100"].map(|address| {
             let destination = Destination::Edge(address.parse().unwrap());
             plan.destinations.contains_key(&destination)

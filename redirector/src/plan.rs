@@ -10,7 +10,6 @@ use culvert_redirector_common::names::DESTINATIONS_MAX;
 use culvert_redirector_common::{DestinationKey, DestinationValue, Endpoint};
 
 use crate::directory::{Directory, Node, Ranges};
-use crate::own_networks::OwnNetworks;
 
 /// A destination whose connections are steered to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -49,9 +48,9 @@ pub(crate) enum Freshness {
     Stale,
 }
 
-/// What is steered for `directory`, except in networks of this host. An address of several nodes is
-/// steered too: the proxy refuses it and names them.
-pub(crate) fn plan(directory: &Directory, freshness: Freshness, own: &OwnNetworks) -> Plan {
+/// What is steered for `directory`. An address of several nodes is steered too: the proxy refuses
+/// it and names them.
+pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     let mut destinations = BTreeMap::new();
     let of = |node: &Node| match freshness {
         Freshness::Live if !node.online => Liveness::Offline,
@@ -68,9 +67,6 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness, own: &OwnNetwork
             destinations.insert(Destination::Vip(vip), liveness);
         }
         for address in &node.addresses {
-            if own.reason(address.ip).is_some() {
-                continue;
-            }
             let liveness = match address.routing {
                 Routing::Routed => liveness,
                 Routing::Shared => Liveness::Online,
@@ -87,9 +83,6 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness, own: &OwnNetwork
     // After the addresses: what another node has behind it may be a port of an address too.
     for node in directory.nodes.values() {
         for behind in &node.behind {
-            if own.reason(behind.destination.ip()).is_some() {
-                continue;
-            }
             let liveness = match behind.routing {
                 Routing::Routed => of(node),
                 Routing::Shared => Liveness::Online,
@@ -192,7 +185,7 @@ mod tests {
     use crate::directory::{Behind, examples};
 
     fn planned(freshness: Freshness) -> Plan {
-        plan(&examples::directory(), freshness, &OwnNetworks::default())
+        plan(&examples::directory(), freshness)
     }
 
     fn edge(text: &str) -> Destination {
@@ -235,7 +228,7 @@ mod tests {
             behind("10.0.3.7:9100", Routing::Shared),
             behind("10.96.0.1:443", Routing::Protected),
         ];
-        let destinations = plan(&directory, Freshness::Live, &OwnNetworks::default()).destinations;
+        let destinations = plan(&directory, Freshness::Live).destinations;
         let of = |text: &str| destinations.get(&edge(text));
         assert_eq!(of("192.168.1.20:502"), Some(&Liveness::Offline));
         assert_eq!(of("192.168.1.20:9100"), None);
@@ -293,7 +286,7 @@ mod tests {
         for node in directory.nodes.values_mut() {
             node.ports = (1..=u16::MAX).collect();
         }
-        let plan = plan(&directory, Freshness::Live, &OwnNetworks::default());
+        let plan = plan(&directory, Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
         // 10.0.3.7, fd00::7 and 192.168.1.10; VIPs need no entry.
         assert_eq!(
@@ -314,7 +307,7 @@ mod tests {
         for node in directory.nodes.values_mut() {
             node.ports = (1..=room).collect();
         }
-        let plan = plan(&directory, Freshness::Live, &OwnNetworks::default());
+        let plan = plan(&directory, Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
         assert!(plan.nftables_only.is_empty());
     }

@@ -5,6 +5,7 @@ use culvert_daemon::chain;
 use culvert_redirector_common::names::DESTINATIONS_MAX;
 
 use super::Steering;
+use crate::directory::Directory;
 use crate::mechanisms::nft::{self, Guard, NftError, TableSpec};
 use crate::mechanisms::vip_routes::RouteError;
 use crate::own_networks::Withheld;
@@ -35,7 +36,11 @@ impl Steering {
             report(&withheld);
             self.progress.withheld = withheld;
         }
-        Some(plan(directory, freshness, &self.networks))
+        if self.progress.withheld.is_empty() {
+            return Some(plan(directory, freshness));
+        }
+        let steered = self.networks.protect(Directory::clone(directory));
+        Some(plan(&steered, freshness))
     }
 
     /// Makes everything equal to the directory. Only two failures are fatal: an overlap of the VIP

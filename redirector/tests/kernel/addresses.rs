@@ -1,5 +1,6 @@
 //! The routes of VIPs and the addresses of the host.
 
+use std::io;
 use std::net::{TcpListener, TcpStream};
 
 use crate::fake_directory::{FakeDirectory, usual_nodes};
@@ -248,25 +249,35 @@ fn an_address_of_a_family_that_had_none_is_taken_up_when_it_comes() {
     });
 }
 
+/// A host with this address on a network of the cloud host, 10.0.3.0/24.
+fn neighbour(address: &str) -> Netns {
+    let neighbour = Netns::new();
+    cable(
+        "net3",
+        "10.0.3.1/24",
+        "fd33::1/64",
+        &neighbour,
+        address,
+        "fd33::2/64",
+    );
+    neighbour
+}
+
+/// Dials the address of edge-1.
+fn dial() -> io::Result<TcpStream> {
+    TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE)
+}
+
 #[test]
 fn an_edge_address_is_a_neighbours_while_this_host_has_a_network_there() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &BOTH);
         let proxy = Proxy::listen();
-        let dial = || TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE);
         let _steered = dial().unwrap();
         proxy.accept();
 
-        let neighbour = Netns::new();
-        cable(
-            "net3",
-            "10.0.3.1/24",
-            "fd33::1/64",
-            &neighbour,
-            "10.0.3.7/24",
-            "fd33::7/64",
-        );
+        let neighbour = neighbour("10.0.3.7/24");
         let server = neighbour.run(|| {
             sh("ip route add default via 10.0.3.1");
             TcpListener::bind("10.0.3.7:9100").unwrap()
@@ -302,21 +313,12 @@ fn an_edge_address_is_a_neighbours_while_this_host_has_a_network_there() {
 #[test]
 fn an_edge_address_in_a_network_of_this_host_is_steered_on_the_operators_word() {
     in_a_world(|world| {
-        let neighbour = Netns::new();
-        cable(
-            "net3",
-            "10.0.3.1/24",
-            "fd33::1/64",
-            &neighbour,
-            "10.0.3.9/24",
-            "fd33::9/64",
-        );
+        let _neighbour = neighbour("10.0.3.9/24");
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let flag = ["--steer-own-network", "10.0.0.0/16"];
         let _redirector = Redirector::start(world, &[&BOTH[..], &flag].concat());
         let proxy = Proxy::listen();
-        let _steered =
-            TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE).unwrap();
+        let _steered = dial().unwrap();
         proxy.accept();
     });
 }

@@ -143,15 +143,10 @@ pub(super) mod examples {
     use super::*;
     use crate::config::NodeIps;
     use crate::directory::examples;
-    use crate::own_networks::OwnNetworks;
     use crate::plan::{Freshness, plan};
 
     pub(in crate::mechanisms::nft) fn spec(node: NodeIps) -> TableSpec {
-        let plan = plan(
-            &examples::directory(),
-            Freshness::Live,
-            &OwnNetworks::default(),
-        );
+        let plan = plan(&examples::directory(), Freshness::Live);
         let intercept = Intercept {
             node,
             ports: vec![7410, 7411, 7412, 7413],

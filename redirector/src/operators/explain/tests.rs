@@ -4,13 +4,12 @@ use super::*;
 use crate::config::{Intercept, NodeIps};
 use crate::directory::examples;
 use crate::mechanisms::bpf::kernel_config;
-use crate::own_networks::OwnNetworks;
 use crate::plan::{Freshness, plan};
 
 /// The kernel's view after the redirector filled the maps, with the lease `lease`.
 fn kernel(address: &str, lease: u64) -> KernelView {
     let directory = examples::directory();
-    let plan = plan(&directory, Freshness::Live, &OwnNetworks::default());
+    let plan = plan(&directory, Freshness::Live);
     let node = NodeIps {
         v4: Some("10.9.0.1".parse().unwrap()),
         v6: None,
