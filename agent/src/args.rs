@@ -237,8 +237,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
     pub(crate) tunnel_congestion: Option<String>,
 
-    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that loses large
-    /// packets without a word. One end is enough. Default: what the route's MTU allows.
+    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that silently loses
+    /// large packets. One end is enough. Default: what the route's MTU allows.
     #[arg(
         long,
         env = "CULVERT_TUNNEL_MSS",
