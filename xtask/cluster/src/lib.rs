@@ -10,7 +10,8 @@
 //!
 //! Edge nodes can dial the cloud. Nothing can dial an edge node: each is behind an address that lets
 //! it dial out only, and the internet drops packets to private addresses. Each node's pods have
-//! 10.244.N.0/24, which no other node has a route to.
+//! 10.244.N.0/24. The pods of cloud nodes reach each other; no other site has a route to those of an
+//! edge node, nor an edge node to any other's.
 #![forbid(unsafe_code)]
 
 mod certificates;

@@ -9,6 +9,9 @@ use culvert_lab::workspace;
 use crate::node::Node;
 use crate::place::NAME;
 
+/// The addresses of all pods.
+pub(crate) const ALL_PODS: &str = "10.244.0.0/16";
+
 /// The folder of the names of network namespaces.
 const NAMES: &str = "/run/netns";
 
@@ -78,22 +81,26 @@ fn make_node(node: Node, internet: &str) -> Result<()> {
     )?;
     forward_packets(&site)?;
     inside(&site, &["nft", &node_rules()])?;
-    if !node.is_cloud() {
-        let own = format!("{}/32", node.address());
-        inside(&site, &["ip", "address", "add", &own, "dev", "lo"])?;
-        inside(&site, &["nft", EDGE_RULES])?;
+    let pods = node.pods();
+    if node.is_cloud() {
+        let own = own.to_string();
+        return inside(internet, &["ip", "route", "add", &pods, "via", &own]);
     }
-    Ok(())
+    let own = format!("{}/32", node.address());
+    inside(&site, &["ip", "address", "add", &own, "dev", "lo"])?;
+    inside(&site, &["ip", "route", "add", "blackhole", ALL_PODS])?;
+    inside(&site, &["nft", EDGE_RULES])
 }
 
-/// Pods leave their node with its address, and reach the API server by its service.
+/// Pods leave their node with its address, unless for another pod, and reach the API server by its
+/// service.
 fn node_rules() -> String {
     let master = Node::Master.address();
     format!(
         "table ip cluster {{
             chain pre {{ type nat hook prerouting priority dstnat; ip daddr {KUBERNETES_SERVICE} tcp dport 443 dnat to {master}:6443; }}
             chain out {{ type nat hook output priority -100; ip daddr {KUBERNETES_SERVICE} tcp dport 443 dnat to {master}:6443; }}
-            chain post {{ type nat hook postrouting priority srcnat; ip saddr {{ 10.0.0.0/8, 192.168.0.0/16 }} oifname \"wan\" masquerade; }}
+            chain post {{ type nat hook postrouting priority srcnat; ip saddr {{ 10.0.0.0/8, 192.168.0.0/16 }} ip daddr != {ALL_PODS} oifname \"wan\" masquerade; }}
         }}"
     )
 }

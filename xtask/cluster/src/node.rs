@@ -42,7 +42,12 @@ impl Node {
         (own, Ipv4Addr::from_bits(own.to_bits() + 1))
     }
 
-    /// The third byte of its pods' network 10.244.N.0/24, which also tells links apart.
+    /// The network of its pods.
+    pub(crate) fn pods(self) -> String {
+        format!("10.244.{}.0/24", self.number())
+    }
+
+    /// The third byte of its pods' network, which also tells links apart.
     pub(crate) fn number(self) -> u8 {
         match self {
             Self::Master => 0,

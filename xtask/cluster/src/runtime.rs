@@ -12,11 +12,15 @@ use serde_json::json;
 
 use crate::host::Host;
 use crate::image::PAUSE;
+use crate::network::ALL_PODS;
 use crate::node::Node;
 use crate::place::{NAME, Place};
 
 /// Time for containerd to answer, on two busy cores.
 const READY: Duration = Duration::from_secs(60);
+
+/// The address of the service `kube-dns`, as kubeadm has it. Nothing serves it until somebody does.
+const CLUSTER_DNS: &str = "10.96.0.10";
 
 /// The first version whose kubelets refuse version 1 of cgroups unless told otherwise.
 const REFUSES_CGROUP_V1: u32 = 31;
@@ -54,12 +58,7 @@ pub(crate) fn start(place: &Place, node: &Node, proxy_mode: Option<&str>) -> Res
         proxy_mode.unwrap_or(default_mode),
     ]);
     // The machine's own limit of connections stays: no site may change it.
-    proxy.args([
-        "--cluster-cidr",
-        "10.244.0.0/16",
-        "--conntrack-max-per-core",
-        "0",
-    ]);
+    proxy.args(["--cluster-cidr", ALL_PODS, "--conntrack-max-per-core", "0"]);
     host.spawn("kube-proxy", &mut proxy)
 }
 
@@ -92,7 +91,7 @@ fn start_containerd(place: &Place, node: Node, host: &Host) -> Result<()> {
             "type": "ptp", "ipMasq": false,
             "ipam": {
                 "type": "host-local", "dataDir": folder.join("cni-state"),
-                "subnet": format!("10.244.{}.0/24", node.number()), "routes": [{"dst": "0.0.0.0/0"}],
+                "subnet": node.pods(), "routes": [{"dst": "0.0.0.0/0"}],
             },
         }],
     });
@@ -154,6 +153,8 @@ fn start_kubelet(place: &Place, node: Node, host: &Host) -> Result<()> {
         "authorization": {"mode": "Webhook"},
         "tlsCertFile": file(&format!("{node}.crt")),
         "tlsPrivateKeyFile": file(&format!("{node}.key")),
+        "clusterDNS": [CLUSTER_DNS],
+        "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",
         "cgroupRoot": format!("/{NAME}/{node}"),
         "cgroupsPerQOS": true,

@@ -7,7 +7,7 @@ use culvert_lab::{wait, workspace};
 
 use crate::cluster::EDGES;
 use crate::world::World;
-use crate::{balancer, images, logs};
+use crate::{balancer, dns, images, logs};
 
 /// Time for programs that start side by side on two busy cores to find each other.
 const READY: Duration = Duration::from_secs(60);
@@ -28,6 +28,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )?;
     wait_for_tunnels(world)?;
     logs::prove(world, "edge-1")?;
+    dns::prove(world)?;
     check(world)
 }
 

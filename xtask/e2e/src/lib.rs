@@ -13,6 +13,8 @@ mod cluster;
 mod command;
 mod controllers;
 mod copy;
+mod coredns;
+mod dns;
 mod egress;
 mod exec;
 mod follower;
@@ -238,6 +240,7 @@ impl Run<'_> {
 
 fn show(world: &mut World, steps: &[Step]) -> Result<()> {
     pods::start(world).context("start the pods that are to be reached")?;
+    world.upstream = Some(coredns::start(world).context("start the cluster's DNS")?);
     for (name, step) in steps {
         world.step = Some(name);
         let started = progress::Step::start(*name);

@@ -34,7 +34,7 @@ pub(super) fn prove(world: &mut World) -> Result<()> {
         |world| {
             let mut objects = account();
             objects.push(files()?);
-            objects.push(prometheus::pod(NAME, NAME, MASTER, world)?);
+            objects.push(prometheus::pod(NAME, NAME, MASTER));
             world.apply(NAME, &objects)?;
             let prometheus = Prometheus::started(world, MASTER, NAME)?;
             wait::until("every target is up", SOON, || all_up(world, &prometheus))

@@ -1,8 +1,6 @@
 //! The API server dials nodes by name and resolves the names with the redirector's DNS. This also
 //! reaches nodes that share an address.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use culvert_lab::self_signed::{AUTHORITY, SelfSigned};
 use culvert_lab::workspace;
@@ -10,14 +8,11 @@ use culvert_lab::workspace;
 use serde_json::{Value, json};
 
 use crate::cluster::{EDGES, MASTER};
-use crate::command::Running;
 use crate::images::CURL;
 use crate::world::{SHOP, World};
-use crate::{copy, exec, forward, healing, logs, metrics, pods};
+use crate::{copy, coredns, exec, forward, healing, logs, metrics, pods};
 
-/// A DNS server that answers every name with 127.0.0.1 and prints the name.
-const RESOLVER: &str = include_str!("resolver.py");
-/// The address of this server, which stands for the host's previous one.
+/// The address of a DNS server that stands for the one that the host asked before.
 const ANOTHER: &str = "127.0.0.77";
 
 /// The flag that makes kube-apiserver prefer names to addresses.
@@ -67,12 +62,8 @@ fn patched(world: &mut World) -> Result<()> {
     let claim = "a pod of the host's network with kube-apiserver's patch resolves edges by the \
         redirector, all else by another server";
     world.claim_once(claim, |world| {
-        let server = world.file("resolver.py");
-        std::fs::write(&server, RESOLVER).with_context(|| format!("write {}", server.display()))?;
-        let mut python = world.cluster.enter(MASTER, "python3");
-        let mut server =
-            Running::start(world.folder(), "resolver", python.arg(&server).arg(ANOTHER))?;
-        server.wait_for("listening", Duration::from_secs(20))?;
+        let listen = format!("{ANOTHER}:53");
+        let server = coredns::start_resolver(world, "resolver", &listen, "127.0.0.1")?;
         let script = workspace::root()
             .join("deploy/kubeadm/kube-apiserver-names")
             .display()

@@ -34,7 +34,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             let mut objects = account();
             objects.push(config()?);
             for host in &world.clouds {
-                objects.push(pod(&name(host), PODS, host, world)?);
+                objects.push(pod(&name(host), PODS, host));
             }
             world.apply("prometheus", &objects)?;
             let targets = targets(world)?;
@@ -214,15 +214,13 @@ pub(super) fn settings(name: &str, files: &Value) -> Value {
     })
 }
 
-/// A pod on a cloud node, which asks the redirector there for names. `settings` is the name of its
-/// ConfigMap and of its account.
-pub(super) fn pod(name: &str, settings: &str, host: &str, world: &World) -> Result<Value> {
-    let resolver = world.cluster.variable_of(host, "ADDRESS")?;
-    Ok(json!({
+/// A pod on a cloud node. `settings` is the name of its ConfigMap and of its account.
+pub(super) fn pod(name: &str, settings: &str, host: &str) -> Value {
+    json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
         "spec": {
             "nodeName": host, "tolerations": [{"operator": "Exists"}], "serviceAccountName": settings,
-            "terminationGracePeriodSeconds": 1, "dnsPolicy": "None", "dnsConfig": {"nameservers": [resolver]},
+            "terminationGracePeriodSeconds": 1,
             "volumes": [{"name": "config", "configMap": {"name": settings}}, {"name": "data", "emptyDir": {}}],
             "containers": [{
                 "name": "prometheus", "image": PROMETHEUS, "imagePullPolicy": "Never",
@@ -230,7 +228,7 @@ pub(super) fn pod(name: &str, settings: &str, host: &str, world: &World) -> Resu
                 "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "data", "mountPath": "/data"}]
             }]
         }
-    }))
+    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
-# A DNS server for every name: the address in the first argument is where it listens, and what each name gets is 127.0.0.1.
+# A DNS server: `resolver.py ADDRESS PORT ANSWER` listens there, and answers every name that ends in "example" with one address.
 import socket, sys
 
 server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-server.bind((sys.argv[1], 53))
+server.bind((sys.argv[1], int(sys.argv[2])))
+address = socket.inet_aton(sys.argv[3])
 print("listening", flush=True)
 while True:
     question, client = server.recvfrom(4096)
@@ -12,6 +13,8 @@ while True:
         at += 1 + question[at]
     asked, kind = question[12:at + 5], question[at + 1:at + 3]
     print("asked", ".".join(labels), flush=True)
-    found = kind == b"\x00\x01"
-    answer = b"\xc0\x0c" + kind + b"\x00\x01\x00\x00\x00\x05\x00\x04\x7f\x00\x00\x01" if found else b""
-    server.sendto(question[:2] + b"\x81\x80\x00\x01" + bytes([0, found]) + b"\x00\x00\x00\x00" + asked + answer, client)
+    known = labels[-1:] == ["example"]
+    found = known and kind == b"\x00\x01"
+    answer = b"\xc0\x0c" + kind + b"\x00\x01\x00\x00\x00\x05\x00\x04" + address if found else b""
+    status = b"\x81\x80" if known else b"\x81\x83"
+    server.sendto(question[:2] + status + b"\x00\x01" + bytes([0, found]) + b"\x00\x00\x00\x00" + asked + answer, client)

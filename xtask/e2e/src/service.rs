@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cluster::EDGES;
 use crate::command::Running;
-use crate::images::{CURL, PROMETHEUS};
+use crate::images::CURL;
 use crate::world::{SHOP, World};
-use crate::{install, pods, ports, prometheus, uninstall};
+use crate::{dns, install, pods, ports, prometheus, uninstall};
 
 /// The cloud node that loses its redirector.
 const BARE: &str = "cloud-3";
@@ -61,10 +61,11 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "the ConfigMap of hosts has that address for every edge node",
         |world| wait::until("the address", SOON, || in_hosts(world, &address)),
     )?;
+    world.claim("CoreDNS reads that ConfigMap", dns::with_hosts)?;
     world.claim(
         "a stock Prometheus there scrapes the kubelets of all edge nodes, two with one address, \
          by names that lead to the Service",
-        |world| scrape(world, &address),
+        scrape,
     )?;
     let _pages = TWINS
         .iter()
@@ -80,7 +81,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                 ensure!(names.contains(&format!("p-{ADDED}")), "{names:?}");
                 Ok(())
             })?;
-            TWINS.iter().try_for_each(|node| curl(world, node, &address))
+            TWINS.iter().try_for_each(|node| curl(world, node))
         },
     )?;
     world.claim("each of the three proxies has taken connections", |world| {
@@ -147,13 +148,8 @@ fn in_hosts(world: &World, address: &str) -> Result<()> {
     Ok(())
 }
 
-/// The names as the ConfigMap of hosts has them: this cluster has no CoreDNS.
-fn aliases(address: &str) -> Value {
-    json!([{"ip": address, "hostnames": EDGES}])
-}
-
 /// Runs Prometheus in a pod until it has each node's own metrics.
-fn scrape(world: &World, address: &str) -> Result<()> {
+fn scrape(world: &World) -> Result<()> {
     const POD: &str = "names-prometheus";
     let targets = EDGES.map(|node| format!("'{node}:10250'")).join(", ");
     let config = format!(
@@ -167,19 +163,7 @@ fn scrape(world: &World, address: &str) -> Result<()> {
         POD,
         &json!({"prometheus.yml": config}),
     ));
-    objects.push(json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD, "namespace": SHOP},
-        "spec": {
-            "nodeName": BARE, "tolerations": [{"operator": "Exists"}], "serviceAccountName": POD,
-            "terminationGracePeriodSeconds": 1, "hostAliases": aliases(address),
-            "volumes": [{"name": "config", "configMap": {"name": POD}}, {"name": "data", "emptyDir": {}}],
-            "containers": [{
-                "name": "prometheus", "image": PROMETHEUS, "imagePullPolicy": "Never",
-                "args": ["--config.file=/config/prometheus.yml", "--storage.tsdb.path=/data"],
-                "volumeMounts": [{"name": "config", "mountPath": "/config"}, {"name": "data", "mountPath": "/data"}]
-            }]
-        }
-    }));
+    objects.push(prometheus::pod(POD, POD, BARE));
     world.apply(POD, &objects)?;
     world.wait_for_phase(POD, "Running")?;
     let pod = world.shop(&["get", "pod", POD, "--output", "jsonpath={.status.podIP}"])?;
@@ -213,7 +197,7 @@ fn page(world: &World, node: &str) -> Result<Running> {
 }
 
 /// Asks an edge node for its page from a pod, by many connections.
-fn curl(world: &World, node: &str, address: &str) -> Result<()> {
+fn curl(world: &World, node: &str) -> Result<()> {
     let pod = format!("names-curl-{node}");
     let args = [
         "--silent".to_owned(),
@@ -228,8 +212,6 @@ fn curl(world: &World, node: &str, address: &str) -> Result<()> {
         "1".into(),
         "--header".into(),
         "Connection: close".into(),
-        "--connect-to".into(),
-        format!("::{address}:"),
         format!("http://{node}:{ADDED}/page?[1-{MANY}]"),
     ];
     let object = json!({
@@ -267,6 +249,7 @@ fn taken(world: &World, node: &str) -> Result<f64> {
 }
 
 fn as_before(world: &World) -> Result<()> {
+    dns::with_failover(world)?;
     let label = format!("{NO_POD}-");
     world.cluster.ask(&["label", "node", BARE, &label])?;
     ports::set(world, &json!({"ports": null}))?;

@@ -81,8 +81,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         },
     )?;
     world.claim(
-        "with --kubelet-preferred-address-types=Hostname and the redirector's DNS kubectl top node \
-         lists all six nodes, and kubectl top pod the pod of each edge node",
+        "with --kubelet-preferred-address-types=Hostname and a CoreDNS that asks the redirector, \
+         kubectl top node lists all six nodes, and kubectl top pod the pod of each edge node",
         |world| {
             by_name(world)?;
             wait_for_nodes(world, &[CLOUDS, EDGES].concat())?;
@@ -146,9 +146,7 @@ fn by_name(world: &World) -> Result<()> {
     });
     let own = json!("--kubelet-preferred-address-types=Hostname");
     let args: Vec<Value> = others.cloned().chain([own]).collect();
-    let resolver = world.cluster.variable_of(MASTER, "ADDRESS")?;
     let patch = json!({"spec": {"template": {"spec": {
-        "dnsPolicy": "None", "dnsConfig": {"nameservers": [resolver]},
         "containers": [{"name": NAME, "args": args}]
     }}}});
     let patch = patch.to_string();

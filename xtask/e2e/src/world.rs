@@ -44,6 +44,8 @@ pub(super) struct World {
     record: Option<Record>,
     /// The step that runs.
     pub(super) step: Option<&'static str>,
+    /// The DNS server that CoreDNS asks for the names of others.
+    pub(super) upstream: Option<Running>,
     /// A `kubectl logs -f` that runs during other steps.
     pub(super) follower: Option<Follower>,
     /// Whether Culvert's images, and those of the clients, are on every node.
@@ -74,6 +76,7 @@ impl World {
             flaky: Vec::new(),
             record,
             step: None,
+            upstream: None,
             follower: None,
             has_images: false,
             clouds: CLOUDS.to_vec(),

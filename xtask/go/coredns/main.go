@@ -1,4 +1,4 @@
-// CoreDNS with the plugins of the Corefiles in docs/dns.md, but for kubernetes, which needs a cluster.
+// CoreDNS with the plugins of the Corefiles in docs/dns.md.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	_ "github.com/coredns/coredns/plugin/forward"
 	_ "github.com/coredns/coredns/plugin/health"
 	_ "github.com/coredns/coredns/plugin/hosts"
+	_ "github.com/coredns/coredns/plugin/kubernetes"
 	_ "github.com/coredns/coredns/plugin/loadbalance"
 	_ "github.com/coredns/coredns/plugin/loop"
 	_ "github.com/coredns/coredns/plugin/ready"
@@ -19,7 +20,7 @@ import (
 func main() {
 	// In the order of CoreDNS' own plugin.cfg: a question goes through the plugins in this order, whatever a Corefile's is.
 	dnsserver.Directives = []string{
-		"reload", "ready", "health", "errors", "loadbalance", "cache", "hosts", "loop", "forward",
+		"reload", "ready", "health", "errors", "loadbalance", "cache", "hosts", "kubernetes", "loop", "forward",
 	}
 	coremain.Run()
 }

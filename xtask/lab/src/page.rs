@@ -1,6 +1,6 @@
 //! Pages of `docs/`, for tests that do what they say.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 use crate::workspace;
 
@@ -34,6 +34,24 @@ pub fn blocks<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
         .collect()
 }
 
+/// The block of code, of whatever kind, that contains these words.
+///
+/// # Errors
+/// There is none, or there are several.
+pub fn block_with<'a>(text: &'a str, words: &str) -> Result<&'a str> {
+    let mut found = None;
+    for block in text.split("\n```").skip(1).step_by(2) {
+        if block.contains(words) {
+            ensure!(found.is_none(), "several blocks have {words:?}");
+            found = Some(block);
+        }
+    }
+    let block = found.with_context(|| format!("no block has {words:?}"))?;
+    // The text begins on the line after the fence.
+    let (_, text) = block.split_once('\n').context("an empty block")?;
+    Ok(text)
+}
+
 /// What is typed in each block of kind `console`: the lines after the prompt `# ` or `$ `. Blocks
 /// without that prompt are left out.
 pub fn typed(text: &str, prompt: &str) -> Vec<String> {
@@ -57,5 +75,7 @@ mod tests {
         assert_eq!(blocks(b, "yaml"), ["a: 1\n"]);
         assert_eq!(typed(page, "$ "), ["ls"]);
         assert!(section(page, "## D").is_err());
+        assert_eq!(block_with(page, "a:").unwrap(), "a: 1");
+        assert!(block_with(page, "# two").is_ok() && block_with(page, "console").is_err());
     }
 }

@@ -66,21 +66,7 @@ fn ip(netns: &Path, words: &str) -> Result<()> {
 /// The code block of docs/dns.md that contains these words.
 fn documented(words: &str) -> Result<String> {
     let page = page::read("dns.md")?;
-    let mut blocks = page
-        .split("\n```")
-        .skip(1)
-        .step_by(2)
-        .filter(|block| block.contains(words));
-    let block = blocks
-        .next()
-        .with_context(|| format!("docs/dns.md has no block with {words:?}"))?;
-    ensure!(
-        blocks.next().is_none(),
-        "docs/dns.md has several blocks with {words:?}"
-    );
-    // The text begins on the line after the fence.
-    let (_, text) = block.split_once('\n').context("an empty block")?;
-    Ok(format!("{text}\n"))
+    Ok(page::block_with(&page, words)?.to_owned() + "\n")
 }
 
 /// The answers to a thousand names that are not Culvert's.
