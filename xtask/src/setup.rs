@@ -127,6 +127,39 @@ pub(crate) fn ensure(uses: &[Use]) -> Result<()> {
     missing.into_result()
 }
 
+/// What is missing for these uses, and what brings it.
+pub(crate) fn lacks(uses: &[Use]) -> Option<String> {
+    let mut names = Vec::new();
+    for (program, _) in missing_programs(uses) {
+        names.push(program.to_owned());
+    }
+    if uses.contains(&Use::Ebpf) && !can_compile_for_ebpf() {
+        names.push("a compiler for eBPF".to_owned());
+    }
+    for program in unpacked_for(uses).filter(|program| !program.is_there()) {
+        names.push(program.program().display().to_string());
+    }
+    if uses.contains(&Use::Tests) && python_with_grpc().is_none() {
+        names.push("Python with grpcio".to_owned());
+    }
+    let list = names.join(", ");
+    (!names.is_empty()).then(|| format!("`cargo xtask setup` installs or names {list}"))
+}
+
+/// What is missing of the programs in Go that tests need, and what brings it.
+pub(crate) fn lacks_go_programs() -> Option<String> {
+    let mut names = Vec::new();
+    for program in GoProgram::FOR_TESTS {
+        if program.find().is_none() {
+            names.push(program.name());
+        }
+    }
+    let list = names.join(", ");
+    (!names.is_empty()).then(|| {
+        format!("install Go 1.21 or later, with which `cargo xtask setup` compiles {list}")
+    })
+}
+
 /// Runs setup if something is missing.
 ///
 /// # Errors

@@ -3,6 +3,8 @@
 
 mod first_look;
 mod kernels;
+mod measured;
+mod needs;
 mod report;
 mod second_look;
 pub(crate) mod suite;
@@ -17,7 +19,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_lab::failures::Record;
 use culvert_lab::kubernetes::{Programs, Release};
-use culvert_lab::{interrupt, workspace};
+use culvert_lab::{interrupt, progress, workspace};
 
 use crate::{build_ebpf, kube, setup};
 
@@ -33,6 +35,8 @@ const SILENCE: Duration = Duration::from_mins(5);
 
 /// The same for the long forms of tests, and on an emulated processor.
 const LONG_SILENCE: Duration = Duration::from_mins(25);
+
+const NO_ROOT: &str = "it needs root: run the same command as root";
 
 const NO_API_SERVER: &str = "there is no Kubernetes: install Go 1.21 or later, then `cargo xtask \
                              kube` compiles it; or let KUBEBUILDER_ASSETS name a folder with etcd, \
@@ -67,7 +71,11 @@ pub struct Args {
     /// that was tried]
     #[arg(long, value_name = "VERSION")]
     kube: Option<Release>,
-    /// Write which tests failed to this file, for a later --second-look, and succeed
+    /// Run only the tests that measure time or load the whole machine, which otherwise run last
+    #[arg(long, conflicts_with_all = ["kernels", "no_run"])]
+    measured: bool,
+    /// Write which tests failed to this file, for a later --second-look, and succeed. Tests that
+    /// measure are left to --measured
     #[arg(long, value_name = "FILE", conflicts_with = "long")]
     first_look: Option<PathBuf>,
     /// Run the tests again that failed by these files, each alone, and write there how they ended
@@ -132,9 +140,8 @@ pub fn run(args: &Args) -> Result<()> {
     if !args.report.is_empty() {
         return report(args);
     }
-    setup::ensure_for_tests()?;
-    build_ebpf::run()?;
-    let suites = suite::build()?;
+    let kernel_programs = prepare(args)?;
+    let suites = suite::build(&kernel_programs)?;
     if args.no_run {
         return Ok(());
     }
@@ -146,6 +153,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.kernels {
         kernels::run(args, &suites, &mut looked)?;
     } else {
+        if let KernelPrograms::Missing(reason) = &kernel_programs {
+            looked.skip(needs::REDIRECTOR, reason);
+        }
         run_suites(args, &suites, &mut looked)?;
     }
     if args.first_look.is_some() {
@@ -155,6 +165,37 @@ pub fn run(args: &Args) -> Result<()> {
     let again = second_look::run(&mut looked.failures, &suites, args, &mut std::io::stdout());
     summary::show_suites(&looked.outcomes, &looked.failures);
     again.and(summary::report(&looked.failures))
+}
+
+/// The kernel programs, which the redirector contains.
+enum KernelPrograms {
+    Compiled,
+    /// Nothing here can compile them, for this reason.
+    Missing(String),
+}
+
+/// Installs what is missing, and compiles the kernel programs. What cannot be had is an error only
+/// where nothing may be skipped.
+fn prepare(args: &Args) -> Result<KernelPrograms> {
+    let installed = setup::ensure_for_tests();
+    let compiled = build_ebpf::run();
+    if args.no_run || args.kernels || is_required() {
+        installed?;
+        compiled?;
+        return Ok(KernelPrograms::Compiled);
+    }
+    if let Err(error) = installed {
+        progress::say(&format!("{error:#}\nWhat needs it is skipped."));
+    }
+    Ok(match compiled {
+        Ok(()) => KernelPrograms::Compiled,
+        Err(error) => KernelPrograms::Missing(format!("{error:#}")),
+    })
+}
+
+/// Whether what cannot run here is to fail.
+fn is_required() -> bool {
+    std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1")
 }
 
 fn report(args: &Args) -> Result<()> {
@@ -183,20 +224,35 @@ fn second_look(args: &Args, suites: &[Suite]) -> Result<()> {
 }
 
 fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
-    // Then what cannot run here runs nevertheless, and fails by itself.
-    let is_required = std::env::var_os("REQUIRE_PRIVILEGED").is_some_and(|value| value == "1");
-    let may_run_privileged = workspace::is_root() || is_required;
-    let may_start_api_server = has_api_server(args, suites)? || is_required;
+    let may_start_api_server = has_api_server(args, suites)?;
+    let mut may_run = Vec::new();
     for suite in suites {
-        if suite.privileged.is_some() && !may_run_privileged {
-            looked.skip(suite, "it needs root");
+        // Where nothing may be skipped, what cannot run fails by itself.
+        let lack = if is_required() {
+            None
+        } else if suite.privileged.is_some() && !workspace::is_root() {
+            Some(NO_ROOT.to_owned())
         } else if suite.privileged.is_some()
             && suite.starts_api_server(args)?
             && !may_start_api_server
         {
-            looked.skip(suite, NO_API_SERVER);
+            Some(NO_API_SERVER.to_owned())
         } else {
+            needs::lacking(suite)
+        };
+        match lack {
+            Some(reason) => looked.skip(&suite.name, &reason),
+            None => may_run.push(suite),
+        }
+    }
+    if !args.measured {
+        for suite in &may_run {
             looked.run(None, suite, suite.all_tests(args))?;
+        }
+    }
+    if args.measured || args.first_look.is_none() {
+        for suite in &may_run {
+            measured::run(suite, args, looked)?;
         }
     }
     if let Some(filter) = &args.filter {

@@ -39,10 +39,10 @@ impl<'a> FirstLook<'a> {
     }
 
     /// A suite that does not run, for this reason.
-    pub(super) fn skip(&mut self, suite: &Suite, reason: &'static str) {
+    pub(super) fn skip(&mut self, suite: &str, reason: &str) {
         self.outcomes.push(Outcome {
-            title: suite.name.clone(),
-            result: SuiteResult::Skipped(reason),
+            title: suite.to_owned(),
+            result: SuiteResult::Skipped(reason.to_owned()),
             time: Duration::ZERO,
         });
     }
@@ -113,20 +113,40 @@ impl<'a> FirstLook<'a> {
         interrupt::check()?;
         let is_broken = nameless_reason(&ended, &report, self.args).is_some();
         let died = ended.how == End::Failure && !report.is_complete;
-        self.outcomes.push(Outcome {
-            title,
-            result: if is_broken {
-                SuiteResult::Broken
-            } else {
-                SuiteResult::Ran(report)
-            },
-            time,
-        });
+        let result = if is_broken {
+            SuiteResult::Broken
+        } else {
+            SuiteResult::Ran(report)
+        };
+        self.add(title, result, time);
         Ok(if died {
             SuiteEnd::Died
         } else {
             SuiteEnd::Reached
         })
+    }
+
+    /// Adds how a suite ended, or the rest of it.
+    fn add(&mut self, title: String, result: SuiteResult, time: Duration) {
+        for earlier in &mut self.outcomes {
+            if earlier.title != title {
+                continue;
+            }
+            if let (SuiteResult::Ran(before), SuiteResult::Ran(rest)) =
+                (&mut earlier.result, &result)
+            {
+                before.passed += rest.passed;
+                before.skipped += rest.skipped;
+                before.failed += rest.failed;
+                earlier.time += time;
+                return;
+            }
+        }
+        self.outcomes.push(Outcome {
+            title,
+            result,
+            time,
+        });
     }
 }
 

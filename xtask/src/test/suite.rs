@@ -10,7 +10,8 @@ use culvert_lab::process::bound;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
 
-use super::{Args, LONG};
+use super::needs::REDIRECTOR;
+use super::{Args, KernelPrograms, LONG, measured};
 
 /// Suites that load kernel programs and create namespaces: folder of the package, name of the test,
 /// and order of its tests.
@@ -48,11 +49,17 @@ pub(crate) fn programs() -> Command {
     compile("build", &["--bins", "--example", "jumping_clock"])
 }
 
-/// Builds every suite, and the programs that they run.
-pub(super) fn build() -> Result<Vec<Suite>> {
+/// Builds every suite, and the programs that they run: without kernel programs all but those of the
+/// redirector.
+pub(super) fn build(kernel_programs: &KernelPrograms) -> Result<Vec<Suite>> {
     // Unit tests have a profile of their own. No program has any: what it does is in its library.
-    let with_programs = compile("build", &["--bins", "--test", "*", "--examples"]);
-    let unit_tests = compile("test", &["--no-run", "--lib"]);
+    let mut with_programs = compile("build", &["--bins", "--test", "*", "--examples"]);
+    let mut unit_tests = compile("test", &["--no-run", "--lib"]);
+    if let KernelPrograms::Missing(_) = kernel_programs {
+        for command in [&mut with_programs, &mut unit_tests] {
+            command.args(["--exclude", &format!("culvert-{REDIRECTOR}")]);
+        }
+    }
     let mut messages = messages_of("build the programs and their tests", with_programs)?;
     messages.push_str(&messages_of("build the unit tests", unit_tests)?);
     let mut suites: Vec<Suite> = messages
@@ -131,10 +138,13 @@ impl Suite {
             .collect())
     }
 
-    /// The command that runs its tests.
+    /// The command that runs its tests, without those that measure.
     pub(super) fn all_tests(&self, args: &Args) -> Command {
         let mut command = self.command(args);
         command.args(&args.filter);
+        for test in measured::of(self) {
+            command.args(["--skip", test]);
+        }
         // Privileged tests take long, so their progress is shown.
         if self.privileged.is_none() {
             command.arg("--quiet");
@@ -149,8 +159,13 @@ impl Suite {
 
     /// The command that runs one of its tests, alone.
     pub(super) fn one_test(&self, test: &str, args: &Args) -> Command {
+        self.tests_alone(&[test], args)
+    }
+
+    /// The command that runs some of its tests, one after the other.
+    pub(super) fn tests_alone(&self, tests: &[&str], args: &Args) -> Command {
         let mut command = self.command(args);
-        command.args(["--exact", test, "--test-threads=1"]);
+        command.arg("--exact").args(tests).arg("--test-threads=1");
         command
     }
 

@@ -27,7 +27,7 @@ pub(super) struct Outcome {
 pub(super) enum SuiteResult {
     Ran(Report),
     /// It did not run, for this reason.
-    Skipped(&'static str),
+    Skipped(String),
     /// It did not come to its end, or did not name what failed.
     Broken,
 }

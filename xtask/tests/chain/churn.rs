@@ -40,7 +40,6 @@ const RECOVERY: Duration = Duration::from_secs(30);
 
 #[test]
 fn sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
-    let _alone = world::alone();
     // A log line for each connection would make the test measure the disk.
     let quiet = vec!["--log".to_owned(), "warn".to_owned()];
     let options = Options {

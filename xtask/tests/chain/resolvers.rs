@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::dns::{self, Answer, Resolver};
 use culvert_lab::host::Host;

@@ -1,11 +1,9 @@
 //! The lab with Culvert and backends that every test starts from, and clients in the cloud.
 
-use std::cell::Cell;
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::sync::{PoisonError, RwLock, RwLockWriteGuard};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -40,32 +38,6 @@ pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
 
 /// Time for anything that a client does on two busy cores.
 const CLIENT_TIME: Duration = Duration::from_secs(240);
-
-/// Tests with a lab hold a read lock; a test that needs the whole machine holds the write lock.
-static MACHINE: RwLock<()> = RwLock::new(());
-
-thread_local! {
-    /// Whether the test of this thread has the machine to itself.
-    static IS_ALONE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// While it exists, the test of this thread has the machine to itself.
-pub(crate) struct Alone {
-    _machine: RwLockWriteGuard<'static, ()>,
-}
-
-/// Waits until no other test has a lab. For tests that load the whole machine or measure time.
-pub(crate) fn alone() -> Alone {
-    let machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-    IS_ALONE.set(true);
-    Alone { _machine: machine }
-}
-
-impl Drop for Alone {
-    fn drop(&mut self) {
-        IS_ALONE.set(false);
-    }
-}
 
 /// Runs a test in a lab with Culvert on the given edges.
 pub(crate) fn with(
@@ -122,8 +94,6 @@ pub(crate) fn in_lab(test: impl FnOnce(&Lab) -> Result<()>) {
     if !may_make_labs() {
         return;
     }
-    let _machine =
-        (!IS_ALONE.get()).then(|| MACHINE.read().unwrap_or_else(PoisonError::into_inner));
     let lab = Lab::start_test().expect("the lab");
     // The panic must happen while the lab is up, so that its logs are shown.
     if let Err(error) = test(&lab) {

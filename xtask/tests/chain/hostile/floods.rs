@@ -220,7 +220,6 @@ fn whatever_an_agent_floods_its_tunnel_with_the_proxy_and_other_nodes_go_on() {
 
 #[test]
 fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
-    let _alone = world::alone();
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let before = Before::of("the agent", world.culvert.agent(0))?;

@@ -9,10 +9,12 @@ use culvert_lab::dns::{self, Answer, Resolver};
 use culvert_lab::go_program::GoProgram;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
+use culvert_lab::skip::skip;
 use culvert_lab::wait;
 
 use super::{
-    REDIRECTORS, Tally, UPSTREAM, check_foreign_names, check_vips, documented, ip, with_upstream,
+    REDIRECTORS, Tally, UPSTREAM, Upstream, check_foreign_names, check_vips, documented, ip,
+    with_upstream,
 };
 use crate::world::World;
 
@@ -27,7 +29,7 @@ const USUAL: &str = ".:53 {
 
 #[test]
 fn coredns_that_forwards_the_zone_answers_names_of_edge_nodes_and_all_others() {
-    with_upstream(&[], |world, upstream| {
+    with_coredns(&[], |world, upstream| {
         let corefile = documented("edge.internal:53 {")? + USUAL;
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
         check_vips(world, &coredns.resolver, &["edge-1.edge.internal"])?;
@@ -48,7 +50,7 @@ fn coredns_that_forwards_the_zone_answers_names_of_edge_nodes_and_all_others() {
 
 #[test]
 fn coredns_with_failover_answers_bare_names_of_edge_nodes_and_all_others() {
-    with_upstream(&[], |world, upstream| {
+    with_coredns(&[], |world, upstream| {
         let corefile = without("kubernetes", &documented("failover REFUSED")?)?;
         let coredns = CoreDns::start(world, &world.lab.add_pod()?, &corefile)?;
         check_vips(
@@ -68,7 +70,7 @@ fn coredns_with_failover_answers_bare_names_of_edge_nodes_and_all_others() {
 
 #[test]
 fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
-    with_upstream(&[], |world, _upstream| {
+    with_coredns(&[], |world, _upstream| {
         let pod = world.lab.add_pod()?;
         let in_turn = without(
             "failover",
@@ -101,7 +103,7 @@ fn coredns_without_failover_hands_on_what_the_redirector_refuses() {
 
 #[test]
 fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
-    with_upstream(&[], |world, _upstream| {
+    with_coredns(&[], |world, _upstream| {
         let pod = world.lab.add_pod()?;
         let zone_only = documented("edge.internal:53 {")? + USUAL;
         let everything = without("kubernetes", &documented("failover REFUSED")?)?;
@@ -119,7 +121,7 @@ fn coredns_goes_on_to_the_next_server_while_a_redirector_is_away() {
 
 #[test]
 fn coredns_may_ask_nobody_but_a_redirector_that_forwards() {
-    with_upstream(&["--forward", &UPSTREAM.to_string()], |world, upstream| {
+    with_coredns(&["--forward", &UPSTREAM.to_string()], |world, upstream| {
         let corefile = format!(
             ".:53 {{\n    errors\n    forward . {}\n    cache 30\n}}\n",
             REDIRECTORS[0]
@@ -142,7 +144,7 @@ fn coredns_may_ask_nobody_but_a_redirector_that_forwards() {
 
 #[test]
 fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
-    with_upstream(&[], |world, _upstream| {
+    with_coredns(&[], |world, _upstream| {
         let cloud = world.lab.site(Host::Cloud);
         let (hosts, resolv_conf) = (cloud.file("tunnel-nodes"), cloud.file("upstream.conf"));
         let listed = documented("edge-1 # culvert")?;
@@ -187,6 +189,15 @@ fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
     });
 }
 
+/// Runs a test as [`with_upstream`] does, if CoreDNS is there.
+fn with_coredns(redirector: &[&str], test: impl FnOnce(&World<'_>, &Upstream) -> Result<()>) {
+    if GoProgram::CoreDns.find().is_none() {
+        skip("CoreDNS is not compiled: run `cargo xtask setup`");
+        return;
+    }
+    with_upstream(redirector, test);
+}
+
 /// CoreDNS, running. Dropping it ends it.
 struct CoreDns {
     _process: Process,
@@ -195,15 +206,15 @@ struct CoreDns {
 
 impl CoreDns {
     fn start(world: &World<'_>, pod: &Path, corefile: &str) -> Result<Self> {
-        let program = GoProgram::CoreDns
-            .find()
-            .context("no CoreDNS: run `cargo xtask setup`")?;
         let cloud = world.lab.site(Host::Cloud);
         let file = cloud.file("Corefile");
         std::fs::write(&file, corefile).context("write the Corefile")?;
         let mut process = cloud.start_process(
             "coredns",
-            cloud.command_in(pod, program).arg("-conf").arg(&file),
+            cloud
+                .command_in(pod, GoProgram::CoreDns.path())
+                .arg("-conf")
+                .arg(&file),
         )?;
         let resolver = Resolver::seen_from(pod, Ipv4Addr::LOCALHOST.into());
         wait::until("CoreDNS answers", Duration::from_secs(60), || {

@@ -1,0 +1,63 @@
+//! Tests that measure time or processor time, or that load the whole machine. They run last, each
+//! alone.
+
+use anyhow::{Result, ensure};
+
+use super::Args;
+use super::first_look::FirstLook;
+use super::suite::Suite;
+
+const MEASURED: [(&str, &[&str]); 2] = [
+    (
+        "xtask: chain",
+        &[
+            // Load.
+            "churn::sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind",
+            "hostile::floods::whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy",
+            "pressure::streams::ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing",
+            "scale::two_hundred_agents_on_three_proxies_come_up_come_back_and_leave_nothing",
+            // Processor time.
+            "pressure::clock::no_jump_of_a_clock_ends_a_tunnel_or_a_stream_or_keeps_a_program_busy",
+            "pressure::descriptors::a_proxy_without_descriptors_resets_new_clients_at_once_and_serves_them_when_it_has_some",
+            "pressure::descriptors::an_agent_without_descriptors_refuses_new_streams_and_serves_them_when_it_has_some",
+        ],
+    ),
+    (
+        "xtask: kubernetes",
+        &["crowd::ten_thousand_nodes_fit_into_100_mb_whether_they_come_or_are_there"],
+    ),
+];
+
+/// Those of a suite.
+pub(super) fn of(suite: &Suite) -> &'static [&'static str] {
+    for (name, tests) in MEASURED {
+        if name == suite.name {
+            return tests;
+        }
+    }
+    &[]
+}
+
+/// Runs those of a suite that are wanted, one after the other.
+///
+/// # Errors
+/// The suite lacks one of them, or cannot be started, or this program is interrupted.
+pub(super) fn run(suite: &Suite, args: &Args, looked: &mut FirstLook<'_>) -> Result<()> {
+    let tests = of(suite);
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let there = suite.tests()?;
+    let mut wanted = Vec::new();
+    for test in tests {
+        ensure!(there.contains(*test), "{} has no test {test}", suite.name);
+        if args.filter.as_ref().is_none_or(|part| test.contains(part)) {
+            wanted.push(*test);
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let command = suite.tests_alone(&wanted, args);
+    looked.run(None, suite, command).map(drop)
+}
