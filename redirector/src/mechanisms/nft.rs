@@ -4,6 +4,7 @@
 
 mod events;
 mod expressions;
+mod keeper;
 mod listing;
 mod others;
 mod render;
@@ -19,6 +20,7 @@ use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
+use keeper::Keeper;
 pub(crate) use listing::TableElements;
 use listing::{TableParts, fixed};
 pub(crate) use others::{dropping_chains, zoning_chains};
@@ -46,6 +48,7 @@ pub(crate) struct NftTable {
     listed: Option<serde_json::Value>,
     /// Inspections since the elements were read back.
     looks: usize,
+    keeper: Keeper,
 }
 
 /// What an [`NftTable::apply`] did.
@@ -97,6 +100,7 @@ impl NftTable {
         }
         self.install(&wanted).await?;
         self.applied = Some(wanted);
+        self.keeper.hold().await;
         Ok(Applied::Table)
     }
 
@@ -106,6 +110,7 @@ impl NftTable {
         let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else {
             return Ok(false);
         };
+        self.keeper.hold().await;
         self.looks += 1;
         let with_elements = self.looks > wanted.edges.len() / READ_BACK;
         let found = if with_elements {

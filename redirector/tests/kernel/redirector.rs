@@ -56,9 +56,13 @@ impl Redirector {
 
     /// Ends it with SIGTERM; returns its exit status.
     pub(crate) fn terminate(mut self) -> ExitStatus {
-        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
-        kill(pid, Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         self.child.wait().unwrap()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        kill(pid, signal).unwrap();
     }
 
     /// Waits until it fails by itself. Returns its standard error if that is a pipe.

@@ -1,0 +1,103 @@
+//! The table `inet culvert-keeper`, which keeps translated connections through a `nft flush ruleset`.
+//! With the last rule that needs it, the kernel's translation ends for connections that are
+//! established too: what they send before the table is back makes them hang for good.
+//!
+//! The table changes no packet. It has a rule that needs the translation, and nobody else can flush
+//! it, because an `nft` that runs as long as the redirector owns it (Linux 5.12). It ends with that.
+
+use std::io;
+use std::process::Stdio;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+use super::TIMEOUT;
+
+/// What the owner reads. The listing is its answer that all is there.
+const COMMANDS: &str = "add table inet culvert-keeper { flags owner; }
+add chain inet culvert-keeper output { type nat hook output priority 0; }
+add rule inet culvert-keeper output ct state established
+list table inet culvert-keeper
+";
+
+/// Holds the table.
+#[derive(Debug, Default)]
+pub(super) enum Keeper {
+    #[default]
+    NotStarted,
+    Holding(Owner),
+    /// The kernel or `nft` cannot do it.
+    Unsupported,
+}
+
+/// The program that owns the table. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct Owner {
+    nft: Child,
+    /// It ends when this is closed.
+    _commands: ChildStdin,
+    _listing: ChildStdout,
+    _errors: ChildStderr,
+}
+
+impl Keeper {
+    /// Starts to hold the table, unless it is held or cannot be.
+    pub(super) async fn hold(&mut self) {
+        let is_settled = match self {
+            Self::NotStarted => false,
+            Self::Holding(owner) => matches!(owner.nft.try_wait(), Ok(None)),
+            Self::Unsupported => true,
+        };
+        if is_settled {
+            return;
+        }
+        let started = tokio::time::timeout(TIMEOUT, Owner::start()).await;
+        *self = match started.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(owner) => Self::Holding(owner),
+            Err(error) => {
+                tracing::info!(
+                    %error,
+                    "connections that nftables steers will not survive a `nft flush ruleset`: no \
+                     table inet culvert-keeper, which needs Linux 5.12 and nftables 1.0"
+                );
+                Self::Unsupported
+            }
+        };
+    }
+}
+
+impl Owner {
+    async fn start() -> io::Result<Self> {
+        let mut nft = Command::new("nft")
+            .arg("--interactive")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let pipes = (nft.stdin.take(), nft.stdout.take(), nft.stderr.take());
+        let (Some(mut commands), Some(mut listing), Some(mut errors)) = pipes else {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        };
+        commands.write_all(COMMANDS.as_bytes()).await?;
+        let (mut listed, mut error) = ([0; 1], [0; 1024]);
+        tokio::select! {
+            biased;
+            read = errors.read(&mut error) => {
+                let text = String::from_utf8_lossy(&error[..read?]).into_owned();
+                return Err(io::Error::other(text));
+            }
+            read = listing.read(&mut listed) => {
+                if read? == 0 {
+                    return Err(io::Error::other("nft ended"));
+                }
+            }
+        }
+        Ok(Self {
+            nft,
+            _commands: commands,
+            _listing: listing,
+            _errors: errors,
+        })
+    }
+}
