@@ -61,13 +61,25 @@ pub struct Installed {
     /// Programs of others at the attach points of the hooks.
     #[serde(default)]
     pub neighbours: Vec<Neighbours>,
-    /// Chains of other tables that drop packets to this host; empty if nft cannot be asked.
+    /// What nftables has steered since the table was made; `None` if there is none.
+    #[serde(default)]
+    pub steered: Option<SteeredPackets>,
+    /// Chains of other tables that may drop packets to this host; empty if nft cannot be asked.
     #[serde(default)]
     pub dropping_chains: Vec<String>,
     /// Chains of other tables that put connections into zones of connection tracking; empty if nft
     /// cannot be asked.
     #[serde(default)]
     pub zoning_chains: Vec<String>,
+}
+
+/// First packets of connections that nftables has steered, those that were sent again too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SteeredPackets {
+    /// All of them.
+    pub begun: u64,
+    /// Those that passed all filters of this host.
+    pub admitted: u64,
 }
 
 impl Installed {

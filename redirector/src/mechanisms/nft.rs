@@ -16,6 +16,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use culvert_api::installed::SteeredPackets;
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
@@ -190,6 +191,11 @@ pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
         elements: TableElements::of_json(&json),
     };
     Ok(list_any(&[]).await?.map(of))
+}
+
+/// What the table in the kernel has steered; `None` without a table.
+pub(crate) async fn steered() -> Result<Option<SteeredPackets>, NftError> {
+    Ok(list_any(&TERSE).await?.as_ref().map(listing::steered))
 }
 
 /// nft's listing of the tables, in either layout.

@@ -87,6 +87,7 @@ impl Sources {
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
             // Without nft, or on a kernel without nftables, there are no such chains.
+            steered: nft::steered().await.unwrap_or_default(),
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
             zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
         })

@@ -7,8 +7,13 @@ use std::time::Duration;
 use crate::clients::{Client, can_limit_hooks_to_the_host};
 use crate::fake_directory::{FakeDirectory, node, usual_nodes};
 use crate::proxy::{Proxy, Sockets, so_original_dst};
-use crate::redirector::{BOTH, NFTABLES, Redirector, counted, daemon, get, run, run_to_the_end};
+use crate::redirector::{
+    BOTH, NFTABLES, Redirector, counted, daemon, get, installed, run, run_to_the_end,
+};
 use crate::world::{NODE4, eventually, in_a_world, sh};
+
+/// Longer than a connection takes.
+const WAIT: Duration = Duration::from_secs(2);
 
 #[test]
 fn nftables_alone_carries_host_and_pod() {
@@ -44,6 +49,48 @@ fn nftables_alone_carries_host_and_pod() {
         );
         assert!(!world.bpffs().join("culvert").exists(), "nothing is pinned");
     });
+}
+
+#[test]
+fn counters_tell_whether_filters_of_others_let_pods_through_however_they_are_written() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        let _proxy = Proxy::listen();
+        for (policy, rules, passes) in [
+            // As firewalld's, which lets translated connections pass.
+            ("accept", "ct status dnat accept\nreject", true),
+            // The addresses of pods are trusted.
+            ("drop", "ip saddr 10.244.0.0/16 accept", true),
+            ("accept", "reject with icmpx admin-prohibited", false),
+            ("drop", "tcp dport 22 accept", false),
+        ] {
+            let before = steered();
+            let file = world.state_dir().join("filter.nft");
+            let table = format!(
+                "table inet filter_of_others {{ chain in {{\ntype filter hook input priority 10; \
+                 policy {policy};\niifname lo accept\n{rules}\n}}\n}}\n"
+            );
+            std::fs::write(&file, table).unwrap();
+            sh(&format!("nft -f {}", file.display()));
+            let to = "10.0.3.7:9100".parse().unwrap();
+            let dialled = world.pods[0].run(|| TcpStream::connect_timeout(&to, WAIT));
+            assert_eq!(dialled.is_ok(), passes, "{rules}: {dialled:?}");
+            let after = steered();
+            let begun = after.0 - before.0;
+            let admitted = after.1 - before.1;
+            assert!(begun > 0, "{rules}");
+            assert_eq!(admitted == begun, passes, "{rules}: {admitted} of {begun}");
+            sh("nft delete table inet filter_of_others");
+        }
+    });
+}
+
+/// First packets that nftables has steered, and those that passed all filters.
+fn steered() -> (u64, u64) {
+    let counts = &installed()["steered"];
+    let count = |name: &str| counts[name].as_u64().unwrap();
+    (count("begun"), count("admitted"))
 }
 
 #[test]

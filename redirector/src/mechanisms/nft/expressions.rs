@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
 use nftables::expr::{
-    BinaryOperation, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression, Payload,
-    PayloadField, Prefix, SetItem,
+    BinaryOperation, CT, Expression, Fib, FibFlag, FibResult, Meta, MetaKey, NamedExpression,
+    Payload, PayloadField, Prefix, SetItem,
 };
 use nftables::stmt::{
     Counter, JumpTarget, Match, NAT, NATFamily, Operator, Reject, RejectType, Statement,
@@ -133,6 +133,20 @@ pub(super) fn begins_a_connection() -> Stmt {
         Expression::BinaryOperation(Box::new(masked)),
         Expression::Number(SYN),
     )
+}
+
+/// `ct status dnat`: the connection's destination was translated.
+pub(super) fn is_translated() -> Stmt {
+    let status = Expression::Named(NamedExpression::CT(CT {
+        key: "status".into(),
+        family: None,
+        dir: None,
+    }));
+    Statement::Match(Match {
+        left: status,
+        right: text("dnat"),
+        op: Operator::IN,
+    })
 }
 
 /// `iifname "name"`.

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
+use culvert_api::installed::SteeredPackets;
 use ipnet::IpNet;
 
 use super::expressions::Family;
 use super::render::render;
-use super::table::{Layout, STEER, TableSpec, edge_set_name};
+use super::table::{ADMITTED, Layout, STEER, TableSpec, edge_set_name};
 
 /// The elements of the table's sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,6 +86,24 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
         prefix["len"].as_u64()?.try_into().ok()?,
     )
     .ok()
+}
+
+/// Counts the first packets of connections that the table steered, in nft's listing.
+pub(super) fn steered(json: &serde_json::Value) -> SteeredPackets {
+    let mut found = SteeredPackets::default();
+    for object in json["nftables"].as_array().into_iter().flatten() {
+        let rule = &object["rule"];
+        let mut packets = 0;
+        for statement in rule["expr"].as_array().into_iter().flatten() {
+            packets += statement["counter"]["packets"].as_u64().unwrap_or_default();
+        }
+        if rule["chain"] == STEER {
+            found.begun += packets;
+        } else if rule["chain"] == ADMITTED {
+            found.admitted += packets;
+        }
+    }
+    found
 }
 
 /// The parts of a table: enough to report that it is there, and whether it refuses a family.

@@ -11,14 +11,20 @@ use nftables::schema::{
 use nftables::types::{NfChainPolicy, NfChainType, NfHook};
 
 use super::expressions::{Expr, Family, Stmt, address_and_port, prefix};
-use super::rules::{arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules};
-use super::table::{Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name};
+use super::rules::{
+    admission_rules, arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules,
+};
+use super::table::{
+    ADMITTED, Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name,
+};
 
 /// Before the usual -100 (`dstnat`) of kube-proxy and others: the first chain that translates a
 /// connection wins.
 const NAT_PRIORITY: i32 = -110;
 /// `filter`.
 const FILTER_PRIORITY: i32 = 0;
+/// After the filters of others: firewalld's has 10, SELinux' rules have 50.
+const LAST_PRIORITY: i32 = 300;
 
 /// One transaction that replaces the tables, whatever their state.
 pub(super) fn render(spec: &TableSpec, layout: Layout) -> Nftables<'static> {
@@ -95,6 +101,8 @@ impl Rendering<'_> {
             filter(NfHook::Input),
             guard_rules(self.spec, self.table.families),
         );
+        let last = Some((NfChainType::Filter, NfHook::Input, LAST_PRIORITY));
+        self.chain(ADMITTED, last, admission_rules(self.spec));
     }
 
     fn chain(

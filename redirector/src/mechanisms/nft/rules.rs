@@ -8,7 +8,7 @@ use nftables::stmt::Statement;
 use super::expressions::{
     Expr, Family, Stmt, anonymous_set, begins_a_connection, comes_in_by, comes_in_by_one_of,
     concat, counter, daddr, differ, dnat, dport, equal, has_mark, is_address_of_its_interface,
-    is_tcp, jump, prefix, reject, saddr, text,
+    is_tcp, is_translated, jump, prefix, reject, saddr, text,
 };
 use super::table::{STEER, TableSpec, edge_set_name, vip_set_name};
 
@@ -81,6 +81,17 @@ pub(super) fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt
         )
     }));
     rules
+}
+
+/// Counts the first packets of steered connections that no filter of others has stopped.
+pub(super) fn admission_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
+    let port = Expr::Number(spec.intercept.packet_port().into());
+    vec![vec![
+        begins_a_connection(),
+        equal(dport(), port),
+        is_translated(),
+        counter(),
+    ]]
 }
 
 /// Rules that leave marked packets alone.

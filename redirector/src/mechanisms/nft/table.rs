@@ -15,6 +15,8 @@ use crate::plan::{Destination, Plan};
 pub(super) const TABLE: &str = "culvert";
 /// The chain with the rules that steer, which other chains jump to.
 pub(super) const STEER: &str = "steer";
+/// The chain that counts what filters of others let through.
+pub(super) const ADMITTED: &str = "admitted";
 /// The tables that the rules are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {

@@ -241,27 +241,47 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
     })
 }
 
-/// Tables of others that drop what pods send to this host.
+/// Whether others drop what nftables has steered, as the counters show. Chains that may are named;
+/// whether they do, only packets show.
 pub(super) fn firewall(facts: &Facts) -> Option<Judged> {
     let installed = facts
         .installed
         .as_ref()
         .ok()
         .filter(|installed| installed.steers())?;
-    let dropping = &installed.dropping_chains;
-    Some(if dropping.is_empty() {
-        ok("no table of others drops what pods send to the intercept ports, as far as nft shows")
-    } else {
+    let chains = installed.dropping_chains.join(", ");
+    let packets = installed.steered.unwrap_or_default();
+    let dropped = packets.begun.saturating_sub(packets.admitted);
+    // Some get lost anywhere.
+    Some(if dropped * 100 > packets.begun {
+        let suspects = if chains.is_empty() {
+            String::new()
+        } else {
+            format!(", perhaps by {chains}")
+        };
         warning(
             format!(
-                "{} drops or rejects what no rule accepts, and none names port 7410",
-                dropping.join(", ")
+                "a filter on this host dropped or rejected {dropped} of {} first packets of \
+                 connections that nftables steered{suspects}",
+                packets.begun
             ),
             "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from \
              10.244.0.0/16 to any port 7410:7413; \
-             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16; nothing if \
-             that is done already (docs/cni.md)",
+             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16 \
+             (docs/cni.md). The counters begin again with a restart of the redirector",
         )
+    } else if packets.begun > 0 {
+        ok(format!(
+            "no filter of this host dropped one of {} connections that nftables steered",
+            packets.begun
+        ))
+    } else if chains.is_empty() {
+        ok("nftables has steered no connection yet")
+    } else {
+        ok(format!(
+            "nftables has steered no connection yet; {chains} may drop some: dial an edge node from \
+             a pod of this host, then check again"
+        ))
     })
 }
 

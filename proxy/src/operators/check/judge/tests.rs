@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_api::installed::{Hook, HookScope, Installed, Mechanism, Neighbours};
+use culvert_api::installed::{Hook, HookScope, Installed, Mechanism, Neighbours, SteeredPackets};
 use culvert_api::proto::control::{CertificateStatus, NodeStatus, StreamStatus};
 
 use super::super::facts::{Dialled, LeftOut};
@@ -237,10 +237,14 @@ const FAULTS: [Fault; 47] = [
     (
         "firewall",
         Verdict::Warning,
-        "ip filter INPUT",
+        "3 of 12 first packets of connections that nftables steered, perhaps by ip filter INPUT",
         "ufw allow",
         |facts| {
             change(&mut facts.installed, |installed| {
+                installed.steered = Some(SteeredPackets {
+                    begun: 12,
+                    admitted: 9,
+                });
                 installed.dropping_chains.push("ip filter INPUT".into())
             });
         },
