@@ -83,7 +83,11 @@ impl Resolver {
     /// As [`Self::ask`].
     pub fn ask_each(&self, names: &[String], kind: u16) -> Result<Vec<Answer>> {
         inside::run(&self.netns, || {
-            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            let own: IpAddr = match self.server {
+                IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+                IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+            };
+            let socket = UdpSocket::bind((own, 0))?;
             socket.connect((self.server, 53))?;
             socket.set_read_timeout(Some(ANSWER_TIME))?;
             (1..)

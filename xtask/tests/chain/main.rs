@@ -27,6 +27,7 @@ mod forwards;
 mod grpc;
 mod handover;
 mod hostile;
+mod ipv6_only;
 mod life;
 mod monitoring;
 mod mptcp;

@@ -125,7 +125,7 @@ fn router(lab: &Lab, args: &[&str]) -> Result<()> {
     Ok(())
 }
 
-const EDGE_V6: &str = "fd00:10:0:3::7";
+pub(crate) const EDGE_V6: &str = "fd00:10:0:3::7";
 
 /// Other projects split addresses at the first colon.
 #[test]
@@ -167,7 +167,7 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
 }
 
 /// Leaves edge-1 only loopback and IPv6, with a route to the cloud.
-fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
+pub(crate) fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
     router(
         lab,
         &[
