@@ -74,8 +74,19 @@ pub(super) fn start_resolver(
     Ok(server)
 }
 
+/// Whether it can answer names of the cluster: it reads EndpointSlices, which an API server has from
+/// 1.21 on.
+pub(super) fn knows_the_cluster(world: &World) -> bool {
+    let slices = ["get", "--raw", "/apis/discovery.k8s.io/v1"];
+    world.cluster.ask(&slices).is_ok()
+}
+
 /// Gives CoreDNS a Corefile, and waits until both pods have it.
 pub(super) fn configure(world: &World, corefile: &str) -> Result<()> {
+    let mut corefile = corefile.to_owned();
+    if !knows_the_cluster(world) {
+        corefile = without_kubernetes(&corefile);
+    }
     let mut objects = permissions();
     objects.push(json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(), "data": {"Corefile": corefile}
@@ -87,7 +98,7 @@ pub(super) fn configure(world: &World, corefile: &str) -> Result<()> {
             "ports": [{"name": "dns", "port": 53, "protocol": "UDP"}, {"name": "dns-tcp", "port": 53, "protocol": "TCP"}]
         }
     }));
-    objects.push(deployment(corefile));
+    objects.push(deployment(&corefile));
     world.apply(NAME, &objects)?;
     let target = format!("deployment/{NAME}");
     let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
@@ -103,6 +114,19 @@ pub(super) fn configure(world: &World, corefile: &str) -> Result<()> {
         .cluster
         .ask_within(ROLLOUT + Duration::from_secs(10), &line)
         .map(drop)
+}
+
+fn without_kubernetes(corefile: &str) -> String {
+    let mut kept = String::new();
+    let mut is_inside = false;
+    for line in corefile.lines() {
+        is_inside |= line.trim_start().starts_with("kubernetes ");
+        if !is_inside {
+            kept += &format!("{line}\n");
+        }
+        is_inside &= line.trim() != "}";
+    }
+    kept
 }
 
 fn metadata() -> Value {
@@ -166,4 +190,20 @@ fn deployment(corefile: &str) -> Value {
             }
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_plugin_goes() {
+        let kept = without_kubernetes(&usual());
+        assert!(
+            !kept.contains("kubernetes") && !kept.contains("fallthrough"),
+            "{kept}"
+        );
+        assert!(kept.contains("ready") && kept.contains(UPSTREAM), "{kept}");
+        assert_eq!(kept.matches('{').count(), kept.matches('}').count());
+    }
 }

@@ -13,13 +13,14 @@ use crate::world::{SHOP, World};
 const ZONE: &str = "edge.internal";
 /// What pods ask for, with the status of the answer. The certificates of kubelets have their nodes'
 /// bare names.
-const PAGES: [(&str, u16); 5] = [
+const PAGES: [(&str, u16); 4] = [
     ("https://edge-1:10250/metrics", 401),
     ("https://edge-2:10250/metrics", 401),
     ("http://edge-3.edge.internal:10250/", 400),
-    ("https://kubernetes.default.svc/readyz", 200),
     ("http://foreign.example:10250/", 400),
 ];
+/// The same, of the cluster itself.
+const CLUSTER_PAGE: (&str, u16) = ("https://kubernetes.default.svc/readyz", 200);
 
 /// Proves it, and leaves CoreDNS as it answers the most names.
 pub(super) fn prove(world: &mut World) -> Result<()> {
@@ -69,21 +70,27 @@ fn documented(words: &str) -> Result<String> {
 
 /// Lets a pod of each cloud node ask for all pages.
 fn everywhere(world: &World, way: &str, dns: &Value) -> Result<()> {
+    let mut pages = PAGES.to_vec();
+    if coredns::knows_the_cluster(world) {
+        pages.push(CLUSTER_PAGE);
+    }
     for host in CLOUDS {
         let name = format!("dns-{way}-{host}");
         // That of a first try.
         world.shop(&["delete", "pod", "--ignore-not-found", &name])?;
-        world.apply(&name, &[asker(&name, host, dns)])?;
+        world.apply(&name, &[asker(&name, host, dns, &pages)])?;
     }
     for host in CLOUDS {
         let name = format!("dns-{way}-{host}");
         world.wait_for_phase(&name, "Succeeded")?;
         let said = world.shop(&["logs", &name])?;
-        for (url, status) in PAGES {
-            let address = match url {
-                "http://foreign.example:10250/" => UPSTREAM_ANSWER,
-                "https://kubernetes.default.svc/readyz" => "10.96.0.1",
-                _ => "198.18.",
+        for (url, status) in &pages {
+            let address = if url.contains("foreign") {
+                UPSTREAM_ANSWER
+            } else if url.contains("kubernetes") {
+                "10.96.0.1"
+            } else {
+                "198.18."
             };
             let found = said.lines().find(|line| line.ends_with(url));
             let line = found.with_context(|| format!("{name} says nothing of {url}: {said}"))?;
@@ -104,7 +111,7 @@ fn everywhere(world: &World, way: &str, dns: &Value) -> Result<()> {
     Ok(())
 }
 
-fn asker(name: &str, host: &str, dns: &Value) -> Value {
+fn asker(name: &str, host: &str, dns: &Value, pages: &[(&str, u16)]) -> Value {
     let mut args = vec![
         "--silent",
         "--show-error",
@@ -115,7 +122,7 @@ fn asker(name: &str, host: &str, dns: &Value) -> Value {
         "--write-out",
         "%{remote_ip} %{http_code} %{url_effective}\n",
     ];
-    for (url, _) in PAGES {
+    for (url, _) in pages {
         args.extend(["--output", "/dev/null", url]);
     }
     json!({
