@@ -1,7 +1,7 @@
 //! The only entry of the configuration map. The redirector writes it; the programs read it at every
 //! connect.
 
-use crate::{Addr, Prefix};
+use crate::{Addr, LOOPBACK, Prefix};
 
 /// Capacity for intercept ports in [`Config`]. It is a power of two, so that the verifier can prove
 /// that every index is in bounds.
@@ -26,10 +26,10 @@ pub struct Config {
     pub port_count: u32,
     /// The proxy's intercept ports, in network order.
     pub ports: [u16; MAX_INTERCEPT_PORTS],
-    /// The address that IPv4 destinations are steered to: this node's own address, which every
-    /// network namespace can reach.
+    /// The address that IPv4 destinations are steered to, unless the client can reach the host's
+    /// loopback addresses: this node's own address, which every network namespace can reach.
     pub intercept4: Addr,
-    /// The same for IPv6; [`Addr::NONE`] if the node has none.
+    /// The address that IPv6 destinations are steered to; [`Addr::NONE`] if the node has none.
     pub intercept6: Addr,
     /// The range of IPv4 VIPs.
     pub vip4: Prefix,
@@ -45,7 +45,9 @@ impl Config {
     #[inline(always)]
     #[must_use]
     pub const fn is_intercept(&self, addr: &Addr, port: u16) -> bool {
-        (addr.is(&self.intercept4) || addr.is(&self.intercept6)) && self.is_intercept_port(port)
+        let is_own =
+            addr.is(&self.intercept4) || addr.is(&self.intercept6) || LOOPBACK.contains(addr);
+        is_own && self.is_intercept_port(port)
     }
 
     /// Whether `port` (network order) is one of the intercept ports.

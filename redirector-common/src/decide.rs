@@ -1,7 +1,9 @@
 //! Decides what happens to a `connect()`. The kernel programs only carry out the verdict.
 
+use crate::loopback::mix;
 use crate::{
-    Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS,
+    Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Reach,
+    loopback,
 };
 
 /// A TCP `connect()` as the hook sees it.
@@ -11,6 +13,8 @@ pub struct Connect {
     pub dst: Endpoint,
     /// The socket's mark.
     pub mark: u32,
+    /// Where the socket can be steered to.
+    pub reach: Reach,
 }
 
 /// What happens to the connect.
@@ -40,7 +44,7 @@ pub enum Pass {
 /// Where a connect is steered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steer {
-    /// The proxy's intercept address, of the same family.
+    /// An address of this host, of the same family, and an intercept port.
     pub to: Endpoint,
 }
 
@@ -133,7 +137,7 @@ pub fn decide(
     if found.is_offline() && now_ns() < config.offline_lease_ns {
         return Verdict::Reject(Reject::Offline);
     }
-    match intercept_addr(config, &connect.dst.addr) {
+    match intercept_addr(config, connect) {
         Some(addr) => Verdict::Steer(Steer {
             to: Endpoint {
                 addr,
@@ -145,31 +149,29 @@ pub fn decide(
 }
 
 #[inline(always)]
-fn intercept_addr(config: &Config, dst: &Addr) -> Option<Addr> {
-    let addr = if dst.is_v4() {
+fn intercept_addr(config: &Config, connect: &Connect) -> Option<Addr> {
+    let is_v4 = connect.dst.addr.is_v4();
+    let addr = if is_v4 {
         config.intercept4
     } else {
         config.intercept6
     };
     if addr.is_none() || config.port_count == 0 {
-        None
-    } else {
-        Some(addr)
+        return None;
+    }
+    match connect.reach {
+        Reach::Loopback if is_v4 => Some(loopback(connect.dst)),
+        Reach::Loopback | Reach::Node => Some(addr),
     }
 }
 
 /// The intercept port for a destination. A client address has about 28,000 source ports towards
-/// each port, so connections are spread over several.
+/// each port of the node's own address, so connections are spread over several.
 #[inline(always)]
 #[must_use]
 pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let words = dst.addr.words();
-    let mixed = words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32;
-    // MurmurHash3's finalizer: every bit of the input affects the low bits, which the remainder
-    // uses.
-    let mixed = (mixed ^ (mixed >> 16)).wrapping_mul(0x85eb_ca6b);
-    let mixed = (mixed ^ (mixed >> 13)).wrapping_mul(0xc2b2_ae35);
-    let hash = mixed ^ (mixed >> 16);
+    let hash = mix(words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32);
     let index = if config.port_count == 0 {
         0
     } else {

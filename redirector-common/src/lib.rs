@@ -18,6 +18,7 @@ mod destination;
 #[cfg(test)]
 #[allow(unsafe_code, reason = "looks at values as bytes")]
 mod layout_tests;
+mod loopback;
 pub mod names;
 #[cfg(feature = "user")]
 #[allow(unsafe_code, reason = "aya's marker of plain bytes is an unsafe trait")]
@@ -29,4 +30,5 @@ pub use config::{Config, MAX_INTERCEPT_PORTS};
 pub use counter::Counter;
 pub use decide::{Connect, Pass, Reject, Steer, Storage, Verdict, decide, spread};
 pub use destination::{DestinationKey, DestinationValue};
+pub use loopback::{LOOPBACK, LOOPBACK_CIDR, Reach, loopback};
 pub use socket_dst::{Role, SocketDst, Tuple};

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use culvert_redirector_common::{
     Addr, Config, Connect, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Pass,
-    Prefix, Reject, Role, SocketDst, Steer, Verdict, decide, spread,
+    Prefix, Reach, Reject, Role, SocketDst, Steer, Verdict, decide, loopback, spread,
 };
 use proptest::collection::{hash_set, vec};
 use proptest::option;
@@ -146,8 +146,9 @@ fn scene() -> impl Strategy<Value = Scene> {
     let entries = vec((address(), any::<bool>(), value), 1..24);
     let dst = (any::<bool>(), any::<Index>(), address());
     let mark = option::of(any::<u32>());
-    (config(), entries, dst, mark, 0..2000_u64).prop_map(
-        |((config, vip4), entries, dst, mark, now)| {
+    let reach = prop_oneof![Just(Reach::Loopback), Just(Reach::Node)];
+    (config(), entries, dst, mark, reach, 0..2000_u64).prop_map(
+        |((config, vip4), entries, dst, mark, reach, now)| {
             let (is_listed, index, other) = dst;
             let dst = if is_listed {
                 index.get(&entries).0
@@ -174,6 +175,7 @@ fn scene() -> impl Strategy<Value = Scene> {
                 connect: Connect {
                     dst: dst.into(),
                     mark,
+                    reach,
                 },
                 now,
             }
@@ -210,9 +212,13 @@ proptest! {
     }
 
     #[test]
-    fn a_steered_connect_goes_to_a_configured_port_of_its_familys_intercept_address(scene in scene()) {
+    fn a_steered_connect_goes_to_a_configured_port_of_an_own_address_of_its_family(scene in scene()) {
         if let Verdict::Steer(Steer { to }) = scene.decide() {
-            let own = if scene.dst().is_ipv4() { scene.config.intercept4 } else { scene.config.intercept6 };
+            let own = match (scene.dst().is_ipv4(), scene.connect.reach) {
+                (false, _) => scene.config.intercept6,
+                (true, Reach::Node) => scene.config.intercept4,
+                (true, Reach::Loopback) => loopback(scene.connect.dst),
+            };
             prop_assert_eq!(to.addr, own);
             prop_assert!(scene.config.ports[..scene.config.port_count as usize].contains(&to.port));
             prop_assert_ne!(to.port, 0);

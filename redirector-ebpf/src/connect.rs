@@ -7,11 +7,11 @@ use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_set_retval};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use culvert_redirector_common::{
-    Addr, Connect, Counter, Endpoint, SocketDst, Steer, Storage, Verdict, decide,
+    Addr, Connect, Counter, Endpoint, Reach, SocketDst, Steer, Storage, Verdict, decide,
 };
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
-use crate::netns::is_foreign;
+use crate::netns::{is_foreign, is_of_host};
 use crate::stack::{KeySlot, key};
 
 /// The call continues; its address may have been rewritten.
@@ -148,7 +148,11 @@ fn steer(
     let mut slot = KeySlot::uninit();
     let verdict = decide(
         config,
-        &Connect { dst, mark },
+        &Connect {
+            dst,
+            mark,
+            reach: reach(ctx, socket),
+        },
         // SAFETY: the value is copied out at once; the slot may be reused afterwards.
         |destination| unsafe { DESTINATIONS.get(key(&mut slot, destination)) }.copied(),
         // SAFETY: takes nothing and has no effect.
@@ -176,6 +180,23 @@ fn steer(
         }
         Verdict::Reject(reject) => deny(reject.counter(), choose_error),
     }
+}
+
+/// Where `socket`, which is not null, can be steered to. IPv6 sockets have an IPv4 source address
+/// too.
+#[inline(always)]
+fn reach(ctx: &SockAddrContext, socket: *mut bpf_sock) -> Reach {
+    if !is_of_host(ctx) {
+        return Reach::Node;
+    }
+    // SAFETY: not null, and both may be read from a `bpf_sock` in this hook.
+    let (interface, source4) = unsafe {
+        (
+            read_volatile(addr_of!((*socket).bound_dev_if)),
+            read_volatile(addr_of!((*socket).src_ip4)),
+        )
+    };
+    Reach::of_host_socket(interface, source4)
 }
 
 /// Stores the client's destination for its socket, over the value of an earlier connect of the same

@@ -1,4 +1,5 @@
-//! Limits the connect hooks to one network namespace.
+//! The network namespace of a client: connect hooks may be limited to the host's, and its loopback
+//! addresses are not those of others.
 
 use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_netns_cookie;
@@ -10,10 +11,27 @@ use aya_ebpf::programs::SockAddrContext;
 #[unsafe(no_mangle)]
 static ONLY_NETNS: Global<u64> = Global::new(0);
 
-/// Whether the socket is in another network namespace, as pods are.
+/// The cookie of the host's network namespace, in which the proxy listens; 0 if the kernel does not
+/// say it. It is set when the programs are loaded.
+#[unsafe(no_mangle)]
+static HOST_NETNS: Global<u64> = Global::new(0);
+
+/// Whether the socket is in a network namespace whose connections are not steered, as pods may be.
 #[inline(always)]
 pub fn is_foreign(ctx: &SockAddrContext) -> bool {
     let only = ONLY_NETNS.load();
+    only != 0 && cookie(ctx) != only
+}
+
+/// Whether the socket is known to be in the host's network namespace.
+#[inline(always)]
+pub fn is_of_host(ctx: &SockAddrContext) -> bool {
+    let host = HOST_NETNS.load();
+    host != 0 && cookie(ctx) == host
+}
+
+#[inline(always)]
+fn cookie(ctx: &SockAddrContext) -> u64 {
     // SAFETY: the helper takes the context of this hook and has no effect.
-    only != 0 && unsafe { bpf_get_netns_cookie(ctx.sock_addr.cast()) } != only
+    unsafe { bpf_get_netns_cookie(ctx.sock_addr.cast()) }
 }

@@ -59,6 +59,7 @@ fn decide_with(config: &Config, dst: &str, mark: u32, now: u64) -> Verdict {
         &Connect {
             dst: endpoint(dst),
             mark,
+            reach: Reach::Node,
         },
         |key| table.get(key).copied(),
         || now,
@@ -88,6 +89,42 @@ fn an_edge_address_is_steered_to_the_intercept_address_of_its_family() {
         "fd09::1"
     );
     assert!((7410..7414).contains(&steered_to(decide_for("10.0.3.7:10250")).port()));
+}
+
+#[test]
+fn a_client_that_reaches_loopback_addresses_is_steered_to_the_one_of_its_destination() {
+    let decide_for = |dst: &str| {
+        let connect = Connect {
+            dst: endpoint(dst),
+            mark: 0,
+            reach: Reach::Loopback,
+        };
+        let table = table();
+        decide(&config(), &connect, |key| table.get(key).copied(), || 0)
+    };
+    let kubelet = steered_to(decide_for("10.0.3.7:10250"));
+    assert_eq!(
+        Addr::from(kubelet.ip()),
+        loopback(endpoint("10.0.3.7:10250"))
+    );
+    assert!((7410..7414).contains(&kubelet.port()));
+    assert_ne!(
+        kubelet.ip(),
+        steered_to(decide_for("198.18.0.1:10250")).ip()
+    );
+    assert_eq!(
+        steered_to(decide_for("[fd00::7]:10250")).ip().to_string(),
+        "fd09::1",
+        "IPv6 has one loopback address"
+    );
+    assert_eq!(
+        decide_for(&kubelet.to_string()),
+        Verdict::Pass(Pass::Intercept)
+    );
+    assert_eq!(
+        decide_for("127.64.0.1:9100"),
+        Verdict::Pass(Pass::Unmatched)
+    );
 }
 
 #[test]

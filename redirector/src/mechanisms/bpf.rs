@@ -29,4 +29,4 @@ pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
 pub(crate) use tables::{KernelConfig, MapChanges, Tables, TablesError, kernel_config};
-pub(crate) use variants::{can_tell_namespaces, refusal_of_this_kernel};
+pub(crate) use variants::{can_tell_namespaces, reach_of_host, refusal_of_this_kernel};

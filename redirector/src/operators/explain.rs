@@ -11,11 +11,13 @@ use anyhow::{Context, Result, bail};
 use culvert_api::installed::Refusal;
 use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
-use culvert_redirector_common::{Connect, DestinationValue, Verdict, decide};
+use culvert_redirector_common::{Connect, DestinationValue, Reach, Verdict, decide};
 
 use crate::args::SharedArgs;
 use crate::directory::{Directory, Names, SavedDirectory};
-use crate::mechanisms::bpf::{Hook, KernelConfig, Pins, Tables, now_ns, refusal_of_this_kernel};
+use crate::mechanisms::bpf::{
+    Hook, KernelConfig, Pins, Tables, now_ns, reach_of_host, refusal_of_this_kernel,
+};
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::own_networks::OwnNetworks;
 use crate::plan::Destination;
@@ -203,6 +205,7 @@ impl HostState {
 struct KernelView {
     config: KernelConfig,
     value: Option<DestinationValue>,
+    reach: Reach,
     now_ns: u64,
 }
 
@@ -219,6 +222,7 @@ impl KernelView {
         Ok(Self {
             config,
             value: tables.destination(&destination.key())?,
+            reach: reach_of_host(),
             now_ns: now_ns()?,
         })
     }
@@ -228,6 +232,7 @@ impl KernelView {
         let connect = Connect {
             dst: address.into(),
             mark: 0,
+            reach: self.reach,
         };
         match decide(&self.config, &connect, |_key| self.value, || self.now_ns) {
             Verdict::Steer(steer) if self.value.is_some_and(|value| value.is_offline()) => {

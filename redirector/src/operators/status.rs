@@ -5,11 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
+use culvert_redirector_common::{LOOPBACK_CIDR, Reach};
 
 use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::{
     Cilium, CiliumCompatibility, Hook, KernelConfig, Pins, Surroundings, Tables,
-    bypassing_data_plane, now_ns, refusal_of_this_kernel,
+    bypassing_data_plane, now_ns, reach_of_host, refusal_of_this_kernel,
 };
 use crate::mechanisms::nft::{self, NftError};
 use crate::mechanisms::vip_routes::Routes;
@@ -164,11 +165,15 @@ fn intercept(config: &KernelConfig) -> String {
         .filter(|port| **port != 0)
         .map(|port| u16::from_be(*port).to_string())
         .collect();
-    let addresses: Vec<_> = [config.intercept4, config.intercept6]
-        .iter()
-        .filter(|addr| !addr.is_none())
-        .map(|addr| addr.ip().to_string())
-        .collect();
+    let mut addresses = Vec::new();
+    if reach_of_host() == Reach::Loopback && !config.intercept4.is_none() {
+        addresses.push(LOOPBACK_CIDR.to_owned());
+    }
+    for addr in [config.intercept4, config.intercept6] {
+        if !addr.is_none() {
+            addresses.push(addr.ip().to_string());
+        }
+    }
     format!(
         "{} ports {}",
         or_none(addresses.join(", ")),

@@ -22,6 +22,7 @@ mod redirector;
 mod reuse;
 mod saved_directory;
 mod sockets;
+mod source_ports;
 mod steering;
 mod strangers;
 mod table;

@@ -177,12 +177,15 @@ impl Hooks {
         pins.prepare()?;
         lift_limit();
         let variants = Variants::of_this_kernel();
-        let netns = match scope {
+        let host = netns_cookie();
+        let known_host = host.as_ref().map_or(0, |cookie| *cookie);
+        let only = match scope {
             HookScope::All => 0,
-            HookScope::Host => netns_cookie().map_err(HookError::Netns)?,
+            HookScope::Host => host.map_err(HookError::Netns)?,
         };
         let mut loader = EbpfLoader::new();
-        loader.override_global("ONLY_NETNS", &netns, true);
+        loader.override_global("ONLY_NETNS", &only, true);
+        loader.override_global("HOST_NETNS", &known_host, true);
         for name in MAPS {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));

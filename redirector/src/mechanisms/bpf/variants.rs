@@ -3,6 +3,7 @@
 use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
 use culvert_api::installed::Refusal;
+use culvert_redirector_common::Reach;
 use culvert_redirector_common::names::{CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD};
 
 use super::sys::netns_cookie;
@@ -37,6 +38,15 @@ impl Variants {
 /// cookie.
 pub(crate) fn can_tell_namespaces() -> bool {
     netns_cookie().is_ok()
+}
+
+/// The reach of a socket of the host that is bound to nothing.
+pub(crate) fn reach_of_host() -> Reach {
+    if can_tell_namespaces() {
+        Reach::of_host_socket(0, 0)
+    } else {
+        Reach::Node
+    }
 }
 
 /// Tests whether the kernel loads a program that calls `bpf_set_retval` at `connect()`.

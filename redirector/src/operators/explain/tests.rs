@@ -38,6 +38,7 @@ fn kernel(address: &str, lease: u64) -> KernelView {
             ..config
         },
         value,
+        reach: Reach::Node,
         now_ns: 100,
     }
 }
