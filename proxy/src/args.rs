@@ -239,8 +239,8 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) max_handshakes: u16,
 
-    /// Where the kernel steers clients' connections; repeat it for more. One address takes 28,000
-    /// connections of a client.
+    /// Where the kernel steers clients' connections; repeat it for more. Connect hooks need all
+    /// addresses: they lead to 127.64.0.0/10 and to the node's own.
     #[arg(
         long,
         env = "CULVERT_INTERCEPT_LISTEN",

@@ -61,7 +61,8 @@ pub(crate) struct Args {
     /// OVN-Kubernetes).
     #[arg(long, env = "CULVERT_ACCEPT_UNSEEN_PODS")]
     pub(crate) accept_unseen_pods: bool,
-    /// This host's address that connections are steered to, at most one of each family. Default:
+    /// This host's address that connections are steered to unless they can go to a loopback address,
+    /// at most one of each family. Default:
     /// the one that the host uses towards its default route.
     #[arg(
         long,

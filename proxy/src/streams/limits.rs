@@ -32,8 +32,8 @@ pub(crate) enum ClientKind {
 
 impl ClientKind {
     /// The kind of a steered client. `local` is the proxy's end, `dialled` is the client's original
-    /// destination. A program of this host connects from the same address that it connects to, or
-    /// from the VIP that it dials.
+    /// destination. A program of this host connects from loopback, from the same address that it
+    /// connects to, or from the VIP that it dials.
     pub(crate) fn steered(client: IpAddr, local: Option<IpAddr>, dialled: SocketAddr) -> Self {
         let client = client.to_canonical();
         let is_host = client.is_loopback()

@@ -177,8 +177,8 @@ fn a_host_without_ipv6_steers_ipv4() {
         sh("for conf in /proc/sys/net/ipv6/conf/*/disable_ipv6; do echo 1 > $conf; done");
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &[&["--node-ip", NODE4], &BOTH[..]].concat());
-        let proxy = std::net::TcpListener::bind((NODE4, 7410)).unwrap();
-        let _other = std::net::TcpListener::bind((NODE4, 7411)).unwrap();
+        let proxy = std::net::TcpListener::bind("0.0.0.0:7410").unwrap();
+        let _other = std::net::TcpListener::bind("0.0.0.0:7411").unwrap();
         let _client = TcpStream::connect("198.18.0.1:80").unwrap();
         drop(proxy);
     });
