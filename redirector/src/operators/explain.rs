@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use culvert_api::installed::Refusal;
 use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
-use culvert_redirector_common::{Connect, DestinationValue, Reach, Verdict, decide};
+use culvert_redirector_common::{Connect, DestinationValue, LOOPBACK, Reach, Verdict, decide};
 
 use crate::args::SharedArgs;
 use crate::directory::{Directory, Names, SavedDirectory};
@@ -237,6 +237,11 @@ impl KernelView {
         match decide(&self.config, &connect, |_key| self.value, || self.now_ns) {
             Verdict::Steer(steer) if self.value.is_some_and(|value| value.is_offline()) => {
                 HookDecision::Lapsed(steer.to.socket_addr())
+            }
+            Verdict::Steer(steer)
+                if address.port() == ANY_PORT && LOOPBACK.contains(&steer.to.addr) =>
+            {
+                HookDecision::SteersEachPort
             }
             verdict @ (Verdict::Steer(_) | Verdict::Pass(_) | Verdict::Reject(_)) => {
                 HookDecision::Decides(verdict)

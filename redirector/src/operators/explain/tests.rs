@@ -144,6 +144,22 @@ fn the_hooks_verdict_is_the_programs_own() {
 }
 
 #[test]
+fn where_a_client_of_the_host_is_steered_to_is_said_for_one_port_and_for_all() {
+    let of_host = |address: &str| {
+        let kernel = KernelView {
+            reach: Reach::Loopback,
+            ..kernel(address, 0)
+        };
+        kernel.decides(address.parse().unwrap()).to_string()
+    };
+    assert_eq!(of_host("198.18.0.1:9100"), "steered to 127.97.39.184:7410");
+    assert_eq!(
+        of_host("198.18.0.1:0"),
+        "steered to 127.64.0.0/10, each port to an address of its own"
+    );
+}
+
+#[test]
 fn an_offline_node_is_refused_while_somebody_vouches_for_it() {
     assert_eq!(
         hooks("198.18.0.3:80", 200),

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 use culvert_api::{NodeName, Routing, Zone};
-use culvert_redirector_common::{Pass, Reject, Verdict};
+use culvert_redirector_common::{LOOPBACK_CIDR, Pass, Reject, Verdict};
 
 use crate::directory::Directory;
 
@@ -51,6 +51,8 @@ pub(super) enum HookDecision {
     /// Hooks were installed and are detached now.
     Detached,
     Decides(Verdict),
+    /// All ports were asked for: each is steered to a loopback address of its own.
+    SteersEachPort,
     /// Steered although the node was offline: the lease on the offline flags has expired.
     Lapsed(SocketAddr),
 }
@@ -179,6 +181,12 @@ impl fmt::Display for HookDecision {
                      any more)"
                 );
             }
+            Self::SteersEachPort => {
+                return write!(
+                    f,
+                    "steered to {LOOPBACK_CIDR}, each port to an address of its own"
+                );
+            }
             Self::Decides(Verdict::Steer(steer)) => {
                 return write!(f, "steered to {}", steer.to.socket_addr());
             }
@@ -298,7 +306,8 @@ fn unsteered(node: &NodeName, by_hooks: HookDecision, by_nftables: &NftDecision)
             | HookDecision::Decides(Verdict::Pass(Pass::Unconfigured)),
             _,
         ) => Some(START.to_owned()),
-        (HookDecision::Decides(Verdict::Steer(_)), _) | (_, NftDecision::Steers(_)) => None,
+        (HookDecision::Decides(Verdict::Steer(_)) | HookDecision::SteersEachPort, _)
+        | (_, NftDecision::Steers(_)) => None,
         (HookDecision::Absent | HookDecision::Decides(Verdict::Pass(_)), _) => {
             Some(START.to_owned())
         }
