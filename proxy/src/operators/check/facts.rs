@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use culvert_api::installed::Installed;
 use culvert_api::proto::control as proto;
+use culvert_daemon::source_address;
 use http::StatusCode;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::rt::TokioExecutor;
@@ -195,8 +196,12 @@ async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
     let online = nodes
         .iter()
         .filter(|node| node.tunnels > 0 || !node.elsewhere.is_empty());
+    let is_v6_only = has_no_ipv4();
     let (node, vip) = online
-        .filter_map(|node| Some((node.name.clone(), node.vip4.parse().ok()?)))
+        .filter_map(|node| {
+            let vip = if is_v6_only { &node.vip6 } else { &node.vip4 };
+            Some((node.name.clone(), vip.parse().ok()?))
+        })
         .next()?;
     Some(Dialled {
         node,
@@ -205,6 +210,13 @@ async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
             .await
             .map_err(|error| culvert_daemon::chain(&error)),
     })
+}
+
+/// Whether this host has routes for IPv6 alone.
+fn has_no_ipv4() -> bool {
+    let v4 = SocketAddr::from(([192, 0, 2, 1], 9));
+    let v6 = SocketAddr::from(([0x2001, 0xdb8, 0, 0, 0, 0, 0, 1], 9));
+    source_address(v4).is_none() && source_address(v6).is_some()
 }
 
 /// Of the outcomes in [`LIMITS`], those that there were.
