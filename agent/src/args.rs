@@ -12,8 +12,7 @@ use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, pars
 use crate::dial::pin::Pin;
 
 /// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels
-/// open, and connects their streams to what its allow-list names. Join first, then run it without a
-/// subcommand.
+/// open, and connects their streams to what its allow-list names. Join first, then run it.
 #[derive(Parser, Debug)]
 #[command(name = "culvert-agent", version = culvert_daemon::BUILD, next_line_help = true)]
 pub(crate) struct Args {
@@ -300,6 +299,8 @@ pub(crate) struct RunArgs {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Runs the agent, as the program does without a subcommand. The flags of the agent follow it.
+    Run,
     /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it
     /// and exits.
     Join(JoinArgs),

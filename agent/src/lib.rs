@@ -22,13 +22,28 @@ mod tunnels;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Logs, run_main};
+use culvert_daemon::{Introduction, Logs, run_main};
 
 use args::{Args, Command};
 
+/// What the program says on a terminal without arguments.
+const INTRODUCTION: Introduction = Introduction {
+    first_commands: &[
+        (
+            "join ...",
+            "gets a certificate: `culvert-proxy token create` in the cloud prints the whole command",
+        ),
+        (
+            "run",
+            "dials the proxies and keeps tunnels up. As a service: systemctl enable --now culvert-agent",
+        ),
+    ],
+    pages: "docs/install.md, docs/flags.md, docs/troubleshooting.md",
+};
+
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    run_main("culvert-agent", start).await
+    run_main(INTRODUCTION, start).await
 }
 
 async fn start(args: Args) -> Result<()> {
@@ -39,7 +54,7 @@ async fn start(args: Args) -> Result<()> {
             logs()?;
             certificate::join::run(&args.state_dir, join).await
         }
-        None => {
+        None | Some(Command::Run) => {
             let logs = logs()?;
             run::run(args.try_into()?, logs).await
         }

@@ -16,6 +16,7 @@ mod handover;
 mod host_addresses;
 mod http;
 mod idle;
+mod introduction;
 mod listen_address;
 mod listeners;
 mod local_socket;
@@ -45,6 +46,7 @@ pub use handover::{
 };
 pub use host_addresses::{InterfaceAddress, host_addresses, interface_addresses, source_address};
 pub use idle::{Counts, Idle};
+pub use introduction::Introduction;
 pub use listen_address::listen_address;
 pub use listeners::{LISTENER_FAMILIES, Listeners, SocketUse, is_listener};
 pub use local_socket::{LocalSocket, SocketAccess};

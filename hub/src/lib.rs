@@ -36,13 +36,30 @@ mod wire;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Logs, run_main};
+use culvert_daemon::{Introduction, Logs, run_main};
 
 use args::{Args, Command};
 
+/// What the program says on a terminal without arguments.
+const INTRODUCTION: Introduction = Introduction {
+    first_commands: &[
+        ("check", "what `install` would change; it changes nothing"),
+        ("install", "points kubelet to the hub"),
+        (
+            "run",
+            "answers kubelet. As a service: systemctl enable --now culvert-hub",
+        ),
+        (
+            "status",
+            "the link, and whether the node would survive a reboot",
+        ),
+    ],
+    pages: "docs/hub.md, docs/flags.md",
+};
+
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    run_main("culvert-hub", start).await
+    run_main(INTRODUCTION, start).await
 }
 
 async fn start(args: Args) -> Result<()> {

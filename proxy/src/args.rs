@@ -77,6 +77,8 @@ pub(crate) struct Args {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
+    /// Runs the proxy, as the program does without a subcommand. The flags of the proxy follow it.
+    Run,
     /// Lists and removes edge nodes.
     #[command(subcommand)]
     Node(NodeCommand),

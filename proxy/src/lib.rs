@@ -27,13 +27,30 @@ mod trust;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Logs, run_main};
+use culvert_daemon::{Introduction, Logs, run_main};
 
 use args::{Args, Command};
 
+/// What the program says on a terminal without arguments.
+const INTRODUCTION: Introduction = Introduction {
+    first_commands: &[
+        (
+            "run",
+            "takes tunnels and clients. As a service: systemctl enable --now culvert-proxy",
+        ),
+        (
+            "token create NODE",
+            "adds an edge node and prints the command that joins it",
+        ),
+        ("check", "what is wrong on this host, and the fix"),
+        ("status", "the proxies and their tunnels"),
+    ],
+    pages: "docs/install.md, docs/flags.md, docs/troubleshooting.md",
+};
+
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    run_main("culvert-proxy", start).await
+    run_main(INTRODUCTION, start).await
 }
 
 async fn start(args: Args) -> Result<()> {
@@ -51,7 +68,7 @@ async fn start(args: Args) -> Result<()> {
         }
         Some(Command::Migrate(command)) => command.run().await,
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
-        None => {
+        None | Some(Command::Run) => {
             let sockets = run::Sockets {
                 control: args.control_socket,
                 admin: args.admin_socket,

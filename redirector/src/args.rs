@@ -218,9 +218,11 @@ pub(crate) struct SharedArgs {
     pub(crate) steer_own_network: Vec<IpNet>,
 }
 
-/// All but `log` work without the daemon, straight from the kernel.
+/// All but `run` and `log` work without the daemon, straight from the kernel.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    /// Runs the daemon, as the program does without a subcommand. The flags of the daemon follow it.
+    Run,
     /// Shows hooks, maps, counters, the nftables table and the routes as the kernel has them.
     Status,
     /// Says what the kernel would do with a connection, and why.

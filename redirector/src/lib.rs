@@ -24,20 +24,37 @@ mod steering;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use culvert_daemon::{Logs, Supervisor, run_main};
+use culvert_daemon::{Introduction, Logs, Supervisor, run_main};
 
 use args::{Args, Command};
 use config::Config;
 
+/// What the program says on a terminal without arguments.
+const INTRODUCTION: Introduction = Introduction {
+    first_commands: &[
+        (
+            "run",
+            "steers this host's connections, as root. As a service: systemctl enable --now culvert-redirector",
+        ),
+        ("status", "what is installed in the kernel"),
+        (
+            "explain DESTINATION",
+            "what the kernel does with a connection",
+        ),
+        ("uninstall", "removes all of it from the kernel"),
+    ],
+    pages: "docs/install.md, docs/flags.md, docs/troubleshooting.md",
+};
+
 /// Runs the command line; prints the error if it fails.
 pub async fn main() -> ExitCode {
-    run_main("culvert-redirector", start).await
+    run_main(INTRODUCTION, start).await
 }
 
 async fn start(args: Args) -> anyhow::Result<()> {
     let shared = &args.shared;
     match &args.command {
-        None => {
+        None | Some(Command::Run) => {
             // hickory logs every question at INFO; metrics count them.
             let logs = Logs::init(
                 &format!("hickory_server=warn,{}", args.log),

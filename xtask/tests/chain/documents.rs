@@ -22,6 +22,7 @@ pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
     (
         "culvert-proxy",
         &[
+            "run",
             "token create",
             "token list",
             "token revoke",
@@ -38,9 +39,9 @@ pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
     ),
     (
         "culvert-redirector",
-        &["status", "explain", "uninstall", "log"],
+        &["run", "status", "explain", "uninstall", "log"],
     ),
-    ("culvert-agent", &["join", "log"]),
+    ("culvert-agent", &["run", "join", "log"]),
     (
         "culvert-hub",
         &[
@@ -207,7 +208,7 @@ fn nothing_is_left() -> Result<()> {
 }
 
 /// All `--words` of a text, except those that every program has.
-fn flags(text: &str) -> BTreeSet<&str> {
+pub(crate) fn flags(text: &str) -> BTreeSet<&str> {
     let mut flags = all_flags(text);
     flags.retain(|word| !["--help", "--version"].contains(word));
     flags

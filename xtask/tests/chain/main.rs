@@ -12,6 +12,7 @@ mod chaos;
 mod check;
 mod churn;
 mod clocks;
+mod command_lines;
 mod compared;
 mod connect;
 mod connect_port;
