@@ -1,23 +1,26 @@
 //! The agent's own pages of the admin server: `/debug/{tunnels,streams,tasks}`.
 
-use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::get;
-use culvert_daemon::{RunningTasks, Runtimes, TaskCounts, page, tasks_page};
+use culvert_daemon::{AdminPages, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 
 use crate::tunnels::states::Tunnels;
 
 /// Serves the pages as JSON.
-pub(crate) fn routes(tunnels: Tunnels, runtimes: Runtimes, running: RunningTasks) -> Router {
+pub(crate) fn routes(tunnels: Tunnels, runtimes: Runtimes, running: RunningTasks) -> AdminPages {
     let counted = tunnels.clone();
     let tasks = tasks_page(runtimes, running, move || {
         let [tunnels, streams] = counted.totals();
         TaskCounts::from([("tunnels", tunnels), ("streams", streams)])
     });
-    Router::new()
-        .route("/debug/tunnels", get(debug_tunnels))
-        .route("/debug/streams", get(debug_streams))
+    AdminPages::new()
+        .page("/debug/tunnels", "tunnels to proxies", get(debug_tunnels))
+        .page(
+            "/debug/streams",
+            "clients' connections to backends",
+            get(debug_streams),
+        )
         .with_state(tunnels)
         .merge(tasks)
 }

@@ -22,6 +22,7 @@ use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
+use crate::admin_pages::AdminPages;
 use crate::http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::process_metrics;
@@ -62,7 +63,7 @@ struct Parts {
 
 impl Admin {
     /// Binds the ports and the socket, unless `listeners` has inherited them. `debug` holds the
-    /// binary's own routes, such as `/debug/tunnels`. A socket that cannot be bound is logged with
+    /// binary's own pages, such as `/debug/tunnels`. A socket that cannot be bound is logged with
     /// the fix: the program works without it, but its log filter cannot be changed. A port that is
     /// taken is logged too, and bound when it is free: diagnosis does not decide whether the
     /// program works.
@@ -75,7 +76,7 @@ impl Admin {
         readiness: Readiness,
         registry: Registry,
         logs: Logs,
-        debug: Router,
+        debug: AdminPages,
     ) -> Result<Self> {
         let gate = readiness.gate("admin");
         gate.open();
@@ -86,13 +87,14 @@ impl Admin {
             readiness: readiness.clone(),
             registries: Arc::new([registry, process]),
         };
-        let plain = Router::new()
-            .route("/livez", get(async || "ok\n"))
-            .route("/readyz", get(ready))
-            .route("/metrics", get(metrics))
+        let plain = AdminPages::new()
+            .page("/livez", "ok, while the program runs", get(async || "ok\n"))
+            .page("/readyz", "ok, or what is missing; and remarks", get(ready))
+            .page("/metrics", "for Prometheus", get(metrics))
             .with_state(parts.clone());
-        let log = Router::new().route(
+        let log = AdminPages::new().page(
             "/debug/log",
+            "PUT changes what is logged",
             put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
         );
         let local = listeners.local(&listen.socket, SocketAccess::Owner, SocketUse::Admin);
@@ -129,16 +131,19 @@ impl Admin {
             }
             None => None,
         };
+        let all = plain
+            .clone()
+            .merge(log.with_state(logs))
+            .merge(debug.clone());
+        let all = all.with_index(listen.program);
+        let mut guarded = debug;
+        guarded.router = guarded.router.layer(from_fn(refuse_foreign_names));
+        let pages = plain.merge(guarded).with_index(listen.program);
         Ok(Self {
             port,
-            pages: plain
-                .clone()
-                .merge(moved)
-                .merge(debug.clone().layer(from_fn(refuse_foreign_names))),
+            pages: pages.merge(moved),
             metrics,
-            local: local
-                .ok()
-                .map(|socket| (socket, plain.merge(log.with_state(logs)).merge(debug))),
+            local: local.ok().map(|socket| (socket, all)),
         })
     }
 
@@ -346,7 +351,8 @@ mod tests {
             metrics: Some("127.0.0.1:0".parse().unwrap()),
             socket: folder.join("run/admin.sock"),
         };
-        let debug = Router::new().route("/debug/page", get(async || page(|| ["shown"]).await));
+        let shown = get(async || page(|| ["shown"]).await);
+        let debug = AdminPages::new().page("/debug/page", "a page of the test", shown);
         let logs = Logs::for_tests();
         Admin::bind(
             &listen,
@@ -433,6 +439,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_index_lists_every_page_of_its_listener_and_no_other() {
+        let paths = ["/livez", "/readyz", "/metrics", "/debug/page"];
+        let heads = ["GET / HTTP/1.1\r\nHost: any.example"];
+        let over_tcp = answers(Admin::local_addr, &heads).await.remove(0).1;
+        assert_eq!(listed(&over_tcp), paths, "{over_tcp}");
+
+        let folder = tempfile::tempdir().unwrap();
+        let admin = admin(folder.path());
+        let socket = UnixStream::connect(folder.path().join("run/admin.sock"));
+        let asked = async { ask(socket.await.unwrap(), heads[0]).await };
+        let by_socket = tokio::select! {
+            _ = admin.serve() => unreachable!("it serves for ever"),
+            answer = asked => answer,
+        };
+        let with_log: Vec<&str> = listed(&by_socket);
+        assert_eq!(with_log.len(), paths.len() + 1, "{by_socket}");
+        assert!(with_log.contains(&"/debug/log"), "{by_socket}");
+    }
+
+    /// The paths at the beginnings of an index' lines.
+    fn listed(answer: &str) -> Vec<&str> {
+        let lines = answer.lines().filter(|line| line.starts_with('/'));
+        lines.filter_map(|line| line.split(' ').next()).collect()
+    }
+
+    #[tokio::test]
     async fn the_metrics_listener_has_metrics_and_nothing_else() {
         let metrics = |admin: &Admin| admin.metrics.as_ref().unwrap().0.local_addr();
         let heads = [
@@ -473,7 +505,7 @@ mod tests {
             readiness.clone(),
             Registry::default(),
             Logs::for_tests(),
-            Router::new(),
+            AdminPages::new(),
         )
         .unwrap();
         assert_eq!(readiness.missing(), []);

@@ -7,10 +7,12 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod admin_pages;
 mod atomic_file;
 mod backoff;
 mod chain;
 mod closed_pipe;
+mod counted;
 mod generate;
 mod handover;
 mod host_addresses;
@@ -38,9 +40,11 @@ mod units;
 mod workers;
 
 pub use admin::{Admin, AdminListen, page};
+pub use admin_pages::AdminPages;
 pub use atomic_file::write_atomic;
 pub use backoff::{Backoff, jittered};
 pub use chain::chain;
+pub use counted::counted;
 pub use handover::{
     HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError, Message, Reach,
 };

@@ -8,11 +8,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use axum::Json;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use serde::Serialize;
 use tokio::runtime::{Handle, RuntimeMetrics};
+
+use crate::admin_pages::AdminPages;
 
 /// For how long a request measures the busy time: long enough for a share, short enough to wait.
 const MEASURED: Duration = Duration::from_secs(1);
@@ -130,9 +132,10 @@ pub fn tasks_page(
     runtimes: Runtimes,
     running: RunningTasks,
     counts: impl Fn() -> TaskCounts + Clone + Send + Sync + 'static,
-) -> Router {
+) -> AdminPages {
     let page = async move || show(&runtimes, &running, counts).await;
-    Router::new().route("/debug/tasks", get(page))
+    let content = "how busy the threads are, and the tasks that run";
+    AdminPages::new().page("/debug/tasks", content, get(page))
 }
 
 async fn show(

@@ -1,5 +1,6 @@
 //! `explain`: who answers a request now and without a link, from which set, and under which grant.
 
+use culvert_daemon::counted;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::answers::{documents, local};
@@ -141,10 +142,10 @@ fn of_read(hub: &Hub, identity: &Identity, read: &Read) -> Vec<String> {
     }
     lines.extend(sets.map(|set| {
         format!(
-            "  set: {}: version {}, {} objects, {} s old{}",
+            "  set: {}: version {}, {}, {} s old{}",
             set.scope.selection,
             set.resource_version,
-            set.members,
+            counted(set.members, "object", "objects"),
             set.age.as_secs(),
             if set.behind { ", behind" } else { "" }
         )

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use axum::Router;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use bytes::Bytes;
-use culvert_daemon::page;
+use culvert_daemon::{AdminPages, page};
 use http::{StatusCode, Uri};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -112,13 +111,29 @@ struct PoolLine {
 }
 
 /// Serves the pages as JSON.
-pub(crate) fn routes(pages: Pages) -> Router {
-    Router::new()
-        .route("/debug/status", get(debug_status))
-        .route("/debug/sets", get(debug_sets))
-        .route("/debug/clients", get(debug_clients))
-        .route("/debug/servers", get(debug_servers))
-        .route("/debug/explain", get(debug_explain))
+pub(crate) fn routes(pages: Pages) -> AdminPages {
+    AdminPages::new()
+        .page(
+            "/debug/status",
+            "the link, and what a reboot now would miss",
+            get(debug_status),
+        )
+        .page("/debug/sets", "the remembered answers", get(debug_sets))
+        .page(
+            "/debug/clients",
+            "requests and watches of each client",
+            get(debug_clients),
+        )
+        .page(
+            "/debug/servers",
+            "the API servers, and connections to them",
+            get(debug_servers),
+        )
+        .page(
+            "/debug/explain",
+            "?method=GET&path=/api/v1/nodes&as=node: who answers it, from what",
+            get(debug_explain),
+        )
         .with_state(pages)
 }
 

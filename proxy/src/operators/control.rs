@@ -166,6 +166,7 @@ impl Service for Control {
             title: explained.title,
             lines: explained.lines.into_iter().map(line).collect(),
             reachable: explained.reachable,
+            no_node: explained.no_node,
         }))
     }
 
@@ -189,12 +190,16 @@ impl Service for Control {
             "" => None,
             name => Some(node_name(name)?),
         };
-        let idle = Duration::from_secs(request.idle_seconds);
         let mut listed = self.streams.all();
-        listed.retain(|listed| {
-            let is_its = node.is_none() || listed.stream.node == node;
-            is_its && listed.idle() >= idle
-        });
+        if let Some(node) = node {
+            listed.retain(|listed| listed.stream.node.as_ref() == Some(&node));
+            // Streams of a node that was removed may end later.
+            if listed.is_empty() && !self.directory.contains(&node) {
+                return Err(no_such_node(&node));
+            }
+        }
+        let idle = Duration::from_secs(request.idle_seconds);
+        listed.retain(|listed| listed.idle() >= idle);
         listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
         let left_out = listed.len().saturating_sub(MOST_STREAMS);
         listed.truncate(MOST_STREAMS);
@@ -605,6 +610,12 @@ fn refused(error: &ControlError) -> Status {
             Status::internal(text)
         }
     }
+}
+
+fn no_such_node(node: &NodeName) -> Status {
+    Status::not_found(format!(
+        "no edge node is named {node}: see `culvert-proxy node list`"
+    ))
 }
 
 fn node_name(text: &str) -> Result<NodeName, Status> {

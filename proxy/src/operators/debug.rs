@@ -1,9 +1,8 @@
 //! `/debug/{nodes,left-out,claims,tunnels,peers,streams,tasks}` of the admin server, as JSON.
 
-use axum::Router;
 use axum::routing::get;
 use culvert_api::NodeName;
-use culvert_daemon::{RunningTasks, Runtimes, TaskCounts, page, tasks_page};
+use culvert_daemon::{AdminPages, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
@@ -116,48 +115,54 @@ impl From<&Registered> for TunnelView {
     }
 }
 
-/// The proxy's own routes.
+/// The proxy's own pages.
 pub(crate) fn routes(
     claims: Claims,
     directory: Directory,
     registry: Registry,
     streams: StreamList,
-) -> Router {
+) -> AdminPages {
     let (left_out, peers_of) = (directory.clone(), registry.clone());
-    Router::new()
-        .route(
+    AdminPages::new()
+        .page(
             "/debug/claims",
+            "settings that decide which of the nodes' own claims count",
             get(async move || page(move || claims.clone()).await),
         )
-        .route(
+        .page(
             "/debug/left-out",
+            "claims of nodes that do not count, and why",
             get(async move || page(move || left_out.left_out()).await),
         )
-        .route(
+        .page(
             "/debug/nodes",
+            "the directory: names, addresses, ports, VIPs",
             get(async move || page(move || directory.nodes()).await),
         )
-        .route(
+        .page(
             "/debug/tunnels",
+            "tunnels of agents that end here",
             get(async move || page(move || tunnels(&registry)).await),
         )
-        .route(
+        .page(
             "/debug/peers",
+            "the other proxies",
             get(async move || page(move || peers(&peers_of)).await),
         )
-        .route(
+        .page(
             "/debug/streams",
+            "clients' connections under way",
             get(async move || page(move || pages(&streams)).await),
         )
 }
 
-/// The route of `/debug/tasks`.
+/// The page `/debug/tasks`.
 pub(crate) fn tasks(
     runtimes: Runtimes,
     running: RunningTasks,
     registry: Registry,
     streams: Streams,
-) -> Router {
+) -> AdminPages {
     tasks_page(runtimes, running, move || {
         let [clients, forwarded] = streams.totals();
         TaskCounts::from([

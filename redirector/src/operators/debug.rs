@@ -1,11 +1,12 @@
 //! `/debug/destinations` and `/debug/hooks`: what the kernel has right now, as JSON.
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use culvert_api::installed;
+use culvert_daemon::AdminPages;
 use serde::Serialize;
 use tokio::sync::watch;
 
@@ -18,11 +19,19 @@ struct Sources {
     feed: watch::Receiver<Feed>,
 }
 
-/// The redirector's own routes for the admin server.
-pub(crate) fn routes(pins: Pins, feed: watch::Receiver<Feed>) -> Router {
-    Router::new()
-        .route("/debug/destinations", get(destinations))
-        .route("/debug/hooks", get(hooks))
+/// The redirector's own pages for the admin server.
+pub(crate) fn routes(pins: Pins, feed: watch::Receiver<Feed>) -> AdminPages {
+    AdminPages::new()
+        .page(
+            "/debug/destinations",
+            "what the connect hooks steer",
+            get(destinations),
+        )
+        .page(
+            "/debug/hooks",
+            "the connect hooks and their counters",
+            get(hooks),
+        )
         .with_state(Sources { pins, feed })
 }
 

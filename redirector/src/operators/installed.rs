@@ -2,11 +2,12 @@
 //! check`.
 
 use anyhow::Result;
+use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Json, Router};
 use culvert_api::installed::{Installed, Neighbours};
+use culvert_daemon::AdminPages;
 use ipnet::IpNet;
 use tokio::sync::watch;
 
@@ -31,13 +32,13 @@ struct Sources {
     in_force: watch::Receiver<InForce>,
 }
 
-/// The route for the admin server.
+/// The page for the admin server.
 pub(crate) fn route(
     config: Config,
     node: watch::Receiver<NodeIps>,
     feed: watch::Receiver<Feed>,
     in_force: watch::Receiver<InForce>,
-) -> Router {
+) -> AdminPages {
     let sources = Sources {
         pins: Pins::new(&config.bpffs),
         config,
@@ -45,8 +46,9 @@ pub(crate) fn route(
         feed,
         in_force,
     };
-    Router::new()
-        .route("/debug/installed", get(installed))
+    let content = "all that is in force on this host: what `culvert-proxy check` reads";
+    AdminPages::new()
+        .page("/debug/installed", content, get(installed))
         .with_state(sources)
 }
 

@@ -40,6 +40,26 @@ fn every_program_says_when_it_is_ready_and_what_it_measures() {
 }
 
 #[test]
+fn the_index_of_every_program_lists_pages_that_are_there() {
+    world::with(EDGE, Options::default(), |world| {
+        for (host, port, _) in PROGRAMS {
+            let site = world.lab.site(host);
+            let index = site.http_get(port, "/")?;
+            let paths: Vec<&str> = index
+                .lines()
+                .filter(|line| line.starts_with('/'))
+                .filter_map(|line| line.split(' ').next())
+                .collect();
+            ensure!(paths.contains(&"/debug/tasks"), "{index}");
+            for path in paths {
+                site.http_get(port, path).with_context(|| path.to_owned())?;
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn a_program_that_is_not_ready_says_what_is_missing() {
     world::with(EDGE, Options::default(), |world| {
         world.culvert.proxy.kill()?;

@@ -154,7 +154,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             "tunnels",
             "warning",
             &[
-                "1 of 2 nodes are offline: edge-2",
+                "1 of 2 nodes offline: edge-2",
                 "culvert-proxy explain edge-2",
             ],
             || Ok(()),

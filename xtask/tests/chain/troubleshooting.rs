@@ -180,6 +180,25 @@ fn explain_tells_what_becomes_of_a_destination_and_how_its_dial_goes() {
 }
 
 #[test]
+fn a_node_that_does_not_exist_is_an_error_of_every_command_that_takes_one() {
+    world::with(EDGE, Options::default(), |world| {
+        for words in [
+            &["explain", "edge-9"][..],
+            &["explain", "edge-9:9100"],
+            &["ping", "edge-9"],
+            &["streams", "edge-9"],
+            &["node", "remove", "edge-9"],
+        ] {
+            let done = world.culvert.control(words).output()?;
+            ensure!(done.status.code() == Some(1), "{words:?}: {done:?}");
+        }
+        let explained = redirector(world.lab, &["explain", "edge-9"]);
+        ensure!(explained.is_err(), "{explained:?}");
+        workspace::output(&mut world.culvert.control(&["streams", "edge-1"])).map(drop)
+    });
+}
+
+#[test]
 fn ping_measures_each_tunnel_and_counts_what_is_lost() {
     world::with(EDGE, Options::default(), |world| {
         let ping = |node: &str, count: &str| {

@@ -24,6 +24,9 @@ pub(crate) struct ExplainCommand {
 
 impl ExplainCommand {
     /// Asks the proxy that listens on the socket, and prints what it says.
+    ///
+    /// # Errors
+    /// No node has the name, or `--dial` has no connection.
     pub(crate) async fn run(&self, control_socket: &Path) -> Result<()> {
         let request = proto::ExplainRequest {
             destination: self.destination.clone(),
@@ -34,6 +37,7 @@ impl ExplainCommand {
             .explain(request)
             .await?;
         print!("{}", page(&explained));
+        ensure!(!explained.no_node, "no node is named {}", self.destination);
         ensure!(
             explained.reachable || !self.dial,
             "no connection to {}",

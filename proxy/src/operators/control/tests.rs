@@ -378,3 +378,21 @@ async fn a_name_that_nobody_could_reach_is_refused_and_another_ones_is_noted() {
     let notes = created.unwrap().into_inner().notes.join("\n");
     assert!(!notes.contains("edge-7"), "{notes}");
 }
+
+#[tokio::test]
+async fn streams_of_a_node_that_does_not_exist_are_refused_and_of_one_without_any_are_none() {
+    let (_path, control) = control(None);
+    control.create_token(wish("edge-1", &[])).await.unwrap();
+    let of = |node: &str| {
+        Request::new(proto::ListStreamsRequest {
+            node: node.into(),
+            ..proto::ListStreamsRequest::default()
+        })
+    };
+    let listed = control.list_streams(of("edge-1")).await.unwrap();
+    assert_eq!(listed.into_inner().streams, []);
+    let listed = control.list_streams(of("edge-9")).await;
+    refused(listed, Code::NotFound, "edge-9");
+    let all = control.list_streams(of("")).await.unwrap();
+    assert_eq!(all.into_inner().streams, []);
+}

@@ -226,6 +226,17 @@ async fn what_leads_to_no_node_is_explained_too() {
             lines,
         );
     }
+    for (asked, no_node) in [
+        ("edge-9", true),
+        ("edge-9.edge.internal:80", true),
+        ("localhost", true),
+        ("edge-1", false),
+        ("192.0.2.1", false),
+        ("198.18.9.9", false),
+    ] {
+        let explained = explainer.explain(asked, Dial::No).await.unwrap();
+        assert_eq!(explained.no_node, no_node, "{asked}");
+    }
     let error = explainer.explain("edge-1", Dial::Yes).await.unwrap_err();
     assert!(error.to_string().contains("edge-1:9100"), "{error}");
     assert!(explainer.explain("a b", Dial::No).await.is_err());

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_api::{Forbidden, NodeName, Routing};
-use culvert_daemon::chain;
+use culvert_daemon::{chain, counted};
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
@@ -24,6 +24,8 @@ pub(crate) struct Explanation {
     pub(crate) lines: Vec<Line>,
     /// Whether a connection comes through, as far as is known.
     pub(crate) reachable: bool,
+    /// Whether it is a name, and no node has it.
+    pub(crate) no_node: bool,
 }
 
 /// A line of it.
@@ -72,7 +74,15 @@ pub(super) fn explanation(facts: &Facts) -> Explanation {
         title: facts.query.to_string(),
         lines: page.lines,
         reachable: !page.blocked,
+        no_node: facts.direct.is_none() && is_nobodys_name(&facts.target),
     }
+}
+
+fn is_nobodys_name(target: &Result<Target, ResolveError>) -> bool {
+    matches!(
+        target,
+        Err(ResolveError::UnknownName { .. } | ResolveError::OtherMeaning { .. })
+    )
 }
 
 /// Of a destination that leads to no node.
@@ -364,7 +374,10 @@ fn peer_line(page: &mut Page, peer: &PeerFacts, name: &NodeName) {
         let away = round_trip.map_or_else(String::new, |time| format!(", {time:.1?} away"));
         page.line(
             "tunnel",
-            format!("of {name} at proxy {host}{away}, {streams} streams on the link to it"),
+            format!(
+                "of {name} at proxy {host}{away}, {} on the link to it",
+                counted(*streams, "stream", "streams")
+            ),
         );
     } else {
         page.line(

@@ -4,6 +4,7 @@
 //! the plan. Their DaemonSets get the flags of the plan.
 
 use anyhow::{Context, Result, ensure};
+use culvert_daemon::counted;
 use serde_json::{Value, json};
 
 use super::kubernetes::{Object, text};
@@ -29,11 +30,15 @@ pub(super) async fn send(cluster: &Cluster, plan: &Plan) -> Result<()> {
     }
     ensure!(
         refused.is_empty(),
-        "the API server refuses {} of {count} objects: {}",
+        "the API server refuses {} of {}: {}",
         refused.len(),
+        counted(count, "object", "objects"),
         refused.join("; ")
     );
-    eprintln!("# the API server accepts all {count} objects (a dry run: nothing is changed)");
+    eprintln!(
+        "# the API server accepts {} (a dry run: nothing is changed)",
+        counted(count, "object", "objects")
+    );
     Ok(())
 }
 

@@ -1,5 +1,7 @@
 //! What each setting of another tunnel means for Culvert, as tables; and what was found.
 
+use culvert_daemon::counted;
+
 use super::kubernetes::Flag;
 use super::plan::Plan;
 
@@ -129,8 +131,8 @@ impl Report {
             }
         }
         format!(
-            "{} settings: {equal} with an equal, {none} without, {unknown} unknown",
-            equal + none + unknown
+            "{}: {equal} with an equal, {none} without, {unknown} unknown",
+            counted(equal + none + unknown, "setting", "settings")
         )
     }
 }

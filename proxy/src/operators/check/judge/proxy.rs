@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use culvert_api::agent_config::MAX_PROXIES;
 use culvert_api::ports::RESERVED;
+use culvert_daemon::counted;
 
 use super::{daemon, named};
 use crate::cluster::MAX_LISTED;
@@ -133,7 +134,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
         ),
         Some(node) => warning(
             format!(
-                "{} of {} nodes are offline: {}",
+                "{} of {} nodes offline: {}",
                 offline.len(),
                 nodes.len(),
                 named(&offline)
@@ -181,7 +182,10 @@ pub(super) fn caps(facts: &Facts) -> Option<Judged> {
              in front of all proxies makes the list short: --advertise",
         )
     } else {
-        ok(format!("agents are told of {proxies} proxies"))
+        ok(format!(
+            "agents are told of {}",
+            counted(proxies, "proxy", "proxies")
+        ))
     })
 }
 
@@ -190,7 +194,8 @@ pub(super) fn limits(facts: &Facts) -> Option<Judged> {
     facts.proxy.as_ref().ok()?;
     let in_words = |(outcome, words): &(&str, &str)| {
         let count = facts.limited.get(*outcome)?;
-        Some(format!("{count} connections {words} ({outcome})"))
+        let connections = counted(*count, "connection", "connections");
+        Some(format!("{connections} {words} ({outcome})"))
     };
     let met: Vec<String> = LIMITS.iter().filter_map(in_words).collect();
     Some(if met.is_empty() {
@@ -218,8 +223,8 @@ pub(super) fn streams(facts: &Facts) -> Option<Judged> {
     let backends: Vec<&str> = waiting.keys().map(String::as_str).collect();
     Some(warning(
         format!(
-            "{} connections have sent and have no answer for {} s or longer: {}",
-            waiting.values().sum::<u32>(),
+            "{} without an answer for {} s or longer: {}",
+            counted(waiting.values().sum::<u32>(), "connection", "connections"),
             LONG_WAIT.as_secs(),
             named(&backends)
         ),

@@ -326,7 +326,7 @@ const FAULTS: [Fault; 47] = [
     (
         "streams",
         Verdict::Warning,
-        "2 connections have sent and have no answer",
+        "2 connections without an answer",
         "culvert-proxy streams",
         |facts| {
             let waits = StreamStatus {
@@ -449,7 +449,7 @@ const FAULTS: [Fault; 47] = [
     (
         "tunnels",
         Verdict::Warning,
-        "1 of 2 nodes are offline: edge-2",
+        "1 of 2 nodes offline: edge-2",
         "explain edge-2",
         |facts| {
             change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
