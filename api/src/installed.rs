@@ -71,6 +71,9 @@ pub struct Installed {
     /// cannot be asked.
     #[serde(default)]
     pub zoning_chains: Vec<String>,
+    /// The exempt mark, and who else uses its bits.
+    #[serde(default)]
+    pub marks: Option<Marks>,
 }
 
 /// First packets of connections that nftables has steered, those that were sent again too.
@@ -240,6 +243,28 @@ pub struct Neighbours {
     pub before: Vec<u32>,
     /// Those that run after it.
     pub after: Vec<u32>,
+}
+
+/// The mark that exempts connections from being steered, beside those of other programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    /// `--mark`; zero exempts nothing.
+    pub exempt: u32,
+    /// All bits of marks that rules of others name.
+    pub used: u32,
+    /// The rules of others that name a bit of the exempt mark, or the first of them.
+    pub users: Vec<MarkUser>,
+    /// Why some rules are not known.
+    pub problems: Vec<String>,
+}
+
+/// Rules of somebody else that set or match marks of packets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MarkUser {
+    /// `ip rule PRIORITY`, or family, table and chain of nftables.
+    pub place: String,
+    /// The bits that they name.
+    pub bits: u32,
 }
 
 #[cfg(test)]

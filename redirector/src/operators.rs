@@ -3,5 +3,6 @@
 pub(crate) mod debug;
 pub(crate) mod explain;
 pub(crate) mod installed;
+mod marks;
 pub(crate) mod status;
 pub(crate) mod uninstall;

@@ -6,6 +6,7 @@ mod events;
 mod expressions;
 mod keeper;
 mod listing;
+mod marks;
 mod others;
 mod render;
 mod rules;
@@ -24,6 +25,7 @@ pub(crate) use events::Events;
 use keeper::Keeper;
 pub(crate) use listing::TableElements;
 use listing::{TableParts, fixed};
+pub(crate) use marks::marking_chains;
 pub(crate) use others::{dropping_chains, zoning_chains};
 use render::{element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
@@ -77,6 +79,8 @@ pub(crate) enum NftError {
     Timeout,
     #[error("nft printed something else than its JSON")]
     Output(#[source] serde_json::Error),
+    #[error("nft has {chains} chains: their rules are not read")]
+    TooManyChains { chains: usize },
 }
 
 impl NftTable {

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use tokio::sync::watch;
 
 use super::debug::failed;
+use super::marks::marks;
 use crate::config::{Config, NodeIps};
 use crate::directory::Feed;
 use crate::mechanisms::bpf::{Hook, Pins, Surroundings, refusal_of_this_kernel};
@@ -92,6 +93,7 @@ impl Sources {
             steered: nft::steered().await.unwrap_or_default(),
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
             zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
+            marks: Some(marks(config.intercept.mark).await),
         })
     }
 

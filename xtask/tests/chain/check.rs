@@ -233,3 +233,40 @@ fn a_check_dials_itself_and_no_agent_hears_of_it() {
         Ok(())
     });
 }
+
+#[test]
+fn a_check_names_rules_of_others_that_use_the_exempt_mark() {
+    with(&[Host::Edge1], Options::default(), |world| {
+        let cloud = world.lab.site(Host::Cloud);
+        finds(world, "marks", "ok", &["0x1000"], || Ok(()))?;
+        // As kube-proxy has it, of another bit.
+        let kube = "add table ip kube-proxy; add chain ip kube-proxy masquerading \
+            { type nat hook postrouting priority srcnat; }; \
+            add rule ip kube-proxy masquerading meta mark & 0x4000 == 0x4000 masquerade";
+        cloud.output("nft", [kube])?;
+        finds(world, "marks", "ok", &["0x1000"], || Ok(()))?;
+        let clash = "add table inet vpn; add chain inet vpn out \
+            { type filter hook output priority mangle; }; \
+            add rule inet vpn out ip daddr 192.0.2.9 meta mark set meta mark | 0x1000";
+        cloud.output("nft", [clash])?;
+        let rule = [
+            "rule",
+            "add",
+            "priority",
+            "77",
+            "fwmark",
+            "0x1000/0x1000",
+            "lookup",
+            "77",
+        ];
+        cloud.output("ip", rule)?;
+        finds(
+            world,
+            "marks",
+            "warning",
+            &["inet vpn out", "ip rule 77", "--mark 0x"],
+            || Ok(()),
+        )
+        .map(drop)
+    });
+}

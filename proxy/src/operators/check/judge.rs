@@ -3,6 +3,7 @@
 
 mod cluster;
 mod host;
+mod marks;
 mod proxy;
 
 use super::facts::{Answer, Daemon, Facts};
@@ -14,7 +15,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 31] = [
+const CHECKS: [Check; 32] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -23,6 +24,7 @@ const CHECKS: [Check; 31] = [
     ("neighbours", host::neighbours),
     ("nftables", host::nftables),
     ("firewall", host::firewall),
+    ("marks", marks::marks),
     ("route", host::route),
     ("own networks", host::own_networks),
     ("dns", host::dns),

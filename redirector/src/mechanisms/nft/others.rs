@@ -73,17 +73,17 @@ fn chains_that_set_zones(listing: &Value) -> BTreeSet<String> {
 }
 
 /// The objects of one kind in what nft lists.
-fn objects<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
+pub(super) fn objects<'a>(listing: &'a Value, kind: &'a str) -> impl Iterator<Item = &'a Value> {
     let all = listing["nftables"].as_array().into_iter().flatten();
     all.map(move |object| &object[kind])
         .filter(|object| !object.is_null())
 }
 
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-async fn listed(args: &[&str]) -> Result<Value, NftError> {
+pub(super) async fn listed(args: &[&str]) -> Result<Value, NftError> {
     let text = timed(helper::get_current_ruleset_raw_async(NFT, args.to_vec())).await?;
     serde_json::from_str(&text).map_err(NftError::Output)
 }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_api::installed::{Hook, HookScope, Installed, Mechanism, Neighbours, SteeredPackets};
+use culvert_api::installed::{Hook, HookScope, Installed, MarkUser, Marks, Mechanism, Neighbours, SteeredPackets};
 use culvert_api::proto::control::{CertificateStatus, NodeStatus, StreamStatus};
 
 use super::super::facts::{Dialled, LeftOut};
@@ -51,6 +51,11 @@ fn good() -> Facts {
             zone: "edge.internal".into(),
             in_force: Some(Mechanism::Both),
             hooks_see: Some(HookScope::All),
+            marks: Some(Marks {
+                exempt: 0x1000,
+                used: 0xc000,
+                ..Marks::default()
+            }),
             ..Installed::default()
         }),
         dns: vec![("10.0.0.1:53".parse().unwrap(), Ok(()))],
@@ -148,7 +153,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 47] = [
+const FAULTS: [Fault; 48] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -246,6 +251,25 @@ const FAULTS: [Fault; 47] = [
                     admitted: 9,
                 });
                 installed.dropping_chains.push("ip filter INPUT".into())
+            });
+        },
+    ),
+    (
+        "marks",
+        Verdict::Warning,
+        "ip mangle KUBE-MARK-DROP (kube-proxy, 0x8000)",
+        "--mark 0x1000 on the redirector",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.marks = Some(Marks {
+                    exempt: 0x8000,
+                    used: 0xc000,
+                    users: vec![MarkUser {
+                        place: "ip mangle KUBE-MARK-DROP".into(),
+                        bits: 0x8000,
+                    }],
+                    problems: Vec::new(),
+                });
             });
         },
     ),
