@@ -239,6 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn a_full_disk_leaves_kubelet_as_it_was_and_a_second_try_installs() {
+        let directory = tempfile::tempdir().unwrap();
+        let node = node(&directory);
+        let local = directory.path().join("hub/local");
+        std::fs::create_dir_all(&local).unwrap();
+        let last_written = directory.path().join(".kubelet.conf.new");
+        for in_the_way in [local.join(".ca.key.new"), last_written] {
+            std::fs::create_dir(&in_the_way).unwrap();
+            install(&node).unwrap_err();
+            assert_eq!(read(&node.kubeconfig).unwrap(), ORIGINAL.as_bytes());
+            std::fs::remove_dir(&in_the_way).unwrap();
+        }
+        install(&node).unwrap();
+        uninstall(&node).unwrap();
+        assert_eq!(read(&node.kubeconfig).unwrap(), ORIGINAL.as_bytes());
+    }
+
+    #[test]
     fn a_kubeconfig_that_somebody_changed_is_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         let node = node(&directory);

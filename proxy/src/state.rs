@@ -312,6 +312,27 @@ pub(crate) fn read_bounded(path: &Path) -> io::Result<String> {
     std::fs::read_to_string(path)
 }
 
+/// Makes writes of one file of a directory fail, as on a full disk, until it is dropped. The file is
+/// read as before.
+#[cfg(test)]
+pub(crate) struct FullDisk(PathBuf);
+
+#[cfg(test)]
+impl FullDisk {
+    pub(crate) fn of(directory: &Path, file: &str) -> Self {
+        let in_the_way = directory.join(format!(".{file}.new"));
+        std::fs::create_dir(&in_the_way).expect("nothing is in the way yet");
+        Self(in_the_way)
+    }
+}
+
+#[cfg(test)]
+impl Drop for FullDisk {
+    fn drop(&mut self) {
+        std::fs::remove_dir(&self.0).expect("it is there and empty");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

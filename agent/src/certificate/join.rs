@@ -192,6 +192,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_full_disk_uses_no_token_up() {
+        let proxy = TestProxy::start().await;
+        let node = Node::new(&proxy);
+        let in_the_way = node.root.path().join(".next-key.pem.new");
+        std::fs::create_dir(&in_the_way).unwrap();
+        let error = node.refusal().await;
+        assert!(error.contains("next-key.pem"), "{error}");
+        assert_eq!(proxy.joins(), 0);
+        std::fs::remove_dir(&in_the_way).unwrap();
+        node.join().await.unwrap();
+    }
+
+    #[tokio::test]
     async fn another_authority_gets_no_token_and_the_error_says_what_it_may_be() {
         let proxy = TestProxy::start().await;
         let mut node = Node::new(&proxy);

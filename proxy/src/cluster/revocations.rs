@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use super::Cluster;
 use super::configmap::{ConfigMapName, MAX_BYTES, empty, write};
 use super::request::RequestError;
-use crate::trust::{Revocations, Trust, TrustError};
+use crate::trust::{Revocations, Trust};
 
 /// The ConfigMap's name.
 const NAME: &str = "culvert-revocations";
@@ -38,9 +38,7 @@ enum ShareError {
          Nodes that are revoked"
     )]
     TooLong { bytes: usize },
-    #[error(transparent)]
-    Trust(#[from] TrustError),
-    #[error("remember the revocations")]
+    #[error("merge the revocations")]
     GivenUp,
 }
 
@@ -74,26 +72,36 @@ impl Cluster {
             }
             known.mark_unchanged();
             let Some(present) = &last else { continue };
-            let (now_wrong, written) = match share(&maps, present.as_ref(), &trust).await {
-                Ok(written) => (None, written),
-                Err(error) => (Some(culvert_daemon::chain(&error)), None),
-            };
-            again = now_wrong.is_some();
-            gate.remark(
-                now_wrong
-                    .as_ref()
-                    .map(|reason| format!("not shared with the other proxies: {reason}")),
-            );
-            if let Some(reason) = problem.news(now_wrong) {
-                tracing::error!(
-                    reason,
-                    "revocations are not shared with the other proxies; trying again"
-                );
+            let mut now_wrong = None;
+            match share(&maps, present.as_ref(), &trust).await {
+                Ok(Some(written)) => last = Some(Some(written)),
+                Ok(None) => {}
+                Err(error) => {
+                    let reason = culvert_daemon::chain(&error);
+                    now_wrong = Some(format!("not shared with the other proxies: {reason}"));
+                }
             }
-            if let Some(written) = written {
-                last = Some(Some(written));
+            if let Err(reason) = keep(&trust).await {
+                now_wrong.get_or_insert(format!("not on disk: {reason}"));
+            }
+            again = now_wrong.is_some();
+            gate.remark(now_wrong.clone());
+            if let Some(reason) = problem.news(now_wrong) {
+                tracing::error!(reason, "revocations are not everywhere yet; trying again");
             }
         }
+    }
+}
+
+/// Writes the revocations that this proxy knows to its disk. They hold, and the others have them,
+/// also if that fails.
+async fn keep(trust: &Trust) -> Result<(), String> {
+    let trust = trust.clone();
+    let kept = tokio::task::spawn_blocking(move || trust.write_revocations()).await;
+    match kept {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(culvert_daemon::chain(&error)),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -104,9 +112,9 @@ async fn share(
     trust: &Trust,
 ) -> Result<Option<ConfigMap>, ShareError> {
     let found = present.map(read).transpose()?.flatten();
-    let (taken, shown) = (trust.clone(), found.clone().unwrap_or_default());
-    let all = tokio::task::spawn_blocking(move || taken.take_revocations(&shown));
-    let all = all.await.map_err(|_| ShareError::GivenUp)??;
+    let (merging, shown) = (trust.clone(), found.clone().unwrap_or_default());
+    let all = tokio::task::spawn_blocking(move || merging.merge_revocations(&shown));
+    let all = all.await.map_err(|_| ShareError::GivenUp)?;
     let written = if found.as_ref() == Some(&all) {
         None
     } else {

@@ -105,6 +105,8 @@ impl OnDisk {
 pub(super) struct ClusterSource {
     state: StateDir,
     stored: OnDisk,
+    /// Whether what is stored could not be written, as on a full disk.
+    is_unwritten: bool,
 }
 
 impl ClusterSource {
@@ -126,6 +128,7 @@ impl ClusterSource {
             None => Ok(Self {
                 state: state.clone(),
                 stored,
+                is_unwritten: false,
             }),
         }
     }
@@ -226,9 +229,25 @@ impl ClusterSource {
             .collect()
     }
 
+    /// Uses and writes it. The cluster has all of it, so it is used also if it cannot be written: a
+    /// removed Node is gone, and a new one is reached. An error only while another proxy takes this
+    /// one's place.
     fn commit(&mut self, stored: OnDisk) -> Result<(), StateError> {
-        self.state.write(FILE, &stored)?;
+        let written = self.state.write(FILE, &stored);
+        if let Err(frozen @ StateError::Frozen { .. }) = written {
+            return Err(frozen);
+        }
         self.stored = stored;
+        self.is_unwritten = written.is_err();
+        Ok(())
+    }
+
+    /// Writes what could not be written before.
+    pub(super) fn write_again(&mut self) -> Result<(), StateError> {
+        if self.is_unwritten {
+            self.state.write(FILE, &self.stored)?;
+            self.is_unwritten = false;
+        }
         Ok(())
     }
 }

@@ -15,7 +15,11 @@ use super::sources::Refreshed;
 use crate::clock::UnixTime;
 use crate::state::StateError;
 
-/// Writes the cluster's state to the directory. Clones share it.
+/// Writes the cluster's state to the directory. It is in force when a call returns, and on disk
+/// too, unless the disk refuses it: then it is written later, by [`Editor::maintain`]. Clones share
+/// it.
+///
+/// [`Editor::maintain`]: super::Editor::maintain
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterWriter(Directory);
 
@@ -29,8 +33,7 @@ impl ClusterWriter {
         &self.0
     }
 
-    /// Sets the ports that are steered on all edge nodes of the cluster. They are on disk when this
-    /// returns.
+    /// Sets the ports that are steered on all edge nodes of the cluster.
     pub(crate) fn set_ports(&self, ports: ClusterPorts) -> Result<(), DirectoryError> {
         let mut sources = self.0.sources();
         sources.set_ports(ports)?;
@@ -38,8 +41,7 @@ impl ClusterWriter {
         Ok(())
     }
 
-    /// Applies the cluster's nodes and VIPs. They are on disk when this returns. Returns the nodes
-    /// that were deleted.
+    /// Applies the cluster's nodes and VIPs. Returns the nodes that were deleted.
     pub(crate) fn set_cluster(
         &self,
         nodes: ClusterNodes,
@@ -50,8 +52,7 @@ impl ClusterWriter {
         Ok(self.0.publish(&sources))
     }
 
-    /// Sets the cluster's own addresses and ranges, by the API server. They are on disk when this
-    /// returns.
+    /// Sets the cluster's own addresses and ranges, by the API server.
     pub(crate) fn set_own(&self, own: ClusterOwn) -> Result<(), DirectoryError> {
         let mut sources = self.0.sources();
         if sources.set_own(own)? == Refreshed::Changed {

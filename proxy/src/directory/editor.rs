@@ -4,12 +4,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use culvert_api::NodeName;
-use culvert_daemon::{Drain, Gate, chain, host_addresses};
+use culvert_daemon::{Drain, Gate, Problem, chain, host_addresses};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::Directory;
 use super::error::DirectoryError;
 use super::sources::{Refreshed, Removal, Sources};
+use crate::state::StateError;
 
 /// The interval of checking the file and the host's interfaces.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -44,8 +45,9 @@ impl Editor {
         self.0.sources().file_problem()
     }
 
-    /// Follows the file and the host's interfaces until the drain begins. Calls `removed` for every
-    /// node that no source has any more: its tunnels must be closed.
+    /// Follows the file and the host's interfaces until the drain begins, and writes what the disk
+    /// refused. Calls `removed` for every node that no source has any more: its tunnels must be
+    /// closed.
     pub(crate) async fn maintain(
         self,
         gate: Gate,
@@ -54,18 +56,37 @@ impl Editor {
     ) -> anyhow::Result<()> {
         let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut unwritten = Problem::default();
         loop {
             tokio::select! {
                 _ = ticks.tick() => {}
                 () = drain.begun() => return Ok(()),
             }
             let editor = self.clone();
-            let gone = tokio::task::spawn_blocking(move || editor.refresh()).await?;
+            let tended = tokio::task::spawn_blocking(move || {
+                let gone = editor.refresh();
+                (gone, editor.write_again())
+            });
+            let (gone, problem) = tended.await?;
             gone.iter().for_each(&removed);
+            let remark = problem.clone();
+            gate.remark(remark.map(|reason| format!("in force, but not on disk: {reason}")));
+            if let Some(reason) = unwritten.news(problem) {
+                tracing::error!(reason, "directory in force, but not on disk; trying again");
+            }
             match self.file_problem() {
                 Some(problem) if self.0.sources().lacks_file() => gate.close(problem),
                 _ => gate.open(),
             }
+        }
+    }
+
+    /// Writes what is in force and not on disk. Returns why it cannot be written.
+    pub(super) fn write_again(&self) -> Option<String> {
+        match self.0.sources().write_again() {
+            // The proxy that takes this one's place has the same sources.
+            Ok(()) | Err(StateError::Frozen { .. }) => None,
+            Err(error) => Some(chain(&error)),
         }
     }
 

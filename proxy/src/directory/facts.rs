@@ -27,7 +27,7 @@ impl FactsWriter {
         Self(directory)
     }
 
-    /// Takes the facts; they are on disk when this returns. Returns the nodes that are gone: their
+    /// Takes the facts, and writes them if the disk lets it. Returns the nodes that are gone: their
     /// tunnels must be closed. Facts that make no sense change nothing.
     pub(crate) fn take(&self, facts: Facts) -> Result<Vec<NodeName>, DirectoryError> {
         let mut sources = self.0.sources();
@@ -54,7 +54,7 @@ impl Directory {
 mod tests {
     use super::*;
     use crate::directory::{self, DirectoryConfig, Handles, NodesFrom};
-    use crate::state::StateDir;
+    use crate::state::{FullDisk, StateDir};
 
     fn open(path: &std::path::Path, nodes_from: NodesFrom) -> Handles {
         let config = DirectoryConfig {
@@ -104,6 +104,32 @@ mod tests {
         let restarted = open(&at, NodesFrom::Primary);
         assert!(restarted.directory.is_known());
         assert_eq!(vips(&restarted.directory), vips(&primary.directory));
+    }
+
+    #[test]
+    fn a_follower_with_a_full_disk_has_the_primary_s_nodes_and_writes_them_later() {
+        let (path, primary) = primary(&["edge-1"]);
+        let at = path.path().join("follower");
+        let follower = open(&at, NodesFrom::Primary);
+        let (writer, editor) = (follower.facts.unwrap(), follower.editor);
+        writer.take(primary.directory.facts().unwrap()).unwrap();
+        primary.editor.remove(&node("edge-1")).unwrap();
+        primary
+            .editor
+            .put(&node("edge-2"), Vec::new(), vec![9100])
+            .unwrap();
+        let full = FullDisk::of(&at, "directory.json");
+        let gone = writer.take(primary.directory.facts().unwrap()).unwrap();
+        assert_eq!(gone, [node("edge-1")], "its tunnels are closed");
+        assert!(follower.directory.contains(&node("edge-2")));
+        assert!(editor.write_again().is_some(), "it says so");
+        drop(full);
+        assert_eq!(editor.write_again(), None);
+        drop((follower.directory, editor, writer));
+        let restarted = open(&at, NodesFrom::Primary);
+        let names: Vec<_> = restarted.directory.nodes();
+        let names: Vec<_> = names.into_iter().map(|node| node.name).collect();
+        assert_eq!(names, [node("edge-2")]);
     }
 
     #[test]

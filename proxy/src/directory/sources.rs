@@ -21,7 +21,7 @@ use super::stored::Stored;
 use super::view::{Clouds, Source, View, ViewInput};
 use super::{DirectoryConfig, DirectoryError, NodesFrom};
 use crate::clock::UnixTime;
-use crate::state::StateDir;
+use crate::state::{StateDir, StateError};
 
 /// More nodes than one proxy can have tunnels for, and far fewer than the default VIP range has
 /// addresses.
@@ -59,6 +59,8 @@ pub(super) struct Sources {
     cluster: Option<ClusterSource>,
     /// Whether another proxy is the only source.
     follows: bool,
+    /// Whether `stored` could not be written, as on a full disk.
+    is_unwritten: bool,
     /// The cluster's own addresses and ranges, by the flags and the environment.
     given: ClusterOwn,
 }
@@ -105,6 +107,7 @@ impl Sources {
             wanted,
             cluster,
             follows,
+            is_unwritten: false,
             given,
         };
         sources.protect(None);
@@ -113,8 +116,27 @@ impl Sources {
         if follows {
             return Ok(sources);
         }
-        sources.commit(sources.stored.nodes.clone(), sources.declared().clone())?;
+        let was_stored = Stored::is_there(&sources.state);
+        match sources.commit(sources.stored.nodes.clone(), sources.declared().clone()) {
+            // What is stored already serves.
+            Err(DirectoryError::State(StateError::Write { .. })) if was_stored => {
+                sources.is_unwritten = true;
+            }
+            committed => committed?,
+        }
         Ok(sources)
+    }
+
+    /// Writes what is in force and could not be written before.
+    pub(super) fn write_again(&mut self) -> Result<(), StateError> {
+        if self.is_unwritten {
+            self.stored.write(&self.state)?;
+            self.is_unwritten = false;
+        }
+        match &mut self.cluster {
+            Some(cluster) => cluster.write_again(),
+            None => Ok(()),
+        }
     }
 
     pub(super) fn view(&self) -> View {
@@ -268,6 +290,7 @@ impl Sources {
         };
         stored.write(&self.state)?;
         self.stored = stored;
+        self.is_unwritten = false;
         if let Some(file) = &mut self.file {
             file.nodes = declared;
         }

@@ -72,6 +72,11 @@ impl Stored {
         }
     }
 
+    /// Whether there is a file.
+    pub(super) fn is_there(state: &StateDir) -> bool {
+        state.join(NODES.name).exists()
+    }
+
     /// Writes the file. It is on disk when this returns.
     pub(super) fn write(&self, state: &StateDir) -> Result<(), StateError> {
         state.write(NODES, self)

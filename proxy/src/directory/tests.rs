@@ -8,6 +8,7 @@ use culvert_daemon::Drain;
 use futures_util::FutureExt;
 
 use super::*;
+use crate::state::FullDisk;
 
 fn config(directory: &Path) -> DirectoryConfig {
     DirectoryConfig::for_tests(StateDir::open(&directory.join("state")).unwrap())
@@ -417,4 +418,49 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
         Routing::Protected,
         "its name is looked up again"
     );
+}
+
+#[test]
+fn a_proxy_starts_on_a_full_disk_with_what_it_stored_and_changes_nothing_of_it() {
+    let temporary = tempfile::tempdir().unwrap();
+    let state = temporary.path().join("state");
+    let full = || FullDisk::of(&state, "directory.json");
+    std::fs::create_dir(&state).unwrap();
+    let disk = full();
+    open_directory(&config(temporary.path())).unwrap_err();
+    drop(disk);
+
+    let directory = open_directory(&config(temporary.path())).unwrap();
+    let put = |directory: &Directory, node: &str| {
+        let editor = directory.editor();
+        editor.put(&name(node), addresses(&["10.0.3.7"]), vec![9100])
+    };
+    put(&directory, "edge-1").unwrap();
+    let before = directory.nodes();
+    drop(directory);
+    let disk = full();
+    let directory = open_directory(&config(temporary.path())).unwrap();
+    assert_eq!(directory.nodes(), before);
+    put(&directory, "edge-2").unwrap_err();
+    assert_eq!(directory.nodes(), before);
+    assert!(directory.editor().write_again().is_some(), "it says so");
+    drop(disk);
+    assert_eq!(directory.editor().write_again(), None);
+    put(&directory, "edge-2").unwrap();
+}
+
+#[test]
+fn a_file_whose_nodes_cannot_be_stored_is_used_when_they_can() {
+    let temporary = tempfile::tempdir().unwrap();
+    let file = temporary.path().join("nodes.toml");
+    std::fs::write(&file, "[nodes.edge-1]\n").unwrap();
+    let directory = open_directory(&with_file(temporary.path())).unwrap();
+    let full = FullDisk::of(&temporary.path().join("state"), "directory.json");
+    std::fs::write(&file, "[nodes.edge-2]\n").unwrap();
+    assert_eq!(directory.editor().refresh(), []);
+    assert!(directory.contains(&name("edge-1")) && !directory.contains(&name("edge-2")));
+    assert!(directory.editor().file_problem().is_some());
+    drop(full);
+    assert_eq!(directory.editor().refresh(), [name("edge-1")]);
+    assert!(directory.contains(&name("edge-2")));
 }

@@ -81,7 +81,7 @@ impl Primary {
         &self.host
     }
 
-    /// Takes over the primary's directory. It is on disk when this returns.
+    /// Takes over the primary's directory.
     pub(super) fn take(&self, told: &proto::Directory) -> Taken {
         match self.taken(told.clone()) {
             Ok(gone) => {

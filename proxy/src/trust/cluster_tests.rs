@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Most, NodesFrom};
+use crate::state::FullDisk;
 use crate::trust::authority::Authority;
 
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
@@ -111,7 +112,8 @@ impl Proxy {
     }
 
     fn hears(&self, found: &Revocations) -> Revocations {
-        let all = self.trust.take_revocations(found).unwrap();
+        let all = self.trust.merge_revocations(found);
+        self.trust.write_revocations().unwrap();
         self.trust.revocations_agreed(all.clone());
         all
     }
@@ -179,12 +181,30 @@ fn a_revocation_that_could_not_be_written_is_written_when_it_is_heard_again() {
     let (one, other) = (site.started("one", "a"), site.started("other", "a"));
     one.trust.revoke(&edge_1()).unwrap();
     let frozen = other.trust.0.config.state.freeze();
-    other.trust.take_revocations(&one.knows()).unwrap_err();
+    other.trust.merge_revocations(&one.knows());
+    other.trust.write_revocations().unwrap_err();
     assert_eq!(other.knows(), one.knows(), "it holds at once");
     drop(frozen);
     other.hears(&one.knows());
     drop(other);
     assert_eq!(site.start("other").knows(), one.knows());
+}
+
+#[test]
+fn a_full_disk_keeps_no_revocation_from_the_other_proxies() {
+    let site = Site::new();
+    let (one, other) = (site.started("one", "uid"), site.started("other", "uid"));
+    let stolen = other.enrol();
+    let full = FullDisk::of(&site.path.path().join("one"), REVOCATIONS.name);
+    one.trust.revoke(&edge_1()).unwrap_err();
+    let shared = one.trust.merge_revocations(&Revocations::default());
+    other.hears(&shared);
+    assert_eq!(other.judge(&stolen), "revoked");
+    one.trust.write_revocations().unwrap_err();
+    drop(full);
+    one.trust.write_revocations().unwrap();
+    drop(one);
+    assert_eq!(site.start("one").knows(), shared);
 }
 
 #[test]

@@ -39,11 +39,10 @@ impl Trust {
             return Ok(());
         };
         shares.known.send_modify(|known| known.add(node, &uid, now));
-        self.write_shared(shares).map(drop)
+        self.write_shared(shares)
     }
 
-    /// Writes what is known and not on disk yet. Returns what is known.
-    fn write_shared(&self, shares: &Shares) -> Result<Revocations, TrustError> {
+    fn write_shared(&self, shares: &Shares) -> Result<(), TrustError> {
         let mut written = shares
             .written
             .lock()
@@ -51,9 +50,9 @@ impl Trust {
         let known = shares.known.borrow().clone();
         if *written != known {
             self.0.config.state.write(REVOCATIONS, &known)?;
-            *written = known.clone();
+            *written = known;
         }
-        Ok(known)
+        Ok(())
     }
 
     /// Revokes the certificates of a node that is no longer in the directory: at once, and a moment
@@ -81,11 +80,11 @@ impl Trust {
             .map(|shares| shares.known.subscribe())
     }
 
-    /// Merges the cluster's revocations into what this proxy knows, on disk when this returns.
-    /// Returns what the cluster should have.
-    pub(crate) fn take_revocations(&self, found: &Revocations) -> Result<Revocations, TrustError> {
+    /// Merges the cluster's revocations into what this proxy knows. Returns what the cluster should
+    /// have.
+    pub(crate) fn merge_revocations(&self, found: &Revocations) -> Revocations {
         let Some(shares) = &self.0.cluster else {
-            return Ok(found.clone());
+            return found.clone();
         };
         let directory = &self.0.directory;
         let is_there = |node: &NodeName, uid: &NodeUid| {
@@ -106,7 +105,15 @@ impl Trust {
         if news {
             self.0.revoked_tx.send_replace(());
         }
-        self.write_shared(shares)
+        shares.known.borrow().clone()
+    }
+
+    /// Writes the cluster's revocations that this proxy knows and has not on disk yet.
+    pub(crate) fn write_revocations(&self) -> Result<(), TrustError> {
+        match &self.0.cluster {
+            Some(shares) => self.write_shared(shares),
+            None => Ok(()),
+        }
     }
 
     /// Notes that the cluster has these revocations now. An agent with none of them may be

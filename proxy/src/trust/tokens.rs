@@ -162,3 +162,26 @@ pub(crate) fn rewritten(text: &str) -> Result<String, StateError> {
     let text = crate::state::text(&book).expect("tokens have a text");
     Ok(String::from_utf8(text).expect("JSON is text"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::FullDisk;
+
+    #[test]
+    fn a_token_that_cannot_be_noted_as_used_is_used_later() {
+        let temporary = tempfile::tempdir().unwrap();
+        let state = StateDir::open(temporary.path()).unwrap();
+        let day = Duration::from_secs(24 * 3600);
+        let tokens = Tokens::open(state, day).unwrap();
+        let node: NodeName = "edge-1".parse().unwrap();
+        let token = tokens.create(&node, None).unwrap().text;
+        let full = FullDisk::of(temporary.path(), TOKENS.name);
+        let redeemed = tokens.redeem(&token, None, [1; 32]);
+        assert!(matches!(redeemed, Err(TokensError::State(_))));
+        assert!(tokens.create(&node, None).is_err());
+        drop(full);
+        // By another key: the first has got nothing.
+        assert_eq!(tokens.redeem(&token, None, [2; 32]).unwrap(), node);
+    }
+}

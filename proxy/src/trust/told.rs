@@ -77,9 +77,8 @@ impl Trust {
     /// process ends. Those of another kind of installation, with a cluster or without, are none.
     pub(crate) fn take_revoked(&self, told: &[Revoked]) -> Result<(), TrustError> {
         if self.0.cluster.is_some() {
-            return self
-                .take_revocations(&self.of_present_nodes(told))
-                .map(drop);
+            self.merge_revocations(&self.of_present_nodes(told));
+            return self.write_revocations();
         }
         let now = UnixTime::now();
         let admission = self.admission();

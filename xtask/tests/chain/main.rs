@@ -25,6 +25,7 @@ mod extra_tunnels;
 mod five_machines;
 mod followers;
 mod forwards;
+mod full_disk;
 mod grpc;
 mod handover;
 mod hostile;

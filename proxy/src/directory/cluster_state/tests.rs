@@ -3,6 +3,7 @@
 use super::*;
 use crate::directory::allocation::Proposal;
 use crate::directory::vips::{Most, VipRanges, Vips};
+use crate::state::FullDisk;
 
 const MOST: Most = Most {
     nodes: 100,
@@ -297,4 +298,42 @@ fn what_the_cluster_uses_stays_known_when_nobody_says_it_any_more() {
         ..own
     };
     assert_eq!(ClusterSource::open(&state).unwrap().own(), Some(&known));
+}
+
+#[test]
+fn a_full_disk_keeps_no_change_of_the_cluster_from_being_in_force() {
+    let temporary = tempfile::tempdir().unwrap();
+    let state = StateDir::open(temporary.path()).unwrap();
+    let allocation = |of: &[&str]| {
+        proposal("198.18.0.0/15", None)
+            .agreed(None, names(of).iter(), NOW, MOST)
+            .unwrap()
+    };
+    let edges = |source: &ClusterSource| source.specs().into_keys().collect::<Vec<_>>();
+    let set = |source: &mut ClusterSource, name: &str, address: &str| {
+        let nodes = nodes(&[(name, address)], &[], &[]);
+        source
+            .set(nodes, allocation(&[name]), &Claims::default())
+            .unwrap();
+    };
+    let mut source = ClusterSource::open(&state).unwrap();
+    set(&mut source, "a", "10.0.3.7");
+    let full = FullDisk::of(temporary.path(), FILE.name);
+    set(&mut source, "b", "10.0.3.8");
+    assert_eq!(edges(&source), names(&["b"]), "a removed Node is gone");
+    let ports = ClusterPorts {
+        ports: [443].into(),
+        localhost_ports: BTreeSet::new(),
+    };
+    source.set_ports(ports.clone()).unwrap();
+    assert_eq!(source.ports(), &ports);
+    source.write_again().unwrap_err();
+    assert_eq!(
+        edges(&ClusterSource::open(&state).unwrap()),
+        names(&["a"]),
+        "on disk is the state before"
+    );
+    drop(full);
+    source.write_again().unwrap();
+    assert_eq!(edges(&ClusterSource::open(&state).unwrap()), names(&["b"]));
 }

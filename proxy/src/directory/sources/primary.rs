@@ -11,6 +11,7 @@ use crate::directory::facts::Facts;
 use crate::directory::node::NodeSpec;
 use crate::directory::stored::Stored;
 use crate::directory::vips::{VipRanges, Vips, foreign};
+use crate::state::StateError;
 
 impl Sources {
     /// What proxies that follow this one get; `None`: it has not made its nodes itself.
@@ -29,7 +30,8 @@ impl Sources {
         })
     }
 
-    /// Takes what the primary has. It is on disk when this returns.
+    /// Takes what the primary has. It is in force also if it cannot be written, since the primary
+    /// has it.
     pub(in crate::directory) fn take_facts(
         &mut self,
         facts: Facts,
@@ -66,8 +68,12 @@ impl Sources {
             vips,
             is_copy: true,
         };
-        stored.write(&self.state)?;
+        let written = stored.write(&self.state);
+        if let Err(frozen @ StateError::Frozen { .. }) = written {
+            return Err(frozen.into());
+        }
         self.stored = stored;
+        self.is_unwritten = written.is_err();
         self.protect(None);
         Ok(Refreshed::Changed)
     }

@@ -1,6 +1,7 @@
 //! What an authority signs, for whom and for how long.
 
 use super::*;
+use crate::state::FullDisk;
 
 fn csr(names: &[&str], pair: &KeyPair) -> Vec<u8> {
     let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
@@ -151,4 +152,17 @@ fn an_operators_files_must_fit_together() {
         problem(&ours.join(CERT_FILE), &ours.join(CERT_FILE)).contains("has no private key in PEM")
     );
     assert!(problem(Path::new("/nowhere"), &ours.join(KEY_FILE)).contains("/nowhere"));
+}
+
+#[test]
+fn an_authority_that_cannot_be_stored_is_none_and_a_stored_one_is_read_on_a_full_disk() {
+    let directory = tempfile::tempdir().unwrap();
+    let state = StateDir::open(directory.path()).unwrap();
+    let full = || ["ca.key", "ca.crt"].map(|file| FullDisk::of(directory.path(), file));
+    let disk = full();
+    Authority::embedded(&state).unwrap_err();
+    drop(disk);
+    let pin = Authority::embedded(&state).unwrap().pin();
+    let _disk = full();
+    assert_eq!(Authority::embedded(&state).unwrap().pin(), pin);
 }
