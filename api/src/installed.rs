@@ -71,6 +71,13 @@ pub struct Installed {
     /// cannot be asked.
     #[serde(default)]
     pub zoning_chains: Vec<String>,
+    /// Packets to the intercept ports that were dropped since the table was installed, because they
+    /// came from other hosts.
+    #[serde(default)]
+    pub guard_drops: u64,
+    /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
+    #[serde(default)]
+    pub outer_bridges: Vec<String>,
     /// The exempt mark, and who else uses its bits.
     #[serde(default)]
     pub marks: Option<Marks>,

@@ -202,6 +202,13 @@ pub(crate) async fn steered() -> Result<Option<SteeredPackets>, NftError> {
     Ok(list_any(&TERSE).await?.as_ref().map(listing::steered))
 }
 
+/// The packets of other hosts to the intercept ports that were dropped since the table was
+/// installed.
+pub(crate) async fn guard_drops() -> Result<u64, NftError> {
+    let listing = list_any(&TERSE).await?;
+    Ok(listing.as_ref().map_or(0, listing::guard_drops))
+}
+
 /// nft's listing of the tables, in either layout.
 async fn list_any(flags: &[&'static str]) -> Result<Option<serde_json::Value>, NftError> {
     for layout in Layout::ALL {

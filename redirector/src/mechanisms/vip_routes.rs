@@ -188,6 +188,15 @@ impl Routes {
 
     /// The interfaces by which other hosts' packets come in; see [`uplinks`].
     pub(crate) async fn uplinks(&self) -> Result<BTreeSet<String>, RouteError> {
+        Ok(self.network().await?.uplinks())
+    }
+
+    /// The bridges among them.
+    pub(crate) async fn outer_bridges(&self) -> Result<Vec<String>, RouteError> {
+        Ok(self.network().await?.outer_bridges())
+    }
+
+    async fn network(&self) -> Result<HostNetwork, RouteError> {
         let links: Vec<LinkMessage> = self
             .handle
             .link()
@@ -200,8 +209,7 @@ impl Routes {
         Ok(HostNetwork {
             interfaces,
             routes: self.messages().await?,
-        }
-        .uplinks())
+        })
     }
 
     /// The target of our routes: the interface that drops all packets, which is made and set up if

@@ -93,6 +93,8 @@ impl Sources {
             steered: nft::steered().await.unwrap_or_default(),
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
             zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
+            guard_drops: nft::guard_drops().await.unwrap_or_default(),
+            outer_bridges: Routes::open()?.outer_bridges().await?,
             marks: Some(marks(config.intercept.mark).await),
         })
     }

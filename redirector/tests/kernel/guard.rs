@@ -6,7 +6,7 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use crate::clients::{Client, Ping};
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, so_original_dst};
-use crate::redirector::{BOTH, NFTABLES, Redirector};
+use crate::redirector::{BOTH, NFTABLES, Redirector, installed};
 use crate::world::{DEADLINE, Netns, World, cable, eventually, in_a_world, sh};
 
 #[test]
@@ -32,6 +32,31 @@ fn another_host_cannot_reach_the_intercept_ports() {
             );
         }
         assert!(proxy.try_accept().is_none());
+    });
+}
+
+/// As LXC, libvirt and Proxmox have it: a bridge with a card of the host as a port, here a tunnel, and a container
+/// on it.
+#[test]
+fn what_a_container_behind_an_outer_bridge_loses_is_counted_and_the_bridge_named() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let container = stranger();
+        sh(
+            "ip link add br0 type bridge && ip link add card3 type vxlan id 7 dstport 4789 && \
+            ip link set card3 master br0 && ip addr flush dev net2 && ip link set net2 master br0 && \
+            ip addr add 10.77.0.1/24 dev br0 && ip link set card3 up && ip link set br0 up",
+        );
+        let _redirector = Redirector::start(world, &BOTH);
+        let before = installed();
+        assert_eq!(before["outer_bridges"], serde_json::json!(["br0"]));
+        let proxy = Proxy::listen();
+        let mut dial =
+            world.outside_the_cgroup("exec timeout 1 bash -c 'exec 3<>/dev/tcp/10.77.0.1/7410'");
+        container.run(|| dial.status()).unwrap();
+        assert!(proxy.try_accept().is_none());
+        let drops = |page: &serde_json::Value| page["guard_drops"].as_u64().unwrap();
+        assert!(drops(&installed()) > drops(&before));
     });
 }
 

@@ -2,6 +2,7 @@
 //! Pure.
 
 mod cluster;
+mod guard;
 mod host;
 mod marks;
 mod proxy;
@@ -15,7 +16,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 32] = [
+const CHECKS: [Check; 33] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -25,6 +26,7 @@ const CHECKS: [Check; 32] = [
     ("nftables", host::nftables),
     ("firewall", host::firewall),
     ("marks", marks::marks),
+    ("guard", guard::guard),
     ("route", host::route),
     ("own networks", host::own_networks),
     ("dns", host::dns),

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::expressions::Family;
 use super::render::render;
-use super::table::{ADMITTED, Layout, STEER, TableSpec, edge_set_name};
+use super::table::{ADMITTED, GUARD, Layout, STEER, TableSpec, edge_set_name};
 
 /// The elements of the table's sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,6 +160,24 @@ impl TableParts {
     pub(crate) fn refuses(&self, ip: IpAddr) -> bool {
         !self.steered_sets.contains(edge_set_name(Family::of(ip)))
     }
+}
+
+/// The packets that rules of the guard have dropped, by their counters.
+pub(super) fn guard_drops(listing: &serde_json::Value) -> u64 {
+    let objects = listing["nftables"].as_array().into_iter().flatten();
+    let mut drops = 0;
+    for rule in objects.map(|object| &object["rule"]) {
+        let statements = rule["expr"].as_array().map(Vec::as_slice);
+        let statements = statements.unwrap_or_default();
+        let is_drop = |statement: &serde_json::Value| statement.get("drop").is_some();
+        if rule["chain"] == GUARD && statements.iter().any(is_drop) {
+            let counts = statements
+                .iter()
+                .map(|statement| &statement["counter"]["packets"]);
+            drops += counts.filter_map(serde_json::Value::as_u64).sum::<u64>();
+        }
+    }
+    drops
 }
 
 /// A listing without what changes by itself: counters, elements, and their order in a rule. Handles

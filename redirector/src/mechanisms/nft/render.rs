@@ -15,7 +15,7 @@ use super::rules::{
     admission_rules, arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules,
 };
 use super::table::{
-    ADMITTED, Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name,
+    ADMITTED, GUARD, Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name,
 };
 
 /// Before the usual -100 (`dstnat`) of kube-proxy and others: the first chain that translates a
@@ -97,7 +97,7 @@ impl Rendering<'_> {
         self.chain("refuse_forward", filter(NfHook::Forward), refusals.clone());
         self.chain("refuse_output", filter(NfHook::Output), refusals);
         self.chain(
-            "guard",
+            GUARD,
             filter(NfHook::Input),
             guard_rules(self.spec, self.table.families),
         );

@@ -17,6 +17,8 @@ pub(super) const TABLE: &str = "culvert";
 pub(super) const STEER: &str = "steer";
 /// The chain that counts what filters of others let through.
 pub(super) const ADMITTED: &str = "admitted";
+/// The chain that keeps other hosts from the intercept ports.
+pub(super) const GUARD: &str = "guard";
 /// The tables that the rules are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {

@@ -85,8 +85,21 @@ fn kind_of(info: &LinkInfo) -> Option<InterfaceKind> {
 impl HostNetwork {
     /// The names of the interfaces that lead to other hosts.
     pub(super) fn uplinks(&self) -> BTreeSet<String> {
+        let leading_out = self.leading_out();
+        leading_out.map(|link| link.name.clone()).collect()
+    }
+
+    /// The names of the bridges among them.
+    pub(super) fn outer_bridges(&self) -> Vec<String> {
+        self.leading_out()
+            .filter(|link| link.kind == InterfaceKind::Bridge)
+            .map(|link| link.name.clone())
+            .collect()
+    }
+
+    fn leading_out(&self) -> impl Iterator<Item = &Interface> {
         let with_default_route = self.interfaces_of_default_routes();
-        let leads_out = |link: &&Interface| match link.kind {
+        let leads_out = move |link: &&Interface| match link.kind {
             InterfaceKind::Loopback => false,
             InterfaceKind::Others => true,
             InterfaceKind::Pods => with_default_route.contains(&link.index),
@@ -94,11 +107,7 @@ impl HostNetwork {
                 with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link)
             }
         };
-        self.interfaces
-            .iter()
-            .filter(leads_out)
-            .map(|link| link.name.clone())
-            .collect()
+        self.interfaces.iter().filter(leads_out)
     }
 
     fn has_a_port_that_leads_out(&self, bridge: &Interface) -> bool {
@@ -256,6 +265,11 @@ mod tests {
             link(2, "br0", InterfaceKind::Bridge),
             port(2, link(3, "eth0", InterfaceKind::Others)),
         ];
+        let network = HostNetwork {
+            interfaces: bridged.clone(),
+            routes: Vec::new(),
+        };
+        assert_eq!(network.outer_bridges(), ["br0"]);
         assert_eq!(uplinks(bridged, Vec::new()), ["br0", "eth0"]);
         let container = vec![
             link(2, "eth0", InterfaceKind::Pods),

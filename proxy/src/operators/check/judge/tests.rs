@@ -153,7 +153,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 48] = [
+const FAULTS: [Fault; 49] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -270,6 +270,18 @@ const FAULTS: [Fault; 48] = [
                     }],
                     problems: Vec::new(),
                 });
+            });
+        },
+    ),
+    (
+        "guard",
+        Verdict::Warning,
+        "1 packet of other hosts to the intercept ports dropped; a network card is a port of br0",
+        "--guard-allow",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.guard_drops = 1;
+                installed.outer_bridges.push("br0".into());
             });
         },
     ),

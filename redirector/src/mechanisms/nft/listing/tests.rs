@@ -59,3 +59,22 @@ fn a_rule_that_is_replaced_is_not_the_same_and_its_counter_does_not_matter() {
     assert_eq!(listing(7, 1), listing(7, 2));
     assert_ne!(listing(7, 1), listing(8, 1));
 }
+
+#[test]
+fn what_the_guard_dropped_is_counted_and_what_others_did_is_not() {
+    let rule = |chain: &str, packets: u32, verdict: &str| {
+        json!({ "rule": { "chain": chain, "expr": [
+            { "match": { "right": "eth0" } },
+            { "counter": { "packets": packets, "bytes": 60 } },
+            { verdict: null }
+        ] } })
+    };
+    let listing = json!({ "nftables": [
+        { "metainfo": {} },
+        rule("guard", 3, "drop"),
+        rule("guard", 4, "drop"),
+        rule("guard", 100, "reject"),
+        rule("steer", 1000, "drop"),
+    ] });
+    assert_eq!(guard_drops(&listing), 7);
+}
