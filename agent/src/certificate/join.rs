@@ -70,9 +70,9 @@ async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<
 
 fn next_command(state: &StateDir) -> String {
     if state.path() == Path::new("/var/lib/culvert/agent") {
-        "systemctl enable --now culvert-agent, or culvert-agent".to_owned()
+        "systemctl enable --now culvert-agent, or culvert-agent run".to_owned()
     } else {
-        format!("culvert-agent --state-dir {}", state.path().display())
+        format!("culvert-agent run --state-dir {}", state.path().display())
     }
 }
 

@@ -19,6 +19,11 @@ fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<(
             let Some((program, words)) = command(one) else {
                 continue;
             };
+            ensure!(
+                !is_typed(one) || !words.is_empty(),
+                "{}: {one:?} is only introduced by it: say run",
+                page.display()
+            );
             if let Some(problem) = unknown(&program, &words)? {
                 bail!("{}: {one:?}: {problem}", page.display());
             }
@@ -58,6 +63,11 @@ fn code(page: &str) -> Vec<&str> {
             }
         })
         .collect()
+}
+
+/// Whether it stands behind the prompt of a shell: on a terminal.
+fn is_typed(line: &str) -> bool {
+    line.trim_start().starts_with(['#', '$'])
 }
 
 /// The program of Culvert that a command runs, and its arguments. Before it there may be a prompt,

@@ -164,7 +164,7 @@ fn machine(lab: &Lab, host: Host, join: &str) -> Result<[Process; 2]> {
         Ok(command)
     };
     workspace::output(&mut shell(join)?)?;
-    let mut agent = site.start_process("culvert-agent", &mut shell("exec culvert-agent")?)?;
+    let mut agent = site.start_process("culvert-agent", &mut shell("exec culvert-agent run")?)?;
     wait::until("the agent is ready", PATIENCE, || {
         agent.check()?;
         site.http_get(AGENT_ADMIN, "/readyz").map(drop)
