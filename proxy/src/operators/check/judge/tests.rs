@@ -1,6 +1,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use culvert_api::installed::{Hook, HookScope, Installed, MarkUser, Marks, Mechanism, Neighbours, SteeredPackets};
+use culvert_api::installed::{
+    Hook, HookScope, Installed, MarkUser, Marks, Mechanism, Neighbours, SteeredPackets,
+};
 use culvert_api::proto::control::{CertificateStatus, NodeStatus, StreamStatus};
 
 use super::super::facts::{Dialled, LeftOut};
