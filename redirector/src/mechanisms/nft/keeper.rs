@@ -25,7 +25,7 @@ list table inet culvert-keeper
 pub(super) enum Keeper {
     #[default]
     NotStarted,
-    Holding(Owner),
+    Holding(Box<Owner>),
     /// The kernel or `nft` cannot do it.
     Unsupported,
 }
@@ -53,7 +53,7 @@ impl Keeper {
         }
         let started = tokio::time::timeout(TIMEOUT, Owner::start()).await;
         *self = match started.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(owner) => Self::Holding(owner),
+            Ok(owner) => Self::Holding(Box::new(owner)),
             Err(error) => {
                 tracing::info!(
                     %error,
