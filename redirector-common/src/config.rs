@@ -23,7 +23,9 @@ pub struct Config {
     /// Zero: no socket is exempt.
     pub mark_mask: u32,
     /// How many of `ports` are used: 1 to [`MAX_INTERCEPT_PORTS`].
-    pub port_count: u32,
+    pub port_count: u16,
+    /// Not zero while nftables steers too, as long as the lease.
+    pub nftables: u16,
     /// The proxy's intercept ports, in network order.
     pub ports: [u16; MAX_INTERCEPT_PORTS],
     /// The address that IPv4 destinations are steered to, unless the client can reach the host's
@@ -75,6 +77,7 @@ impl Default for Config {
             mark: 0,
             mark_mask: 0,
             port_count: 0,
+            nftables: 0,
             ports: [0; MAX_INTERCEPT_PORTS],
             intercept4: Addr::NONE,
             intercept6: Addr::NONE,

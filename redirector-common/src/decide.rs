@@ -15,6 +15,8 @@ pub struct Connect {
     pub mark: u32,
     /// Where the socket can be steered to.
     pub reach: Reach,
+    /// The socket has its source port already, and is bound to no interface.
+    pub has_source_port: bool,
 }
 
 /// What happens to the connect.
@@ -39,6 +41,8 @@ pub enum Pass {
     Intercept,
     /// It is not an edge node's.
     Unmatched,
+    /// nftables steers it.
+    ToNftables,
 }
 
 /// Where a connect is steered to.
@@ -74,7 +78,7 @@ impl Pass {
     pub const fn storage(self) -> Storage {
         match self {
             Self::Unconfigured => Storage::Keep,
-            Self::Intercept | Self::Exempt | Self::Unmatched => Storage::Remove,
+            Self::Intercept | Self::Exempt | Self::Unmatched | Self::ToNftables => Storage::Remove,
         }
     }
 }
@@ -85,7 +89,7 @@ impl Pass {
     #[must_use]
     pub const fn counter(self) -> Option<Counter> {
         match self {
-            Self::Unconfigured | Self::Intercept => None,
+            Self::Unconfigured | Self::Intercept | Self::ToNftables => None,
             Self::Exempt => Some(Counter::Exempt),
             Self::Unmatched => Some(Counter::Unmatched),
         }
@@ -134,8 +138,13 @@ pub fn decide(
                 None => return Verdict::Pass(Pass::Unmatched),
             }
         };
-    if found.is_offline() && now_ns() < config.offline_lease_ns {
-        return Verdict::Reject(Reject::Offline);
+    let is_left = is_for_nftables(config, connect);
+    if (found.is_offline() || is_left) && now_ns() < config.offline_lease_ns {
+        return if found.is_offline() {
+            Verdict::Reject(Reject::Offline)
+        } else {
+            Verdict::Pass(Pass::ToNftables)
+        };
     }
     match intercept_addr(config, connect) {
         Some(addr) => Verdict::Steer(Steer {
@@ -146,6 +155,14 @@ pub fn decide(
         }),
         None => Verdict::Reject(Reject::NoIntercept),
     }
+}
+
+/// From one source port, the node's own address can be reached once for each intercept port, and so
+/// no more edge destinations. nftables translates to any number.
+#[inline(always)]
+fn is_for_nftables(config: &Config, connect: &Connect) -> bool {
+    let has_own_address = connect.dst.addr.is_v4() && matches!(connect.reach, Reach::Loopback);
+    config.nftables != 0 && connect.has_source_port && !has_own_address
 }
 
 #[inline(always)]
@@ -175,7 +192,7 @@ pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
     let index = if config.port_count == 0 {
         0
     } else {
-        hash % config.port_count
+        hash % config.port_count as u32
     };
     config.ports[index as usize & (MAX_INTERCEPT_PORTS - 1)]
 }

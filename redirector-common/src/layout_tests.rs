@@ -67,6 +67,7 @@ fn the_configuration_keeps_its_offsets() {
     assert_eq!(offset_of!(Config, mark), 12);
     assert_eq!(offset_of!(Config, mark_mask), 16);
     assert_eq!(offset_of!(Config, port_count), 20);
+    assert_eq!(offset_of!(Config, nftables), 22);
     assert_eq!(offset_of!(Config, ports), 24);
     assert_eq!(offset_of!(Config, intercept4), 40);
     assert_eq!(offset_of!(Config, intercept6), 56);

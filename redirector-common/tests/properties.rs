@@ -122,7 +122,7 @@ fn config() -> impl Strategy<Value = (Config, (Ipv4Addr, u8))> {
                 offline_lease_ns: lease,
                 mark,
                 mark_mask,
-                port_count: u32::try_from(ports.len()).unwrap(),
+                port_count: u16::try_from(ports.len()).unwrap(),
                 intercept4: Ipv4Addr::new(10, 0, 0, 1).into(),
                 intercept6: v6.map_or(Addr::NONE, |ip| IpAddr::V6(ip).into()),
                 vip4: Prefix::new(vip4.0.into(), vip4.1),
@@ -176,6 +176,7 @@ fn scene() -> impl Strategy<Value = Scene> {
                     dst: dst.into(),
                     mark,
                     reach,
+                    has_source_port: mark % 2 == 0,
                 },
                 now,
             }

@@ -152,6 +152,7 @@ fn steer(
             dst,
             mark,
             reach: reach(ctx, socket),
+            has_source_port: has_source_port(socket),
         },
         // SAFETY: the value is copied out at once; the slot may be reused afterwards.
         |destination| unsafe { DESTINATIONS.get(key(&mut slot, destination)) }.copied(),
@@ -197,6 +198,20 @@ fn reach(ctx: &SockAddrContext, socket: *mut bpf_sock) -> Reach {
         )
     };
     Reach::of_host_socket(interface, source4)
+}
+
+/// Whether `socket`, which is not null, is bound to a port, and to no interface: nftables changes
+/// only where its packets go.
+#[inline(always)]
+fn has_source_port(socket: *mut bpf_sock) -> bool {
+    // SAFETY: not null, and both may be read from a `bpf_sock` in this hook.
+    let (port, interface) = unsafe {
+        (
+            read_volatile(addr_of!((*socket).src_port)),
+            read_volatile(addr_of!((*socket).bound_dev_if)),
+        )
+    };
+    port != 0 && interface == 0
 }
 
 /// Stores the client's destination for its socket, over the value of an earlier connect of the same

@@ -60,6 +60,7 @@ fn decide_with(config: &Config, dst: &str, mark: u32, now: u64) -> Verdict {
             dst: endpoint(dst),
             mark,
             reach: Reach::Node,
+            has_source_port: false,
         },
         |key| table.get(key).copied(),
         || now,
@@ -98,6 +99,7 @@ fn a_client_that_reaches_loopback_addresses_is_steered_to_the_one_of_its_destina
             dst: endpoint(dst),
             mark: 0,
             reach: Reach::Loopback,
+            has_source_port: true,
         };
         let table = table();
         decide(&config(), &connect, |key| table.get(key).copied(), || 0)
@@ -236,5 +238,42 @@ fn destinations_spread_over_all_ports() {
     assert!(
         counts.values().all(|count| *count > 64),
         "uneven: {counts:?}"
+    );
+}
+
+#[test]
+fn a_client_with_a_source_port_is_left_to_nftables_while_that_is_vouched_for() {
+    let config = Config {
+        offline_lease_ns: 100,
+        nftables: 1,
+        ..config()
+    };
+    let decide_at = |now: u64, dst: &str, reach: Reach, has_source_port: bool| {
+        let connect = Connect {
+            dst: endpoint(dst),
+            mark: 0,
+            reach,
+            has_source_port,
+        };
+        let table = table();
+        decide(&config, &connect, |key| table.get(key).copied(), || now)
+    };
+    let left = Verdict::Pass(Pass::ToNftables);
+    assert_eq!(decide_at(50, "10.0.3.7:10250", Reach::Node, true), left);
+    assert_eq!(
+        decide_at(50, "[fd00::7]:10250", Reach::Loopback, true),
+        left
+    );
+    let steered = [
+        decide_at(50, "10.0.3.7:10250", Reach::Node, false),
+        decide_at(50, "10.0.3.7:10250", Reach::Loopback, true),
+        decide_at(100, "10.0.3.7:10250", Reach::Node, true),
+    ];
+    for verdict in steered {
+        assert!(matches!(verdict, Verdict::Steer(_)), "{verdict:?}");
+    }
+    assert_eq!(
+        decide_at(50, "198.18.0.2:80", Reach::Node, true),
+        Verdict::Reject(Reject::Offline)
     );
 }

@@ -233,6 +233,7 @@ impl KernelView {
             dst: address.into(),
             mark: 0,
             reach: self.reach,
+            has_source_port: false,
         };
         match decide(&self.config, &connect, |_key| self.value, || self.now_ns) {
             Verdict::Steer(steer) if self.value.is_some_and(|value| value.is_offline()) => {

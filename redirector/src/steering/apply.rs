@@ -54,6 +54,7 @@ impl Steering {
         self.apply_hooks(&plan);
         self.renew_lease();
         self.apply_nftables(&plan).await?;
+        self.share_with_nftables();
         self.retire_hooks();
         self.apply_beyond(&plan);
         self.metrics.applied(&plan);
@@ -174,6 +175,18 @@ impl Steering {
         match &self.progress.unguarded {
             None => self.gates.nftables.open(),
             Some(reason) => self.gates.nftables.close(reason.clone()),
+        }
+    }
+
+    /// The hooks leave to nftables what it can do better, while its table is there.
+    pub(super) fn share_with_nftables(&mut self) {
+        let steers = self.nft.is_some() && self.progress.table;
+        let Some(ebpf) = &mut self.ebpf else {
+            return;
+        };
+        if let Err(error) = ebpf.share_with_nftables(steers) {
+            tracing::error!(error = chain(&error), "connect hooks not up to date");
+            self.progress.incomplete = true;
         }
     }
 

@@ -67,6 +67,7 @@ impl Steering {
                 self.progress.incomplete = true;
             }
         }
+        self.share_with_nftables();
     }
 
     /// An address of the second family may appear later, as in IPv6 after a router advertisement.

@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::libc;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6, bind,
-    connect, recv, sendto, setsockopt, socket, sockopt,
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6,
+    SockaddrStorage, bind, connect, recv, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -43,10 +43,14 @@ impl Client {
 
     /// Dials from a given port, even if a connection from it existed a moment ago.
     pub(crate) fn bound_to(source: &str) -> Self {
-        let client = Self::new_v4();
+        let source: SocketAddr = source.parse().unwrap();
+        let client = if source.is_ipv4() {
+            Self::new_v4()
+        } else {
+            Self::new_v6()
+        };
         setsockopt(&client.0, sockopt::ReuseAddr, &true).unwrap();
-        let address: std::net::SocketAddrV4 = source.parse().unwrap();
-        bind(client.0.as_raw_fd(), &SockaddrIn::from(address)).unwrap();
+        bind(client.0.as_raw_fd(), &SockaddrStorage::from(source)).unwrap();
         client
     }
 

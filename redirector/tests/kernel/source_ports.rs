@@ -7,9 +7,9 @@ use nix::libc::EADDRNOTAVAIL;
 
 use crate::clients::{Client, can_limit_hooks_to_the_host};
 use crate::fake_directory::{FakeDirectory, usual_nodes};
-use crate::proxy::{Proxy, Sockets, canonical};
+use crate::proxy::{Proxy, Sockets, canonical, so_original_dst};
 use crate::redirector::{BOTH, Redirector};
-use crate::world::{World, address, in_a_world, sh};
+use crate::world::{NODE4, NODE6, World, address, in_a_world, sh};
 
 /// Destinations that are dialled by turns.
 const DESTINATIONS: u8 = 8;
@@ -51,10 +51,9 @@ impl Host {
     #[track_caller]
     fn accepts(&self, destination: &str) -> TcpStream {
         let accepted = self.proxy.accept();
-        assert_eq!(
-            self.sockets.original_dst(&accepted),
-            Some(address(destination))
-        );
+        let by_hooks = self.sockets.original_dst(&accepted);
+        let found = by_hooks.or_else(|| so_original_dst(&accepted));
+        assert_eq!(found, Some(address(destination)));
         accepted
     }
 }
@@ -148,6 +147,33 @@ fn one_source_port_reaches_eight_edge_destinations() {
         for (client, accepted) in open {
             let peer = canonical(accepted.peer_addr().unwrap());
             assert_eq!(peer, client.stream().local_addr().unwrap());
+        }
+    });
+}
+
+#[test]
+fn one_source_port_of_an_address_of_the_host_reaches_eight_edge_destinations() {
+    in_a_world(|world| {
+        let host = Host::new(world);
+        for (source, prefix) in [
+            (format!("{NODE4}:40123"), "198.19.200."),
+            (format!("[{NODE6}]:40123"), "fd12:3456:789a:bcde::c8:"),
+        ] {
+            let mut open = Vec::new();
+            for last in 1..=DESTINATIONS {
+                let destination = if prefix.ends_with(':') {
+                    format!("[{prefix}{last}]:9100")
+                } else {
+                    format!("{prefix}{last}:9100")
+                };
+                let client = Client::bound_to(&source);
+                client
+                    .dial(&destination)
+                    .unwrap_or_else(|error| panic!("{source} to {destination}: {error}"));
+                let accepted = host.proxy.accept();
+                assert_eq!(so_original_dst(&accepted), Some(address(&destination)));
+                open.push((client, accepted));
+            }
         }
     });
 }

@@ -150,6 +150,7 @@ impl EbpfMechanism {
         let wanted = kernel_config(intercept, plan.ranges);
         let wanted = KernelConfig {
             offline_lease_ns: self.config.offline_lease_ns,
+            nftables: self.config.nftables,
             ..wanted
         };
         if wanted != self.config {
@@ -212,6 +213,19 @@ impl EbpfMechanism {
             let proof = prove(&self.pins, &self.cgroup, vip)?;
             tracing::info!(?proof, %vip, "tried the connect hooks");
             self.proof = Some(proof);
+        }
+        Ok(())
+    }
+
+    /// Tells the programs whether nftables steers too.
+    pub(crate) fn share_with_nftables(&mut self, steers: bool) -> Result<(), MechanismError> {
+        let config = KernelConfig {
+            nftables: steers.into(),
+            ..self.config
+        };
+        if config != self.config {
+            self.tables.set_config(&config)?;
+            self.config = config;
         }
         Ok(())
     }

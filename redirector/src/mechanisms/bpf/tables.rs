@@ -159,7 +159,7 @@ pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConf
         offline_lease_ns: 0,
         mark: intercept.mark,
         mark_mask: intercept.mark,
-        port_count: u32::try_from(hook_ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
+        port_count: u16::try_from(hook_ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
         ports,
         intercept4: intercept.node.v4.map_or(Addr::NONE, Addr::from),
         intercept6: intercept

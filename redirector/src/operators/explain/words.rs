@@ -195,6 +195,7 @@ impl fmt::Display for HookDecision {
                 Pass::Exempt => "passes: sockets without a mark are exempt",
                 Pass::Intercept => "passes: this is the proxy's intercept listener",
                 Pass::Unmatched => "passes: neither a VIP nor a port of an edge address",
+                Pass::ToNftables => "passes: nftables steers it",
             },
             Self::Decides(Verdict::Reject(Reject::Offline)) => {
                 "refused with EHOSTUNREACH: its node is offline"

@@ -37,7 +37,7 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
 #[test]
 fn a_listing_has_the_parts_that_were_rendered() {
     let rendered = TableParts::of(&spec(v4_only()), Layout::Joint).unwrap();
-    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 6, 26));
+    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 7, 27));
     let rule = json!({ "chain": "steer", "expr": [{ "match": { "right": "@dst4" } }] });
     let listing = json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
     let listed = TableParts::of_json(&listing);
