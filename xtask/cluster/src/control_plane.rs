@@ -132,8 +132,12 @@ fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()>
         // As kubeadm sets it.
         apiserver.args([ADDRESS_TYPES, "InternalIP,Hostname"]);
     }
-    master.spawn(APISERVER, apiserver.args(flags))?;
+    apiserver.args(flags);
     wait::until("kube-apiserver is ready", READY, || {
+        // As a kubelet does. One before it may still have the port.
+        if master.pid(APISERVER).is_none() {
+            master.spawn(APISERVER, &mut apiserver)?;
+        }
         let ready = workspace::output(place.kubectl()?.args(["get", "--raw", "/readyz"]));
         ready
             .map(drop)

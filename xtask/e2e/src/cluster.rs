@@ -36,7 +36,7 @@ pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
 /// Limit for loading images of 100 MB on six nodes.
 const LOAD_TIME: Duration = Duration::from_secs(120);
 /// Limit for a graceful end, which waits for watches, and a start.
-const APISERVER_TIME: Duration = Duration::from_secs(120);
+const APISERVER_TIME: Duration = Duration::from_secs(200);
 /// Limit for `down`, which kills what does not end.
 const DOWN_TIME: Duration = Duration::from_secs(60);
 

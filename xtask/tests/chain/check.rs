@@ -7,10 +7,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Options};
 use culvert_lab::host::Host;
+use culvert_lab::probe::Client;
 use culvert_lab::wait;
 use serde_json::Value;
 
-use crate::world::{World, with};
+use crate::world::{GREET, World, XTASK, report, with};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -134,18 +135,29 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
 
         // A chain like firewalld's: accepts by policy, rejects in the last rule.
         let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT \
-            { type filter hook input priority filter + 10; policy accept; }";
+            { type filter hook input priority filter + 10; policy accept; }; \
+            add rule inet firewalld filter_INPUT iifname pod reject";
+        let chain = "inet firewalld filter_INPUT";
+        let pod = world.lab.add_pod()?;
         cloud.output("nft", [firewalld])?;
-        let allow = "add rule inet firewalld filter_INPUT tcp dport 7410-7413 accept";
+        finds(
+            world,
+            "firewall",
+            "ok",
+            &["no connection yet", chain],
+            || Ok(()),
+        )?;
+        let mut client = cloud.command_in(&pod, XTASK);
+        let greet = Client::listen(format!("10.0.3.7:{GREET}"));
+        let refused = report(greet.complete(&mut client)?);
+        ensure!(refused.is_err(), "the pod reached edge-1: {refused:?}");
         finds(
             world,
             "firewall",
             "warning",
-            &["inet firewalld filter_INPUT", "firewall-cmd"],
+            &[chain, "firewall-cmd"],
             || Ok(()),
         )?;
-        cloud.output("nft", [allow])?;
-        finds(world, "firewall", "ok", &["no table of others"], || Ok(()))?;
         cloud.output("nft", ["delete table inet firewalld"])?;
 
         world.culvert.agent(1).kill()?;
