@@ -100,20 +100,7 @@ pub(super) fn configure(world: &World, corefile: &str) -> Result<()> {
     }));
     objects.push(deployment(&corefile));
     world.apply(NAME, &objects)?;
-    let target = format!("deployment/{NAME}");
-    let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
-    let line = [
-        "--namespace",
-        NAMESPACE,
-        "rollout",
-        "status",
-        &target,
-        &timeout,
-    ];
-    world
-        .cluster
-        .ask_within(ROLLOUT + Duration::from_secs(10), &line)
-        .map(drop)
+    world.wait_for_rollout_of(NAMESPACE, &format!("deployment/{NAME}"), ROLLOUT)
 }
 
 fn without_kubernetes(corefile: &str) -> String {

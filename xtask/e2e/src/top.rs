@@ -158,20 +158,7 @@ fn by_name(world: &World) -> Result<()> {
 }
 
 fn rollout(world: &World) -> Result<()> {
-    let timeout = format!("--timeout={}s", ROLLOUT.as_secs());
-    let target = format!("deployment/{NAME}");
-    let line = [
-        "--namespace",
-        NAMESPACE,
-        "rollout",
-        "status",
-        &target,
-        &timeout,
-    ];
-    world
-        .cluster
-        .ask_within(ROLLOUT + Duration::from_secs(10), &line)
-        .map(drop)
+    world.wait_for_rollout_of(NAMESPACE, &format!("deployment/{NAME}"), ROLLOUT)
 }
 
 /// Its pods' names; empty if it is not applied.

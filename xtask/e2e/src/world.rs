@@ -240,17 +240,27 @@ impl World {
 
     /// Waits until all pods of a DaemonSet exist, are ready and have its newest version.
     pub(super) fn wait_for_rollout(&self, daemon_set: &str) -> Result<()> {
-        let timeout = format!("--timeout={}s", ROLLOUT_TIME.as_secs());
+        self.wait_for_rollout_of(CULVERT, &format!("daemonset/{daemon_set}"), ROLLOUT_TIME)
+    }
+
+    /// The same for a workload such as `deployment/coredns`, in another namespace.
+    pub(super) fn wait_for_rollout_of(
+        &self,
+        namespace: &str,
+        workload: &str,
+        limit: Duration,
+    ) -> Result<()> {
+        let timeout = format!("--timeout={}s", limit.as_secs());
         let args = [
             "--namespace",
-            CULVERT,
+            namespace,
             "rollout",
             "status",
-            &format!("daemonset/{daemon_set}"),
+            workload,
             &timeout,
         ];
         self.cluster
-            .ask_within(ROLLOUT_TIME + Duration::from_secs(10), &args)
+            .ask_within(limit + Duration::from_secs(10), &args)
             .map(drop)
     }
 
