@@ -86,6 +86,14 @@ fn single_elements_that_somebody_takes_or_adds_are_put_right() {
     });
 }
 
+/// A byte in each direction.
+fn exchange(client: &mut TcpStream, accepted: &mut TcpStream) {
+    client.write_all(b"?").unwrap();
+    accepted.read_exact(&mut [0]).unwrap();
+    accepted.write_all(b"!").unwrap();
+    client.read_exact(&mut [0]).unwrap();
+}
+
 #[test]
 fn connections_go_on_while_the_table_is_replaced() {
     in_a_world(|world| {
@@ -96,17 +104,11 @@ fn connections_go_on_while_the_table_is_replaced() {
         let mut client = TcpStream::connect("10.0.3.7:9100").unwrap();
         client.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut accepted = proxy.accept();
-        let mut exchange = || {
-            client.write_all(b"?").unwrap();
-            accepted.read_exact(&mut [0]).unwrap();
-            accepted.write_all(b"!").unwrap();
-            client.read_exact(&mut [0]).unwrap();
-        };
-        exchange();
+        exchange(&mut client, &mut accepted);
         redirector.kill();
         // Another table replaces the first.
         Redirector::start(world, &flags("0x4000")).kill();
-        exchange();
+        exchange(&mut client, &mut accepted);
     });
 }
 
@@ -121,24 +123,18 @@ fn connections_of_pods_go_on_while_the_table_is_flushed_and_not_back_yet() {
             .unwrap();
         client.set_read_timeout(Some(DEADLINE)).unwrap();
         let mut accepted = proxy.accept();
-        let mut exchange = || {
-            client.write_all(b"?").unwrap();
-            accepted.read_exact(&mut [0]).unwrap();
-            accepted.write_all(b"!").unwrap();
-            client.read_exact(&mut [0]).unwrap();
-        };
-        exchange();
+        exchange(&mut client, &mut accepted);
         redirector.signal(Signal::SIGSTOP);
         sh("nft flush ruleset");
         assert!(!sh("nft list tables").contains("table inet culvert\n"));
-        exchange();
+        exchange(&mut client, &mut accepted);
         redirector.signal(Signal::SIGCONT);
         eventually("the table is back", || {
             sh("nft list tables")
                 .contains("table inet culvert\n")
                 .then_some(())
         });
-        exchange();
+        exchange(&mut client, &mut accepted);
         // What keeps them ends with the redirector.
         redirector.kill();
         eventually("only the table is left", || {
