@@ -9,7 +9,7 @@ use std::io;
 use std::process::Stdio;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, Command};
 
 use super::TIMEOUT;
 
@@ -25,19 +25,10 @@ list table inet culvert-keeper
 pub(super) enum Keeper {
     #[default]
     NotStarted,
-    Holding(Box<Owner>),
+    /// By this program. Dropping it ends it.
+    Holding(Box<Child>),
     /// The kernel or `nft` cannot do it.
     Unsupported,
-}
-
-/// The program that owns the table. Dropping it ends it.
-#[derive(Debug)]
-pub(super) struct Owner {
-    nft: Child,
-    /// It ends when this is closed.
-    _commands: ChildStdin,
-    _listing: ChildStdout,
-    _errors: ChildStderr,
 }
 
 impl Keeper {
@@ -45,15 +36,15 @@ impl Keeper {
     pub(super) async fn hold(&mut self) {
         let is_settled = match self {
             Self::NotStarted => false,
-            Self::Holding(owner) => matches!(owner.nft.try_wait(), Ok(None)),
+            Self::Holding(nft) => matches!(nft.try_wait(), Ok(None)),
             Self::Unsupported => true,
         };
         if is_settled {
             return;
         }
-        let started = tokio::time::timeout(TIMEOUT, Owner::start()).await;
+        let started = tokio::time::timeout(TIMEOUT, start_owner()).await;
         *self = match started.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(owner) => Self::Holding(Box::new(owner)),
+            Ok(nft) => Self::Holding(Box::new(nft)),
             Err(error) => {
                 tracing::info!(
                     %error,
@@ -66,38 +57,33 @@ impl Keeper {
     }
 }
 
-impl Owner {
-    async fn start() -> io::Result<Self> {
-        let mut nft = Command::new("nft")
-            .arg("--interactive")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()?;
-        let pipes = (nft.stdin.take(), nft.stdout.take(), nft.stderr.take());
-        let (Some(mut commands), Some(mut listing), Some(mut errors)) = pipes else {
-            return Err(io::ErrorKind::BrokenPipe.into());
-        };
-        commands.write_all(COMMANDS.as_bytes()).await?;
-        let (mut listed, mut error) = ([0; 1], [0; 1024]);
-        tokio::select! {
-            biased;
-            read = errors.read(&mut error) => {
-                let text = String::from_utf8_lossy(&error[..read?]).into_owned();
-                return Err(io::Error::other(text));
-            }
-            read = listing.read(&mut listed) => {
-                if read? == 0 {
-                    return Err(io::Error::other("nft ended"));
-                }
+/// Starts the program that owns the table. Its input stays open: with that it ends.
+async fn start_owner() -> io::Result<Child> {
+    let mut nft = Command::new("nft")
+        .arg("--interactive")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()?;
+    let pipes = (&mut nft.stdin, &mut nft.stdout, &mut nft.stderr);
+    let (Some(commands), Some(listing), Some(errors)) = pipes else {
+        return Err(io::ErrorKind::BrokenPipe.into());
+    };
+    commands.write_all(COMMANDS.as_bytes()).await?;
+    let mut listed = [0; 1];
+    let mut error = [0; 1024];
+    tokio::select! {
+        biased;
+        read = errors.read(&mut error) => {
+            let text = String::from_utf8_lossy(&error[..read?]).into_owned();
+            return Err(io::Error::other(text));
+        }
+        read = listing.read(&mut listed) => {
+            if read? == 0 {
+                return Err(io::Error::other("nft ended"));
             }
         }
-        Ok(Self {
-            nft,
-            _commands: commands,
-            _listing: listing,
-            _errors: errors,
-        })
     }
+    Ok(nft)
 }
