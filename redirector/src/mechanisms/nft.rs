@@ -17,13 +17,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use culvert_api::installed::SteeredPackets;
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
 use keeper::Keeper;
-pub(crate) use listing::TableElements;
+pub(crate) use listing::{TableCounts, TableElements};
 use listing::{TableParts, fixed};
 pub(crate) use marks::marking_chains;
 pub(crate) use others::{dropping_chains, zoning_chains};
@@ -197,16 +196,9 @@ pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     Ok(list_any(&[]).await?.map(of))
 }
 
-/// What the table in the kernel has steered; `None` without a table.
-pub(crate) async fn steered() -> Result<Option<SteeredPackets>, NftError> {
-    Ok(list_any(&TERSE).await?.as_ref().map(listing::steered))
-}
-
-/// The packets of other hosts to the intercept ports that were dropped since the table was
-/// installed.
-pub(crate) async fn guard_drops() -> Result<u64, NftError> {
-    let listing = list_any(&TERSE).await?;
-    Ok(listing.as_ref().map_or(0, listing::guard_drops))
+/// What the rules of the table in the kernel have counted; `None` without a table.
+pub(crate) async fn read_counts() -> Result<Option<TableCounts>, NftError> {
+    Ok(list_any(&TERSE).await?.as_ref().map(TableCounts::of_json))
 }
 
 /// nft's listing of the tables, in either layout.

@@ -66,7 +66,7 @@ impl Sources {
         let node = *self.node.borrow();
         let in_force = self.in_force.borrow().clone();
         let hooks = self.hooks()?;
-        let (table, table_problem) = self.table().await;
+        let (counts, table_problem) = self.table().await;
         let routes = Routes::open()?.ours().await?;
         let dns = config.dns.as_ref();
         Ok(Installed {
@@ -79,7 +79,7 @@ impl Sources {
             neighbours: hooks.iter().filter_map(neighbours).collect(),
             hooks: hooks.iter().map(Hook::report).collect(),
             refusal: refusal_of_this_kernel().ok(),
-            table,
+            table: counts.is_some(),
             table_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
@@ -89,11 +89,11 @@ impl Sources {
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
+            steered: counts.map(|counts| counts.steered),
+            guard_drops: counts.unwrap_or_default().guard_drops,
             // Without nft, or on a kernel without nftables, there are no such chains.
-            steered: nft::steered().await.unwrap_or_default(),
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
             zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
-            guard_drops: nft::guard_drops().await.unwrap_or_default(),
             outer_bridges: Routes::open()?.outer_bridges().await?,
             marks: Some(marks(config.intercept.mark).await),
         })
@@ -116,14 +116,14 @@ impl Sources {
             .collect()
     }
 
-    /// Whether the table exists, and the error if it cannot be read.
-    async fn table(&self) -> (bool, Option<String>) {
+    /// What the table has counted, if it exists, and the error if it cannot be read.
+    async fn table(&self) -> (Option<nft::TableCounts>, Option<String>) {
         if !self.config.mechanism.has_nftables() {
-            return (false, None);
+            return (None, None);
         }
-        match nft::read().await {
-            Ok(parts) => (parts.is_some(), None),
-            Err(error) => (false, Some(error.to_string())),
+        match nft::read_counts().await {
+            Ok(counts) => (counts, None),
+            Err(error) => (None, Some(error.to_string())),
         }
     }
 

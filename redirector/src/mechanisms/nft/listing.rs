@@ -88,8 +88,25 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
     .ok()
 }
 
+/// What rules have counted since the table was installed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TableCounts {
+    pub(crate) steered: SteeredPackets,
+    /// Packets of other hosts to the intercept ports that were dropped.
+    pub(crate) guard_drops: u64,
+}
+
+impl TableCounts {
+    pub(super) fn of_json(json: &serde_json::Value) -> Self {
+        Self {
+            steered: steered(json),
+            guard_drops: guard_drops(json),
+        }
+    }
+}
+
 /// Counts the first packets of connections that the table steered, in nft's listing.
-pub(super) fn steered(json: &serde_json::Value) -> SteeredPackets {
+fn steered(json: &serde_json::Value) -> SteeredPackets {
     let mut found = SteeredPackets::default();
     for object in json["nftables"].as_array().into_iter().flatten() {
         let rule = &object["rule"];
@@ -163,7 +180,7 @@ impl TableParts {
 }
 
 /// The packets that rules of the guard have dropped, by their counters.
-pub(super) fn guard_drops(listing: &serde_json::Value) -> u64 {
+fn guard_drops(listing: &serde_json::Value) -> u64 {
     let objects = listing["nftables"].as_array().into_iter().flatten();
     let mut drops = 0;
     for rule in objects.map(|object| &object["rule"]) {
