@@ -17,5 +17,6 @@ pub mod kube;
 pub mod manifests;
 pub mod processor;
 pub mod setup;
+pub mod structure;
 mod tar;
 pub mod test;

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand};
 use culvert_lab::probe;
 use xtask::{
     bench, book, build_ebpf, cluster, demo, deps, dist, e2e, enter, fuzz, image, kube, manifests,
-    setup, test,
+    setup, structure, test,
 };
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
@@ -43,6 +43,8 @@ enum Task {
     Scale(culvert_scale::Args),
     /// Check licences, sources and duplicates of dependencies (deny.toml), and that all are used
     Deps(deps::Args),
+    /// Count how the code reads, and compare it with limits
+    Structure(structure::Args),
     /// Make up inputs for the parsers of what others write, for a bounded time
     Fuzz(fuzz::Args),
     /// Make container images of the programs, without a container engine
@@ -83,6 +85,7 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Bench(args) => bench::run(&args)?,
         Task::Scale(args) => culvert_scale::run(&args)?,
         Task::Deps(args) => deps::run(&args)?,
+        Task::Structure(args) => structure::run(&args)?,
         Task::Fuzz(args) => fuzz::run(&args)?,
         Task::Image(args) => image::run(&args)?,
         Task::Dist(args) => dist::run(&args)?,
