@@ -40,6 +40,14 @@ const TEMPLATES: [Template; 3] = [
     },
 ];
 
+/// The labels of an object, and what the chart gives it instead.
+const LABELS: &str = "  labels:
+    app.kubernetes.io/name: culvert-proxy
+    app.kubernetes.io/part-of: culvert
+";
+const RELEASE_LABELS: &str = "  labels: {{- include \"culvert.labels\" (dict \"root\" $ \"name\" \"culvert-proxy\") | nindent 4 }}
+";
+
 /// The folder of the chart.
 pub fn folder() -> PathBuf {
     workspace::root().join("deploy/chart/culvert")
@@ -85,10 +93,13 @@ impl Template {
             .iter()
             .map(|source| read(source))
             .collect::<Result<Vec<_>>>()?;
-        let objects = objects.join("---\n").replace(
-            "namespace: culvert-system\n",
-            "namespace: {{ .Release.Namespace }}\n",
-        );
+        let objects = objects
+            .join("---\n")
+            .replace(
+                "namespace: culvert-system\n",
+                "namespace: {{ .Release.Namespace }}\n",
+            )
+            .replace(LABELS, RELEASE_LABELS);
         let sources = self.sources.join(" and ");
         let head = format!("{{{{- /* Made of {sources} by `cargo xtask manifests`. */ -}}}}\n");
         Ok(match self.value {

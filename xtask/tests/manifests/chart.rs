@@ -16,6 +16,16 @@ use crate::objects::{Objects, documents, objects};
 /// The name of an overlay whose objects the chart renders beside all others.
 const UNINSTALL: &str = "uninstall";
 
+const PROGRAMS: [&str; 3] = ["proxy", "redirector", "agent"];
+
+/// The labels by which tools find the objects of a release.
+const RELEASE_LABELS: [&str; 4] = [
+    "app.kubernetes.io/instance",
+    "app.kubernetes.io/version",
+    "app.kubernetes.io/managed-by",
+    "helm.sh/chart",
+];
+
 /// A version of Kubernetes that has everything.
 const NEW: &str = "1.36.0";
 
@@ -69,7 +79,27 @@ fn compare(overlay: &Path) -> Result<()> {
     if overlay.ends_with(UNINSTALL) {
         rendered.retain(|id, _| wanted.contains_key(id));
     }
+    // The check of `helm test`.
+    rendered.remove("Pod culvert-system/culvert-check");
+    without_release(&mut rendered);
     same(&rendered, &wanted)
+}
+
+/// Removes what only objects of a release have: the labels that say so, and a number that is the
+/// default of Kubernetes.
+fn without_release(objects: &mut Objects) {
+    for object in objects.values_mut() {
+        for labels in ["/metadata/labels", "/spec/template/metadata/labels"] {
+            if let Some(Value::Object(labels)) = object.pointer_mut(labels) {
+                for label in RELEASE_LABELS {
+                    labels.remove(label);
+                }
+            }
+        }
+        if let Some(Value::Object(spec)) = object.get_mut("spec") {
+            spec.remove("revisionHistoryLimit");
+        }
+    }
 }
 
 fn same(rendered: &Objects, wanted: &Objects) -> Result<()> {
@@ -116,19 +146,33 @@ fn the_objects_of_the_prometheus_operator_are_those_of_the_folder_monitoring() -
             monitoring::folder().join(file),
         )?)?);
     }
-    let on = "monitoring.metrics=true,monitoring.podMonitor=true,monitoring.rules=true";
+    let on =
+        "metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true";
     let mut rendered = objects(&render(&["--set", on])?)?;
     rendered.retain(|id, _| wanted.contains_key(id));
+    without_release(&mut rendered);
     same(&rendered, &wanted)?;
-    let by_name = render(&["--set", on, "--set", "monitoring.agentsByName=true"])?;
+    let by_name = render(&["--set", on, "--set", "metrics.podMonitor.agentsByName=true"])?;
     ensure!(by_name.contains("sourceLabels: [job, node]"), "{by_name}");
-    let labelled = render(&["--set", on, "--set", "monitoring.labels.release=prom"])?;
-    ensure!(labelled.matches("release: prom").count() == 2, "{labelled}");
+    let labels = "metrics.podMonitor.labels.release=prom,metrics.prometheusRule.labels.release=prom,\
+        metrics.podMonitor.interval=30s,metrics.podMonitor.scrapeTimeout=10s";
+    let labelled = objects(&render(&["--set", on, "--set", labels])?)?;
+    for id in wanted.keys() {
+        ensure!(
+            labelled[id]["metadata"]["labels"]["release"] == "prom",
+            "{id}"
+        );
+    }
+    let endpoint = &labelled["PodMonitor culvert-system/culvert"]["spec"]["podMetricsEndpoints"][0];
+    ensure!(
+        endpoint["interval"] == "30s" && endpoint["scrapeTimeout"] == "10s",
+        "{endpoint}"
+    );
     let linked = render(&[
         "--set",
         on,
         "--set",
-        "monitoring.runbooks=https://git.example.org/",
+        "metrics.prometheusRule.runbooks=https://git.example.org/",
     ])?;
     let address = "runbook_url: https://git.example.org/docs/troubleshooting.md#culvert";
     ensure!(
@@ -140,7 +184,7 @@ fn the_objects_of_the_prometheus_operator_are_those_of_the_folder_monitoring() -
 
 #[test]
 fn each_dashboard_is_in_a_config_map_that_grafana_s_sidecar_finds() -> Result<()> {
-    let rendered = objects(&render(&["--set", "monitoring.dashboards=true"])?)?;
+    let rendered = objects(&render(&["--set", "metrics.dashboards.enabled=true"])?)?;
     for name in DASHBOARDS {
         let id = name.trim_end_matches(".json");
         let map = rendered.get(&format!("ConfigMap culvert-system/culvert-{id}"));
@@ -161,7 +205,7 @@ fn every_image_comes_from_the_registry_by_its_digest_and_every_pod_has_the_secre
     let digest = format!("sha256:{}", "5f".repeat(32));
     let digests = ["proxy", "redirector", "agent"].map(|it| format!("{it}.image.digest={digest}"));
     let set = format!(
-        "image.registry=registry.example.org:5000/culvert,image.pullSecrets={{mine}},uninstall=true,{}",
+        "image.registry=registry.example.org:5000/culvert,imagePullSecrets[0].name=mine,uninstall=true,{}",
         digests.join(",")
     );
     let mut pods = 0;
@@ -193,7 +237,7 @@ fn every_port_range_and_name_that_a_value_has_reaches_the_flag_that_its_comment_
 {
     let values = "ports.agents=7500,ports.peers=7501,edgeNodes.label=example.org/edge,\
         edgeNodes.ports.ports=9100\\,10250,forwards.ssh=2222=edge-1:22,dns.zone=edge.example,\
-        agentService.type=NodePort,agentService.nodePort=30750,agent.args={--deny-port=22}";
+        agentService.type=NodePort,agentService.nodePort=30750,agent.extraArgs={--deny-port=22}";
     let rendered = objects(&render(&["--set", values])?)?;
     let of = |id: &str| rendered.get(id).with_context(|| format!("no {id}"));
     let daemon = |name: &str| of(&format!("DaemonSet culvert-system/{name}")).cloned();
@@ -229,10 +273,77 @@ fn every_port_range_and_name_that_a_value_has_reaches_the_flag_that_its_comment_
 }
 
 #[test]
+fn what_a_company_asks_of_every_pod_reaches_every_pod() -> Result<()> {
+    let mut values = vec![
+        "commonLabels.team=edge,priorityClassName=,log.format=json,log.level=debug".to_owned(),
+    ];
+    for program in PROGRAMS {
+        values.push(format!(
+            "{program}.podAnnotations.mesh=disabled,{program}.podLabels.tier=net,\
+             {program}.nodeSelector.pool=own,{program}.tolerations[0].key=own,\
+             {program}.tolerations[0].operator=Exists,{program}.extraEnv[0].name=TZ,\
+             {program}.extraEnv[0].value=UTC,{program}.serviceAccount.annotations.role=own"
+        ));
+    }
+    let rendered = objects(&render(&["--set", &values.join(",")])?)?;
+    for program in PROGRAMS {
+        let account = &rendered[&format!("ServiceAccount culvert-system/culvert-{program}")];
+        ensure!(
+            account["metadata"]["annotations"]["role"] == "own",
+            "{account}"
+        );
+        let daemon = &rendered[&format!("DaemonSet culvert-system/culvert-{program}")];
+        ensure!(daemon["metadata"]["labels"]["team"] == "edge", "{daemon}");
+        let pod = &daemon["spec"]["template"];
+        let labels = &pod["metadata"]["labels"];
+        ensure!(
+            labels["team"] == "edge" && labels["tier"] == "net",
+            "{labels}"
+        );
+        ensure!(
+            pod["metadata"]["annotations"]["mesh"] == "disabled",
+            "{pod}"
+        );
+        let spec = &pod["spec"];
+        ensure!(spec["nodeSelector"]["pool"] == "own", "{spec}");
+        ensure!(
+            spec["nodeSelector"]["kubernetes.io/os"] == "linux",
+            "{spec}"
+        );
+        ensure!(spec["tolerations"][0]["key"] == "own", "{spec}");
+        ensure!(spec["priorityClassName"].is_null(), "{spec}");
+        let container = &spec["containers"][0];
+        let env = container["env"].as_array().context("no env")?;
+        ensure!(env.iter().any(|it| it["name"] == "TZ"), "{container}");
+        let args = container["args"].to_string();
+        ensure!(
+            args.contains("--log=debug") && args.contains("--log-format=json"),
+            "{args}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn further_objects_belong_to_the_release() -> Result<()> {
+    let metadata = r#"{"name": "own", "namespace": "{{ .Release.Namespace }}"}"#;
+    let own = format!(
+        r#"extraObjects=[{{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {metadata}}}]"#
+    );
+    let objects = objects(&render(&["--set-json", &own])?)?;
+    ensure!(
+        objects.contains_key("ConfigMap culvert-system/own"),
+        "{:?}",
+        objects.keys()
+    );
+    Ok(())
+}
+
+#[test]
 fn a_release_has_no_object_in_a_namespace_that_was_not_named() -> Result<()> {
     let on = "nameService=true,agentService.type=NodePort,uninstall=true,\
-        monitoring.metrics=true,monitoring.podMonitor=true,monitoring.rules=true,\
-        monitoring.dashboards=true";
+        metrics.enabled=true,metrics.podMonitor.enabled=true,metrics.prometheusRule.enabled=true,\
+        metrics.dashboards.enabled=true";
     let rendered = render_in("edge", NEW, &["--set", on])?;
     ensure!(!rendered.contains("culvert-system"), "{rendered}");
     Ok(())
@@ -258,7 +369,7 @@ fn values_that_could_not_work_are_refused_with_the_reason() {
         ),
         ("hosts.configMap=culvert-hosts", "/hosts/configMap"),
         ("hosts.address=service", "needs nameService"),
-        ("monitoring.podMonitor=true", "needs monitoring.metrics"),
+        ("metrics.podMonitor.enabled=true", "needs metrics.enabled"),
     ];
     for (set, reason) in cases {
         refused(render(&["--set", set]), reason);
