@@ -21,6 +21,7 @@ use culvert_lab::failures::Record;
 use culvert_lab::kubernetes::{Programs, Release};
 use culvert_lab::{interrupt, progress, workspace};
 
+use crate::setup::Use;
 use crate::{build_ebpf, kube, setup};
 
 use first_look::FirstLook;
@@ -174,23 +175,29 @@ enum KernelPrograms {
     Missing(String),
 }
 
-/// Installs what is missing, and compiles the kernel programs. What cannot be had is an error only
-/// where nothing may be skipped.
+/// Compiles the kernel programs. Where nothing may be skipped, it installs what is missing, and what
+/// cannot be had is an error. Elsewhere that waits for the suites that need it: [`install`].
 fn prepare(args: &Args) -> Result<KernelPrograms> {
-    let installed = setup::ensure_for_tests();
-    let compiled = build_ebpf::run();
     if args.no_run || args.kernels || is_required() {
-        installed?;
-        compiled?;
+        setup::ensure_for_tests()?;
+        build_ebpf::run()?;
         return Ok(KernelPrograms::Compiled);
     }
-    if let Err(error) = installed {
-        progress::say(&format!("{error:#}\nWhat needs it is skipped."));
-    }
+    let compiled = match setup::ensure(&[Use::Ebpf]) {
+        Ok(()) => build_ebpf::run(),
+        Err(error) => Err(error),
+    };
     Ok(match compiled {
         Ok(()) => KernelPrograms::Compiled,
         Err(error) => KernelPrograms::Missing(format!("{error:#}")),
     })
+}
+
+/// Installs what is missing. What cannot be had is said, and what needs it is skipped.
+fn install() {
+    if let Err(error) = setup::ensure_for_tests() {
+        progress::say(&format!("{error:#}\nWhat needs it is skipped."));
+    }
 }
 
 /// Whether what cannot run here is to fail.
@@ -223,30 +230,21 @@ fn second_look(args: &Args, suites: &[Suite]) -> Result<()> {
     again
 }
 
+/// Runs the suites in their order. Unit tests come first and need nothing, so nobody waits for what
+/// only other suites need.
 fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
-    let may_start_api_server = has_api_server(args, suites)?;
+    let mut may_start_api_server = None;
     let mut may_run = Vec::new();
     for suite in suites {
-        // Where nothing may be skipped, what cannot run fails by itself.
-        let lack = if is_required() {
-            None
-        } else if suite.privileged.is_some() && !workspace::is_root() {
-            Some(NO_ROOT.to_owned())
-        } else if suite.privileged.is_some()
-            && suite.starts_api_server(args)?
-            && !may_start_api_server
-        {
-            Some(NO_API_SERVER.to_owned())
-        } else {
-            needs::lacking(suite)
-        };
-        match lack {
+        if needs::has_any(suite) && may_start_api_server.is_none() {
+            install();
+            may_start_api_server = Some(has_api_server(args, suites)?);
+        }
+        match lack(args, suite, may_start_api_server == Some(true))? {
             Some(reason) => looked.skip(&suite.name, &reason),
             None => may_run.push(suite),
         }
-    }
-    if !args.measured {
-        for suite in &may_run {
+        if !args.measured && may_run.last() == Some(&suite) {
             looked.run(None, suite, suite.all_tests(args))?;
         }
     }
@@ -263,6 +261,22 @@ fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Resu
         );
     }
     Ok(())
+}
+
+/// Why a suite cannot run here. Where nothing may be skipped, what cannot run fails by itself.
+fn lack(args: &Args, suite: &Suite, may_start_api_server: bool) -> Result<Option<String>> {
+    if is_required() {
+        return Ok(None);
+    }
+    if suite.privileged.is_some() {
+        if !workspace::is_root() {
+            return Ok(Some(NO_ROOT.to_owned()));
+        }
+        if !may_start_api_server && suite.starts_api_server(args)? {
+            return Ok(Some(NO_API_SERVER.to_owned()));
+        }
+    }
+    Ok(needs::lacking(suite))
 }
 
 /// Compiles Kubernetes if a test that is to run needs it. Returns whether it is there: without Go,

@@ -17,6 +17,11 @@ struct Needs {
     go_programs: bool,
 }
 
+/// Whether a suite needs anything.
+pub(super) fn has_any(suite: &Suite) -> bool {
+    Needs::of(&suite.name) != Needs::default()
+}
+
 /// What is missing for a suite, and what brings it.
 pub(super) fn lacking(suite: &Suite) -> Option<String> {
     let needs = Needs::of(&suite.name);

@@ -99,39 +99,41 @@ fn circles_below(parent: &[String], arrows: &[&Arrow]) -> Vec<Circle> {
             uses.entry(lifted.from).or_default().insert(lifted.to);
         }
     }
-    let reached: BTreeMap<&str, BTreeSet<&str>> = uses
-        .keys()
-        .map(|&module| (module, reachable(module, &uses)))
-        .collect();
-    let mut circles: Vec<Circle> = Vec::new();
+    let mut circles = Vec::new();
     let mut seen = BTreeSet::new();
-    for (&module, others) in &reached {
-        if !others.contains(module) || seen.contains(module) {
+    for &module in uses.keys() {
+        if seen.contains(module) {
             continue;
         }
         let mut members = Vec::new();
-        for &other in others {
-            if reached.get(other).is_some_and(|back| back.contains(module)) {
+        for other in reachable(module, &uses) {
+            if reachable(other, &uses).contains(module) {
                 seen.insert(other);
                 members.push(other.to_owned());
             }
         }
-        let mut inside = Vec::new();
-        for &arrow in arrows {
-            if let Some(lifted) = arrow.lifted()
-                && members.iter().any(|member| member == lifted.from)
-                && members.iter().any(|member| member == lifted.to)
-            {
-                inside.push(arrow.clone());
-            }
+        if !members.is_empty() {
+            circles.push(Circle {
+                parent: parent.to_vec(),
+                arrows: arrows_between(&members, arrows),
+                members,
+            });
         }
-        circles.push(Circle {
-            parent: parent.to_vec(),
-            members,
-            arrows: inside,
-        });
     }
     circles
+}
+
+fn arrows_between(members: &[String], arrows: &[&Arrow]) -> Vec<Arrow> {
+    let mut between = Vec::new();
+    for &arrow in arrows {
+        if let Some(lifted) = arrow.lifted()
+            && members.iter().any(|member| member == lifted.from)
+            && members.iter().any(|member| member == lifted.to)
+        {
+            between.push(arrow.clone());
+        }
+    }
+    between
 }
 
 /// All modules that `start` uses, and those that these use, and so on.

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::idioms::{Idioms, Place};
 use crate::imports;
-use crate::source::{Crate, Target};
+use crate::source::{Crate, File, Target};
 
 /// What is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -107,61 +107,80 @@ pub(crate) struct Finding {
     pub(crate) places: Vec<String>,
 }
 
+impl Finding {
+    fn new(rule: Rule, subject: &str, amount: f64, places: Vec<String>) -> Self {
+        Self {
+            rule,
+            subject: subject.to_owned(),
+            amount,
+            places,
+        }
+    }
+}
+
 /// All that the rules count in one crate, whether above the limit or not.
 pub(crate) fn count(sources: &Crate) -> Vec<Finding> {
     let mut findings = Vec::new();
     for target in &sources.targets {
         findings.extend(count_circles(target));
     }
-    let mut lengths = Vec::new();
-    let mut lines = 0;
-    let mut combinators = 0;
-    let mut closures = Vec::new();
+    let mut totals = Totals::default();
     for file in sources.files() {
-        let idioms = Idioms::of(file);
-        for function in idioms.functions {
-            lengths.push(function.tokens);
-            findings.push(Finding {
-                rule: Rule::Function,
-                subject: format!("{}::{}", file.path, function.place.what),
-                amount: count_of(function.tokens),
-                places: described(&file.path, &[function.place]),
-            });
-        }
-        let in_file = [
-            (Rule::Tuples, idioms.tuples),
-            (Rule::Bools, idioms.bools),
-            (Rule::Names, idioms.names),
-            (Rule::Flags, idioms.flags),
-        ];
-        for (rule, places) in in_file {
-            findings.push(Finding {
-                rule,
-                subject: file.path.clone(),
-                amount: count_of(places.len()),
-                places: described(&file.path, &places),
-            });
-        }
-        lines += file.lines;
-        combinators += idioms.combinators;
-        closures.extend(described(&file.path, &idioms.closures));
+        count_in(file, &mut findings, &mut totals);
     }
-    lengths.sort_unstable();
-    let p95 = lengths.get(lengths.len() * 95 / 100).copied().unwrap_or(0);
-    let per_crate = [
-        (Rule::Functions, count_of(p95), Vec::new()),
-        (Rule::Combinators, density(combinators, lines), Vec::new()),
-        (Rule::Closures, density(closures.len(), lines), closures),
-    ];
-    for (rule, amount, places) in per_crate {
-        findings.push(Finding {
-            rule,
-            subject: sources.folder.clone(),
-            amount,
-            places,
-        });
-    }
+    findings.extend(totals.findings(&sources.folder));
     findings
+}
+
+/// What is counted in the files of a crate together.
+#[derive(Default)]
+struct Totals {
+    lengths: Vec<usize>,
+    lines: usize,
+    combinators: usize,
+    closures: Vec<String>,
+}
+
+impl Totals {
+    fn findings(mut self, folder: &str) -> [Finding; 3] {
+        self.lengths.sort_unstable();
+        let at = self.lengths.len() * 95 / 100;
+        let p95 = self.lengths.get(at).copied().unwrap_or(0);
+        let combinators = density(self.combinators, self.lines);
+        let closures = density(self.closures.len(), self.lines);
+        [
+            Finding::new(Rule::Functions, folder, count_of(p95), Vec::new()),
+            Finding::new(Rule::Combinators, folder, combinators, Vec::new()),
+            Finding::new(Rule::Closures, folder, closures, self.closures),
+        ]
+    }
+}
+
+fn count_in(file: &File, findings: &mut Vec<Finding>, totals: &mut Totals) {
+    let idioms = Idioms::of(file);
+    let in_file = [
+        (Rule::Tuples, idioms.tuples),
+        (Rule::Bools, idioms.bools),
+        (Rule::Names, idioms.names),
+        (Rule::Flags, idioms.flags),
+    ];
+    for (rule, places) in in_file {
+        let places = described(&file.path, &places);
+        let amount = count_of(places.len());
+        findings.push(Finding::new(rule, &file.path, amount, places));
+    }
+    for function in idioms.functions {
+        totals.lengths.push(function.tokens);
+        let subject = format!("{}::{}", file.path, function.place.what);
+        let places = described(&file.path, &[function.place]);
+        let amount = count_of(function.tokens);
+        findings.push(Finding::new(Rule::Function, &subject, amount, places));
+    }
+    totals.lines += file.lines;
+    totals.combinators += idioms.combinators;
+    totals
+        .closures
+        .extend(described(&file.path, &idioms.closures));
 }
 
 /// The modules in circles, for each parent.
@@ -171,12 +190,8 @@ fn count_circles(target: &Target) -> Vec<Finding> {
         let mut module = vec![target.root.clone()];
         module.extend(circle.parent);
         let subject = module.join("::");
-        let finding = parents.entry(subject.clone()).or_insert(Finding {
-            rule: Rule::Circle,
-            subject,
-            amount: 0.0,
-            places: Vec::new(),
-        });
+        let none = Finding::new(Rule::Circle, &subject, 0.0, Vec::new());
+        let finding = parents.entry(subject).or_insert(none);
         finding.amount += count_of(circle.members.len());
         finding.places.push(circle.members.join(", "));
         for arrow in &circle.arrows {
