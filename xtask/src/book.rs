@@ -1,6 +1,7 @@
 //! `cargo xtask book`: the documents as web pages with search, by mdBook. `docs/SUMMARY.md` has the
 //! chapters. Some are files outside of `docs`: so all of them are copied into one folder first,
-//! each with its path in the repository, and their links lead to the same files there.
+//! each with its path in the repository, and their links lead to the same files there. Pages for
+//! builders, such as `notes/`, are no chapters: a link to one becomes its path.
 
 mod links;
 
@@ -16,16 +17,19 @@ use crate::cargo_tool;
 
 const MDBOOK: &str = "0.5.4";
 
-/// The folder of the documents.
+/// The folder of the documents for users.
 const DOCS: &str = "docs";
 /// The list of chapters, in that folder.
 const SUMMARY: &str = "SUMMARY.md";
+/// Pages for builders, and the folder of all others.
+const BUILDERS_PAGES: [&str; 1] = ["CONTRIBUTING.md"];
+const NOTES: &str = "notes";
 /// What differs from the style of mdBook.
 const STYLE: &str = "docs/book.css";
 /// Where `book.toml` says that the pages are.
 const PAGES: &str = "pages";
 
-/// Makes the book in `target/book`.
+/// Makes the book for users in `target/book`.
 ///
 /// # Errors
 /// See [`make`].
@@ -48,22 +52,49 @@ pub fn mdbook() -> Result<PathBuf> {
     cargo_tool::program_with("mdbook", MDBOOK, &features)
 }
 
-/// Makes the book of the repository at `root` in a folder, which is emptied before.
+/// Makes the book for users of the repository at `root` in a folder, which is emptied before.
 ///
 /// # Errors
 /// The list of chapters is not complete ([`pages`]), mdBook fails, or a link of a page leads
 /// nowhere.
 pub fn make(mdbook: &Path, root: &Path, out: &Path) -> Result<()> {
+    build(mdbook, root, &read_summary(root)?, out)
+}
+
+/// Checks the links of all pages, also of those for builders.
+///
+/// # Errors
+/// See [`make`].
+pub fn check_links(mdbook: &Path, root: &Path) -> Result<()> {
+    let mut summary = read_summary(root)?;
+    let mut pages = BTreeSet::from(BUILDERS_PAGES.map(str::to_owned));
+    collect(root, NOTES, &mut pages)?;
+    summary.push_str("\n# For builders\n\n");
+    for page in pages {
+        summary.push_str(&format!("- [{page}](../{page})\n"));
+    }
+    let out = tempfile::tempdir().context("a folder for the book")?;
+    build(mdbook, root, &summary, out.path())
+}
+
+fn read_summary(root: &Path) -> Result<String> {
+    read(&root.join(DOCS).join(SUMMARY))
+}
+
+/// Makes the book that has these chapters.
+fn build(mdbook: &Path, root: &Path, summary: &str, out: &Path) -> Result<()> {
     let sources = tempfile::tempdir().context("a folder for the pages")?;
     for file in ["book.toml", STYLE] {
         copy(root, file, sources.path())?;
     }
     let copied = sources.path().join(PAGES);
-    for page in pages(root)? {
-        copy(root, &page, &copied)?;
+    let chapters = chapters(root, summary)?;
+    for page in &chapters {
+        copy(root, page, &copied)?;
+        let text = without_other_pages(&read(&root.join(page))?, page, &chapters);
+        std::fs::write(copied.join(page), text).with_context(|| format!("write {page}"))?;
     }
-    let summary = moved(&read(&root.join(DOCS).join(SUMMARY))?)?;
-    std::fs::write(copied.join(SUMMARY), summary).context("write the list of chapters")?;
+    std::fs::write(copied.join(SUMMARY), moved(summary)?).context("write the list of chapters")?;
     let mut build = Command::new(mdbook);
     build.arg("build").arg(sources.path());
     workspace::output(build.arg("--dest-dir").arg(std::path::absolute(out)?))?;
@@ -77,29 +108,60 @@ pub fn make(mdbook: &Path, root: &Path, out: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The text of a page in which a link to a page for builders is its path: `[runs](../notes/x.md)`
+/// becomes `runs (notes/x.md)`.
+fn without_other_pages(text: &str, page: &str, chapters: &[String]) -> String {
+    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut changed = String::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("](") {
+        let Some((link, after)) = after.split_once(')') else {
+            break;
+        };
+        rest = after;
+        let path = link.split('#').next().unwrap_or_default();
+        let target = links::joined(folder, path).filter(|target| is_for_builders(target));
+        let label = before.rfind('[');
+        match (target, label) {
+            (Some(target), Some(label)) if !chapters.contains(&target) => {
+                changed.push_str(&before[..label]);
+                changed.push_str(&format!("{} (`{target}`)", &before[label + 1..]));
+            }
+            _ => changed.push_str(&format!("{before}]({link})")),
+        }
+    }
+    changed + rest
+}
+
+fn is_for_builders(page: &str) -> bool {
+    BUILDERS_PAGES.contains(&page) || page.starts_with(NOTES)
+}
+
 /// The pages of the book, as paths from `root`, in the order of the chapters.
 ///
 /// # Errors
 /// A page of `docs` is not a chapter or is one twice, or a chapter has no page.
 pub fn pages(root: &Path) -> Result<Vec<String>> {
-    let summary = read(&root.join(DOCS).join(SUMMARY))?;
-    let pages = summary.lines().filter_map(Chapter::of);
-    let pages = pages
-        .map(|chapter| chapter.page())
-        .collect::<Result<Vec<_>>>()?;
-    let mut chapters = BTreeSet::new();
-    for page in &pages {
-        ensure!(root.join(page).is_file(), "{SUMMARY}: there is no {page}");
-        ensure!(chapters.insert(page), "{SUMMARY}: {page} is there twice");
-    }
+    let pages = chapters(root, &read_summary(root)?)?;
     let mut written = BTreeSet::new();
     collect(root, DOCS, &mut written)?;
     written.remove(&format!("{DOCS}/{SUMMARY}"));
-    let missing: Vec<_> = written
-        .iter()
-        .filter(|page| !chapters.contains(page))
-        .collect();
-    ensure!(missing.is_empty(), "{SUMMARY}: it lacks {missing:?}");
+    for page in &pages {
+        written.remove(page);
+    }
+    ensure!(written.is_empty(), "{SUMMARY}: it lacks {written:?}");
+    Ok(pages)
+}
+
+/// The pages that a list of chapters names.
+fn chapters(root: &Path, summary: &str) -> Result<Vec<String>> {
+    let mut pages = Vec::new();
+    for chapter in summary.lines().filter_map(Chapter::of) {
+        let page = chapter.page()?;
+        ensure!(root.join(&page).is_file(), "{SUMMARY}: there is no {page}");
+        ensure!(!pages.contains(&page), "{SUMMARY}: {page} is there twice");
+        pages.push(page);
+    }
     Ok(pages)
 }
 
@@ -224,6 +286,16 @@ mod tests {
         refused("docs/a.md is there twice");
         write("docs/SUMMARY.md", "- [Out](../../a.md)\n");
         refused("../../a.md is not in the repository");
+    }
+
+    #[test]
+    fn a_link_to_a_page_for_builders_becomes_its_path() {
+        let text = "[a](a.md), [all runs](../notes/b.md#c) and [x](../CONTRIBUTING.md).";
+        let chapters = ["docs/a.md".to_owned()];
+        assert_eq!(
+            without_other_pages(text, "docs/d.md", &chapters),
+            "[a](a.md), all runs (`notes/b.md`) and x (`CONTRIBUTING.md`)."
+        );
     }
 
     #[test]

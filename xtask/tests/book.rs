@@ -35,6 +35,11 @@ fn the_book_has_every_page_a_search_and_no_dead_link() {
 }
 
 #[test]
+fn no_link_of_the_pages_for_builders_is_dead() -> Result<()> {
+    book::check_links(&MDBOOK, &workspace::root())
+}
+
+#[test]
 fn a_book_with_a_link_to_a_page_heading_or_file_that_is_not_there_is_refused() {
     let root = tempfile::tempdir().expect("a folder");
     std::fs::create_dir(root.path().join("docs")).expect("another");

@@ -13,7 +13,7 @@ use crate::processor::Processor;
 use crate::tar::Tar;
 
 /// Parts of the work tree that are of use without the source.
-const SHIPPED: [&str; 8] = [
+const SHIPPED: [&str; 9] = [
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
@@ -22,6 +22,7 @@ const SHIPPED: [&str; 8] = [
     "SECURITY.md",
     "deploy",
     "docs",
+    "notes",
 ];
 
 /// Writes `culvert-VERSION-linux-PROCESSOR.tar.gz` into a folder and returns its path.

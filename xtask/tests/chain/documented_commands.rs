@@ -34,11 +34,12 @@ fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<(
     Ok(())
 }
 
-/// All documents of the project's root, of `docs/` and of `deploy/`.
+/// All documents of the project's root, of `docs/`, `notes/`, `deploy/` and its chart.
 fn pages() -> Result<Vec<PathBuf>> {
     let root = workspace::root();
     let mut pages = Vec::new();
-    for folder in [root.clone(), root.join("docs"), root.join("deploy")] {
+    for folder in ["", "docs", "notes", "deploy", "deploy/chart/culvert"] {
+        let folder = root.join(folder);
         for entry in std::fs::read_dir(&folder).with_context(|| folder.display().to_string())? {
             let path = entry?.path();
             // It says what earlier versions had.

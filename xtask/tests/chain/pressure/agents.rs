@@ -21,7 +21,7 @@ const AGENTS: usize = 2000;
 /// s, and 128 handshakes can run at once.
 const ALL_ONLINE: Duration = Duration::from_secs(90);
 
-/// The proxy's memory per idle tunnel, in an unoptimised build as in tests. `docs/performance.md`
+/// The proxy's memory per idle tunnel, in an unoptimised build as in tests. `notes/performance.md`
 /// has the number for a release.
 const MEMORY_PER_AGENT: u64 = 96 << 10;
 

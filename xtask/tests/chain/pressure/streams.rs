@@ -18,7 +18,7 @@ const AGENTS: usize = 10;
 const STREAMS_EACH: usize = 1000;
 const STREAMS: usize = AGENTS * STREAMS_EACH;
 
-/// The proxy's memory per idle stream, in an unoptimised build as in tests. `docs/performance.md`
+/// The proxy's memory per idle stream, in an unoptimised build as in tests. `notes/performance.md`
 /// has the number for a release.
 const MEMORY_PER_STREAM: u64 = 12 << 10;
 
