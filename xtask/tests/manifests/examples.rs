@@ -12,12 +12,7 @@ use crate::objects::{documents, objects};
 use crate::placement;
 
 /// The pages that install the chart with values of their own.
-const PAGES: [&str; 4] = [
-    "k3s.md",
-    "kubeadm-three-masters.md",
-    "openyurt.md",
-    "superedge.md",
-];
+const PAGES: [&str; 3] = ["k3s.md", "kubeadm-three-masters.md", "migrate.md"];
 
 /// How the values of a page begin. A page may have several stages of them.
 const VALUES: &str = "# culvert.yaml\n";
