@@ -32,6 +32,27 @@ fn the_chart_takes_the_values_of_each_example_and_the_commands_name_what_exists(
     Ok(())
 }
 
+#[test]
+fn the_chart_takes_the_values_of_the_examples_for_argo_cd_flux_and_prometheus() -> Result<()> {
+    let page = page::read("gitops.md")?;
+    let mut checked = 0;
+    for block in page::blocks(&page, "yaml") {
+        let object = &documents(block)?[0];
+        let values = match object["kind"].as_str() {
+            Some("Application") => &object["spec"]["source"]["helm"]["valuesObject"],
+            Some("HelmRelease") => &object["spec"]["values"],
+            _ if block.starts_with(VALUES) => object,
+            _ => continue,
+        };
+        let install = "helm install culvert deploy/chart/culvert --values culvert.yaml \
+                       --namespace culvert-system";
+        check(&values.to_string(), &[install]).with_context(|| block.to_owned())?;
+        checked += 1;
+    }
+    ensure!(checked == 3, "{checked} examples");
+    Ok(())
+}
+
 fn check(values: &str, commands: &[&str]) -> Result<()> {
     let rendered = rendered(values, commands)?;
     placement::check(&objects(&rendered)?)?;
