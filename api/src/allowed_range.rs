@@ -53,25 +53,12 @@ impl FromStr for AllowedRange {
     type Err = InvalidAllowedRange;
 
     fn from_str(text: &str) -> Result<Self, InvalidAllowedRange> {
-        let form = || InvalidAllowedRange::Form(text.to_owned());
-        if let Ok(destination) = text.parse::<SocketAddr>() {
-            return if destination.port() == 0 {
-                Err(form())
-            } else {
-                Ok(destination.into())
-            };
-        }
-        let (range, port) = text.rsplit_once(':').ok_or_else(form)?;
-        let in_brackets = range
-            .strip_prefix('[')
-            .and_then(|range| range.strip_suffix(']'));
-        let range: IpNet = in_brackets.unwrap_or(range).parse().map_err(|_| form())?;
-        let is_v6 = range.addr().is_ipv6();
-        let port = port.parse().ok().filter(|port| *port != 0);
-        let port = port.filter(|_| is_v6 == in_brackets.is_some());
+        let Some((range, port)) = parse_parts(text) else {
+            return Err(InvalidAllowedRange::Form(text.to_owned()));
+        };
         let meant = Self {
             range: range.trunc(),
-            port: port.ok_or_else(form)?,
+            port,
         };
         if meant.range == range {
             Ok(meant)
@@ -80,6 +67,25 @@ impl FromStr for AllowedRange {
             Err(InvalidAllowedRange::HostBits { given, meant })
         }
     }
+}
+
+/// The range, or single address, and the port, which is not 0. IPv6 is in brackets.
+fn parse_parts(text: &str) -> Option<(IpNet, u16)> {
+    if let Ok(destination) = text.parse::<SocketAddr>() {
+        let single = AllowedRange::from(destination);
+        return (single.port != 0).then_some((single.range, single.port));
+    }
+    let (range, port) = text.rsplit_once(':')?;
+    let (range, has_brackets) = match range.strip_prefix('[') {
+        Some(rest) => (rest.strip_suffix(']')?, true),
+        None => (range, false),
+    };
+    let range: IpNet = range.parse().ok()?;
+    let port = port.parse().ok()?;
+    if port == 0 || range.addr().is_ipv6() != has_brackets {
+        return None;
+    }
+    Some((range, port))
 }
 
 impl fmt::Display for AllowedRange {

@@ -104,8 +104,13 @@ fn parse(text: &str) -> Result<HostPort, Problem> {
 
 /// Parses a port: digits only, not 0.
 pub(crate) fn parse_port(text: &str) -> Option<u16> {
-    let digits = text.bytes().all(|byte| byte.is_ascii_digit());
-    text.parse().ok().filter(|port| digits && *port != 0)
+    if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    match text.parse() {
+        Ok(0) | Err(_) => None,
+        Ok(port) => Some(port),
+    }
 }
 
 fn bracketed(text: &str) -> Option<&str> {
@@ -116,18 +121,21 @@ fn bracketed(text: &str) -> Option<&str> {
 /// Compose allow them.
 fn name(text: &str) -> Result<Host, Problem> {
     let text = text.strip_suffix('.').unwrap_or(text);
-    let byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    let label = |label: &str| {
-        (1..=MAX_LABEL).contains(&label.len())
-            && label.bytes().all(byte)
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-    };
-    if text.len() <= MAX_NAME && text.split('.').all(label) {
+    if text.len() <= MAX_NAME && text.split('.').all(is_label) {
         Ok(Host::Name(text.to_ascii_lowercase()))
     } else {
         Err(Problem::Host)
     }
+}
+
+fn is_label(label: &str) -> bool {
+    let has_only_valid_bytes = label
+        .bytes()
+        .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'));
+    (1..=MAX_LABEL).contains(&label.len())
+        && has_only_valid_bytes
+        && !label.starts_with('-')
+        && !label.ends_with('-')
 }
 
 impl fmt::Display for Host {

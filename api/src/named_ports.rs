@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
+use crate::host_port::parse_port;
+
 /// Name of Culvert's ConfigMap. Agents mount it as a folder.
 pub const CULVERT_PORTS: &str = "culvert-ports";
 /// The limit for one ConfigMap. With two of them and a node's own ports, a node stays within the
@@ -100,10 +102,12 @@ impl Key {
     /// YurtTunnel has entries such as `9100=10264`: connections to 9100 went to one of its own
     /// listeners. Culvert does not need the second port.
     fn port(&self, entry: &str) -> Option<u16> {
-        let port = |text: &str| text.trim().parse::<u16>().ok().filter(|port| *port != 0);
         match entry.split_once('=') {
-            Some((left, right)) if self.owner == Owner::YurtTunnel => port(right).and(port(left)),
-            _ => port(entry),
+            Some((left, right)) if self.owner == Owner::YurtTunnel => {
+                parse_port(right.trim())?;
+                parse_port(left.trim())
+            }
+            _ => parse_port(entry.trim()),
         }
     }
 }
@@ -114,26 +118,30 @@ impl NamedPorts {
     pub fn parse(owner: Owner, data: &BTreeMap<String, String>) -> (Self, Option<InvalidPorts>) {
         let mut given = Self::default();
         let mut problem = None;
-        let is_read = |key: &&Key| owner == Owner::Culvert || key.owner == owner;
-        for key in KEYS.iter().filter(is_read) {
+        for key in &KEYS {
+            if owner != Owner::Culvert && key.owner != owner {
+                continue;
+            }
             let Some(text) = data.get(key.name) else {
                 continue;
             };
             let ports = given.of(key.kind);
-            for entry in text
-                .split([',', '\n'])
-                .map(str::trim)
-                .filter(|entry| !entry.is_empty())
-            {
+            for entry in text.split([',', '\n']).map(str::trim) {
+                if entry.is_empty() {
+                    continue;
+                }
                 match key.port(entry) {
                     Some(port) => drop(ports.insert(port)),
                     None => drop(problem.get_or_insert_with(|| no_port(key, entry))),
                 }
             }
         }
-        let is_known = |name: &&String| KEYS.iter().any(|key| key.name == **name);
-        if let (Owner::Culvert, Some(name)) = (owner, data.keys().find(|name| !is_known(name))) {
-            problem.get_or_insert_with(|| InvalidPorts::UnknownKey { key: shown(name) });
+        if owner == Owner::Culvert {
+            for name in data.keys() {
+                if !KEYS.iter().any(|key| key.name == *name) {
+                    problem.get_or_insert_with(|| InvalidPorts::UnknownKey { key: shown(name) });
+                }
+            }
         }
         let count = given.all().count() + given.localhost_ports.len();
         if count > MAX_PORTS {

@@ -48,9 +48,11 @@ impl FromStr for NodeName {
 }
 
 fn is_label(label: &str) -> bool {
-    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let has_only_valid_bytes = label
+        .bytes()
+        .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
     (1..=MAX_LABEL_LENGTH).contains(&label.len())
-        && label.bytes().all(inner)
+        && has_only_valid_bytes
         && !label.starts_with('-')
         && !label.ends_with('-')
 }

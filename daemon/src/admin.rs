@@ -219,8 +219,9 @@ impl Port {
     }
 
     fn try_bind(&self) -> io::Result<TcpListener> {
-        let bind = || std::net::TcpListener::bind(self.address);
-        self.listeners.tcp(self.address, SocketUse::Admin, bind)
+        self.listeners.tcp(self.address, SocketUse::Admin, || {
+            std::net::TcpListener::bind(self.address)
+        })
     }
 
     fn local_addr(&self) -> SocketAddr {
@@ -259,26 +260,23 @@ async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream
 
 /// A page of JSON. It is made on a separate thread, so that a slow page does not delay other work.
 pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Response {
-    let made = tokio::task::spawn_blocking(move || Json(make()).into_response()).await;
-    made.unwrap_or_else(|error| {
-        (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response()
-    })
+    match tokio::task::spawn_blocking(move || Json(make()).into_response()).await {
+        Ok(page) => page,
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+    }
 }
 
 /// Refuses requests with a foreign host name. A web site whose own name leads here (DNS rebinding)
 /// could otherwise read the pages with a visitor's browser. Such a name has a dot: node names
 /// without one, `localhost` and all addresses are accepted.
 async fn refuse_foreign_names(request: Request, next: Next) -> Response {
-    let host = request
-        .headers()
-        .get(header::HOST)
-        .map(|host| host.as_bytes());
-    if host.is_none_or(is_ours) {
-        next.run(request).await
-    } else {
+    if let Some(host) = request.headers().get(header::HOST)
+        && !is_ours(host.as_bytes())
+    {
         let fix = "ask for this page by address or by a name without a dot\n";
-        (StatusCode::FORBIDDEN, fix).into_response()
+        return (StatusCode::FORBIDDEN, fix).into_response();
     }
+    next.run(request).await
 }
 
 fn is_ours(host: &[u8]) -> bool {
@@ -290,17 +288,20 @@ fn is_ours(host: &[u8]) -> bool {
 }
 
 async fn ready(State(parts): State<Parts>) -> Response {
-    let lines = |parts: Vec<(&str, String)>| -> String {
-        parts
-            .iter()
-            .map(|(name, text)| format!("{name}: {text}\n"))
-            .collect()
-    };
-    let (missing, remarks) = (parts.readiness.missing(), lines(parts.readiness.remarks()));
+    let missing = parts.readiness.missing();
+    let remarks = lines(parts.readiness.remarks());
     if missing.is_empty() {
         return format!("ok\n{remarks}").into_response();
     }
     (StatusCode::SERVICE_UNAVAILABLE, lines(missing) + &remarks).into_response()
+}
+
+fn lines(parts: Vec<(&str, String)>) -> String {
+    let mut lines = String::new();
+    for (name, text) in parts {
+        lines += &format!("{name}: {text}\n");
+    }
+    lines
 }
 
 async fn metrics(State(parts): State<Parts>) -> Response {

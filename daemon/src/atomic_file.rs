@@ -13,10 +13,10 @@ use std::path::Path;
 /// # Errors
 /// Any error of the file system. The new file is then removed.
 pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
-    let directory = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty())
-        .unwrap_or(Path::new("."));
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
     if !directory.exists() {
         std::fs::create_dir_all(directory)?;
         std::fs::set_permissions(directory, Permissions::from_mode(0o700))?;
@@ -26,13 +26,17 @@ pub fn write_atomic(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
         .ok_or(io::ErrorKind::InvalidFilename)?
         .to_string_lossy();
     let new = directory.join(format!(".{name}.new"));
-    let written = write(&new, contents, mode).and_then(|()| std::fs::rename(&new, path));
-    if written.is_err() {
-        // The first error is returned. If this fails, the next write replaces the file.
+    if let Err(error) = replace(path, &new, contents, mode) {
+        // If this fails too, the next write replaces the file.
         std::fs::remove_file(&new).ok();
+        return Err(error);
     }
-    written?;
     File::open(directory)?.sync_all()
+}
+
+fn replace(path: &Path, new: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    write(new, contents, mode)?;
+    std::fs::rename(new, path)
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {

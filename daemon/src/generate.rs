@@ -12,9 +12,13 @@ use clap_complete::Shell;
 const OPTION: &str = "--generate";
 
 /// The folder that a command line asks to fill, if that is all it asks.
-pub(crate) fn asked(mut args: impl Iterator<Item = OsString>) -> Option<PathBuf> {
-    let (option, folder) = (args.nth(1)?, args.next()?);
-    (option == OPTION && args.next().is_none()).then(|| folder.into())
+pub(crate) fn requested_folder(mut args: impl Iterator<Item = OsString>) -> Option<PathBuf> {
+    let option = args.nth(1)?;
+    let folder = args.next()?;
+    if option != OPTION || args.next().is_some() {
+        return None;
+    }
+    Some(folder.into())
 }
 
 /// Writes a page `PROGRAM[-SUBCOMMAND...].1` for each command, and the completions of bash, zsh and
@@ -70,7 +74,7 @@ mod tests {
 
     #[test]
     fn only_the_option_and_a_folder_ask_for_it() {
-        let folder = |line: &str| asked(line.split(' ').map(OsString::from));
+        let folder = |line: &str| requested_folder(line.split(' ').map(OsString::from));
         assert_eq!(folder("culvert-x --generate out"), Some("out".into()));
         assert_eq!(folder("culvert-x --generate"), None);
         assert_eq!(folder("culvert-x --generate out more"), None);

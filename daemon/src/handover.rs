@@ -216,8 +216,12 @@ impl Handover {
         mut descriptors: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         while !frame.is_empty() {
-            let send = || send_some(self.stream.as_fd(), frame, descriptors);
-            let sent = self.stream.async_io(Interest::WRITABLE, send).await?;
+            let sent = self
+                .stream
+                .async_io(Interest::WRITABLE, || {
+                    send_some(self.stream.as_fd(), frame, descriptors)
+                })
+                .await?;
             // The descriptors went with the first byte.
             (frame, descriptors) = (&frame[sent..], &[]);
         }
@@ -259,9 +263,13 @@ impl Handover {
         descriptors: &mut Vec<OwnedFd>,
     ) -> Result<(), HandoverError> {
         while !rest.is_empty() {
-            let receive = || receive_some(self.stream.as_fd(), rest, descriptors);
-            let received = self.stream.async_io(Interest::READABLE, receive).await;
-            let received = received.map_err(HandoverError::of)?;
+            let received = self
+                .stream
+                .async_io(Interest::READABLE, || {
+                    receive_some(self.stream.as_fd(), rest, descriptors)
+                })
+                .await
+                .map_err(HandoverError::of)?;
             if received == 0 {
                 return Err(HandoverError::Ended);
             }

@@ -27,13 +27,16 @@ pub struct InterfaceAddress {
 pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
     let mut addresses = Vec::new();
     for address in nix::ifaddrs::getifaddrs()? {
-        let Some(ip) = address.address.as_ref().and_then(ip_of) else {
+        let Some(ip) = ip_of(address.address.as_ref()) else {
             continue;
         };
-        let mask = address.netmask.as_ref().and_then(ip_of);
+        let prefix = match ip_of(address.netmask.as_ref()) {
+            Some(mask) => ones(mask),
+            None => bits(ip),
+        };
         addresses.push(InterfaceAddress {
             ip,
-            prefix: mask.map_or_else(|| bits(ip), ones),
+            prefix,
             interface: address.interface_name,
             flags: address.flags,
         });
@@ -41,7 +44,8 @@ pub fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
     Ok(addresses)
 }
 
-fn ip_of(storage: &SockaddrStorage) -> Option<IpAddr> {
+fn ip_of(storage: Option<&SockaddrStorage>) -> Option<IpAddr> {
+    let storage = storage?;
     if let Some(v4) = storage.as_sockaddr_in() {
         return Some(IpAddr::V4(v4.ip()));
     }

@@ -70,11 +70,11 @@ impl Listeners {
         bind: impl FnOnce() -> io::Result<TcpListener>,
     ) -> io::Result<tokio::net::TcpListener> {
         let at = address.to_string();
-        let inherited = self
-            .inherited(HandedKind::Tcp, &at)
-            .into_iter()
-            .find_map(|descriptor| as_tcp(descriptor, address));
-        let listener = inherited.map_or_else(bind, Ok)?;
+        let mut inherited = self.inherited(HandedKind::Tcp, &at).into_iter();
+        let listener = match inherited.find_map(|descriptor| as_tcp(descriptor, address)) {
+            Some(listener) => listener,
+            None => bind()?,
+        };
         listener.set_nonblocking(true)?;
         let descriptor = OwnedFd::from(listener.try_clone()?);
         self.keep(HandedKind::Tcp, at, used_by, descriptor);
@@ -93,15 +93,12 @@ impl Listeners {
         used_by: SocketUse,
     ) -> Result<LocalSocket> {
         let at = path.display().to_string();
-        let inherited = self
-            .inherited(HandedKind::Unix, &at)
-            .into_iter()
-            .find_map(as_unix)
-            .filter(|_| path.exists());
-        let is_inherited = inherited.is_some();
+        let mut inherited = self.inherited(HandedKind::Unix, &at).into_iter();
+        let inherited = inherited.find_map(as_unix);
+        let is_inherited = inherited.is_some() && path.exists();
         let socket = match inherited {
-            Some(listener) => LocalSocket::adopt(listener, path, access)?,
-            None => LocalSocket::bind(path, access)?,
+            Some(listener) if is_inherited => LocalSocket::adopt(listener, path, access)?,
+            _ => LocalSocket::bind(path, access)?,
         };
         let given = self.keep(HandedKind::Unix, at, used_by, socket.copy()?);
         given.store(is_inherited, Ordering::Release);
@@ -112,13 +109,16 @@ impl Listeners {
     #[must_use]
     pub fn locked(&self, file: &Path) -> Option<File> {
         let wanted = std::fs::metadata(file).ok()?;
-        let same = |lock: &File| {
-            let found = lock.metadata().ok();
-            found.is_some_and(|found| (found.dev(), found.ino()) == (wanted.dev(), wanted.ino()))
-        };
         let at = file.display().to_string();
-        let inherited = self.inherited(HandedKind::Lock, &at);
-        inherited.into_iter().map(File::from).find(same)
+        for descriptor in self.inherited(HandedKind::Lock, &at) {
+            let lock = File::from(descriptor);
+            if let Ok(found) = lock.metadata()
+                && (found.dev(), found.ino()) == (wanted.dev(), wanted.ino())
+            {
+                return Some(lock);
+            }
+        }
+        None
     }
 
     /// The process before this one has let go: the paths of the inherited sockets are this one's to
@@ -144,14 +144,15 @@ impl Listeners {
     /// There are no descriptors.
     pub fn offer(&self, used_by: &[SocketUse]) -> io::Result<(Vec<Handed>, Vec<OwnedFd>)> {
         self.set_given(used_by, true);
-        let state = self.lock();
-        let wanted = state
-            .copies
-            .iter()
-            .filter(|copy| used_by.contains(&copy.used_by));
-        wanted
-            .map(|copy| Ok((copy.handed.clone(), copy.descriptor.try_clone()?)))
-            .collect()
+        let mut handed = Vec::new();
+        let mut descriptors = Vec::new();
+        for copy in &self.lock().copies {
+            if used_by.contains(&copy.used_by) {
+                handed.push(copy.handed.clone());
+                descriptors.push(copy.descriptor.try_clone()?);
+            }
+        }
+        Ok((handed, descriptors))
     }
 
     /// The other process does not have the sockets of these users.
@@ -177,23 +178,24 @@ impl Listeners {
     /// Drops the copy of this address's listener. It closes with its owner.
     pub fn close(&self, address: SocketAddr) {
         let at = address.to_string();
-        let is_it =
-            |copy: &Copied| copy.handed.kind == HandedKind::Tcp.name() && copy.handed.at == at;
-        self.lock().copies.retain(|copy| !is_it(copy));
+        self.lock()
+            .copies
+            .retain(|copy| copy.handed.kind != HandedKind::Tcp.name() || copy.handed.at != at);
     }
 
     fn inherited(&self, kind: HandedKind, at: &str) -> Vec<OwnedFd> {
         let mut state = self.lock();
-        let all = std::mem::take(&mut state.inherited);
-        let (wanted, rest) = all
-            .into_iter()
-            .partition(|(handed, _)| handed.kind == kind.name() && handed.at == at);
+        let mut wanted = Vec::new();
+        let mut rest = Vec::new();
+        for (handed, descriptor) in std::mem::take(&mut state.inherited) {
+            if handed.kind == kind.name() && handed.at == at {
+                wanted.push(descriptor);
+            } else {
+                rest.push((handed, descriptor));
+            }
+        }
         state.inherited = rest;
-        let wanted: Vec<(Handed, OwnedFd)> = wanted;
         wanted
-            .into_iter()
-            .map(|(_, descriptor)| descriptor)
-            .collect()
     }
 
     fn keep(
@@ -243,12 +245,19 @@ fn as_tcp(descriptor: OwnedFd, wanted: SocketAddr) -> Option<TcpListener> {
     let bound = listener.local_addr().ok()?;
     // A host without IPv6 has 0.0.0.0 in place of [::].
     let any = bound.ip().is_unspecified() && wanted.ip().is_unspecified();
-    let same = bound.port() == wanted.port() && (any || bound.ip() == wanted.ip());
-    same.then_some(listener)
+    if bound.port() == wanted.port() && (any || bound.ip() == wanted.ip()) {
+        Some(listener)
+    } else {
+        None
+    }
 }
 
 fn as_unix(descriptor: OwnedFd) -> Option<UnixListener> {
-    is_listener(&descriptor, &LISTENER_FAMILIES[2..]).then(|| descriptor.into())
+    if is_listener(&descriptor, &LISTENER_FAMILIES[2..]) {
+        Some(descriptor.into())
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

@@ -60,15 +60,19 @@ impl LocalSocket {
             .tempdir_in(directory)
             .with_context(|| format!("write to {}", directory.display()))?;
         let hidden = private.path().join("s");
-        let bound = || -> io::Result<Self> {
-            let listener = UnixListener::bind(&hidden)?;
-            std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(access.mode()))?;
-            let mut socket = Self::at(listener, &hidden, access)?;
-            std::fs::rename(&hidden, path)?;
-            path.clone_into(&mut socket.path);
-            Ok(socket)
-        };
-        bound().with_context(|| format!("listen on {}", path.display()))
+        Self::bind_hidden(&hidden, path, access)
+            .with_context(|| format!("listen on {}", path.display()))
+    }
+
+    /// Binds a socket at `hidden`, where nobody finds it, and moves it to `path` when its
+    /// permissions are set.
+    fn bind_hidden(hidden: &Path, path: &Path, access: SocketAccess) -> io::Result<Self> {
+        let listener = UnixListener::bind(hidden)?;
+        std::fs::set_permissions(hidden, std::fs::Permissions::from_mode(access.mode()))?;
+        let mut socket = Self::at(listener, hidden, access)?;
+        std::fs::rename(hidden, path)?;
+        path.clone_into(&mut socket.path);
+        Ok(socket)
     }
 
     /// Takes a socket over from another process, with its path.
@@ -80,11 +84,17 @@ impl LocalSocket {
         path: &Path,
         access: SocketAccess,
     ) -> Result<Self> {
-        listener
-            .set_nonblocking(true)
-            .and_then(|()| UnixListener::from_std(listener))
-            .and_then(|listener| Self::at(listener, path, access))
+        Self::from_std(listener, path, access)
             .with_context(|| format!("take over {}", path.display()))
+    }
+
+    fn from_std(
+        listener: std::os::unix::net::UnixListener,
+        path: &Path,
+        access: SocketAccess,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        Self::at(UnixListener::from_std(listener)?, path, access)
     }
 
     fn at(listener: UnixListener, path: &Path, access: SocketAccess) -> io::Result<Self> {

@@ -27,9 +27,13 @@ impl LogBudget {
 
     fn spend_at(&self, now: Instant) -> Option<u64> {
         let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_over = |since: Instant| now.saturating_duration_since(since) >= WINDOW;
-        if spent.since.is_none_or(is_over) {
-            (spent.since, spent.lines) = (Some(now), 0);
+        let is_over = match spent.since {
+            Some(since) => now.saturating_duration_since(since) >= WINDOW,
+            None => true,
+        };
+        if is_over {
+            spent.since = Some(now);
+            spent.lines = 0;
         }
         if spent.lines == MAX_LINES {
             spent.suppressed += 1;

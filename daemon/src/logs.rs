@@ -78,20 +78,23 @@ impl Logs {
 /// Accepts levels and targets only. Filters on spans and fields may contain regular expressions,
 /// whose compilation takes unlimited memory.
 fn parse(filter: &str) -> Result<EnvFilter> {
-    let wrong = |cause: &dyn std::fmt::Display| {
-        anyhow!(
-            "log filter {filter:?}: {cause}: write a level such as `info`, or \
-             `info,culvert_proxy=debug`"
-        )
-    };
     if filter.contains(['[', ']', '{', '}']) {
-        return Err(wrong(&"filters by spans and fields are not taken"));
+        return Err(invalid_filter(
+            filter,
+            &"filters by spans and fields are not taken",
+        ));
     }
     // The message of this error contains its cause already.
     EnvFilter::builder()
         .with_regex(false)
         .parse(filter)
-        .map_err(|error| wrong(&error))
+        .map_err(|error| invalid_filter(filter, &error))
+}
+
+fn invalid_filter(filter: &str, cause: &dyn std::fmt::Display) -> anyhow::Error {
+    anyhow!(
+        "log filter {filter:?}: {cause}: write a level such as `info`, or `info,culvert_proxy=debug`"
+    )
 }
 
 #[cfg(test)]

@@ -105,12 +105,13 @@ impl Stat {
     /// 3, comes after it.
     fn parse(text: &str) -> Option<Self> {
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        let user_ticks = field(&fields, 14)?;
+        let system_ticks = field(&fields, 15)?;
         Some(Self {
-            cpu_ticks: field(14)?.saturating_add(field(15)?),
-            threads: field(20)?,
-            start_ticks: field(22)?,
-            resident_pages: field(24)?,
+            cpu_ticks: user_ticks.saturating_add(system_ticks),
+            threads: field(&fields, 20)?,
+            start_ticks: field(&fields, 22)?,
+            resident_pages: field(&fields, 24)?,
         })
     }
 
@@ -120,6 +121,11 @@ impl Stat {
         let age = up.saturating_sub(Duration::from_secs_f64(seconds(self.start_ticks)));
         SystemTime::now().checked_sub(age)
     }
+}
+
+/// A field by its number in proc(5), of those from field 3 on.
+fn field(fields: &[&str], number: usize) -> Option<u64> {
+    fields.get(number - 3)?.parse().ok()
 }
 
 #[allow(

@@ -34,7 +34,7 @@ pub async fn run_main<A: Parser>(
         return ExitCode::from(USAGE);
     }
     let name = program.get_name().to_owned();
-    let done = match generate::asked(arguments.iter().cloned()) {
+    let done = match generate::requested_folder(arguments.iter().cloned()) {
         Some(folder) => generate::generate(program, &folder),
         None => {
             let parsed = parse(program, arguments).unwrap_or_else(|error| error.exit());

@@ -258,10 +258,9 @@ struct Signals {
 
 impl Signals {
     fn new() -> Result<Self> {
-        let listen = |kind| signal(kind).context("listen for signals");
         Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate()).context("listen for SIGTERM")?,
+            interrupt: signal(SignalKind::interrupt()).context("listen for SIGINT")?,
         })
     }
 

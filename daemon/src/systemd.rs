@@ -35,6 +35,23 @@ pub async fn report_to_systemd(
     systemd.report(&readiness, without, &drain).await
 }
 
+/// The socket of systemd at a path, and an own one that never blocks.
+fn open(path: &OsStr) -> io::Result<(UnixDatagram, SocketAddr)> {
+    let address = address(path)?;
+    let socket = UnixDatagram::unbound()?;
+    socket.set_nonblocking(true)?;
+    Ok((socket, address))
+}
+
+/// Half of the limit, as sd_watchdog_enabled(3) recommends.
+fn watchdog_interval(limit: Option<OsString>) -> Option<Duration> {
+    let limit = limit?.to_str()?.parse().ok()?;
+    if limit == 0 {
+        return None;
+    }
+    Some(Duration::from_micros(limit) / 2)
+}
+
 /// The connection to systemd.
 struct Systemd {
     socket: UnixDatagram,
@@ -46,22 +63,21 @@ struct Systemd {
 
 impl Systemd {
     fn from_environment(read: impl Fn(&str) -> Option<OsString>) -> Option<Self> {
-        let path = read("NOTIFY_SOCKET").filter(|path| !path.is_empty())?;
-        let opened = address(&path).and_then(|address| Ok((UnixDatagram::unbound()?, address)));
-        let opened = opened
-            .and_then(|(socket, address)| socket.set_nonblocking(true).map(|()| (socket, address)));
-        let (socket, address) = opened
-            .inspect_err(|error| tracing::warn!(?path, error = chain(error), "open NOTIFY_SOCKET"))
-            .ok()?;
-        let limit = read("WATCHDOG_USEC").and_then(|limit| limit.to_str()?.parse().ok());
-        // The interval that sd_watchdog_enabled(3) recommends.
-        let watchdog = limit
-            .filter(|limit| *limit > 0)
-            .map(|limit| Duration::from_micros(limit) / 2);
+        let path = read("NOTIFY_SOCKET")?;
+        if path.is_empty() {
+            return None;
+        }
+        let (socket, address) = match open(&path) {
+            Ok(opened) => opened,
+            Err(error) => {
+                tracing::warn!(?path, error = chain(&error), "open NOTIFY_SOCKET");
+                return None;
+            }
+        };
         Some(Self {
             socket,
             address,
-            watchdog,
+            watchdog: watchdog_interval(read("WATCHDOG_USEC")),
             patience: PATIENCE,
         })
     }

@@ -45,17 +45,25 @@ impl Runtimes {
 
     /// The present number of tasks.
     pub(crate) fn tasks(&self) -> usize {
-        let tasks = |(_, runtime): &(String, Handle)| runtime.metrics().num_alive_tasks();
-        self.0.iter().map(tasks).sum()
+        let mut tasks = 0;
+        for (_, runtime) in &self.0 {
+            tasks += runtime.metrics().num_alive_tasks();
+        }
+        tasks
     }
 
+    /// How long each thread of each runtime has been busy.
     fn busy(&self) -> Vec<Vec<Duration>> {
-        let threads = |(_, runtime): &(String, Handle)| {
+        let mut runtimes = Vec::new();
+        for (_, runtime) in &self.0 {
             let metrics = runtime.metrics();
-            let busy = |thread| metrics.worker_total_busy_duration(thread);
-            (0..metrics.num_workers()).map(busy).collect()
-        };
-        self.0.iter().map(threads).collect()
+            let mut threads = Vec::new();
+            for thread in 0..metrics.num_workers() {
+                threads.push(metrics.worker_total_busy_duration(thread));
+            }
+            runtimes.push(threads);
+        }
+        runtimes
     }
 }
 
@@ -146,12 +154,15 @@ async fn show(
     let (before, started) = (runtimes.busy(), Instant::now());
     tokio::time::sleep(MEASURED).await;
     let measured = started.elapsed();
-    let runtimes = runtimes.0.iter().zip(before);
-    let views = runtimes
-        .map(|((name, runtime), before)| {
-            RuntimeView::new(name, &runtime.metrics(), &before, measured)
-        })
-        .collect();
+    let mut views = Vec::new();
+    for ((name, runtime), before) in runtimes.0.iter().zip(before) {
+        views.push(RuntimeView::new(
+            name,
+            &runtime.metrics(),
+            &before,
+            measured,
+        ));
+    }
     Json(TasksPage {
         measured_seconds: measured.as_secs_f64(),
         runtimes: views,
@@ -163,21 +174,22 @@ async fn show(
 
 impl RuntimeView {
     fn new(name: &str, metrics: &RuntimeMetrics, before: &[Duration], measured: Duration) -> Self {
-        let thread = |(number, before): (usize, &Duration)| {
+        let mut threads = Vec::new();
+        for (number, before) in before.iter().enumerate() {
             let busy = metrics.worker_total_busy_duration(number);
-            ThreadView {
+            threads.push(ThreadView {
                 busy_share: share(busy.saturating_sub(*before), measured),
                 busy_seconds: busy.as_secs_f64(),
                 waits: metrics.worker_park_count(number),
                 // It counts the begin and the end of each wait.
                 waiting: metrics.worker_park_unpark_count(number) % 2 == 1,
-            }
-        };
+            });
+        }
         Self {
             runtime: name.to_owned(),
             tasks: metrics.num_alive_tasks(),
             queued_tasks: metrics.global_queue_depth(),
-            threads: before.iter().enumerate().map(thread).collect(),
+            threads,
         }
     }
 }

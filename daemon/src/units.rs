@@ -22,14 +22,18 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// What is wrong with the text and how it should look.
 pub fn parse_size(text: &str) -> Result<u32, String> {
-    let wrong = |reason: String| {
-        format!(
-            "{text:?} is not a size ({reason}): write bytes, or a number and a unit, as in `512KiB`, \
-             `4MiB` or `1GiB`"
-        )
+    let size: ByteSize = match text.parse() {
+        Ok(size) => size,
+        Err(reason) => return Err(no_size(text, &reason)),
     };
-    let size: ByteSize = text.parse().map_err(wrong)?;
-    u32::try_from(size.as_u64()).map_err(|_| wrong("4 GiB and more are too many".to_owned()))
+    u32::try_from(size.as_u64()).map_err(|_| no_size(text, "4 GiB and more are too many"))
+}
+
+fn no_size(text: &str, reason: &str) -> String {
+    format!(
+        "{text:?} is not a size ({reason}): write bytes, or a number and a unit, as in `512KiB`, \
+         `4MiB` or `1GiB`"
+    )
 }
 
 #[cfg(test)]

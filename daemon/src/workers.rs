@@ -74,10 +74,11 @@ impl Workers {
     /// # Panics
     /// Outside of a task.
     pub fn runtimes(&self) -> Runtimes {
-        let workers = self.threads.iter().enumerate();
-        workers.fold(Runtimes::main(), |all, (number, (worker, _))| {
-            all.with(name(number), worker.0.clone())
-        })
+        let mut runtimes = Runtimes::main();
+        for (number, (worker, _)) in self.threads.iter().enumerate() {
+            runtimes = runtimes.with(name(number), worker.0.clone());
+        }
+        runtimes
     }
 }
 
