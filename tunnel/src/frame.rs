@@ -119,10 +119,11 @@ impl Partial {
         let take = (want - self.len).min(input.len());
         input.copy_to_slice(&mut self.bytes[self.len..self.len + take]);
         self.len += take;
-        (self.len == want).then(|| {
-            self.len = 0;
-            self.bytes
-        })
+        if self.len < want {
+            return None;
+        }
+        self.len = 0;
+        Some(self.bytes)
     }
 
     /// Moves a varint from `input` and returns its value and length; `None`: it is incomplete.

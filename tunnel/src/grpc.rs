@@ -72,28 +72,27 @@ pub(crate) fn is_ok(trailers: &HeaderMap) -> bool {
 
 /// The status in response headers; [`OK`] if there is none.
 pub(crate) fn status_of(response: &Response<h2::RecvStream>) -> u8 {
-    let status = response.headers().get(STATUS);
-    status
-        .and_then(|value| value.to_str().ok()?.parse().ok())
-        .unwrap_or(OK)
+    match header_text(response, STATUS) {
+        Some(status) => status.parse().unwrap_or(OK),
+        None => OK,
+    }
+}
+
+/// The text of a header, if there is one.
+fn header_text<'a>(response: &'a Response<h2::RecvStream>, name: &str) -> Option<&'a str> {
+    response.headers().get(name)?.to_str().ok()
 }
 
 /// The error in response headers, if any: status and message.
 pub(crate) fn error_of(response: &Response<h2::RecvStream>) -> Option<String> {
-    let text = |name| {
-        response
-            .headers()
-            .get(name)
-            .and_then(|value| value.to_str().ok())
-    };
-    match text(STATUS) {
+    match header_text(response, STATUS) {
         None if response.status() == http::StatusCode::OK => None,
         Some("0") => None,
         status => Some(format!(
             "HTTP status {}, gRPC status {}: {}",
             response.status().as_u16(),
             status.unwrap_or("none"),
-            text(MESSAGE).unwrap_or("no message")
+            header_text(response, MESSAGE).unwrap_or("no message")
         )),
     }
 }

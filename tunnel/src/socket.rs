@@ -118,7 +118,10 @@ impl Socket {
                 Ok(count)
             }
         });
-        read.map_or(outcome, Ok)
+        match read {
+            Some(count) => Ok(count),
+            None => outcome,
+        }
     }
 
     fn try_read_buf(&self, buffer: &mut impl BufMut) -> io::Result<usize> {
@@ -154,14 +157,11 @@ impl Socket {
         let written = match self {
             Self::Tcp(socket) => socket.try_write(bytes),
             Self::Unix(socket) => socket.try_write(bytes),
-        };
-        written.and_then(|written| {
-            if written == 0 {
-                Err(io::ErrorKind::WriteZero.into())
-            } else {
-                Ok(written)
-            }
-        })
+        }?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        Ok(written)
     }
 
     /// Writes all of `bytes`.

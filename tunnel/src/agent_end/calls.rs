@@ -181,7 +181,7 @@ impl<B: Backends> Call<B> {
                 &invalid("the first message is not `open`"),
             );
         };
-        let Some(permit) = StreamPermit::take(&self.state, self.tunnel.max_streams, open) else {
+        let Some(permit) = StreamPermit::acquire(&self.state, self.tunnel.max_streams, open) else {
             refuse(
                 &mut self.respond,
                 &too_many_streams(self.tunnel.max_streams),
@@ -227,7 +227,11 @@ impl<B: Backends> Call<B> {
         let dialled = tokio::select! {
             dialled = self.backends.dial(open) => dialled,
             left = std::future::poll_fn(|context| self.respond.poll_reset(context)) => {
-                return Err(StreamError::Relay(left.map_or_else(RelayError::from, RelayError::Reset)));
+                let left = match left {
+                    Ok(reason) => RelayError::Reset(reason),
+                    Err(error) => RelayError::from(error),
+                };
+                return Err(StreamError::Relay(left));
             }
             ended = self.incoming.gather() => return Err(StreamError::Relay(ended)),
         };
@@ -280,9 +284,8 @@ fn answer_whole(
     respond: &mut SendResponse<Payload>,
     message: &impl Message,
 ) -> Result<(), TunnelError> {
-    answer(respond, message)
-        .and_then(|mut send| send.send_trailers(grpc::trailers(grpc::OK)))
-        .map_err(TunnelError::from)
+    let mut send = answer(respond, message)?;
+    Ok(send.send_trailers(grpc::trailers(grpc::OK))?)
 }
 
 /// Answers a call with headers and one message.

@@ -110,11 +110,14 @@ fn answered(response: Result<Response<RecvStream>, h2::Error>) -> Result<RecvStr
 
 /// Tells the other proxy why the agent did not answer, in place of the agent.
 fn answer_failure(to_proxy: &mut SendStream<Payload>, failure: &DialFailure) -> RelayError {
-    let told = opened(failure.code, failure.message.clone());
-    let told = to_proxy
-        .send_data(frame::encode(&told).into(), false)
-        .and_then(|()| to_proxy.send_trailers(grpc::trailers(grpc::OK)));
-    told.map_or_else(RelayError::from, |()| RelayError::Aborted)
+    let answer = opened(failure.code, failure.message.clone());
+    if let Err(error) = to_proxy.send_data(frame::encode(&answer).into(), false) {
+        return error.into();
+    }
+    match to_proxy.send_trailers(grpc::trailers(grpc::OK)) {
+        Ok(()) => RelayError::Aborted,
+        Err(error) => error.into(),
+    }
 }
 
 /// What the other proxy is told. With `OFFLINE` it may try elsewhere.

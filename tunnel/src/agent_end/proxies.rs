@@ -31,16 +31,20 @@ pub(super) fn introduction(message: Bytes) -> Option<DescribeRequest> {
 /// Reads a `SetProxiesRequest`; `None` if it is none, or out of bounds.
 pub(super) fn proxies(message: Bytes) -> Option<Vec<Proxy>> {
     let proxies = SetProxiesRequest::decode(message).ok()?.proxies;
-    let usable = |proxy: &Proxy| {
-        !proxy.instance.is_empty()
-            && is_text(&proxy.instance, INSTANCE_MAX)
-            && proxy.addresses.len() <= ADDRESSES_MAX
-            && proxy
-                .addresses
-                .iter()
-                .all(|text| is_text(text, ADDRESS_MAX))
-    };
-    (proxies.len() <= PROXIES_MAX && proxies.iter().all(usable)).then_some(proxies)
+    if proxies.len() > PROXIES_MAX || !proxies.iter().all(is_usable) {
+        return None;
+    }
+    Some(proxies)
+}
+
+fn is_usable(proxy: &Proxy) -> bool {
+    !proxy.instance.is_empty()
+        && is_text(&proxy.instance, INSTANCE_MAX)
+        && proxy.addresses.len() <= ADDRESSES_MAX
+        && proxy
+            .addresses
+            .iter()
+            .all(|text| is_text(text, ADDRESS_MAX))
 }
 
 /// Whether a text has no spaces, no control characters and no more than `longest` bytes.

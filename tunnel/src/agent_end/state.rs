@@ -89,7 +89,7 @@ pub(super) struct StreamPermit {
 }
 
 impl StreamPermit {
-    pub(super) fn take(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
+    pub(super) fn acquire(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
         let mut streams = state.lock();
         if streams.len() >= limit as usize {
             return None;

@@ -39,12 +39,17 @@ impl Load {
 pub(crate) struct StreamPermit(Arc<Load>);
 
 impl StreamPermit {
-    pub(super) fn take(load: &Arc<Load>, limit: u32) -> Option<Self> {
-        let below = |active: u32| (active < limit).then_some(active + 1);
-        let taken = load
-            .active
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, below);
-        taken.ok().map(|_| Self(load.clone()))
+    pub(super) fn acquire(load: &Arc<Load>, limit: u32) -> Option<Self> {
+        load.active
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |active| {
+                if active < limit {
+                    Some(active + 1)
+                } else {
+                    None
+                }
+            })
+            .ok()?;
+        Some(Self(load.clone()))
     }
 }
 

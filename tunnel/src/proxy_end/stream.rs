@@ -129,7 +129,7 @@ impl Tunnel {
 
     /// Requests a stream with its first frame, of [`first_frame`]. The answer is still to come.
     pub(crate) async fn begin(&self, first: Bytes) -> Result<BegunStream, OpenError> {
-        let permit = StreamPermit::take(&self.load, self.max_streams)
+        let permit = StreamPermit::acquire(&self.load, self.max_streams)
             .ok_or(OpenError::TooManyStreams(self.max_streams))?;
         let (response, send) = self
             .call(grpc::OPEN, first, false)

@@ -18,14 +18,14 @@ async fn load() -> Arc<Load> {
 async fn clients_that_give_up_count_against_a_tunnel_only_while_its_link_is_cut() {
     let load = load().await;
     let given_up = || load.given_up_in_silence.load(Ordering::Relaxed);
-    drop(StreamPermit::take(&load, 1).unwrap());
+    drop(StreamPermit::acquire(&load, 1).unwrap());
     assert_eq!(given_up(), 0);
     tokio::time::advance(Duration::from_secs(10)).await;
     load.keepalive.pinged();
-    drop(StreamPermit::take(&load, 1).unwrap());
+    drop(StreamPermit::acquire(&load, 1).unwrap());
     assert_eq!(given_up(), 0, "the ping may be answered");
     tokio::time::advance(Duration::from_secs(10)).await;
-    drop(StreamPermit::take(&load, 1).unwrap());
+    drop(StreamPermit::acquire(&load, 1).unwrap());
     assert_eq!(given_up(), 1);
 }
 
