@@ -234,8 +234,8 @@ mod tests {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let stream = metrics.transferred.begin();
-        stream.into_tunnel.add(7);
-        stream.out_of_tunnel.add(50);
+        stream.into_tunnel.add(&[b'a'; 7]);
+        stream.out_of_tunnel.add(&[b'a'; 50]);
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
         for line in [

@@ -5,6 +5,7 @@
 //! connection.
 
 mod agent_end;
+mod answer;
 mod budget;
 mod dial_failure;
 mod error;
@@ -22,6 +23,7 @@ mod role;
 mod send_queue;
 mod socket;
 mod tcp;
+mod tls_records;
 mod traffic;
 mod transferred;
 /// The generated messages of `proto/`.

@@ -1,10 +1,12 @@
 //! Counters of payload bytes, for each stream and for all streams of a program.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Payload bytes of a stream so far. The default value belongs to no [`Total`].
-#[derive(Debug, Default)]
+use crate::answer::Answer;
+
+/// Payload bytes of a stream so far. The default value has a [`Total`] of its own.
+#[derive(Debug)]
 pub struct Transferred {
     /// Bytes read from this end's socket and sent into the tunnel.
     pub into_tunnel: Meter,
@@ -13,10 +15,9 @@ pub struct Transferred {
 }
 
 /// A direction of a stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// From this end's socket.
-    #[default]
     IntoTunnel,
     /// To this end's socket.
     OutOfTunnel,
@@ -32,33 +33,32 @@ pub struct Total {
 
 /// Bytes of a stream in one direction. They are added to the total as they pass, because a stream
 /// may live for weeks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Meter {
     bytes: AtomicU64,
     total: Arc<AtomicU64>,
     direction: Direction,
-    /// The direction in which the stream's last bytes went, of both its meters: 0 while there are
-    /// none, 1 into the tunnel, 2 out of it.
-    last: Arc<AtomicU8>,
+    /// Of both meters of the stream.
+    answer: Arc<Mutex<Answer>>,
 }
 
 impl Total {
     /// Begins the counters of a stream.
     #[must_use]
     pub fn begin(&self) -> Transferred {
-        let last = Arc::new(AtomicU8::new(0));
+        let answer = Arc::<Mutex<Answer>>::default();
         Transferred {
             into_tunnel: Meter {
                 bytes: AtomicU64::new(0),
                 total: self.into_tunnel.clone(),
                 direction: Direction::IntoTunnel,
-                last: last.clone(),
+                answer: answer.clone(),
             },
             out_of_tunnel: Meter {
                 bytes: AtomicU64::new(0),
                 total: self.out_of_tunnel.clone(),
                 direction: Direction::OutOfTunnel,
-                last,
+                answer,
             },
         }
     }
@@ -76,29 +76,38 @@ impl Total {
     }
 }
 
+impl Default for Transferred {
+    fn default() -> Self {
+        Total::default().begin()
+    }
+}
+
 impl Transferred {
-    /// The direction in which the last bytes went. `None`: there were none yet, or it belongs to no
-    /// [`Total`].
+    /// The direction in which the last bytes went. `None`: there were none yet.
     #[must_use]
     pub fn last(&self) -> Option<Direction> {
-        match self.into_tunnel.last.load(Ordering::Relaxed) {
-            1 => Some(Direction::IntoTunnel),
-            2 => Some(Direction::OutOfTunnel),
-            _ => None,
-        }
+        self.into_tunnel.answer().last()
+    }
+
+    /// Whether the other end's socket has bytes of this end's socket that it has not answered. For
+    /// the end that the client is connected to.
+    #[must_use]
+    pub fn answer_is_due(&self) -> bool {
+        self.into_tunnel.answer().is_due()
     }
 }
 
 impl Meter {
-    /// Counts `bytes` more.
-    pub fn add(&self, bytes: usize) {
-        let last = match self.direction {
-            Direction::IntoTunnel => 1,
-            Direction::OutOfTunnel => 2,
-        };
-        self.last.store(last, Ordering::Relaxed);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.total.fetch_add(bytes as u64, Ordering::Relaxed);
+    /// Counts these bytes, which are the next ones of the stream.
+    pub fn add(&self, bytes: &[u8]) {
+        self.answer().pass(self.direction, bytes);
+        let count = bytes.len() as u64;
+        self.bytes.fetch_add(count, Ordering::Relaxed);
+        self.total.fetch_add(count, Ordering::Relaxed);
+    }
+
+    fn answer(&self) -> MutexGuard<'_, Answer> {
+        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes so far.
@@ -116,10 +125,10 @@ mod tests {
     fn a_stream_knows_which_way_its_last_bytes_went() {
         let stream = Total::default().begin();
         assert_eq!(stream.last(), None);
-        stream.into_tunnel.add(3);
-        stream.out_of_tunnel.add(50);
+        stream.into_tunnel.add(&[0; 3]);
+        stream.out_of_tunnel.add(&[0; 50]);
         assert_eq!(stream.last(), Some(Direction::OutOfTunnel));
-        stream.into_tunnel.add(3);
+        stream.into_tunnel.add(&[0; 3]);
         assert_eq!(stream.last(), Some(Direction::IntoTunnel));
     }
 
@@ -127,9 +136,9 @@ mod tests {
     fn a_total_has_the_bytes_of_streams_under_way_and_of_those_that_ended() {
         let total = Total::default();
         let (first, second) = (total.begin(), total.begin());
-        first.into_tunnel.add(3);
-        second.into_tunnel.add(4);
-        second.out_of_tunnel.add(50);
+        first.into_tunnel.add(&[0; 3]);
+        second.into_tunnel.add(&[0; 4]);
+        second.out_of_tunnel.add(&[0; 50]);
         assert_eq!(
             (first.into_tunnel.bytes(), second.into_tunnel.bytes()),
             (3, 4)

@@ -144,7 +144,7 @@ mod tests {
         let registry = Registry::new(directory.clone(), metrics.clone());
         directory.set_online(&node, true);
         let mut all = prometheus_client::registry::Registry::default();
-        metrics.transferred.begin().into_tunnel.add(7);
+        metrics.transferred.begin().into_tunnel.add(&[b'a'; 7]);
         metrics.register(
             &mut all,
             Scraped {

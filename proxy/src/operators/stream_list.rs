@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use culvert_api::NodeName;
 use culvert_daemon::Idle;
 
-use crate::streams::live::{StreamView, Streams, TO_BACKEND};
+use crate::streams::live::{StreamView, Streams};
 
 /// A client that waits for longer is worth a look.
 pub(crate) const LONG_WAIT: Duration = Duration::from_secs(30);
@@ -78,11 +78,9 @@ impl ListedStream {
     }
 
     /// How long the backend has had the last bytes, and has not answered. `None`: it has answered,
-    /// or was not asked. In TLS 1.3 it may have sent tickets after the request, which look like an
-    /// answer.
+    /// or was not asked.
     pub(crate) fn waits(&self) -> Option<Duration> {
-        let is_asked = self.stream.last_bytes == Some(TO_BACKEND);
-        is_asked.then_some(self.idle_to_backend)
+        self.stream.answer_is_due.then_some(self.idle_to_backend)
     }
 }
 
@@ -110,10 +108,10 @@ mod tests {
         let record = streams.begin(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
         record.routed_to(&node);
         assert_eq!(list.waits_for(&node, 9100).len(), 0, "nobody has asked");
-        record.transferred().into_tunnel.add(100);
+        record.transferred().into_tunnel.add(&[b'a'; 100]);
         assert_eq!(list.waits_for(&node, 9100).len(), 1);
         assert_eq!(list.waits_for(&node, 10250).len(), 0, "another port");
-        record.transferred().out_of_tunnel.add(100);
+        record.transferred().out_of_tunnel.add(&[b'a'; 100]);
         assert_eq!(list.waits_for(&node, 9100).len(), 0, "it has answered");
     }
 }

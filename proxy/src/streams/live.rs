@@ -18,9 +18,6 @@ use crate::metrics::{Metrics, Unanswered};
 use crate::streams::ended::{EndedStream, EndedStreams};
 use crate::streams::error::RouteError;
 
-/// [`StreamView::last_bytes`] of a client that has asked and has no answer.
-pub(crate) const TO_BACKEND: &str = "to_backend";
-
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
 pub(crate) enum Frontend {
@@ -93,6 +90,9 @@ pub(crate) struct StreamView {
     pub(crate) bytes_to_client: u64,
     /// Where the last bytes went: `to_backend`, `to_client`, or nothing while there are none.
     pub(crate) last_bytes: Option<&'static str>,
+    /// Whether the backend has bytes of the client that it has not answered.
+    #[serde(skip)]
+    pub(crate) answer_is_due: bool,
 }
 
 /// A stream that is forwarded for another proxy.
@@ -241,9 +241,10 @@ impl Live {
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
             last_bytes: self.transferred.last().map(|last| match last {
-                Direction::IntoTunnel => TO_BACKEND,
+                Direction::IntoTunnel => "to_backend",
                 Direction::OutOfTunnel => "to_client",
             }),
+            answer_is_due: self.transferred.answer_is_due(),
         }
     }
 }

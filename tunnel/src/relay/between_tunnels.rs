@@ -39,7 +39,7 @@ pub(crate) async fn between_tunnels(
             Box::pin(stalled(incoming, send, budget)).await?;
         } else {
             let piece = incoming.take(send.capacity().min(limit))?;
-            meter.add(piece.len());
+            meter.add(&piece);
             send.send_data(Payload::forwarded(piece, budget), false)?;
         }
     }

@@ -50,7 +50,7 @@ pub(super) async fn into_tunnel(
         match socket.try_read(&mut (&mut buffer).limit(wanted)) {
             Ok(0) => return Ok(()),
             Ok(read) => {
-                meter.add(read);
+                meter.add(&buffer[HEADER_MAX..]);
                 size = next_size(size, read);
                 if send
                     .send_data(Payload::data(fitted(buffer), budget), false)
@@ -102,7 +102,7 @@ pub(crate) fn send_now(
     for piece in bytes.chunks(READ_MAX) {
         let mut buffer = BytesMut::zeroed(HEADER_MAX);
         buffer.extend_from_slice(piece);
-        meter.add(piece.len());
+        meter.add(piece);
         if send
             .send_data(Payload::data(buffer, budget), false)
             .is_err()

@@ -32,7 +32,7 @@ pub(super) async fn out_of_tunnel(
         }
         match socket.try_write(incoming.backlog.front()) {
             Ok(written) => {
-                meter.add(written);
+                meter.add(&incoming.backlog.front()[..written]);
                 incoming.wrote(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

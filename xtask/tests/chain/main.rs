@@ -48,6 +48,7 @@ mod stalls;
 mod steering;
 mod swarm;
 mod troubleshooting;
+mod silent_backends;
 mod trust;
 mod upgrade;
 mod world;

@@ -24,7 +24,7 @@ pub(crate) async fn relay(
 ) -> Result<(), RelayError> {
     let to_backend = async {
         backend.write_all(&pipelined).await?;
-        transferred.into_tunnel.add(pipelined.len());
+        transferred.into_tunnel.add(&pipelined);
         copy(&client, &backend, &transferred.into_tunnel).await
     };
     let to_client = copy(&backend, &client, &transferred.out_of_tunnel);
@@ -73,7 +73,7 @@ async fn copy(from: &Socket, to: &Socket, meter: &Meter) -> io::Result<()> {
             Ok(0) => return to.shutdown_write(),
             Ok(read) => {
                 to.write_all(&buffer).await?;
-                meter.add(read);
+                meter.add(&buffer);
                 buffer.clear();
                 if read == BUFFER {
                     continue;
