@@ -354,6 +354,16 @@ pub(crate) struct JoinArgs {
     #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
     pub(crate) user: Option<String>,
 
+    /// Largest TCP segment, in bytes, in both directions: for a link that silently loses large
+    /// packets. Give it to the running agent too.
+    #[arg(
+        long,
+        env = "CULVERT_TUNNEL_MSS",
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u16).range(536..=32767),
+    )]
+    pub(crate) tunnel_mss: Option<u16>,
+
     /// Take the new certificate even if this directory holds that of another node.
     #[arg(long)]
     pub(crate) force: bool,

@@ -168,12 +168,16 @@ impl Proxy {
         let (listen, listeners) = (&self.args.listen, &self.listeners);
         let tcp = |address, used_by| listen::bind(listeners, address, used_by);
         let host = |path| listeners.local(path, Access::Owner, SocketUse::Programs);
+        let peers = self
+            .may_have_peers()
+            .then(|| tcp(self.args.peers.peer_listen, SocketUse::Programs))
+            .transpose()?;
+        if let (Some(peers), Some(bytes)) = (&peers, listen.tunnel_mss) {
+            culvert_tunnel::limit_segments(peers, bytes);
+        }
         Ok(Bound {
             agents: self.bind_agents()?,
-            peers: self
-                .may_have_peers()
-                .then(|| tcp(self.args.peers.peer_listen, SocketUse::Programs))
-                .transpose()?,
+            peers,
             operators: OperatorSockets {
                 control: host(&sockets.control)?,
                 directory: host(&listen.directory_socket)?,

@@ -146,7 +146,7 @@ impl AgentTunnel {
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, handshake).await;
         let mut connection = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
-        let mut death = std::pin::pin!(self.peer_death(pings, socket_state, &state));
+        let mut death = std::pin::pin!(self.peer_death(pings, socket_state.clone(), &state));
         let mut drain = std::pin::pin!(drain);
         let mut draining = false;
         let mut calls = Calls::new(self.clone(), state, backends);
@@ -169,7 +169,7 @@ impl AgentTunnel {
         // Without its connection every stream fails by itself and reports its end.
         drop(connection);
         calls.end().await;
-        ended
+        ended.map_err(|error: TunnelError| error.on(&socket_state))
     }
 
     fn peer_death(

@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
+use crate::io::SocketState;
 use crate::tcp::TUNNEL_USER_TIMEOUT;
 
 /// Why a tunnel ended.
@@ -16,11 +17,17 @@ pub enum TunnelError {
     Http2(#[source] h2::Error),
     /// The peer's kernel did not acknowledge what was sent.
     #[error(
-        "nothing that was sent was acknowledged for {} s; the link is cut, or it loses large packets \
-         (--tunnel-mss)",
+        "nothing that was sent was acknowledged for {} s; the link is cut",
         TUNNEL_USER_TIMEOUT.as_secs()
     )]
     Unacknowledged,
+    /// It ended while the peer's kernel had acknowledged small packets and never a large one.
+    #[error(
+        "small packets were acknowledged, and not one large one: something on the way loses packets \
+         below the MTU of this host's route; give --tunnel-mss, such as 1200, or set \
+         net.ipv4.tcp_mtu_probing=1"
+    )]
+    LargePacketsLost,
     /// The peer closed the connection.
     #[error("the peer closed the tunnel")]
     Closed,
@@ -33,6 +40,17 @@ pub enum TunnelError {
     /// The agent answered a call with an error.
     #[error("the agent answered {0}")]
     Call(String),
+}
+
+impl TunnelError {
+    /// The same, with what is known about the tunnel's socket.
+    pub(crate) fn on(self, socket: &SocketState) -> Self {
+        let is_lost = matches!(self, Self::Unacknowledged | Self::Http2(_) | Self::Closed);
+        if is_lost && socket.has_lost_large_packets() {
+            return Self::LargePacketsLost;
+        }
+        self
+    }
 }
 
 impl From<h2::Error> for TunnelError {

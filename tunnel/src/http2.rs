@@ -154,6 +154,11 @@ impl Keepalive {
             .is_some_and(|asked| asked.elapsed() > SILENT_AFTER)
     }
 
+    /// What is known about the tunnel's socket.
+    pub(crate) fn socket_state(&self) -> &SocketState {
+        &self.0.socket_state
+    }
+
     /// Whether bulk data keeps the tunnel busy.
     pub(crate) fn is_busy(&self) -> bool {
         self.0.socket_state.is_busy()

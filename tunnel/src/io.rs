@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -21,6 +21,10 @@ const BUFFER: usize = 128 << 10;
 /// Bytes after which the tunnel's streams get their turn: payload that waits longer has left the
 /// processor's caches when it is written.
 const TURN: usize = BUFFER;
+/// A write that needs a packet as large as most links carry: 1500 bytes with all heads.
+const LARGE: usize = 1_400;
+/// A packet that is not acknowledged for this long is lost. The kernel has sent it several times.
+const LOST_AFTER: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// A buffer that no socket of this thread uses now.
@@ -36,6 +40,7 @@ pub struct SocketState {
     traffic: Arc<Traffic>,
     /// The limit of a frame; 0 until the queue is limited.
     frame: Arc<AtomicU32>,
+    lost_large: Arc<AtomicBool>,
 }
 
 impl SocketState {
@@ -45,6 +50,7 @@ impl SocketState {
             micros: Arc::default(),
             traffic: Arc::default(),
             frame: Arc::default(),
+            lost_large: Arc::default(),
         }
     }
 
@@ -67,6 +73,12 @@ impl SocketState {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.traffic.is_busy(self.start.elapsed().as_secs())
+    }
+
+    /// Whether the socket failed or ended while its peer had acknowledged small packets, and for
+    /// long not one large one.
+    pub(crate) fn has_lost_large_packets(&self) -> bool {
+        self.lost_large.load(Ordering::Relaxed)
     }
 
     /// Bytes have arrived.
@@ -94,6 +106,31 @@ pub struct ReadAhead<T> {
     queue: SendQueue,
     /// Bytes that may wait unsent.
     unsent: u32,
+    written: Written,
+}
+
+/// What was written to a socket.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    bytes: u64,
+    /// The same up to the end of the first [`LARGE`] packet, and when it was written.
+    first_large: Option<(u64, Instant)>,
+}
+
+impl Written {
+    fn add(&mut self, bytes: usize, now: Instant) {
+        if bytes >= LARGE && self.first_large.is_none() {
+            self.first_large = Some((self.bytes + LARGE as u64, now));
+        }
+        self.bytes += bytes as u64;
+    }
+
+    /// Whether large packets were sent long ago, and none of them is among the bytes that were
+    /// acknowledged.
+    fn lost_large(self, acknowledged: u64, now: Instant) -> bool {
+        self.first_large
+            .is_some_and(|(end, at)| acknowledged < end && now.duration_since(at) >= LOST_AFTER)
+    }
 }
 
 /// Bytes read ahead: those of `buffer` from `start` to `end`.
@@ -114,6 +151,7 @@ impl<T> ReadAhead<T> {
             turn: 0,
             queue: SendQueue::new(Instant::now()),
             unsent: UNSENT_FIRST,
+            written: Written::default(),
         }
     }
 
@@ -132,6 +170,15 @@ impl<T: TunnelSocket> ReadAhead<T> {
         }
         let room = self.unsent as usize / 2;
         self.inner.poll_room(context).map_ok(|()| room)
+    }
+
+    /// Either end may be the first that gives up.
+    fn fails(&self) {
+        if let Some(acknowledged) = self.inner.acknowledged()
+            && self.written.lost_large(acknowledged, Instant::now())
+        {
+            self.socket_state.lost_large.store(true, Ordering::Relaxed);
+        }
     }
 
     fn look(&mut self) {
@@ -163,9 +210,30 @@ impl Ahead {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
+impl<T: AsyncRead + TunnelSocket + Unpin> AsyncRead for ReadAhead<T> {
     fn poll_read(
         self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let socket = self.get_mut();
+        let before = out.filled().len();
+        let polled = socket.poll_read_ahead(context, out);
+        let has_ended = match &polled {
+            Poll::Ready(Ok(())) => out.filled().len() == before,
+            Poll::Ready(Err(_)) => true,
+            Poll::Pending => false,
+        };
+        if has_ended {
+            socket.fails();
+        }
+        polled
+    }
+}
+
+impl<T: AsyncRead + TunnelSocket + Unpin> ReadAhead<T> {
+    fn poll_read_ahead(
+        &mut self,
         context: &mut Context<'_>,
         out: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
@@ -175,7 +243,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for ReadAhead<T> {
             socket_state,
             turn,
             ..
-        } = self.get_mut();
+        } = self;
         // Bytes read ahead count as work too. Otherwise a peer that sends small frames without end
         // would keep the streams' tasks from running, and all of it would wait in memory.
         let progress = ready!(poll_proceed(context));
@@ -248,8 +316,13 @@ impl<T: AsyncWrite + TunnelSocket + Unpin> AsyncWrite for ReadAhead<T> {
         let socket = self.get_mut();
         let polled = socket.poll_send(context, slices);
         socket.queue.wrote(&polled);
-        if let Poll::Ready(Ok(bytes)) = polled {
-            socket.socket_state.wrote(bytes);
+        match polled {
+            Poll::Ready(Ok(bytes)) => {
+                socket.written.add(bytes, Instant::now());
+                socket.socket_state.wrote(bytes);
+            }
+            Poll::Ready(Err(_)) => socket.fails(),
+            Poll::Pending => {}
         }
         polled
     }
@@ -295,6 +368,20 @@ mod tests {
             0,
             "the end is reported"
         );
+    }
+
+    #[test]
+    fn a_link_that_has_carried_a_large_packet_does_not_lose_them() {
+        let (mut written, start) = (Written::default(), Instant::now());
+        let later = start + LOST_AFTER;
+        written.add(400, start);
+        assert!(!written.lost_large(0, later), "nothing large was sent");
+        written.add(5_000, start);
+        assert!(!written.lost_large(400, start), "it may still come");
+        assert!(written.lost_large(400, later));
+        assert!(!written.lost_large(400 + 1_448, later));
+        written.add(5_000, start);
+        assert!(!written.lost_large(5_400, later), "a cut");
     }
 
     #[tokio::test]

@@ -154,9 +154,11 @@ impl<T: AsyncRead + AsyncWrite + Unpin> Driver<T> {
         // A block has one place for the connection. An async function and what it awaits would have
         // three, for each idle tunnel.
         async move {
-            let death = http2::peer_death(pings, round_trip, keepalive, Role::Proxy);
+            let death = http2::peer_death(pings, round_trip, keepalive.clone(), Role::Proxy);
             tokio::select! {
-                ended = &mut connection => ended.map_err(TunnelError::from),
+                ended = &mut connection => {
+                    ended.map_err(|error| TunnelError::from(error).on(keepalive.socket_state()))
+                }
                 silent = death => Err(TunnelError::PeerSilent(silent)),
             }
         }

@@ -33,6 +33,9 @@ pub trait TunnelSocket {
     /// Bytes that wait unsent; `None` if nobody knows.
     fn unsent(&self) -> Option<u32>;
 
+    /// Bytes that the peer has acknowledged; `None` if nobody knows.
+    fn acknowledged(&self) -> Option<u64>;
+
     /// At most about so many bytes wait unsent from now on.
     fn limit_unsent(&self, bytes: u32);
 
@@ -46,6 +49,10 @@ pub trait TunnelSocket {
 /// Tests' pipe has a limit of its own.
 impl TunnelSocket for tokio::io::DuplexStream {
     fn unsent(&self) -> Option<u32> {
+        None
+    }
+
+    fn acknowledged(&self) -> Option<u64> {
         None
     }
 

@@ -150,6 +150,8 @@ struct Known {
     is_open: bool,
     /// tcpi_unacked: packets.
     unacknowledged: u32,
+    /// tcpi_bytes_acked.
+    acknowledged: u64,
     /// tcpi_notsent_bytes.
     unsent: u32,
 }
@@ -160,6 +162,7 @@ impl Known {
         let info = getsockopt(socket, TcpInfo).ok()??;
         Some(Self {
             is_open: info[0] != TCP_CLOSE,
+            acknowledged: u64::from_ne_bytes(*info[120..].first_chunk()?),
             unacknowledged: u32::from_ne_bytes(*info[24..].first_chunk()?),
             unsent: u32::from_ne_bytes(*info[144..].first_chunk()?),
         })
@@ -175,6 +178,10 @@ pub(crate) fn awaits_acknowledgement(socket: &TcpStream) -> bool {
 impl TunnelSocket for TcpStream {
     fn unsent(&self) -> Option<u32> {
         Some(Known::about(self)?.unsent)
+    }
+
+    fn acknowledged(&self) -> Option<u64> {
+        Some(Known::about(self)?.acknowledged)
     }
 
     fn limit_unsent(&self, bytes: u32) {

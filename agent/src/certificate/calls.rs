@@ -32,7 +32,11 @@ pub(crate) enum EnrollError {
     Http2(#[source] hyper::Error),
     #[error("the proxy answered: {}", .0.message())]
     Status(Box<Status>),
-    #[error("no answer within {} s", CALL_TIMEOUT.as_secs())]
+    #[error(
+        "no answer within {} s to the request for a certificate, though TLS works: perhaps \
+         something on the way loses large packets, then --tunnel-mss 1200 helps",
+        CALL_TIMEOUT.as_secs()
+    )]
     TimedOut,
     #[error("the proxy's answer is not a usable certificate")]
     Answer(#[source] IdentityError),

@@ -22,7 +22,8 @@ use owner::Owner;
 /// # Errors
 /// See [`join`]; settings of a forward proxy that cannot be used.
 pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
-    let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
+    let outbound =
+        Outbound::from_environment(|name| std::env::var(name).ok())?.with_segments(args.tunnel_mss);
     let state = StateDir::new(state_dir);
     // Looked up first: a token that was used up for files that nobody may read is lost.
     let owner = Owner::of(state.path(), args.user.as_deref())?;
@@ -141,6 +142,7 @@ mod tests {
                 node: None,
                 server_name: culvert_api::PROXY_SERVER_NAME.to_owned(),
                 user: None,
+                tunnel_mss: None,
                 force: false,
             };
             Self {

@@ -38,7 +38,11 @@ pub(crate) enum ConnectError {
         via: Option<HostPort>,
         source: TlsError,
     },
-    #[error("proxy {}: no answer to the TLS handshake in time", Route { proxy, via: via.as_ref() })]
+    #[error(
+        "proxy {}: no answer to the TLS handshake in time, though a connection was made: perhaps \
+         something on the way loses large packets, then --tunnel-mss 1200 helps",
+        Route { proxy, via: via.as_ref() }
+    )]
     TimedOut {
         proxy: HostPort,
         via: Option<HostPort>,

@@ -441,7 +441,7 @@ fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
             .to_owned(),
         Err(AgentError::Tunnel(error)) if is_cut(error) => {
             "its connection was cut without a word: the agent was killed, or something on the way \
-             gave up"
+             gave up; the log of the agent says which"
                 .to_owned()
         }
         Err(AgentError::Tunnel(error)) => chain(error),
@@ -462,6 +462,7 @@ fn is_cut(error: &TunnelError) -> bool {
         }),
         TunnelError::HandshakeTimedOut
         | TunnelError::Unacknowledged
+        | TunnelError::LargePacketsLost
         | TunnelError::Closed
         | TunnelError::Declined
         | TunnelError::PeerSilent(_)

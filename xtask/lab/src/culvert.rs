@@ -176,6 +176,12 @@ impl<'lab> Culvert<'lab> {
         Ok(())
     }
 
+    /// Gives these flags to agents that start from now on.
+    pub fn add_agent_args(&mut self, args: &[&str]) {
+        let args = args.iter().copied().map(str::to_owned);
+        self.options.agent.extend(args);
+    }
+
     /// The agent with index `nth`, counted from zero in the order of their starts.
     ///
     /// # Panics

@@ -35,6 +35,34 @@ impl Cut {
         })
     }
 
+    /// Drops the large packets from and to a site, and sends no message about it: a path with a
+    /// smaller MTU behind a firewall that drops ICMP.
+    ///
+    /// # Errors
+    /// The rule cannot be set.
+    pub fn of_large_packets(lab: &Lab, host: Host) -> Result<Self> {
+        // What leaves a host has the length that it will have on a wire.
+        for end in [Host::Cloud, host] {
+            let mut undivided = Command::new("ip");
+            undivided.args(["-n", &lab.name().netns(end.name())]);
+            undivided.args(["link", "set", "wan", "gso_max_segs", "1"]);
+            workspace::output(&mut undivided)?;
+        }
+        let (router, link) = (lab.name().netns(network::INTERNET), host.router_link());
+        let table = format!("lossy_{link}");
+        let rules = format!(
+            "add table inet {table}
+             add chain inet {table} drop_large {{ type filter hook forward priority filter; }}
+             add rule inet {table} drop_large iifname {link} meta length > 1300 drop
+             add rule inet {table} drop_large oifname {link} meta length > 1300 drop\n"
+        );
+        network::nft(&router, &rules)?;
+        Ok(Self {
+            netns: router,
+            table,
+        })
+    }
+
     /// Drops what a host gets for a TCP port of its own, from anywhere and from itself. What it
     /// sends from the port still arrives.
     ///

@@ -40,6 +40,7 @@ mod partitions;
 mod peers;
 mod pressure;
 mod proxies;
+mod path_mtu;
 mod reach;
 mod resolvers;
 mod scale;
