@@ -3,7 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -69,6 +69,55 @@ fn stock_curl_and_prometheus_reach_both_nodes_of_one_address_by_name() {
             scrape(world)
         },
     );
+}
+
+/// rustls#1364, rust-rpxy#202, openssl#15484: a router's parser refused what servers take.
+#[test]
+fn a_client_hello_of_old_tls_or_in_many_records_reaches_the_node_that_it_names() {
+    world::prepared(
+        EDGES,
+        |_| Ok(listening(CLOUD)),
+        |world| {
+            CloudHost::add_all(world.lab)?;
+            let _backends = backends(world.lab)?;
+            let long_alpn = vec!["a-protocol-with-a-long-name"; 40].join(",");
+            for (version, args) in [
+                (
+                    "TLSv1.1",
+                    &["-tls1_1", "-cipher", "DEFAULT:@SECLEVEL=0"][..],
+                ),
+                ("TLSv1.2", &["-tls1_2"]),
+                (
+                    "TLSv1.3",
+                    &["-tls1_3", "-max_send_frag", "512", "-alpn", &long_alpn],
+                ),
+            ] {
+                for node in ["edge-2", "edge-3"] {
+                    let session = handshake(world, node, args)?;
+                    let subject = format!("subject=CN = {node}");
+                    ensure!(
+                        session.contains(&subject) && session.contains(version),
+                        "{version}: no {subject} in {session}"
+                    );
+                }
+            }
+            Ok(())
+        },
+    );
+}
+
+/// What a stock `openssl s_client` says of its handshake with a node.
+fn handshake(world: &World<'_>, node: &str, args: &[&str]) -> Result<String> {
+    let mut command = CloudHost::Second.command(world.lab, "openssl");
+    command
+        .args(["s_client", "-connect"])
+        .arg(format!("203.0.113.1:{OWN_TLS}"))
+        .args(["-servername", node])
+        .args(args)
+        .stdin(Stdio::null());
+    let done = command.output()?;
+    let error = String::from_utf8_lossy(&done.stderr);
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned() + &error)
 }
 
 #[test]
@@ -263,7 +312,7 @@ fn tls_backend(site: &Site) -> Result<Process> {
     // namespace.
     command.args([
         "-c",
-        r#"cd "$0" && exec openssl s_server -accept "$1" -cert tls.crt -key tls.key -WWW -quiet"#,
+        r#"cd "$0" && exec openssl s_server -accept "$1" -cert tls.crt -key tls.key -WWW -quiet -cipher DEFAULT:@SECLEVEL=0"#,
     ]);
     site.start_process("tls", command.arg(&folder).arg(TLS.to_string()))
 }

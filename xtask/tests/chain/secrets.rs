@@ -3,12 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::culvert::Options;
+use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options};
 use culvert_lab::host::Host;
+use culvert_lab::wait::PATIENCE;
 use culvert_lab::workspace;
 
 use crate::connect::{self, Answer};
-use crate::world::{self, ECHO};
+use crate::world::{self, ECHO, World};
 
 const PAYLOAD: &str = "sesame-open-0451";
 
@@ -63,6 +64,103 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         ensure!(logs >= 4, "only {logs} logs with trace lines");
         Ok(())
     });
+}
+
+/// The password of a forward proxy, with all that a URL must not have bare in it.
+const PASSWORD: &str = "S3cret#1@/?Pa55";
+/// Parts of it that no text may have, and its form in a header.
+const PARTS: [&str; 3] = ["S3cret", "Pa55", "M2NyZXQj"];
+
+/// wstunnel#183, frp#272, curl#2353.
+#[test]
+fn no_log_page_or_error_holds_any_part_of_the_forward_proxy_s_password() {
+    world::in_lab(|lab| {
+        let cloud = lab.site(Host::Cloud);
+        let mut forward = cloud.command(world::XTASK);
+        let _forward = cloud.start_process(
+            "http-proxy",
+            forward.args(["probe", "serve", "3128=http-proxy"]),
+        )?;
+        let backends = world::serve(lab, Host::Edge1)?;
+        let encoded = "S3cret%231%40%2F%3FPa55";
+        let agent_env = [
+            (
+                "HTTPS_PROXY",
+                format!("http://user:{encoded}@203.0.113.1:3128"),
+            ),
+            ("CULVERT_LOG", "trace".to_owned()),
+        ];
+        let options = world::with_defaults(Options {
+            agent_env: agent_env
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            ..Options::default()
+        });
+        let world = World::of(
+            lab,
+            Culvert::start(lab, &[Host::Edge1], options)?,
+            vec![backends],
+        );
+        world.wait_greeting("10.0.3.7", PATIENCE)?;
+        let edge = lab.site(Host::Edge1);
+        let index = edge.http_get(AGENT_ADMIN, "/")?;
+        let mut pages = vec![index.clone()];
+        for page in index
+            .split(['"', ' ', '\n'])
+            .filter(|word| word.starts_with('/'))
+        {
+            // Some want to be asked otherwise.
+            pages.extend(edge.http_get(AGENT_ADMIN, page));
+        }
+        ensure!(pages.len() > 5, "only {} pages by {index}", pages.len());
+        for page in &pages {
+            has_no_part(page)?;
+        }
+        ensure!(
+            check_logs(edge.folder(), &PARTS)? >= 1,
+            "no log with trace lines"
+        );
+
+        // As people write it, and a proxy that is not there, refuses, or is no proxy.
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
+        for url in [
+            format!("http://user:{PASSWORD}@203.0.113.1:3128"),
+            format!("http://user:{encoded}@203.0.113.1:3128/{PASSWORD}"),
+            format!("https://user:{encoded}@203.0.113.1:3128"),
+            format!("user:{PASSWORD}:3128"),
+            format!("http://user:{encoded}@203.0.113.1:3129"),
+            format!("http://user:{encoded}@203.0.113.1:7409"),
+            format!("http://user:{encoded}@203.0.113.1:7400"),
+            format!("http://user:{encoded}@nowhere.invalid:3128"),
+        ] {
+            for arguments in [&join[..], &["run".to_owned()]] {
+                let site = lab.site(Host::Edge2);
+                let mut command = site.command("timeout");
+                command
+                    .arg("20")
+                    .arg(workspace::binary("culvert-agent"))
+                    .args(arguments)
+                    .arg("--state-dir")
+                    .arg(site.file("agent"))
+                    .env("HTTPS_PROXY", &url)
+                    .env("CULVERT_LOG", "trace");
+                let done = command.output()?;
+                ensure!(!done.status.success(), "{url} can be used");
+                for said in [done.stdout, done.stderr] {
+                    let said = String::from_utf8_lossy(&said);
+                    has_no_part(&said).with_context(|| format!("with {url}"))?;
+                }
+            }
+        }
+        Ok(())
+    });
+}
+
+fn has_no_part(text: &str) -> Result<()> {
+    for part in PARTS {
+        ensure!(!text.contains(part), "{part:?} is in {text}");
+    }
+    Ok(())
 }
 
 /// Searches all logs of a host; returns how many were verbose.
