@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -61,18 +62,25 @@ pub struct Installed {
     /// Programs of others at the attach points of the hooks.
     #[serde(default)]
     pub neighbours: Vec<Neighbours>,
-    /// What nftables has steered since the table was made; `None` if there is none.
+    /// What nftables has steered in the last [`RECENT`]; `None` if there is no table.
     #[serde(default)]
     pub steered: Option<SteeredPackets>,
+    /// What the connect hooks have steered in the last [`RECENT`]; `None` without hooks.
+    #[serde(default)]
+    pub hooked: Option<SteeredPackets>,
     /// Chains of other tables that may drop packets to this host; empty if nft cannot be asked.
     #[serde(default)]
     pub dropping_chains: Vec<String>,
+    /// Chains of other tables that drop or reject what some users or cgroups of this host send;
+    /// empty if nft cannot be asked.
+    #[serde(default)]
+    pub owner_chains: Vec<String>,
     /// Chains of other tables that put connections into zones of connection tracking; empty if nft
     /// cannot be asked.
     #[serde(default)]
     pub zoning_chains: Vec<String>,
-    /// Packets to the intercept ports that were dropped since the table was installed, because they
-    /// came from other hosts.
+    /// Packets to the intercept ports that were dropped in the last [`RECENT`], because they came
+    /// from other hosts.
     #[serde(default)]
     pub guard_drops: u64,
     /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
@@ -83,12 +91,15 @@ pub struct Installed {
     pub marks: Option<Marks>,
 }
 
-/// First packets of connections that nftables has steered, those that were sent again too.
+/// The time that counts of packets are about. Most monitoring systems connect every minute.
+pub const RECENT: Duration = Duration::from_secs(120);
+
+/// First packets of connections that were steered. nftables counts those that were sent again too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SteeredPackets {
     /// All of them.
     pub begun: u64,
-    /// Those that passed all filters of this host.
+    /// Those that passed all filters of this host. Of hooks: those that the proxy's socket took.
     pub admitted: u64,
 }
 

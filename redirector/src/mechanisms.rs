@@ -5,4 +5,5 @@
 pub(crate) mod bpf;
 pub(crate) mod nft;
 pub(crate) mod policy_rules;
+pub(crate) mod recent;
 pub(crate) mod vip_routes;

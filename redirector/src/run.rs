@@ -16,7 +16,7 @@ use crate::held_sockets;
 use crate::mechanisms::bpf::{self, Pins};
 use crate::metrics::Metrics;
 use crate::operators::{debug, installed};
-use crate::steering::{InForce, InstanceLock, Steering};
+use crate::steering::{InstanceLock, Steering};
 
 /// No connection passes through this process, so its tasks end at once, unless it keeps the sockets
 /// of clients for the next proxy.
@@ -40,7 +40,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
 
     let steering = daemon.install(lock).await?;
     daemon.start_dns(&mut supervisor, drain.clone());
-    let admin = daemon.admin(logs, steering.in_force(), supervisor.running())?;
+    let admin = daemon.admin(logs, &steering, supervisor.running())?;
 
     daemon.keep_sockets(&mut supervisor, drain.clone());
     supervisor.spawn_observer("admin", admin.serve());
@@ -106,19 +106,14 @@ impl Daemon {
         }
     }
 
-    fn admin(
-        &self,
-        logs: Logs,
-        in_force: watch::Receiver<InForce>,
-        running: RunningTasks,
-    ) -> Result<Admin> {
+    fn admin(&self, logs: Logs, steering: &Steering, running: RunningTasks) -> Result<Admin> {
         let config = &self.config;
         let pins = Pins::new(&config.bpffs);
         let installed = installed::route(
             config.clone(),
             self.node.clone(),
             self.feed.clone(),
-            in_force,
+            steering,
         );
         let routes = debug::routes(pins.clone(), self.feed.clone())
             .merge(installed)

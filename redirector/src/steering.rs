@@ -18,6 +18,7 @@ use crate::config::{Config, NodeIps};
 use crate::directory::{Feed, Ranges};
 use crate::mechanisms::bpf::{EbpfMechanism, Pins};
 use crate::mechanisms::nft::{Events, NftTable};
+use crate::mechanisms::recent::Recent;
 use crate::mechanisms::vip_routes::Routes;
 use crate::metrics::SteeringMetrics;
 use crate::own_networks::{OwnNetworks, Withheld};
@@ -47,6 +48,16 @@ pub(crate) struct Steering {
     metrics: SteeringMetrics,
     in_force: watch::Sender<InForce>,
     progress: Progress,
+    recent: RecentCounts,
+}
+
+/// What the mechanisms have counted lately. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RecentCounts {
+    /// As [`crate::mechanisms::nft::read_counts`] orders them.
+    pub(crate) table: Recent<3>,
+    /// As [`crate::mechanisms::bpf::Tables::steered`] orders them.
+    pub(crate) hooks: Recent<2>,
 }
 
 /// Progress on the last plan.
@@ -115,6 +126,8 @@ impl Steering {
         let gates = Gates::new(readiness, config.mechanism);
         let pins = Pins::new(&config.bpffs);
         let nft = config.mechanism.has_nftables().then(NftTable::default);
+        let table = nft.as_ref().map(NftTable::recent).unwrap_or_default();
+        let hooks = Recent::default();
         let networks = OwnNetworks::read(&config.steered_networks);
         let mut steering = Self {
             networks: networks.context("read the networks of this host")?,
@@ -130,6 +143,7 @@ impl Steering {
             metrics,
             in_force: watch::Sender::new(InForce::NOTHING),
             progress: Progress::default(),
+            recent: RecentCounts { table, hooks },
         };
         let known = steering.plan();
         if let Some(plan) = &known {
@@ -146,6 +160,11 @@ impl Steering {
     /// Reports changes of the mechanism in force.
     pub(crate) fn in_force(&self) -> watch::Receiver<InForce> {
         self.in_force.subscribe()
+    }
+
+    /// What is counted lately, as of each inspection.
+    pub(crate) fn recent(&self) -> RecentCounts {
+        self.recent.clone()
     }
 
     /// Follows the directory until the drain begins. What is installed stays, so the kernel keeps

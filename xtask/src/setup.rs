@@ -42,7 +42,7 @@ impl Use {
 }
 
 /// Programs, each with its Debian package and its use.
-const PROGRAMS: [(&str, &str, Use); 18] = [
+const PROGRAMS: [(&str, &str, Use); 19] = [
     ("nft", "nftables", Use::Labs),
     ("bpftool", "bpftool", Use::Labs),
     ("ip", "iproute2", Use::Labs),
@@ -59,17 +59,20 @@ const PROGRAMS: [(&str, &str, Use); 18] = [
     ("rpmbuild", "rpm", Use::Packages),
     ("conntrack", "conntrack", Use::Tests),
     ("dbus-daemon", "dbus-daemon", Use::Tests),
+    ("iptables-legacy", "iptables", Use::Tests),
     ("ssh", "openssh-client", Use::Tests),
     ("systemd-nspawn", "systemd-container", Use::Tests),
 ];
 
 /// Programs that are unpacked, with their use.
-const UNPACKED: [(Unpacked, Use); 5] = [
+const UNPACKED: [(Unpacked, Use); 7] = [
     (Unpacked::Prometheus, Use::Labs),
     (Unpacked::NodeExporter, Use::Labs),
     (Unpacked::SystemdResolved, Use::Tests),
     (Unpacked::SshServer, Use::Tests),
     (Unpacked::Nginx, Use::Tests),
+    (Unpacked::Ufw, Use::Tests),
+    (Unpacked::Firewalld, Use::Tests),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.

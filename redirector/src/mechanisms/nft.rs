@@ -15,20 +15,22 @@ mod table;
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nftables::helper::{self, NftablesError};
 use nftables::schema::Nftables;
 
 pub(crate) use events::Events;
 use keeper::Keeper;
-pub(crate) use listing::{TableCounts, TableElements};
-use listing::{TableParts, fixed};
+pub(crate) use listing::TableElements;
+use listing::{TableParts, counts, fixed};
 pub(crate) use marks::marking_chains;
-pub(crate) use others::{dropping_chains, zoning_chains};
+pub(crate) use others::{dropping_chains, owner_chains, zoning_chains};
 use render::{element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
 use table::{Layout, LayoutTable, TABLE};
+
+use crate::mechanisms::recent::Recent;
 
 /// The default program, found in `PATH`.
 const NFT: Option<&str> = None;
@@ -51,6 +53,7 @@ pub(crate) struct NftTable {
     /// Inspections since the elements were read back.
     looks: usize,
     keeper: Keeper,
+    recent: Recent<3>,
 }
 
 /// What an [`NftTable::apply`] did.
@@ -122,6 +125,9 @@ impl NftTable {
         } else {
             list(layout, &TERSE).await?
         };
+        if let Some(found) = &found {
+            self.recent.add(Instant::now(), counts(found));
+        }
         if let Some(found) = found
             && (!with_elements || TableElements::of_json(&found) == TableElements::of(&wanted))
             && self.listed.as_ref() == Some(&fixed(found))
@@ -131,6 +137,11 @@ impl NftTable {
         }
         self.install(&wanted).await?;
         Ok(true)
+    }
+
+    /// What the table has counted lately, as of its inspections: see [`read_counts`].
+    pub(crate) fn recent(&self) -> Recent<3> {
+        self.recent.clone()
     }
 
     /// Replaces the table. The first attempt finds the layout: before Linux 5.2 an `inet` table
@@ -196,9 +207,11 @@ pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
     Ok(list_any(&[]).await?.map(of))
 }
 
-/// What the rules of the table in the kernel have counted; `None` without a table.
-pub(crate) async fn read_counts() -> Result<Option<TableCounts>, NftError> {
-    Ok(list_any(&TERSE).await?.as_ref().map(TableCounts::of_json))
+/// What the rules of the table in the kernel have counted since it was installed; `None` without a
+/// table. In order: first packets of connections that were steered, those of them that passed all
+/// filters of this host, and packets of other hosts to the intercept ports that were dropped.
+pub(crate) async fn read_counts() -> Result<Option<[u64; 3]>, NftError> {
+    Ok(list_any(&TERSE).await?.as_ref().map(counts))
 }
 
 /// nft's listing of the tables, in either layout.

@@ -6,7 +6,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use culvert_api::installed::{Installed, Neighbours};
+use culvert_api::installed::{Installed, Neighbours, SteeredPackets};
 use culvert_daemon::AdminPages;
 use ipnet::IpNet;
 use tokio::sync::watch;
@@ -15,11 +15,11 @@ use super::debug::failed;
 use super::marks::marks;
 use crate::config::{Config, NodeIps};
 use crate::directory::Feed;
-use crate::mechanisms::bpf::{Hook, Pins, Surroundings, refusal_of_this_kernel};
+use crate::mechanisms::bpf::{Hook, Pins, Surroundings, Tables, refusal_of_this_kernel};
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::{HostRoute, Routes, wanted};
 use crate::own_networks::OwnNetworks;
-use crate::steering::InForce;
+use crate::steering::{InForce, RecentCounts, Steering};
 
 /// How many edge addresses in networks of this host are listed.
 const MAX_WITHHELD: usize = 100;
@@ -31,6 +31,7 @@ struct Sources {
     node: watch::Receiver<NodeIps>,
     feed: watch::Receiver<Feed>,
     in_force: watch::Receiver<InForce>,
+    recent: RecentCounts,
 }
 
 /// The page for the admin server.
@@ -38,14 +39,15 @@ pub(crate) fn route(
     config: Config,
     node: watch::Receiver<NodeIps>,
     feed: watch::Receiver<Feed>,
-    in_force: watch::Receiver<InForce>,
+    steering: &Steering,
 ) -> AdminPages {
     let sources = Sources {
         pins: Pins::new(&config.bpffs),
         config,
         node,
         feed,
-        in_force,
+        in_force: steering.in_force(),
+        recent: steering.recent(),
     };
     let content = "all that is in force on this host: what `culvert-proxy check` reads";
     AdminPages::new()
@@ -67,6 +69,7 @@ impl Sources {
         let in_force = self.in_force.borrow().clone();
         let hooks = self.hooks()?;
         let (counts, table_problem) = self.table().await;
+        let lately = counts.map(|counts| self.recent.table.moved(counts));
         let routes = Routes::open()?.ours().await?;
         let dns = config.dns.as_ref();
         Ok(Installed {
@@ -79,7 +82,7 @@ impl Sources {
             neighbours: hooks.iter().filter_map(neighbours).collect(),
             hooks: hooks.iter().map(Hook::report).collect(),
             refusal: refusal_of_this_kernel().ok(),
-            table: counts.is_some(),
+            table: lately.is_some(),
             table_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
@@ -89,10 +92,12 @@ impl Sources {
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
-            steered: counts.map(|counts| counts.steered),
-            guard_drops: counts.unwrap_or_default().guard_drops,
+            steered: lately.map(|[begun, admitted, _]| SteeredPackets { begun, admitted }),
+            hooked: self.hooked(),
+            guard_drops: lately.map_or(0, |[.., drops]| drops),
             // Without nft, or on a kernel without nftables, there are no such chains.
             dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
+            owner_chains: nft::owner_chains().await.unwrap_or_default(),
             zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
             outer_bridges: Routes::open()?.outer_bridges().await?,
             marks: Some(marks(config.intercept.mark).await),
@@ -108,6 +113,17 @@ impl Sources {
         }
     }
 
+    /// What the hooks have steered lately.
+    fn hooked(&self) -> Option<SteeredPackets> {
+        if !self.config.mechanism.has_ebpf() {
+            return None;
+        }
+        let tables = Tables::open(&self.pins).ok()?;
+        let counts = tables.steered().ok()?;
+        let [begun, admitted] = self.recent.hooks.moved(counts);
+        Some(SteeredPackets { begun, admitted })
+    }
+
     fn other_versions(&self) -> Vec<String> {
         let links = self.pins.other_links();
         links
@@ -117,7 +133,7 @@ impl Sources {
     }
 
     /// What the table has counted, if it exists, and the error if it cannot be read.
-    async fn table(&self) -> (Option<nft::TableCounts>, Option<String>) {
+    async fn table(&self) -> (Option<[u64; 3]>, Option<String>) {
         if !self.config.mechanism.has_nftables() {
             return (None, None);
         }

@@ -186,6 +186,8 @@ impl Steering {
     }
 
     fn reinstall_hooks(&mut self) {
+        // A hook that was missing has not counted.
+        self.recent.hooks.clear();
         let known = self.plan();
         match self.install_hooks(known.as_ref()) {
             Ok(()) => self.metrics.drifted(Drift::Hooks, Repair::Repaired),

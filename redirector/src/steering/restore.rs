@@ -1,11 +1,14 @@
 //! Restores what other programs have removed, and follows changes of the host.
 
+use std::time::Instant;
+
 use anyhow::{Context, Result};
 use culvert_daemon::chain;
 use tokio::sync::watch;
 
 use super::Steering;
 use crate::config::NodeIps;
+use crate::mechanisms::bpf::Tables;
 use crate::metrics::{Drift, Repair};
 use crate::own_networks::OwnNetworks;
 
@@ -24,11 +27,21 @@ impl Steering {
         self.restore_routes().await;
         self.follow_uplinks().await;
         self.follow_networks();
+        self.count_hooked();
         if self.progress.incomplete {
             self.apply().await?;
         }
         self.publish();
         Ok(())
+    }
+
+    /// Without hooks there is nothing to read.
+    fn count_hooked(&self) {
+        if self.ebpf.is_some()
+            && let Ok(counts) = Tables::open(&self.pins).and_then(|tables| tables.steered())
+        {
+            self.recent.hooks.add(Instant::now(), counts);
+        }
     }
 
     fn restore_destinations(&mut self) {

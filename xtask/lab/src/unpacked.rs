@@ -26,6 +26,10 @@ pub enum Unpacked {
     CniPlugins,
     /// A shell with the usual programs, static.
     Busybox,
+    /// The firewall of Ubuntu, in Python.
+    Ufw,
+    /// The firewall of Fedora, in Python.
+    Firewalld,
 }
 
 impl Unpacked {
@@ -49,6 +53,17 @@ impl Unpacked {
             Self::Runc => &["runc"],
             Self::CniPlugins => &["containernetworking-plugins"],
             Self::Busybox => &["busybox-static"],
+            Self::Ufw => &["ufw"],
+            Self::Firewalld => &[
+                "firewalld",
+                "python3-firewall",
+                "python3-nftables",
+                "python3-dbus",
+                "python3-gi",
+                "python3-cap-ng",
+                "libgirepository-1.0-1",
+                "gir1.2-glib-2.0",
+            ],
         }
     }
 
@@ -69,6 +84,8 @@ impl Unpacked {
             Self::Runc => "usr/sbin/runc",
             Self::CniPlugins => "usr/lib/cni/ptp",
             Self::Busybox => "bin/busybox",
+            Self::Ufw => "usr/sbin/ufw",
+            Self::Firewalld => "usr/sbin/firewalld",
         })
     }
 

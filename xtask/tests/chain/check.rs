@@ -144,7 +144,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             world,
             "firewall",
             "ok",
-            &["no connection yet", chain],
+            &["may drop those of pods", chain],
             || Ok(()),
         )?;
         let mut client = cloud.command_in(&pod, XTASK);

@@ -24,6 +24,7 @@ mod documents;
 mod extra_tunnels;
 mod failures;
 mod families;
+mod firewalls;
 mod five_machines;
 mod followers;
 mod forwards;

@@ -2,6 +2,7 @@
 //! Pure.
 
 mod cluster;
+mod firewall;
 mod guard;
 mod host;
 mod marks;
@@ -24,7 +25,7 @@ const CHECKS: [Check; 33] = [
     ("hooks", host::hooks),
     ("neighbours", host::neighbours),
     ("nftables", host::nftables),
-    ("firewall", host::firewall),
+    ("firewall", firewall::firewall),
     ("marks", marks::marks),
     ("guard", guard::guard),
     ("route", host::route),

@@ -143,6 +143,25 @@ impl Tables {
         };
         Counter::ALL.into_iter().map(sum).collect()
     }
+
+    /// How many connects were steered, and how many of these connections the proxy's sockets took.
+    pub(crate) fn steered(&self) -> Result<[u64; 2], TablesError> {
+        let mut steered = [0; 2];
+        for (counter, count) in self.counts()? {
+            match counter {
+                Counter::Steered => steered[0] = count,
+                Counter::Accepted => steered[1] = count,
+                Counter::Unmatched
+                | Counter::Exempt
+                | Counter::Offline
+                | Counter::NoIntercept
+                | Counter::StorageFull
+                | Counter::TupleFull
+                | Counter::Unknown => {}
+            }
+        }
+        Ok(steered)
+    }
 }
 
 /// The configuration for the programs. It has no lease: the offline flags are trusted only while

@@ -88,21 +88,12 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
     .ok()
 }
 
-/// What rules have counted since the table was installed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct TableCounts {
-    pub(crate) steered: SteeredPackets,
-    /// Packets of other hosts to the intercept ports that were dropped.
-    pub(crate) guard_drops: u64,
-}
-
-impl TableCounts {
-    pub(super) fn of_json(json: &serde_json::Value) -> Self {
-        Self {
-            steered: steered(json),
-            guard_drops: guard_drops(json),
-        }
-    }
+/// What rules have counted since the table was installed: first packets of connections that were
+/// steered, those of them that were admitted, and packets of other hosts to the intercept ports that
+/// were dropped.
+pub(super) fn counts(json: &serde_json::Value) -> [u64; 3] {
+    let steered = steered(json);
+    [steered.begun, steered.admitted, guard_drops(json)]
 }
 
 /// Counts the first packets of connections that the table steered, in nft's listing.

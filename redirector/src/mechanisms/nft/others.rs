@@ -1,5 +1,6 @@
 //! Other tables' chains that harm steered connections: those that drop packets to this host, as
-//! pods' steered connections are, and those that hide them in a zone of connection tracking.
+//! pods' steered connections are, those that drop what some users or cgroups send, and those that
+//! hide connections in a zone of connection tracking.
 
 use std::collections::BTreeSet;
 
@@ -43,6 +44,101 @@ pub(crate) async fn zoning_chains() -> Result<Vec<String>, NftError> {
         zoning.extend(chains_that_set_zones(&rules));
     }
     Ok(zoning)
+}
+
+/// The chains of other tables, such as `inet egress out`, with rules that drop or reject what this
+/// host sends by the user, group or cgroup of the sender. To them a connection to an edge node is one
+/// to this host itself. Rules that look at other ports than the intercept ports, or at another
+/// protocol than TCP, are left out, and so are those of `iptables-legacy`, which nft does not show.
+pub(crate) async fn owner_chains() -> Result<Vec<String>, NftError> {
+    let chains = listed(&["list", "chains"]).await?;
+    let mut tables = BTreeSet::new();
+    for chain in objects(&chains, "chain") {
+        if chain["hook"] == "output" && chain["table"] != super::table::TABLE {
+            tables.insert((text(&chain["family"]), text(&chain["table"])));
+        }
+    }
+    let mut dropping = BTreeSet::new();
+    for (family, table) in tables {
+        let rules = listed(&["list", "table", &family, &table]).await?;
+        dropping.extend(chains_by_owner(&rules));
+    }
+    Ok(dropping.into_iter().collect())
+}
+
+fn chains_by_owner(listing: &Value) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for rule in objects(listing, "rule") {
+        let statements = rule["expr"].as_array().map(Vec::as_slice);
+        let statements = statements.unwrap_or_default();
+        if statements.iter().any(is_of_an_owner)
+            && statements.iter().any(is_refusal)
+            && !statements.iter().any(spares_steered_connections)
+        {
+            let [family, table, chain] = ["family", "table", "chain"].map(|part| text(&rule[part]));
+            found.insert(format!("{family} {table} {chain}"));
+        }
+    }
+    found
+}
+
+/// A match of nftables, or one of iptables as nft lists it.
+fn is_of_an_owner(statement: &Value) -> bool {
+    let left = &statement["match"]["left"];
+    let is_of_nft = ["skuid", "skgid", "cgroup"]
+        .iter()
+        .any(|key| left["meta"]["key"] == *key)
+        || left["socket"]["key"] == "cgroupv2";
+    let xt = &statement["xt"];
+    is_of_nft || xt["type"] == "match" && ["owner", "cgroup"].iter().any(|name| xt["name"] == *name)
+}
+
+/// A verdict; a jump may lead to one.
+fn is_refusal(statement: &Value) -> bool {
+    let is_of_nft = ["drop", "reject", "jump", "goto"]
+        .iter()
+        .any(|verdict| statement.get(verdict).is_some());
+    let xt = &statement["xt"];
+    is_of_nft || xt["type"] == "target" && xt["name"] == "REJECT"
+}
+
+/// A match that a steered connection does not have.
+fn spares_steered_connections(statement: &Value) -> bool {
+    let matched = &statement["match"];
+    if matched["op"] != "==" {
+        return false;
+    }
+    let (left, right) = (&matched["left"], &matched["right"]);
+    let payload = &left["payload"];
+    if payload["field"] == "dport" {
+        return payload["protocol"] == "udp"
+            || !INTERCEPT_PORTS.iter().any(|port| has(right, *port));
+    }
+    let protocol = [&left["meta"]["key"], &payload["field"]].iter().any(|key| {
+        ["l4proto", "protocol", "nexthdr"]
+            .iter()
+            .any(|name| *key == name)
+    });
+    protocol && !right.to_string().contains("tcp")
+}
+
+/// Whether a port is one of these: a number, a range, or a set of them. Named sets may have it.
+fn has(ports: &Value, port: u16) -> bool {
+    match ports {
+        Value::Number(number) => number.as_u64() == Some(port.into()),
+        Value::Object(object) => match (object.get("range"), object.get("set")) {
+            (Some(range), _) => {
+                let end = |which: usize| range[which].as_u64().unwrap_or_default();
+                (end(0)..=end(1)).contains(&port.into())
+            }
+            (None, Some(set)) => {
+                let mut elements = set.as_array().into_iter().flatten();
+                elements.any(|element| has(element, port))
+            }
+            (None, None) => true,
+        },
+        Value::Null | Value::Bool(_) | Value::String(_) | Value::Array(_) => true,
+    }
 }
 
 /// The tables with a base chain that runs before connection tracking, which has the priority -200.
@@ -135,6 +231,35 @@ mod tests {
             .map(|chain| chain.table + " " + &chain.name)
             .collect();
         assert_eq!(found, ["filter INPUT", "firewalld filter_INPUT"]);
+    }
+
+    #[test]
+    fn chains_that_drop_by_user_or_cgroup_are_found_if_they_meet_steered_connections() {
+        let rule = |chain: &str, expr: Value| json!({"rule": {"family": "inet", "table": "egress", "chain": chain, "handle": 4, "expr": expr}});
+        let of_user =
+            json!({"match": {"op": "==", "left": {"meta": {"key": "skuid"}}, "right": 65534}});
+        let to = |ports: Value| json!({"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "dport"}}, "right": ports}});
+        // As nft 1.0.6 lists these rules, the last one of iptables-nft.
+        let listing = json!({"nftables": [
+            rule("user", json!([of_user, {"match": {"op": "!=", "left": {"payload": {"protocol": "ip", "field": "daddr"}}, "right": {"prefix": {"addr": "10.0.0.0", "len": 8}}}}, {"counter": {"packets": 0, "bytes": 0}}, {"drop": null}])),
+            rule("cgroup", json!([{"match": {"op": "==", "left": {"socket": {"key": "cgroupv2"}}, "right": "batch.slice"}}, {"reject": {"type": "icmp", "expr": "admin-prohibited"}}])),
+            rule("range", json!([of_user, to(json!({"range": [7000, 8000]})), {"drop": null}])),
+            rule("OUTPUT", json!([{"xt": {"type": "match", "name": "owner"}}, {"xt": {"type": "target", "name": "REJECT"}}])),
+            rule("mail", json!([of_user, to(json!({"set": [25, 465]})), {"drop": null}])),
+            rule("udp", json!([of_user, {"match": {"op": "==", "left": {"meta": {"key": "l4proto"}}, "right": "udp"}}, {"drop": null}])),
+            rule("counts", json!([of_user, {"counter": {"packets": 0, "bytes": 0}}])),
+            rule("all", json!([{"drop": null}])),
+        ]});
+        let found: Vec<String> = chains_by_owner(&listing).into_iter().collect();
+        assert_eq!(
+            found,
+            [
+                "inet egress OUTPUT",
+                "inet egress cgroup",
+                "inet egress range",
+                "inet egress user"
+            ]
+        );
     }
 
     #[test]

@@ -241,50 +241,6 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
     })
 }
 
-/// Whether others drop what nftables has steered, as the counters show. Chains that may are named;
-/// whether they do, only packets show.
-pub(super) fn firewall(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.steers())?;
-    let chains = installed.dropping_chains.join(", ");
-    let packets = installed.steered.unwrap_or_default();
-    let dropped = packets.begun.saturating_sub(packets.admitted);
-    // Some get lost anywhere.
-    Some(if dropped * 100 > packets.begun {
-        let suspects = if chains.is_empty() {
-            String::new()
-        } else {
-            format!(", perhaps by {chains}")
-        };
-        warning(
-            format!(
-                "a filter on this host dropped or rejected {dropped} of {} first packets of \
-                 connections that nftables steered{suspects}",
-                packets.begun
-            ),
-            "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from \
-             10.244.0.0/16 to any port 7410:7413; \
-             with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16 \
-             (docs/cni.md). The counters begin again with a restart of the redirector",
-        )
-    } else if packets.begun > 0 {
-        ok(format!(
-            "no filter of this host dropped one of {} connections that nftables steered",
-            packets.begun
-        ))
-    } else if chains.is_empty() {
-        ok("nftables has steered no connection yet")
-    } else {
-        ok(format!(
-            "nftables has steered no connection yet; {chains} may drop some: dial an edge node from \
-             a pod of this host, then check again"
-        ))
-    })
-}
-
 pub(super) fn route(facts: &Facts) -> Option<Judged> {
     let installed = facts
         .installed

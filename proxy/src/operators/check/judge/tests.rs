@@ -155,7 +155,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 49] = [
+const FAULTS: [Fault; 50] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -253,6 +253,21 @@ const FAULTS: [Fault; 49] = [
                     admitted: 9,
                 });
                 installed.dropping_chains.push("ip filter INPUT".into())
+            });
+        },
+    ),
+    (
+        "firewall",
+        Verdict::Warning,
+        "2 of 4 first packets of connections that the connect hooks steered, perhaps by inet egress",
+        "accept that",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.hooked = Some(SteeredPackets {
+                    begun: 4,
+                    admitted: 2,
+                });
+                installed.owner_chains.push("inet egress out".into())
             });
         },
     ),
