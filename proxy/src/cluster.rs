@@ -10,6 +10,7 @@ mod follow;
 mod forwards;
 mod hosts;
 mod identity;
+mod last_seen;
 mod leases;
 mod name_service;
 mod nodes;

@@ -4,7 +4,6 @@
 //! An invalid ConfigMap is reported. Its last valid content stays in force, also after a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{Drain, Problem, chain};
@@ -14,6 +13,7 @@ use tokio::sync::watch;
 
 use super::Cluster;
 use super::events::{Events, Occurrence};
+use super::last_seen::LastSeen;
 use crate::clients::forward::entry::{Forward, InvalidForward};
 use crate::state::{StateDir, StateFile};
 
@@ -21,8 +21,6 @@ use crate::state::{StateDir, StateFile};
 const CULVERT_FORWARDS: &str = "culvert-forwards";
 /// The limit for entries. Each is a listener of every proxy.
 const MAX_FORWARDS: usize = 64;
-/// The time after which they are written again, if they could not be.
-const REWRITE: Duration = Duration::from_secs(10);
 const LAST_GOOD: StateFile = StateFile {
     name: "cluster-forwards.json",
     what: "the entries that ConfigMap culvert-forwards last had",
@@ -75,14 +73,12 @@ impl Cluster {
     ) -> Result<()> {
         let which = self.own(CULVERT_FORWARDS);
         let mut changes = std::pin::pin!(self.follow(which.clone()));
-        let (mut reported, mut is_written) = (Problem::default(), true);
+        let mut reported = Problem::default();
+        let mut last = LastSeen::new(state, LAST_GOOD);
         loop {
             let found = tokio::select! {
                 found = changes.next() => found,
-                () = tokio::time::sleep(REWRITE), if !is_written => {
-                    is_written = keep(&state, &forwards_tx).await;
-                    continue;
-                }
+                () = last.write_again() => continue,
                 () = drain.begun() => return Ok(()),
             };
             let Some(found) = found else {
@@ -99,7 +95,7 @@ impl Cluster {
                         let entries: Vec<String> =
                             forwards.iter().map(ToString::to_string).collect();
                         tracing::info!(?entries, "forwarded ports of the cluster");
-                        is_written = keep(&state, &forwards_tx).await;
+                        last.write(entries).await;
                     }
                     None
                 }
@@ -162,21 +158,6 @@ fn parse(
         }
     }
     Ok(forwards)
-}
-
-/// Writes them to disk. If that fails, they are in force until the proxy restarts.
-async fn keep(state: &StateDir, forwards_tx: &watch::Sender<Vec<Forward>>) -> bool {
-    let forwards = forwards_tx.borrow().clone();
-    let entries: Vec<String> = forwards.iter().map(ToString::to_string).collect();
-    let state = state.clone();
-    let kept = tokio::task::spawn_blocking(move || state.write(LAST_GOOD, &entries)).await;
-    let problem = match kept {
-        Ok(Ok(())) => return true,
-        Ok(Err(error)) => chain(&error),
-        Err(error) => error.to_string(),
-    };
-    tracing::error!(reason = problem, "forwarded ports of the cluster not kept");
-    false
 }
 
 #[cfg(test)]

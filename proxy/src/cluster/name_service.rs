@@ -24,6 +24,7 @@ use tokio::sync::watch;
 
 use super::Cluster;
 use super::follow::follow_object;
+use super::last_seen::LastSeen;
 use super::request::ask;
 use crate::directory::ClusterPorts;
 use crate::state::{StateDir, StateFile};
@@ -106,12 +107,13 @@ impl Cluster {
             problem: Problem::default(),
             left_out: Vec::new(),
         };
+        let mut last = LastSeen::new(state, LAST);
         let mut due: Option<Instant> = None;
         loop {
             tokio::select! {
                 found = found.next() => {
                     let Some(found) = found else { bail!("the watch of the Service has ended") };
-                    keeper.read(found, &said_tx, &state).await;
+                    keeper.read(found, &said_tx, &mut last).await;
                     due.get_or_insert_with(in_a_moment);
                 }
                 Ok(()) = ports_rx.changed() => drop(due.get_or_insert_with(in_a_moment)),
@@ -119,6 +121,7 @@ impl Cluster {
                     let ports = ports_rx.borrow_and_update().clone();
                     due = keeper.bring_up_to_date(ports).await;
                 }
+                () = last.write_again() => {}
                 () = drain.begun() => return Ok(()),
             }
         }
@@ -153,7 +156,7 @@ impl Keeper {
         &mut self,
         found: Option<Service>,
         said_tx: &watch::Sender<NameService>,
-        state: &StateDir,
+        last: &mut LastSeen<NameService>,
     ) {
         if found.is_none() {
             let absent = "there is no such Service: apply deploy/components/name-service, or leave \
@@ -172,7 +175,7 @@ impl Keeper {
         });
         if is_news {
             tracing::info!(service = self.name, ports = ?says.ports, "ports of the Service");
-            keep(state.clone(), says).await;
+            last.write(says).await;
         }
     }
 
@@ -230,17 +233,6 @@ impl Keeper {
         }
         self.left_out = left_out;
     }
-}
-
-/// Writes to disk. If that fails, a proxy that starts without the API server has older ports.
-async fn keep(state: StateDir, says: NameService) {
-    let kept = tokio::task::spawn_blocking(move || state.write(LAST, &says)).await;
-    let problem = match kept {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => chain(&error),
-        Err(error) => error.to_string(),
-    };
-    tracing::error!(reason = problem, "ports of the Service not kept");
 }
 
 #[cfg(test)]

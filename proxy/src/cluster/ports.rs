@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::Cluster;
 use super::configmap::ConfigMapName;
 use super::events::{Events, Occurrence};
+use super::last_seen::LastSeen;
 use crate::directory::{ClusterPorts, ClusterWriter};
 use crate::state::{StateDir, StateFile};
 pub(crate) use facts::PortsFacts;
@@ -62,8 +63,9 @@ impl Cluster {
     ) -> Result<()> {
         let mut ports = Ports::load(&state);
         if ports.last_good != LastGood::default() {
-            keep(&writer, &state, &ports.last_good).await;
+            put_in_force(&writer, &ports.last_good).await;
         }
+        let mut last = LastSeen::new(state, LAST_GOOD);
         let of = |owner, which: ConfigMapName| {
             self.follow(which.clone())
                 .map(move |found| (owner, which.clone(), found))
@@ -81,6 +83,7 @@ impl Cluster {
         loop {
             let changed = tokio::select! {
                 changed = changes.next() => changed,
+                () = last.write_again() => continue,
                 () = drain.begun() => return Ok(()),
             };
             let Some((owner, which, found)) = changed else {
@@ -100,7 +103,8 @@ impl Cluster {
                 events.report(Occurrence::invalid_ports(which.clone(), uid, &problem));
             }
             if ports.last_good != before {
-                keep(&writer, &state, &ports.last_good).await;
+                put_in_force(&writer, &ports.last_good).await;
+                last.write(ports.last_good.clone()).await;
             }
             read.insert(which);
             if read.len() == CONFIG_MAPS {
@@ -196,28 +200,24 @@ fn tell(known_tx: &watch::Sender<Option<ClusterPorts>>, ports: ClusterPorts) {
     });
 }
 
-/// Writes to disk and to the directory. If the disk fails, the ports are in force until the proxy
-/// restarts.
-async fn keep(writer: &ClusterWriter, state: &StateDir, last_good: &LastGood) {
-    let (writer, state, last_good) = (writer.clone(), state.clone(), last_good.clone());
-    let kept = tokio::task::spawn_blocking(move || {
-        let ports = last_good.combined();
+/// Writes to the directory.
+async fn put_in_force(writer: &ClusterWriter, last_good: &LastGood) {
+    let (writer, ports) = (writer.clone(), last_good.combined());
+    let put = tokio::task::spawn_blocking(move || {
         tracing::info!(
             ports = ?ports.ports,
             localhost_ports = ?ports.localhost_ports,
             "ports of the cluster"
         );
-        writer.set_ports(ports)?;
-        state.write(LAST_GOOD, &last_good)?;
-        anyhow::Ok(())
+        writer.set_ports(ports)
     });
-    match kept.await {
+    match put.await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::error!(
-            reason = format!("{error:#}"),
-            "ports of the cluster not kept"
+            reason = culvert_daemon::chain(&error),
+            "ports of the cluster not in force"
         ),
-        Err(error) => tracing::error!(%error, "ports of the cluster not kept"),
+        Err(error) => tracing::error!(%error, "ports of the cluster not in force"),
     }
 }
 
