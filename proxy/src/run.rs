@@ -114,6 +114,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     supervisor.spawn_observer("predecessor", takeover.hold());
     listening.open();
     tracing::info!(agents.addr = %proxy.args.listen.agent_listen, "serving agents and clients");
+    proxy.say_next_command();
     proxy.spawn_departure(&mut supervisor, listening, bound.handover);
     supervisor.run().await
 }
@@ -189,6 +190,20 @@ impl Proxy {
                 SocketUse::Admin,
             )?,
         })
+    }
+
+    /// Whoever has started the first proxy of a site has no node yet. In a cluster, with a file of
+    /// nodes or a primary, nodes come by themselves.
+    fn say_next_command(&self) {
+        let waits_for_nodes = self.cluster.is_some()
+            || self.facts.is_some()
+            || self.args.directory.directory_file.is_some();
+        if !waits_for_nodes && self.directory.nodes().is_empty() {
+            tracing::info!(
+                "there is no node yet; next, on this host: culvert-proxy token create NODE, which \
+                 prints the command that joins it"
+            );
+        }
     }
 
     fn spawn_maintenance(&self, supervisor: &mut Supervisor, readiness: &Readiness) {

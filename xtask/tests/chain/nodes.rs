@@ -91,6 +91,27 @@ fn wait_for_tunnels(world: &World<'_>, count: usize) -> Result<()> {
     })
 }
 
+#[test]
+fn a_proxy_without_nodes_says_how_to_add_the_first_one_and_one_with_nodes_does_not() {
+    world::in_lab(|lab| {
+        let options = world::with_defaults(Options::default());
+        let mut culvert = Culvert::start(lab, &[], options)?;
+        let hints = |culvert: &Culvert<'_>| {
+            let hint = "culvert-proxy token create NODE";
+            culvert.proxy.log().matches(hint).count()
+        };
+        wait::until("the log names the next command", PATIENCE, || {
+            ensure!(hints(&culvert) == 1, "{}", culvert.proxy.log());
+            Ok(())
+        })?;
+        culvert.create_token(Host::Edge1, &[])?;
+        culvert.proxy.terminate(PATIENCE)?;
+        culvert.restart_proxy()?;
+        ensure!(hints(&culvert) == 1, "{}", culvert.proxy.log());
+        Ok(())
+    });
+}
+
 /// kubeedge #6965: after a change of Wi-Fi a node was away for a quarter of an hour.
 #[test]
 fn an_agent_whose_host_changes_its_address_is_back_within_half_a_minute() {
