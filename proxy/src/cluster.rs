@@ -140,12 +140,46 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
         source,
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-        .await
-        .map_err(wrong)
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default());
+    let mut config = config.await.map_err(wrong)?;
+    // It would be an error that shows the URL, with its password.
+    if config.proxy_url.take().is_some() {
+        tracing::warn!(
+            "the API server is dialled directly, not through the proxy that the kubeconfig or \
+             HTTPS_PROXY names"
+        );
+    }
+    Ok(config)
 }
 
 fn pod_namespace() -> Option<String> {
     let text = std::fs::read_to_string(POD_NAMESPACE).ok()?;
     Some(text.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_proxy_in_front_of_the_api_server_is_left_out_and_its_password_not_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("kubeconfig");
+        let kubeconfig = serde_json::json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "c", "cluster": {
+                "server": "https://127.0.0.1:1",
+                "proxy-url": "http://user:S3cret@127.0.0.1:1",
+            }}],
+            "users": [{"name": "u", "user": {}}],
+            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+            "current-context": "x",
+        });
+        std::fs::write(&path, kubeconfig.to_string()).unwrap();
+        let config = from_kubeconfig(&path).await.unwrap();
+        assert_eq!(config.proxy_url, None);
+        let client = Client::try_from(config);
+        assert!(client.is_ok(), "{:?}", client.err());
+    }
 }

@@ -20,6 +20,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 pub(crate) use self::collector::CollectorUrl;
+use self::collector::CollectorUrlParser;
 use self::otlp::trace_service_client::TraceServiceClient;
 use self::otlp::{Resource, Span};
 use crate::instance::Instance;
@@ -55,7 +56,12 @@ const LAST: Duration = Duration::from_secs(3);
 pub(crate) struct SpanArgs {
     /// Sends a span for each connection that has ended to this collector, over OTLP/gRPC, such as
     /// http://127.0.0.1:4317. https verifies the collector's certificate. Off by default.
-    #[arg(long, env = "CULVERT_OTLP_ENDPOINT", value_name = "URL")]
+    #[arg(
+        long,
+        env = "CULVERT_OTLP_ENDPOINT",
+        value_name = "URL",
+        value_parser = CollectorUrlParser
+    )]
     pub(crate) otlp_endpoint: Option<CollectorUrl>,
 
     /// The authorities of an https collector (PEM), read at the start. Default: those of the

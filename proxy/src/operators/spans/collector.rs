@@ -1,5 +1,6 @@
 //! The connection to the collector: plain TCP, or TLS with the process's one crypto provider.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -8,6 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::TypedValueParser;
+use clap::error::ErrorKind;
 use culvert_daemon::chain;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
@@ -54,6 +57,27 @@ impl FromStr for CollectorUrl {
         } else {
             Err(InvalidCollectorUrl)
         }
+    }
+}
+
+/// Reads the flag. The error does not show the value, which may have a password.
+#[derive(Clone, Debug)]
+pub(crate) struct CollectorUrlParser;
+
+impl TypedValueParser for CollectorUrlParser {
+    type Value = CollectorUrl;
+
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        _: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<CollectorUrl, clap::Error> {
+        let text = value.to_str().unwrap_or_default();
+        text.parse().map_err(|invalid: InvalidCollectorUrl| {
+            let message = format!("--otlp-endpoint: {invalid}\n");
+            clap::Error::raw(ErrorKind::ValueValidation, message).with_cmd(command)
+        })
     }
 }
 

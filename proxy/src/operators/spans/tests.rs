@@ -350,3 +350,22 @@ async fn an_https_collector_gets_spans_if_its_certificate_is_trusted() {
     let reason = lab.exporter.send().await.unwrap_err();
     assert!(reason.contains("certificate"), "{reason}");
 }
+
+#[test]
+fn a_login_in_the_url_of_a_collector_is_refused_and_not_shown() {
+    #[derive(Debug, clap::Parser)]
+    struct Args {
+        #[command(flatten)]
+        spans: SpanArgs,
+    }
+    let given = ["proxy", "--otlp-endpoint", "http://user:S3cret@collector:4317"];
+    let refused = <Args as clap::Parser>::try_parse_from(given).unwrap_err();
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("--otlp-endpoint") && !refused.contains("S3cret"),
+        "{refused}"
+    );
+    let given = ["proxy", "--otlp-endpoint", "http://collector:4317"];
+    let args = <Args as clap::Parser>::try_parse_from(given).unwrap();
+    assert!(args.spans.otlp_endpoint.is_some());
+}
