@@ -140,7 +140,8 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
         source,
     };
     let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default());
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options);
     let mut config = config.await.map_err(wrong)?;
     // It would be an error that shows the URL, with its password.
     if config.proxy_url.take().is_some() {

@@ -113,8 +113,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
     supervisor.spawn_observer("predecessor", takeover.hold());
     listening.open();
-    tracing::info!(agents.addr = %proxy.args.listen.agent_listen, "serving agents and clients");
-    proxy.say_next_command();
+    proxy.report_serving();
     proxy.spawn_departure(&mut supervisor, listening, bound.handover);
     supervisor.run().await
 }
@@ -192,12 +191,17 @@ impl Proxy {
         })
     }
 
+    /// Whether nodes come from a file.
+    fn has_directory_file(&self) -> bool {
+        self.args.directory.directory_file.is_some()
+    }
+
     /// Whoever has started the first proxy of a site has no node yet. In a cluster, with a file of
     /// nodes or a primary, nodes come by themselves.
-    fn say_next_command(&self) {
-        let waits_for_nodes = self.cluster.is_some()
-            || self.facts.is_some()
-            || self.args.directory.directory_file.is_some();
+    fn report_serving(&self) {
+        tracing::info!(agents.addr = %self.args.listen.agent_listen, "serving agents and clients");
+        let waits_for_nodes =
+            self.cluster.is_some() || self.facts.is_some() || self.has_directory_file();
         if !waits_for_nodes && self.directory.nodes().is_empty() {
             tracing::info!(
                 "there is no node yet; next, on this host: culvert-proxy token create NODE, which \
@@ -211,7 +215,7 @@ impl Proxy {
         let registry = self.registry.clone();
         let trust = self.trust.clone();
         let editor = self.editor.clone();
-        if self.args.directory.directory_file.is_some() && editor.file_problem().is_none() {
+        if self.has_directory_file() && editor.file_problem().is_none() {
             trust.departed_meanwhile();
         }
         let gone = move |node: &_| {

@@ -1,10 +1,18 @@
 //! Whether the backend of a stream has answered, by the bytes that pass.
 
 use crate::tls_records::{self, Record, Records};
-use crate::transferred::Direction;
 
 /// Tickets of one handshake may differ by a block of their cipher.
 const TICKETS_DIFFER: u16 = 16;
+
+/// A direction of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From this end's socket.
+    IntoTunnel,
+    /// To this end's socket.
+    OutOfTunnel,
+}
 
 /// What the bytes of a stream so far say of its backend.
 ///

@@ -50,6 +50,7 @@ pub use agent_end::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamEnd, StreamError,
     ThroughTunnel,
 };
+pub use answer::Direction;
 pub use budget::Budget;
 pub use dial_failure::{DialFailure, dial_code, dial_codes, dial_reason};
 pub use error::TunnelError;
@@ -64,4 +65,4 @@ pub use relay::RelayError;
 pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};
 pub use tcp::{choose_congestion, has_congestion, has_mptcp, limit_segments, tune, tune_relayed};
-pub use transferred::{Direction, Meter, Total, Transferred};
+pub use transferred::{Meter, Total, Transferred};

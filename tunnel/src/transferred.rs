@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::answer::Answer;
+use crate::answer::{Answer, Direction};
 
 /// Payload bytes of a stream so far. The default value has a [`Total`] of its own.
 #[derive(Debug)]
@@ -12,15 +12,6 @@ pub struct Transferred {
     pub into_tunnel: Meter,
     /// Bytes received from the tunnel and written to this end's socket.
     pub out_of_tunnel: Meter,
-}
-
-/// A direction of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// From this end's socket.
-    IntoTunnel,
-    /// To this end's socket.
-    OutOfTunnel,
 }
 
 /// Payload bytes of all streams that [began](Self::begin) with it, including those that have ended.

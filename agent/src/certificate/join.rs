@@ -104,15 +104,16 @@ async fn enroll_at(
     args: &JoinArgs,
     key: &KeyPair,
 ) -> Result<Enrolled> {
-    let server_name = ServerName::try_from(args.server_name.clone())
-        .with_context(|| format!("--server-name {:?}", args.server_name))?;
+    let name = &args.server_name;
+    let server_name =
+        ServerName::try_from(name.clone()).with_context(|| format!("--server-name {name:?}"))?;
     let config = tls::pinned(args.ca_pin, ALPN_ENROLL);
     let connection = connect(outbound, proxy, config, &server_name).await?;
     let joined = calls::join(
         connection,
         Credential::Join(&args.token, args.node.as_ref()),
         key,
-        &args.server_name,
+        name,
     );
     joined.await.with_context(|| format!("proxy {proxy}"))
 }

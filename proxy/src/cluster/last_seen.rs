@@ -51,7 +51,8 @@ impl<T: Serialize + Clone + Send + 'static> LastSeen<T> {
         let Some(content) = self.unwritten.clone() else {
             return;
         };
-        let (state, file) = (self.state.clone(), self.file);
+        let state = self.state.clone();
+        let file = self.file;
         let written = tokio::task::spawn_blocking(move || state.write(file, &content)).await;
         let problem = match written {
             Ok(Ok(())) => {

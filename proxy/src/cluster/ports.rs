@@ -61,10 +61,7 @@ impl Cluster {
         known_tx: watch::Sender<Option<ClusterPorts>>,
         drain: Drain,
     ) -> Result<()> {
-        let mut ports = Ports::load(&state);
-        if ports.last_good != LastGood::default() {
-            put_in_force(&writer, &ports.last_good).await;
-        }
+        let mut ports = Ports::in_force(&state, &writer).await;
         let mut last = LastSeen::new(state, LAST_GOOD);
         let of = |owner, which: ConfigMapName| {
             self.follow(which.clone())
@@ -123,6 +120,15 @@ impl Cluster {
 }
 
 impl Ports {
+    /// Reads the file on disk and puts its ports in force, if it has any.
+    async fn in_force(state: &StateDir, writer: &ClusterWriter) -> Self {
+        let ports = Self::load(state);
+        if ports.last_good != LastGood::default() {
+            put_in_force(writer, &ports.last_good).await;
+        }
+        ports
+    }
+
     /// Reads the file on disk. If it cannot be read, the cluster provides the content again.
     fn load(state: &StateDir) -> Self {
         let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {

@@ -27,17 +27,17 @@ impl<const N: usize> Recent<N> {
     /// Adds a reading. One that is as old as [`RECENT`] stays, to compare with.
     pub(crate) fn add(&self, at: Instant, counts: [u64; N]) {
         let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let latest = readings.back().map(|reading| reading.counts);
-        if latest.is_some_and(|latest| began_again(latest, counts)) {
+        if let Some(latest) = readings.back()
+            && began_again(latest.counts, counts)
+        {
             readings.clear();
             // What was made again has counted from zero.
             let counts = [0; N];
             readings.push_back(Reading { at, counts });
         }
         readings.push_back(Reading { at, counts });
-        while readings
-            .get(1)
-            .is_some_and(|second| at.duration_since(second.at) >= RECENT)
+        while let Some(second) = readings.get(1)
+            && at.duration_since(second.at) >= RECENT
         {
             readings.pop_front();
         }

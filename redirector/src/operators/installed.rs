@@ -68,8 +68,8 @@ impl Sources {
         let node = *self.node.borrow();
         let in_force = self.in_force.borrow().clone();
         let hooks = self.hooks()?;
-        let (counts, table_problem) = self.table().await;
-        let lately = counts.map(|counts| self.recent.table.moved(counts));
+        let (packets, table_problem) = self.table().await;
+        let [dropping_chains, owner_chains, zoning_chains] = foreign_chains().await;
         let routes = Routes::open()?.ours().await?;
         let dns = config.dns.as_ref();
         Ok(Installed {
@@ -82,7 +82,7 @@ impl Sources {
             neighbours: hooks.iter().filter_map(neighbours).collect(),
             hooks: hooks.iter().map(Hook::report).collect(),
             refusal: refusal_of_this_kernel().ok(),
-            table: lately.is_some(),
+            table: packets.is_some(),
             table_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
@@ -92,13 +92,12 @@ impl Sources {
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
-            steered: lately.map(|[begun, admitted, _]| SteeredPackets { begun, admitted }),
+            steered: packets.map(|packets| packets.steered),
             hooked: self.hooked(),
-            guard_drops: lately.map_or(0, |[.., drops]| drops),
-            // Without nft, or on a kernel without nftables, there are no such chains.
-            dropping_chains: nft::dropping_chains().await.unwrap_or_default(),
-            owner_chains: nft::owner_chains().await.unwrap_or_default(),
-            zoning_chains: nft::zoning_chains().await.unwrap_or_default(),
+            guard_drops: packets.unwrap_or_default().guard_drops,
+            dropping_chains,
+            owner_chains,
+            zoning_chains,
             outer_bridges: Routes::open()?.outer_bridges().await?,
             marks: Some(marks(config.intercept.mark).await),
         })
@@ -132,13 +131,22 @@ impl Sources {
             .collect()
     }
 
-    /// What the table has counted, if it exists, and the error if it cannot be read.
-    async fn table(&self) -> (Option<[u64; 3]>, Option<String>) {
+    /// What the table has counted lately, if it exists, and the error if it cannot be read.
+    async fn table(&self) -> (Option<TablePackets>, Option<String>) {
         if !self.config.mechanism.has_nftables() {
             return (None, None);
         }
         match nft::read_counts().await {
-            Ok(counts) => (counts, None),
+            Ok(Some(counts)) => {
+                let [begun, admitted, guard_drops] = self.recent.table.moved(counts);
+                let steered = SteeredPackets { begun, admitted };
+                let packets = TablePackets {
+                    steered,
+                    guard_drops,
+                };
+                (Some(packets), None)
+            }
+            Ok(None) => (None, None),
             Err(error) => (None, Some(error.to_string())),
         }
     }
@@ -164,6 +172,24 @@ impl Sources {
             .filter(|range| matches!(range, IpNet::V4(_)) || node.v6.is_some())
             .collect()
     }
+}
+
+/// What the table has counted lately.
+#[derive(Clone, Copy, Debug, Default)]
+struct TablePackets {
+    steered: SteeredPackets,
+    /// Packets of other hosts to the intercept ports that were dropped.
+    guard_drops: u64,
+}
+
+/// Chains of others that drop packets to this host, that drop what some users send, and that set
+/// zones of connection tracking. Without nft, or on a kernel without nftables, there are none.
+async fn foreign_chains() -> [Vec<String>; 3] {
+    [
+        nft::dropping_chains().await.unwrap_or_default(),
+        nft::owner_chains().await.unwrap_or_default(),
+        nft::zoning_chains().await.unwrap_or_default(),
+    ]
 }
 
 /// Other programs at the hook's attach point; `None` if ours is alone there.

@@ -38,7 +38,8 @@ impl Steering {
     /// Without hooks there is nothing to read.
     fn count_hooked(&self) {
         if self.ebpf.is_some()
-            && let Ok(counts) = Tables::open(&self.pins).and_then(|tables| tables.steered())
+            && let Ok(tables) = Tables::open(&self.pins)
+            && let Ok(counts) = tables.steered()
         {
             self.recent.hooks.add(Instant::now(), counts);
         }

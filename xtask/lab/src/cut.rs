@@ -48,7 +48,8 @@ impl Cut {
             undivided.args(["link", "set", "wan", "gso_max_segs", "1"]);
             workspace::output(&mut undivided)?;
         }
-        let (router, link) = (lab.name().netns(network::INTERNET), host.router_link());
+        let router = lab.name().netns(network::INTERNET);
+        let link = host.router_link();
         let table = format!("lossy_{link}");
         let rules = format!(
             "add table inet {table}

@@ -358,7 +358,11 @@ fn a_login_in_the_url_of_a_collector_is_refused_and_not_shown() {
         #[command(flatten)]
         spans: SpanArgs,
     }
-    let given = ["proxy", "--otlp-endpoint", "http://user:S3cret@collector:4317"];
+    let given = [
+        "proxy",
+        "--otlp-endpoint",
+        "http://user:S3cret@collector:4317",
+    ];
     let refused = <Args as clap::Parser>::try_parse_from(given).unwrap_err();
     let refused = refused.to_string();
     assert!(

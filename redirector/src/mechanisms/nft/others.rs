@@ -108,7 +108,8 @@ fn spares_steered_connections(statement: &Value) -> bool {
     if matched["op"] != "==" {
         return false;
     }
-    let (left, right) = (&matched["left"], &matched["right"]);
+    let left = &matched["left"];
+    let right = &matched["right"];
     let payload = &left["payload"];
     if payload["field"] == "dport" {
         return payload["protocol"] == "udp"
