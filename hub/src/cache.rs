@@ -42,15 +42,15 @@ pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
 use self::documents::Documents;
 pub(crate) use self::fill::Filled;
+pub(crate) use self::forget::Needed;
 use self::grants::Grants;
-pub(crate) use self::grants::Verdict;
+pub(crate) use self::grants::{Doubt, Verdict};
 pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
 pub(crate) use self::objects::HeldObject;
 use self::objects::StoredObjects;
 use self::overlay::Overlays;
-pub(crate) use self::saved::Extent;
 pub(crate) use self::scope::{
-    Identity, ObjectName, Representation, Resource, Scope, Selection, Verb,
+    Identity, ObjectName, ObjectRef, Representation, Resource, Scope, Selection, Verb,
 };
 pub(crate) use self::set::SetStatus;
 use self::set::{RemovedSet, Set};
@@ -120,6 +120,11 @@ impl Cache {
         self.grants.record(identity, verb, scope, verdict, now);
     }
 
+    /// Takes refusals that stand for long for verdicts. See [`Doubt`].
+    pub(crate) fn settle_doubts(&mut self, now: Now) {
+        self.grants.settle_doubts(now.uptime);
+    }
+
     /// How many objects have a local write laid over them.
     pub(crate) fn overlaid_objects(&self) -> usize {
         self.overlays.len()
@@ -181,24 +186,40 @@ impl Cache {
         &'a self,
         resource: &'a str,
     ) -> impl Iterator<Item = (Encoding, Object)> + 'a {
-        self.sets_of_node(resource).flat_map(|(encoding, set)| {
+        self.sets_of_node("", resource).flat_map(|(encoding, set)| {
             let members = set.generation.members.values();
             members.map(move |object| (encoding, object.object()))
         })
     }
 
-    /// Whether an object of the core group is in a set that the node reads.
-    pub(crate) fn node_has(&self, resource: &str, name: &ObjectName) -> bool {
-        self.sets_of_node(resource)
-            .any(|(_, set)| set.generation.members.contains_key(name))
+    /// Whether the node reads a resource of the core group.
+    pub(crate) fn node_reads(&self, resource: &str) -> bool {
+        self.sets_of_node("", resource).next().is_some()
     }
 
-    fn sets_of_node(&self, resource: &str) -> impl Iterator<Item = (Encoding, &Set)> {
+    /// Whether an object is in a set that the node reads.
+    pub(crate) fn node_has(&self, object: &ObjectRef) -> bool {
+        self.sets_of_node(&object.group, &object.resource)
+            .any(|(_, set)| set.generation.members.contains_key(&object.name))
+    }
+
+    /// An object as it is in each set that the node reads.
+    pub(crate) fn versions_of(&self, object: &ObjectRef) -> Vec<(Encoding, Object)> {
+        let mut versions = Vec::new();
+        for (encoding, set) in self.sets_of_node(&object.group, &object.resource) {
+            if let Some(held) = set.generation.members.get(&object.name) {
+                versions.push((encoding, held.object()));
+            }
+        }
+        versions
+    }
+
+    fn sets_of_node(&self, group: &str, resource: &str) -> impl Iterator<Item = (Encoding, &Set)> {
         self.sets
             .iter()
             .filter(move |(representation, _)| {
                 representation.shape == Shape::Object
-                    && representation.resource.group.is_empty()
+                    && representation.resource.group == group
                     && representation.resource.resource == resource
             })
             .flat_map(|(representation, sets)| {

@@ -21,7 +21,6 @@ mod kubeconfig;
 mod memory;
 mod metrics;
 mod packed;
-mod reboot;
 mod request;
 mod run;
 mod server;

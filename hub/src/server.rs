@@ -156,7 +156,7 @@ impl Hub {
 
     /// Asks whose a token is, if that is not known.
     async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
-        let known = self.memory.lock().identity_of(&token.digest);
+        let known = self.memory.lock().tokens.identity_of(&token.digest);
         if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
             token.owner = known;
             return;
@@ -171,7 +171,8 @@ impl Hub {
         match review(&self.upstream, text).await {
             Review::Accepted(owner) => {
                 let mut kept = self.memory.lock();
-                kept.learn_identity(&token.digest, &owner, token.expires);
+                kept.tokens
+                    .learn_identity(&token.digest, &owner, token.expires);
                 token.owner = Some(owner);
             }
             Review::NotAllowed(claimed) => token.owner = claimed,
@@ -183,7 +184,7 @@ impl Hub {
     pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
         match proof {
             Proof::Node => Some(Identity::Node),
-            Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
+            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
             Proof::Nothing => None,
         }
     }
@@ -193,7 +194,9 @@ impl Hub {
         match proof {
             Proof::Node => Some(Identity::Node),
             Proof::Token(token) if status == StatusCode::UNAUTHORIZED => {
-                self.memory.lock().forget_token(&token.digest);
+                let now = self.memory.now();
+                let tokens = &mut self.memory.lock().tokens;
+                tokens.record_refusal(&token.digest, now);
                 None
             }
             Proof::Token(Token {
@@ -202,10 +205,10 @@ impl Hub {
                 expires,
             }) if status.is_success() => {
                 let mut kept = self.memory.lock();
-                kept.learn_identity(digest, owner, *expires);
+                kept.tokens.learn_identity(digest, owner, *expires);
                 Some(owner.clone())
             }
-            Proof::Token(token) => self.memory.lock().identity_of(&token.digest),
+            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
             Proof::Nothing => None,
         }
     }

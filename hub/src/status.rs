@@ -26,7 +26,6 @@ use crate::cache::SetStatus;
 use crate::explain::{Question, explain};
 use crate::filters::is_of_this_host;
 use crate::memory::DiskStatus;
-use crate::reboot;
 use crate::request::percent::encode;
 use crate::server::Hub;
 use crate::upstream::Credential;
@@ -168,7 +167,7 @@ impl Pages {
 
     /// What the node would miss after a reboot without a link.
     fn missing_after_reboot(&self) -> Vec<String> {
-        reboot::missing(&self.hub.memory, &self.disk.borrow())
+        self.hub.memory.missing_after_reboot(&self.disk.borrow())
     }
 
     fn pods(&self) -> Vec<PodPort> {

@@ -6,12 +6,14 @@
 //! full, read-only or broken, memory serves, the error is kept and counted, and writing is tried
 //! again, longer waits each time. After an error the disk wants everything, not only what changed.
 //!
-//! A database that does not open is moved aside, and the rescue file is read instead.
+//! A database that does not open is moved aside. What of its rows is intact is read from it, and the
+//! rest from the rescue file.
 
 mod batch;
 mod database;
 mod frame;
 mod rescue;
+mod salvage;
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io;
@@ -107,6 +109,8 @@ pub(crate) enum LoadedFrom {
     Database,
     /// The database file, which cannot be written now.
     UnwritableDatabase,
+    /// Rows that are intact of a database that did not open and was moved aside.
+    DamagedDatabase,
     /// The rescue file: the database did not open and was moved aside.
     Rescue,
     /// Nothing: a first start, or all was lost.
@@ -178,14 +182,20 @@ impl Store {
             self.health.loaded_from = LoadedFrom::UnwritableDatabase;
             return rows;
         }
+        let mut salvaged = Rows::default();
         if damaged {
+            salvaged = salvage::rows(&database_path(&self.directory));
             // It can be written at once: the next write begins a new file.
             self.retry_at = Duration::ZERO;
             if let Err(error) = move_aside(&self.directory) {
                 self.note_error(error, uptime);
             }
         }
-        self.load_rescue()
+        if salvaged.is_empty() {
+            return self.load_rescue();
+        }
+        self.health.loaded_from = LoadedFrom::DamagedDatabase;
+        salvaged
     }
 
     fn load_rescue(&mut self) -> Rows {
@@ -195,6 +205,11 @@ impl Store {
         self.wants_everything = true;
         self.health.loaded_from = LoadedFrom::Rescue;
         rows
+    }
+
+    /// What the rescue file has, for what is missing elsewhere.
+    pub(crate) fn rescue(&self) -> Option<Rows> {
+        rescue::read(&self.directory)
     }
 
     /// Whether the next batch must be everything.
@@ -251,7 +266,7 @@ impl Store {
         }
     }
 
-    /// Replaces the older slot of the rescue file.
+    /// Replaces the older slot of the rescue file, unless the newer one has just this.
     pub(crate) fn write_rescue(&mut self, batch: &Batch) -> Result<(), StoreError> {
         rescue::write(&self.directory, batch).map_err(|source| StoreError::Rescue { source })
     }

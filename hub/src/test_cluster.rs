@@ -11,7 +11,7 @@ mod table_tests;
 mod tests;
 mod write_tests;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use hyper_util::rt::TokioExecutor;
 use prometheus_client::registry::Registry;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -33,6 +34,7 @@ use crate::config::{Config, StateDir};
 use crate::crypto::provider;
 use crate::events::send_events;
 use crate::kubeconfig::{Kubeconfig, PemSource};
+use crate::memory::DiskStatus;
 use crate::run::Parts;
 use crate::server::Hub;
 use crate::upstream::connector::{Connector, Protocols};
@@ -51,6 +53,7 @@ struct TestCluster {
     address: String,
     pod_address: String,
     state: Arc<tempfile::TempDir>,
+    disk: watch::Receiver<DiskStatus>,
     tasks: JoinSet<anyhow::Result<()>>,
     drain: Drain,
 }
@@ -104,6 +107,7 @@ impl TestCluster {
         let pod_address = format!("https://{}", pods.local_addr().unwrap());
         let address = format!("https://{}", port.local_addr().unwrap());
         let (drain, mut tasks) = (Drain::default(), JoinSet::new());
+        let disk = writer.status();
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
         let recovery = hub.upstream.clone();
         tasks.spawn(recovery.ask_failed_servers(drain.clone()));
@@ -117,16 +121,30 @@ impl TestCluster {
             address,
             pod_address,
             state,
+            disk,
             tasks,
             drain,
         }
     }
 
     /// Ends the hub as SIGTERM does, and starts another on the same disk.
-    async fn restart(mut self) -> Self {
+    async fn restart(self) -> Self {
+        self.restart_after(|_| ()).await
+    }
+
+    /// The same, after a change of the state directory.
+    async fn restart_after(mut self, change: impl FnOnce(&Path)) -> Self {
         self.drain.begin();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         timeout(DEADLINE, ended).await.unwrap();
+        let Self { api, state, .. } = self;
+        change(state.path());
+        Self::start_with(api, state).await
+    }
+
+    /// Ends the hub as SIGKILL does, and starts another on the same disk.
+    async fn kill_and_start(mut self) -> Self {
+        self.tasks.shutdown().await;
         let Self { api, state, .. } = self;
         Self::start_with(api, state).await
     }

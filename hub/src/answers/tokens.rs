@@ -46,14 +46,14 @@ pub(super) async fn keep(
     kept.push(b'\n');
     kept.extend_from_slice(&body);
     let key = key(write);
-    hub.memory.lock().keep_token_answer(key, kept.into());
+    hub.memory.record_token_answer(key, kept.into());
     remove_hop_by_hop(&mut head.headers);
     Response::from_parts(head, full(body))
 }
 
 /// The last real answer, if there was one that can be read.
 pub(super) fn replay(hub: &Hub, write: &Write<'_>) -> Option<Response<Body>> {
-    let kept = hub.memory.lock().token_answer(&key(write))?;
+    let kept = hub.memory.lock().tokens.answer(&key(write))?;
     let line = kept.iter().position(|byte| *byte == b'\n')?;
     let content_type = HeaderValue::from_bytes(&kept[..line]).ok()?;
     let encoding = Encoding::from_content_type(content_type.to_str().ok()?)?;

@@ -260,6 +260,7 @@ impl Cache {
             id: self.next_set_id,
             behind: false,
             essential: false,
+            is_new: true,
             last_used: self.uses,
             epoch: 0,
             smaller_since: None,

@@ -1,15 +1,40 @@
-//! What nobody asks for any more is forgotten.
+//! What nobody asks for any more, and no present pod needs, is forgotten.
 
+use std::collections::BTreeSet;
 use std::time::SystemTime;
 
-use super::{Cache, Scope};
+use super::grants::GrantKey;
+use super::{Cache, Identity, ObjectRef, Scope};
+
+/// What the pods of the node need, however long ago it was asked for: kubelet reads variables and
+/// immutable objects once, and a pod may read its configuration once.
+#[derive(Debug, Default)]
+pub(crate) struct Needed {
+    pub(crate) objects: BTreeSet<ObjectRef>,
+    /// Service accounts of the pods.
+    pub(crate) identities: BTreeSet<Identity>,
+}
+
+impl Needed {
+    pub(super) fn has(&self, key: &GrantKey) -> bool {
+        if self.identities.contains(&key.identity) {
+            return true;
+        }
+        let Some(name) = &key.selection.name else {
+            return false;
+        };
+        let namespace = key.selection.namespace.as_deref().unwrap_or_default();
+        let resource = &key.resource;
+        let object = ObjectRef::new(&resource.group, &resource.resource, namespace, name);
+        self.objects.contains(&object)
+    }
+}
 
 impl Cache {
-    /// Forgets the verdicts that the API server has not given again since `since`, and the sets that
-    /// no other verdict is about. All watches are opened again within an hour, and each time it
-    /// gives one. Returns how many sets went.
-    pub(crate) fn forget_unasked(&mut self, since: SystemTime) -> usize {
-        self.grants.forget_older_than(since);
+    /// Forgets the verdicts that the API server has not given again since `since`, but for those on
+    /// what is needed, and the sets that no other verdict is about. Returns how many sets went.
+    pub(crate) fn forget_unasked(&mut self, since: SystemTime, needed: &Needed) -> usize {
+        self.grants.forget_older_than(since, needed);
         let all = self.sets.iter().flat_map(|(representation, sets)| {
             sets.keys().map(move |selection| Scope {
                 representation: representation.clone(),
@@ -29,7 +54,7 @@ mod tests {
     use std::time::Duration;
 
     use crate::cache::fixtures::*;
-    use crate::cache::{Bounds, Cache, Identity, Scope, Verb, Verdict};
+    use crate::cache::{Bounds, Cache, Identity, Needed, ObjectRef, Scope, Verb, Verdict};
     use crate::store::Rows;
 
     const DAY: u64 = 24 * 3600;
@@ -42,7 +67,11 @@ mod tests {
     }
 
     fn forget(cache: &mut Cache, day: u64) -> usize {
-        cache.forget_unasked(at(day * DAY).wall - Duration::from_secs(7 * DAY))
+        forget_but(cache, day, &Needed::default())
+    }
+
+    fn forget_but(cache: &mut Cache, day: u64, needed: &Needed) -> usize {
+        cache.forget_unasked(at(day * DAY).wall - Duration::from_secs(7 * DAY), needed)
     }
 
     fn saved(cache: &mut Cache, rows: &mut Rows) {
@@ -84,5 +113,25 @@ mod tests {
         restored.restore(&rows);
         assert_eq!(forget(&mut restored, 12), 0);
         assert_eq!(forget(&mut restored, 17), 1);
+    }
+
+    #[test]
+    fn what_a_present_pod_needs_is_never_forgotten() {
+        let mut cache = cache();
+        let pod = Identity::ServiceAccount {
+            namespace: "shop".to_owned(),
+            name: "cart".to_owned(),
+        };
+        asked(&mut cache, &NODE, &one("env"), 0);
+        asked(&mut cache, &NODE, &one("gone"), 0);
+        asked(&mut cache, &pod, &namespace("shop"), 0);
+        let mut needed = Needed::default();
+        let object = ObjectRef::new("", "pods", "default", "env");
+        needed.objects.insert(object);
+        needed.identities.insert(pod);
+        assert_eq!(forget_but(&mut cache, 400, &needed), 1);
+        assert!(status(&cache, &one("env")).is_some());
+        assert!(status(&cache, &namespace("shop")).is_some());
+        assert_eq!(forget(&mut cache, 400), 2, "the pods are gone");
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use super::{Identity, Now, Resource, Scope, Selection, Verb};
+use super::{Identity, Needed, Now, Resource, Scope, Selection, Verb};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Verdicts on one identity: a controller reads some kinds, and some objects of them by name. Each
@@ -19,6 +19,25 @@ const MAX: usize = 32 << 10;
 pub(crate) enum Verdict {
     Allowed,
     Refused,
+}
+
+/// After how long a second refusal counts. An API server that has just started refuses what it allows
+/// later, for seconds to minutes (kubernetes #121635).
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// Whether something that was allowed is refused: the first refusal is no verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// In uptime: of the first refusal since it was allowed.
+    since: Option<Duration>,
+}
+
+impl Doubt {
+    /// Takes a refusal; whether it confirms an earlier one.
+    pub(crate) fn is_confirmed_at(&mut self, uptime: Duration) -> bool {
+        let since = *self.since.get_or_insert(uptime);
+        uptime.saturating_sub(since) >= REFUSED_FOR
+    }
 }
 
 /// What a verdict is about. Encoding and shape are not part of it: authorisation does not look at
@@ -36,6 +55,8 @@ pub(super) struct GrantKey {
 pub(super) struct Grant {
     pub(super) verdict: Verdict,
     pub(super) at: SystemTime,
+    /// Of an allowed one; not on disk.
+    pub(super) doubt: Doubt,
 }
 
 /// All verdicts.
@@ -58,9 +79,17 @@ impl Grants {
         now: Now,
     ) {
         let key = key(identity, verb, scope);
+        if verdict == Verdict::Refused
+            && let Some(known) = self.by_key.get_mut(&key)
+            && known.verdict == Verdict::Allowed
+            && !known.doubt.is_confirmed_at(now.uptime)
+        {
+            return;
+        }
         let grant = Grant {
             verdict,
             at: now.wall,
+            doubt: Doubt::default(),
         };
         let earlier = self.insert(key.clone(), grant);
         // The time alone is worth a write each day.
@@ -73,14 +102,33 @@ impl Grants {
         self.keep_bounds(identity);
     }
 
-    /// Puts back what was on disk.
+    /// Puts back what was on disk; what is known already stays.
     pub(super) fn restore(&mut self, key: GrantKey, grant: Grant) {
-        self.insert(key, grant);
+        if !self.by_key.contains_key(&key) {
+            self.insert(key, grant);
+        }
     }
 
-    pub(super) fn forget_older_than(&mut self, since: SystemTime) {
-        let old = self.by_key.iter().filter(|(_, grant)| grant.at < since);
-        let old: Vec<_> = old.map(|(key, _)| key.clone()).collect();
+    /// Takes refusals that nobody has repeated for verdicts: there was time to be allowed again. Not
+    /// those of the node, whose kubelet asks again by itself.
+    pub(super) fn settle_doubts(&mut self, uptime: Duration) {
+        for (key, grant) in &mut self.by_key {
+            let is_refused = grant.doubt.since.is_some() && grant.doubt.is_confirmed_at(uptime);
+            if is_refused && key.identity != Identity::Node {
+                grant.verdict = Verdict::Refused;
+                grant.doubt = Doubt::default();
+                self.unsaved.insert(key.clone());
+            }
+        }
+    }
+
+    pub(super) fn forget_older_than(&mut self, since: SystemTime, needed: &Needed) {
+        let mut old = Vec::new();
+        for (key, grant) in &self.by_key {
+            if grant.at < since && !needed.has(key) {
+                old.push(key.clone());
+            }
+        }
         for key in old {
             self.remove(key);
         }
@@ -217,5 +265,30 @@ mod tests {
         assert_eq!(verdict(&greedy, Verb::Get, newest), Some(Verdict::Refused));
         let counted: usize = grants.counts.values().sum();
         assert_eq!(counted, grants.by_key.len());
+    }
+
+    #[test]
+    fn a_first_refusal_is_no_verdict_and_one_that_nobody_repeats_counts_later() {
+        let mut grants = Grants::default();
+        let pod = Identity::User("pod".to_owned());
+        let refuse = |grants: &mut Grants, identity: &Identity, seconds| {
+            let refused = Verdict::Refused;
+            grants.record(identity, Verb::List, &all(), refused, at(seconds));
+            grants.verdict(identity, Verb::List, &all())
+        };
+        for identity in [&Identity::Node, &pod] {
+            let allowed = Verdict::Allowed;
+            grants.record(identity, Verb::List, &all(), allowed, at(0));
+            assert_eq!(refuse(&mut grants, identity, 10), Some(allowed));
+            assert_eq!(refuse(&mut grants, identity, 60), Some(allowed));
+            grants.record(identity, Verb::List, &all(), allowed, at(65));
+            assert_eq!(refuse(&mut grants, identity, 75), Some(allowed));
+        }
+        grants.settle_doubts(at(4000).uptime);
+        let verdict = |identity| grants.verdict(identity, Verb::List, &all());
+        assert_eq!(verdict(&Identity::Node), Some(Verdict::Allowed));
+        assert_eq!(verdict(&pod), Some(Verdict::Refused));
+        let confirmed = refuse(&mut grants, &Identity::Node, 4000);
+        assert_eq!(confirmed, Some(Verdict::Refused));
     }
 }

@@ -440,7 +440,7 @@ impl World {
         self.cache = cache();
         self.cache.restore(&self.disk);
         // As the owner does after damage; else the disk keeps rows that nobody refers to.
-        self.disk.apply(&self.cache.take_everything(Extent::All));
+        self.disk.apply(&self.cache.take_everything());
         self.allow_all();
         self.watches.clear();
         self.served.clear();
@@ -524,12 +524,12 @@ proptest! {
         }
         world.disk.apply(&world.cache.take_changes());
         let mut everything = Rows::default();
-        everything.apply(&world.cache.take_everything(Extent::All));
+        everything.apply(&world.cache.take_everything());
         prop_assert_eq!(&world.disk, &everything);
         let mut restored = cache();
         restored.restore(&world.disk);
         let mut again = Rows::default();
-        again.apply(&restored.take_everything(Extent::All));
+        again.apply(&restored.take_everything());
         prop_assert_eq!(again, everything);
     }
 }

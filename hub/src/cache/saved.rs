@@ -5,11 +5,14 @@ mod documents;
 mod rows;
 mod sets;
 
+use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use self::documents::{put_document_changes, put_documents, restore_documents};
+use self::documents::{
+    put_document_changes, put_documents, put_essential_documents, restore_documents,
+};
 use self::rows::{
     grant_key, object_key, overlay_key, parse_grant, parse_overlay, parse_type, put_grant,
     put_object, put_overlay,
@@ -18,7 +21,7 @@ use self::sets::{
     SavedSet, checksum, member_key, put_set_changes, put_whole_set, read_members, set_key,
 };
 use super::set::{Generation, Members, Set, Unsaved};
-use super::{Cache, Identity, Scope};
+use super::{Cache, Identity, Scope, Verdict};
 use crate::store::{Batch, Rows, Table};
 use crate::wire::TypeMeta;
 
@@ -32,14 +35,6 @@ const TABLES: [Table; 7] = [
     Table::Documents,
     Table::DocumentReaders,
 ];
-
-/// Which sets a batch has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    All,
-    /// Those that the node itself reads, for the rescue file.
-    Essential,
-}
 
 /// What came back from the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -97,37 +92,77 @@ impl Cache {
         batch
     }
 
-    /// Takes everything, for a disk that may have anything, and for the rescue file. After
-    /// [`Extent::All`] nothing is unsaved.
-    pub(crate) fn take_everything(&mut self, extent: Extent) -> Batch {
-        if extent == Extent::All {
-            drop(self.take_changes());
-        }
+    /// Takes everything, for a disk that may have anything: nothing is unsaved then.
+    pub(crate) fn take_everything(&mut self) -> Batch {
+        drop(self.take_changes());
         let mut batch = Batch::replacing(&TABLES);
         for (representation, sets) in &self.sets {
             for (selection, set) in sets {
-                if extent == Extent::All || set.essential {
-                    put_whole_set(&mut batch, representation, selection, set);
-                }
+                put_whole_set(&mut batch, representation, selection, set);
             }
         }
         for (key, grant) in self.grants.all() {
-            if extent == Extent::All || key.identity == Identity::Node {
+            put_grant(&mut batch, key, *grant);
+        }
+        for (resource, name, overlay) in self.overlays.saved() {
+            put_overlay(&mut batch, resource, name, overlay);
+        }
+        put_documents(&mut batch, &self.documents);
+        batch
+    }
+
+    /// What the node needs to start, and what these identities were shown.
+    pub(crate) fn essentials(&self, identities: &BTreeSet<Identity>) -> Batch {
+        let mut batch = Batch::replacing(&TABLES);
+        let mut shown = BTreeSet::new();
+        for (key, grant) in self.grants.all() {
+            let is_of_pod = identities.contains(&key.identity);
+            if is_of_pod && grant.verdict == Verdict::Allowed {
+                shown.insert((&key.resource, &key.selection));
+            }
+            if is_of_pod || key.identity == Identity::Node {
                 put_grant(&mut batch, key, *grant);
+            }
+        }
+        for (representation, sets) in &self.sets {
+            for (selection, set) in sets {
+                if set.essential || shown.contains(&(&representation.resource, selection)) {
+                    put_whole_set(&mut batch, representation, selection, set);
+                }
             }
         }
         for (resource, name, overlay) in self.overlays.saved() {
             put_overlay(&mut batch, resource, name, overlay);
         }
-        put_documents(&mut batch, &self.documents, extent);
+        put_essential_documents(&mut batch, &self.documents, identities);
         batch
+    }
+
+    /// Whether the node reads a set of which nothing was taken for the disk yet.
+    pub(crate) fn has_unsaved_essential(&self) -> bool {
+        for (representation, sets) in &self.sets {
+            let mut sets = sets.values();
+            if !representation.resource.is_lease() && sets.any(|set| set.essential && set.is_new) {
+                return true;
+            }
+        }
+        false
     }
 
     /// Fills an empty cache with what was on disk.
     pub(crate) fn restore(&mut self, rows: &Rows) -> Restored {
+        self.restore_rows(rows, SetOrigin::Database)
+    }
+
+    /// Adds what an older state has and this one has not. Its sets are behind.
+    pub(crate) fn restore_missing(&mut self, older: &Rows) -> Restored {
+        self.restore_rows(older, SetOrigin::OlderState)
+    }
+
+    fn restore_rows(&mut self, rows: &Rows, origin: SetOrigin) -> Restored {
         let mut restored = Restored::default();
         for (key, head) in rows.all(Table::Sets) {
-            match self.restore_set(rows, key, head) {
+            match self.restore_set(rows, key, head, origin) {
                 Some(()) => restored.sets += 1,
                 None => restored.damaged_sets += 1,
             }
@@ -138,18 +173,32 @@ impl Cache {
             }
         }
         for (key, overlay) in rows.all(Table::Overlay) {
-            if let Some((resource, name, overlay)) = parse_overlay(key, overlay) {
+            if let Some((resource, name, overlay)) = parse_overlay(key, overlay)
+                && self.overlays.find(&resource, &name).is_none()
+            {
                 self.overlays.restore(resource, name, overlay);
             }
         }
-        restore_documents(rows, &mut self.documents);
+        if origin == SetOrigin::Database || self.documents.len() == 0 {
+            restore_documents(rows, &mut self.documents);
+        }
         // What came from the disk is there already.
         drop(self.take_changes());
         restored
     }
 
-    fn restore_set(&mut self, rows: &Rows, key: &str, head: &[u8]) -> Option<()> {
-        let id = u64::from_str_radix(key, 16).ok()?;
+    fn restore_set(
+        &mut self,
+        rows: &Rows,
+        key: &str,
+        head: &[u8],
+        origin: SetOrigin,
+    ) -> Option<()> {
+        let mut id = u64::from_str_radix(key, 16).ok()?;
+        if origin == SetOrigin::OlderState {
+            // Its number may be that of another set now.
+            id = self.next_set_id;
+        }
         // Also the number of a damaged set is not given to another: its members may be on disk.
         self.next_set_id = self.next_set_id.max(id + 1);
         let saved: SavedSet = serde_json::from_slice(head).ok()?;
@@ -180,7 +229,8 @@ impl Cache {
                 made_by: None,
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
             },
-            behind: saved.behind,
+            behind: saved.behind || origin == SetOrigin::OlderState,
+            is_new: false,
             essential: saved.essential,
             last_used: 0,
             epoch: saved.epoch,
@@ -193,6 +243,14 @@ impl Cache {
             .insert(scope.selection, set);
         Some(())
     }
+}
+
+/// Where the rows of a set are from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SetOrigin {
+    Database,
+    /// The rescue file.
+    OlderState,
 }
 
 fn is_saved(scope: &Scope) -> bool {

@@ -200,6 +200,38 @@ impl Identity {
     }
 }
 
+/// An object of whichever version of its group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ObjectRef {
+    pub(crate) group: String,
+    pub(crate) resource: String,
+    pub(crate) name: ObjectName,
+}
+
+impl ObjectRef {
+    /// `namespace` is empty for what is in none.
+    pub(crate) fn new(group: &str, resource: &str, namespace: &str, name: &str) -> Self {
+        Self {
+            group: group.to_owned(),
+            resource: resource.to_owned(),
+            name: ObjectName {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+            },
+        }
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ObjectName { namespace, name } = &self.name;
+        match &**namespace {
+            "" => write!(f, "{} {name}", self.resource),
+            namespace => write!(f, "{} {namespace}/{name}", self.resource),
+        }
+    }
+}
+
 /// The verbs that read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Verb {

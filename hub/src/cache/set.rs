@@ -27,6 +27,8 @@ pub(super) struct Set {
     /// Since when none but smaller resource versions came.
     pub(super) smaller_since: Option<Duration>,
     pub(super) unsaved: Unsaved,
+    /// Nothing of it was taken for the disk yet.
+    pub(super) is_new: bool,
 }
 
 /// A whole state of a set.

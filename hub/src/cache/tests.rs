@@ -428,7 +428,7 @@ fn objects_that_are_alike_take_little_memory_and_come_back_as_they_were() {
     list(&mut from_list, &all(), &pods);
     claim(&mut from_list);
     let mut rows = crate::store::Rows::default();
-    rows.apply(&from_list.take_everything(Extent::All));
+    rows.apply(&from_list.take_everything());
     let mut from_disk = cache();
     from_disk.restore(&rows);
     claim(&mut from_disk);

@@ -202,6 +202,10 @@ impl Rows {
         self.by_table.retain(|_, rows| !rows.is_empty());
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_table.is_empty()
+    }
+
     pub(super) fn insert(&mut self, table: Table, key: String, value: Vec<u8>) {
         self.by_table.entry(table).or_default().insert(key, value);
     }

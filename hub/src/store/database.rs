@@ -2,7 +2,10 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use redb::{Builder, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use redb::{
+    Builder, ConcurrencyMode, ReadTransaction, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
+};
 
 use super::frame::{frame, unframe};
 use super::{Batch, Rows, StoreError, Table};
@@ -99,6 +102,64 @@ impl Database {
                 Ok(())
             },
         )
+    }
+}
+
+/// Reads the rows of a file that is damaged, each table from both ends up to the damage. Those that
+/// are damaged themselves are counted.
+pub(super) fn read_damaged(backend: impl StorageBackend) -> Result<Rows, StoreError> {
+    let open = || {
+        let mut builder = Builder::new();
+        // A reader beside another process trusts the file as it is, and needs no state of a writer.
+        builder
+            .set_cache_size(PAGE_CACHE)
+            .set_concurrency_mode(ConcurrencyMode::SingleWriter);
+        let redb = builder.open_read_only_with_backend(backend)?;
+        Ok(redb.begin_read()?)
+    };
+    let transaction = guarded(|source| StoreError::Open { source }, open)?;
+    let mut rows = Rows::default();
+    for table in Table::ALL {
+        for end in [End::First, End::Last] {
+            let read = || read_from(&transaction, table, end, &mut rows);
+            // What was read up to the damage stays.
+            guarded(|source| StoreError::Read { source }, read).ok();
+        }
+    }
+    Ok(rows)
+}
+
+/// Where the reading of a table begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    First,
+    Last,
+}
+
+fn read_from(
+    transaction: &ReadTransaction,
+    table: Table,
+    end: End,
+    rows: &mut Rows,
+) -> Result<(), redb::Error> {
+    let open = transaction.open_table(definition(table))?;
+    let mut all = open.iter()?;
+    loop {
+        let row = match end {
+            End::First => all.next(),
+            End::Last => all.next_back(),
+        };
+        let Some(row) = row else {
+            return Ok(());
+        };
+        let (key, value) = row?;
+        let (key, value) = (key.value(), value.value());
+        match unframe(table, key, value) {
+            // All was read from the other end.
+            Some(_) if end == End::Last && rows.find(table, key).is_some() => return Ok(()),
+            Some(value) => rows.insert(table, key.to_owned(), value.to_vec()),
+            None => rows.damaged += 1,
+        }
     }
 }
 

@@ -6,33 +6,41 @@ use std::path::{Path, PathBuf};
 
 use super::{Batch, Rows, Table};
 
-const MAGIC: &[u8; 8] = b"cvhub\0r1";
+const MAGIC: &[u8; 8] = b"cvhub\0r2";
+/// Of the rows of one file, in bytes. A longer one is not read.
+const MAX_ROWS: usize = 512 << 20;
 
-/// Writes the rows of a batch to the slot that holds the older rescue.
+/// Writes the rows of a batch to the slot that holds the older rescue, unless the newer one has just
+/// these rows.
 pub(super) fn write(directory: &Path, batch: &Batch) -> io::Result<()> {
+    let rows = encode_rows(batch);
     let newest = newest(directory);
+    let is_same = |it: &Rescue| it.content == rows;
+    if newest.as_ref().is_some_and(is_same) {
+        return Ok(());
+    }
     let (slot, sequence) = newest.map_or((0, 1), |it| (1 - it.slot, it.sequence + 1));
-    culvert_daemon::write_atomic(&path(directory, slot), &encode(sequence, batch), 0o600)
+    culvert_daemon::write_atomic(&path(directory, slot), &encode(sequence, &rows), 0o600)
 }
 
 /// Reads the newest whole slot.
 pub(super) fn read(directory: &Path) -> Option<Rows> {
-    newest(directory).map(|it| it.rows)
+    decode_rows(&newest(directory)?.content)
 }
 
 struct Rescue {
     slot: usize,
     sequence: u64,
-    rows: Rows,
+    content: Vec<u8>,
 }
 
 fn newest(directory: &Path) -> Option<Rescue> {
     let slots = (0..2).filter_map(|slot| {
-        let (sequence, rows) = decode(&std::fs::read(path(directory, slot)).ok()?)?;
+        let (sequence, content) = decode(&std::fs::read(path(directory, slot)).ok()?)?;
         Some(Rescue {
             slot,
             sequence,
-            rows,
+            content,
         })
     });
     slots.max_by_key(|it| it.sequence)
@@ -42,10 +50,19 @@ fn path(directory: &Path, slot: usize) -> PathBuf {
     directory.join(format!("rescue.{slot}"))
 }
 
-/// Magic, sequence, rows (table, key, value, each with its length), and a CRC-32 of all that.
-fn encode(sequence: u64, batch: &Batch) -> Vec<u8> {
+/// Magic, sequence, rows (LZ4, their length before them), and a CRC-32 of all that.
+fn encode(sequence: u64, rows: &[u8]) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&sequence.to_le_bytes());
+    bytes.extend_from_slice(&lz4_flex::block::compress_prepend_size(rows));
+    let sum = crc32fast::hash(&bytes);
+    bytes.extend_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+/// Table, key and value of each row, each with its length.
+fn encode_rows(batch: &Batch) -> Vec<u8> {
+    let mut bytes = Vec::new();
     for table in Table::ALL {
         for (key, value) in batch.changes(table) {
             let Some(value) = value else { continue };
@@ -55,8 +72,6 @@ fn encode(sequence: u64, batch: &Batch) -> Vec<u8> {
             put_field(&mut bytes, &[head, &rest]);
         }
     }
-    let sum = crc32fast::hash(&bytes);
-    bytes.extend_from_slice(&sum.to_le_bytes());
     bytes
 }
 
@@ -67,12 +82,21 @@ fn put_field(bytes: &mut Vec<u8>, parts: &[&[u8]]) {
     parts.iter().for_each(|part| bytes.extend_from_slice(part));
 }
 
-fn decode(bytes: &[u8]) -> Option<(u64, Rows)> {
+fn decode(bytes: &[u8]) -> Option<(u64, Vec<u8>)> {
     let (content, sum) = bytes.split_last_chunk()?;
     if crc32fast::hash(content) != u32::from_le_bytes(*sum) {
         return None;
     }
-    let (sequence, mut rest) = content.strip_prefix(MAGIC)?.split_first_chunk()?;
+    let (sequence, packed) = content.strip_prefix(MAGIC)?.split_first_chunk()?;
+    let (length, block) = lz4_flex::block::uncompressed_size(packed).ok()?;
+    if length > MAX_ROWS {
+        return None;
+    }
+    let rows = lz4_flex::block::decompress(block, length).ok()?;
+    Some((u64::from_le_bytes(*sequence), rows))
+}
+
+fn decode_rows(mut rest: &[u8]) -> Option<Rows> {
     let mut rows = Rows::default();
     while !rest.is_empty() {
         let table = Table::named(str::from_utf8(take_field(&mut rest)?).ok()?)?;
@@ -80,7 +104,7 @@ fn decode(bytes: &[u8]) -> Option<(u64, Rows)> {
         let value = take_field(&mut rest)?.to_vec();
         rows.insert(table, key, value);
     }
-    Some((u64::from_le_bytes(*sequence), rows))
+    Some(rows)
 }
 
 fn take_field<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {

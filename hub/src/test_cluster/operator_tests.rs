@@ -1,10 +1,11 @@
 //! What operators are told: who would answer a request, and whether the node would survive a reboot.
 
-use super::TestCluster;
+use tokio::time::{Duration, sleep, timeout};
+
 use super::tests::{APP, PODS, remembered, with_listed_pods};
+use super::{DEADLINE, TestCluster};
 use crate::explain::{Question, explain};
 use crate::memory::DiskStatus;
-use crate::reboot;
 use crate::request::percent::encode;
 
 fn explained(cluster: &TestCluster, path: &str, identity: &str) -> Vec<String> {
@@ -78,11 +79,21 @@ async fn a_node_survives_a_reboot_if_what_its_pods_name_is_remembered() {
     let cluster = TestCluster::start().await;
     cluster.link_is(true).await;
     *cluster.api.shared.pods_of_shop.lock().unwrap() = NEEDY.to_owned();
-    let disk = DiskStatus::default();
-    let missing = |disk: &DiskStatus| reboot::missing(&cluster.hub.memory, disk);
-    assert_eq!(
-        missing(&disk).len(),
-        3,
+    let missing = || {
+        let disk = cluster.disk.borrow().clone();
+        cluster.hub.memory.missing_after_reboot(&disk)
+    };
+    let become_missing = async |expected: &[&str]| {
+        let become_so = async {
+            while missing() != expected {
+                sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let became = timeout(DEADLINE, become_so).await;
+        assert!(became.is_ok(), "{:?} is not {expected:?}", missing());
+    };
+    assert!(
+        missing().len() > 3,
         "nodes, pods and services are not read yet"
     );
     let kubelet = cluster.kubelet();
@@ -94,26 +105,61 @@ async fn a_node_survives_a_reboot_if_what_its_pods_name_is_remembered() {
         assert_eq!(kubelet.get(path).await.0, 200);
     }
     remembered(&cluster, 3).await;
+    assert!(missing().len() > 2, "that is not on the disk yet");
     // What another identity has read does not help kubelet.
     cluster
         .pod(APP)
         .get("/api/v1/namespaces/shop/secrets/key")
         .await;
-    assert_eq!(
-        missing(&disk),
-        [
-            "a token of shop/cart is missing",
-            "secrets shop/key is missing"
-        ]
-    );
+    let all = [
+        "a token of shop/cart is missing",
+        "secrets shop/key is missing",
+    ];
+    become_missing(&all).await;
     kubelet.get("/api/v1/namespaces/shop/secrets/key").await;
-    remembered(&cluster, 4).await;
-    assert_eq!(missing(&disk), ["a token of shop/cart is missing"]);
+    become_missing(&all[..1]).await;
     assert_eq!(kubelet.write("POST", TOKEN, "{}").await.0, 201);
-    assert_eq!(missing(&disk), [""; 0]);
+    become_missing(&[]).await;
     let full = DiskStatus {
         last_error: Some("no space".to_owned()),
-        ..DiskStatus::default()
+        ..cluster.disk.borrow().clone()
     };
-    assert_eq!(missing(&full), ["the disk cannot be written: no space"]);
+    let missing = cluster.hub.memory.missing_after_reboot(&full);
+    assert_eq!(missing, ["the disk cannot be written: no space"]);
+    // Whoever believed that may lose power at once.
+    let cluster = cluster.kill_and_start().await;
+    assert!(cluster.disk.borrow().on_disk.is_some());
+    cluster.cut().await;
+    let kubelet = cluster.kubelet();
+    assert_eq!(kubelet.get("/api/v1/namespaces/shop/pods").await.0, 200);
+    assert_eq!(
+        kubelet.get("/api/v1/namespaces/shop/secrets/key").await.0,
+        200
+    );
+}
+
+#[tokio::test]
+async fn what_a_damaged_database_has_lost_comes_from_the_rescue_file() {
+    const PODS: &str = "/api/v1/namespaces/shop/pods";
+    const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/cart/token";
+    let cluster = TestCluster::start().await;
+    cluster.link_is(true).await;
+    let kubelet = cluster.kubelet();
+    for path in ["/api/v1/nodes", "/api/v1/services", PODS] {
+        assert_eq!(kubelet.get(path).await.0, 200);
+    }
+    assert_eq!(kubelet.write("POST", TOKEN, "{}").await.0, 201);
+    let rescued = async {
+        while !cluster.state.path().join("rescue.0").exists() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(DEADLINE, rescued).await.unwrap();
+    let cluster = cluster
+        .restart_after(|state| std::fs::write(state.join("cache.redb"), b"rotten").unwrap())
+        .await;
+    cluster.cut().await;
+    let kubelet = cluster.kubelet();
+    assert_eq!(kubelet.get(PODS).await.0, 200);
+    assert_eq!(kubelet.write("POST", TOKEN, "{}").await.0, 201);
 }

@@ -1,12 +1,12 @@
 //! Documents and their readers as rows.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use super::Extent;
 use super::rows::{json, seconds, split_line, with_line};
 use crate::cache::Identity;
 use crate::cache::documents::{Document, DocumentKey, Documents, KeptDocument};
@@ -40,17 +40,37 @@ pub(super) fn put_document_changes(batch: &mut Batch, documents: &mut Documents)
     }
 }
 
-/// All of them; of the essential ones not the schema: it is long, and no node needs it to start.
-pub(super) fn put_documents(batch: &mut Batch, documents: &Documents, extent: Extent) {
-    let is_wanted = |path: &str| extent == Extent::All || !path.starts_with("/openapi");
-    for (key, kept) in documents.all().filter(|(key, _)| is_wanted(&key.path)) {
+pub(super) fn put_documents(batch: &mut Batch, documents: &Documents) {
+    for (key, kept) in documents.all() {
         put_document(batch, key, kept);
     }
     for (path, reader) in documents.all_readers() {
-        if is_wanted(path) && (extent == Extent::All || *reader == Identity::Node) {
+        batch.put(Table::DocumentReaders, reader_key(path, reader), Vec::new());
+    }
+}
+
+/// What the node and these identities read, but for the schema: it is long, and nothing needs it to
+/// start.
+pub(super) fn put_essential_documents(
+    batch: &mut Batch,
+    documents: &Documents,
+    identities: &BTreeSet<Identity>,
+) {
+    for (key, kept) in documents.all() {
+        if !is_schema(&key.path) {
+            put_document(batch, key, kept);
+        }
+    }
+    for (path, reader) in documents.all_readers() {
+        let is_reader = *reader == Identity::Node || identities.contains(reader);
+        if is_reader && !is_schema(path) {
             batch.put(Table::DocumentReaders, reader_key(path, reader), Vec::new());
         }
     }
+}
+
+fn is_schema(path: &str) -> bool {
+    path.starts_with("/openapi")
 }
 
 pub(super) fn restore_documents(rows: &Rows, documents: &mut Documents) {

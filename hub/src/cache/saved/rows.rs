@@ -10,7 +10,7 @@ use crate::cache::grants::{Grant, GrantKey};
 use crate::cache::objects::{HeldObject, ObjectVersion};
 use crate::cache::overlay::{Overlay, Written};
 use crate::cache::scope::{encoding_text, join, parse_encoding, split};
-use crate::cache::{Identity, ObjectName, Representation, Resource, Scope, Verb, Verdict};
+use crate::cache::{Doubt, Identity, ObjectName, Representation, Resource, Scope, Verb, Verdict};
 use crate::packed::Packed;
 use crate::store::{Batch, Table, Value};
 use crate::wire::{Encoding, Metadata, Object, Shape, TypeMeta};
@@ -108,6 +108,7 @@ pub(super) fn parse_grant(key: &str, value: &[u8]) -> Option<(GrantKey, Grant)> 
         Grant {
             verdict,
             at: UNIX_EPOCH + Duration::from_secs(saved.at),
+            doubt: Doubt::default(),
         },
     ))
 }

@@ -40,6 +40,7 @@ pub(super) fn put_set_changes(
     set: &mut Set,
 ) {
     let unsaved = std::mem::take(&mut set.unsaved);
+    set.is_new = false;
     if of.resource.is_lease() || (!unsaved.head && unsaved.members.is_empty()) {
         return;
     }

@@ -1,0 +1,206 @@
+//! Whether the node would start its pods after a reboot without a link: what kubelet and these pods
+//! need, and what of it is in memory and on the disk.
+//!
+//! Images are not looked at, nor what a volume plug-in needs besides claim and volume.
+
+mod needs;
+mod volumes;
+
+use std::collections::BTreeSet;
+
+use super::{DiskStatus, Kept, Memory};
+use crate::cache::{Cache, Identity, Needed, ObjectName, ObjectRef, SetStatus};
+use crate::wire::Object;
+use crate::wire::split::SplitError;
+use needs::Needs;
+
+/// Without having read these, kubelet starts no pod.
+const OF_KUBELET: [&str; 3] = ["nodes", "pods", "services"];
+/// More than a screen shows helps nobody.
+const MAX_REASONS: usize = 20;
+
+/// What all pods of the node need together.
+#[derive(Debug, Default)]
+pub(super) struct PresentPods {
+    /// Whether kubelet has read its pods at all.
+    pub(super) are_known: bool,
+    names: BTreeSet<ObjectName>,
+    pub(super) uids: BTreeSet<String>,
+    /// What must not be forgotten.
+    pub(super) needed: Needed,
+    required: BTreeSet<ObjectRef>,
+    /// Namespace and service account.
+    tokens: BTreeSet<(String, String)>,
+    /// For people.
+    problems: BTreeSet<String>,
+}
+
+/// What was written to the disk last.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OnDisk {
+    pods: BTreeSet<ObjectName>,
+    missing: BTreeSet<String>,
+}
+
+impl Memory {
+    /// The state in memory, which is on the disk.
+    pub(super) fn on_disk(&self) -> OnDisk {
+        let now = self.now();
+        let kept = self.lock();
+        OnDisk::of(&kept, &kept.cache.statuses(now))
+    }
+
+    /// What a node would miss after a reboot without a link, for people; empty: nothing.
+    pub(crate) fn missing_after_reboot(&self, disk: &DiskStatus) -> Vec<String> {
+        let now = self.now();
+        let kept = self.lock();
+        let present = PresentPods::read(&kept.cache);
+        let mut missing: BTreeSet<_> = missing(&kept, &present, &kept.cache.statuses(now));
+        drop(kept);
+        match &disk.on_disk {
+            None => {
+                missing.insert("nothing was written to the disk yet".to_owned());
+            }
+            Some(on_disk) => {
+                missing.extend(on_disk.missing.iter().cloned());
+                for pod in present.names.difference(&on_disk.pods) {
+                    let (namespace, name) = (&pod.namespace, &pod.name);
+                    missing.insert(format!("pod {namespace}/{name} is not on the disk yet"));
+                }
+            }
+        }
+        if let Some(error) = &disk.last_error {
+            missing.insert(format!("the disk cannot be written: {error}"));
+        }
+        let count = missing.len();
+        let mut missing: Vec<String> = missing.into_iter().take(MAX_REASONS).collect();
+        if count > MAX_REASONS {
+            missing.push(format!("{} more", count - MAX_REASONS));
+        }
+        missing
+    }
+}
+
+impl OnDisk {
+    /// Of a state that was written, or read.
+    pub(super) fn of(kept: &Kept, sets: &[SetStatus]) -> Self {
+        let present = PresentPods::read(&kept.cache);
+        Self {
+            missing: missing(kept, &present, sets),
+            pods: present.names,
+        }
+    }
+
+    /// Whether the node would start its pods with it.
+    pub(super) fn is_enough(&self) -> bool {
+        self.missing.is_empty()
+    }
+}
+
+fn missing(kept: &Kept, present: &PresentPods, sets: &[SetStatus]) -> BTreeSet<String> {
+    let mut missing = missing_of_kubelet(sets);
+    missing.extend(present.problems.iter().cloned());
+    for object in &present.required {
+        if !kept.cache.node_has(object) {
+            missing.insert(format!("{object} is missing"));
+        }
+    }
+    for (namespace, account) in &present.tokens {
+        if !kept.tokens.has_token_of(namespace, account) {
+            missing.insert(format!("a token of {namespace}/{account} is missing"));
+        }
+    }
+    missing
+}
+
+fn missing_of_kubelet(sets: &[SetStatus]) -> BTreeSet<String> {
+    let mut missing = BTreeSet::new();
+    for needed in OF_KUBELET {
+        let is_it = |set: &&SetStatus| {
+            let resource = &set.scope.representation.resource;
+            set.essential && resource.group.is_empty() && resource.resource == needed
+        };
+        let mut sets = sets.iter().filter(is_it).peekable();
+        if sets.peek().is_none() {
+            missing.insert(format!("kubelet has not read {needed} yet"));
+        } else if sets.all(|set| set.behind) {
+            missing.insert(format!(
+                "{needed} in memory are older than what the API server told"
+            ));
+        }
+    }
+    missing
+}
+
+impl PresentPods {
+    /// Reads the pods of the node, and the claims that they name.
+    pub(super) fn read(cache: &Cache) -> Self {
+        let mut present = Self {
+            are_known: cache.node_reads("pods"),
+            ..Self::default()
+        };
+        let mut node = None;
+        for (encoding, pod) in cache.objects_of_node("pods") {
+            present.names.insert(ObjectName {
+                namespace: pod.metadata.namespace.clone(),
+                name: pod.metadata.name.clone(),
+            });
+            present.uids.insert(pod.metadata.uid.clone());
+            node = node.or_else(|| needs::node_name(encoding, &pod).ok().flatten());
+            match Needs::of_pod(encoding, &pod) {
+                Ok(Some(needs)) => present.add(&pod, needs),
+                Ok(None) => {}
+                Err(error) => present.add_problem(&pod, &error),
+            }
+        }
+        present.add_volumes(cache, node.as_deref());
+        let required = present.required.iter().cloned();
+        present.needed.objects.extend(required);
+        present
+    }
+
+    fn add(&mut self, pod: &Object, needs: Needs) {
+        let namespace = &pod.metadata.namespace;
+        self.required.extend(needs.required);
+        self.needed.objects.extend(needs.used);
+        self.needed.identities.insert(Identity::ServiceAccount {
+            namespace: namespace.clone(),
+            name: needs.account.clone(),
+        });
+        if needs.has_token {
+            self.tokens.insert((namespace.clone(), needs.account));
+        }
+        if needs.has_certificate {
+            let name = &pod.metadata.name;
+            self.problems.insert(format!(
+                "pod {namespace}/{name} needs a certificate that only the API server issues"
+            ));
+        }
+    }
+
+    fn add_problem(&mut self, pod: &Object, error: &SplitError) {
+        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        self.problems.insert(format!(
+            "what pod {namespace}/{name} needs is not understood: {error}"
+        ));
+    }
+
+    fn add_volumes(&mut self, cache: &Cache, node: Option<&str>) {
+        let mut found = BTreeSet::new();
+        for claim in &self.required {
+            if claim.resource != "persistentvolumeclaims" {
+                continue;
+            }
+            for (encoding, claim) in cache.versions_of(claim) {
+                found.extend(volumes::of_claim(encoding, &claim).ok().flatten());
+            }
+        }
+        for volume in &found {
+            for (encoding, volume) in cache.versions_of(volume) {
+                let used = volumes::of_volume(encoding, &volume, node);
+                self.needed.objects.extend(used.unwrap_or_default());
+            }
+        }
+        self.required.extend(found);
+    }
+}
