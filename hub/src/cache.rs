@@ -8,8 +8,10 @@
 //! than what the API server told, because a copy lost events. Fill it again when there is a link.
 //!
 //! The resource version of a set only rises. A list with a smaller one comes from a lagging API
-//! server, or from a cluster restored from a backup, and is ignored. If none but smaller ones came
-//! for [`RESTORED_AFTER`], the cluster was restored: the next list begins a new *epoch* of the set.
+//! server, or from a cluster restored from a backup: it is ignored, and the set is behind. The cluster
+//! was restored if etcd's newest version is smaller than one that is known, or, where nobody may ask
+//! that, if none but smaller ones came for [`RESTORED_AFTER`]: the next list then begins a new *epoch*
+//! of the set.
 //!
 //! Each object is held once for each version that a set has. Sets at different resource versions
 //! may hold different versions, so that each stays a state that existed.
@@ -33,7 +35,7 @@ mod set;
 mod unchanged;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use self::answers::ServedVersions;
@@ -46,8 +48,8 @@ pub(crate) use self::forget::Needed;
 use self::grants::Grants;
 pub(crate) use self::grants::{Doubt, Verdict};
 pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
-pub(crate) use self::objects::HeldObject;
 use self::objects::StoredObjects;
+pub(crate) use self::objects::{HeldObject, has_same_content};
 use self::overlay::Overlays;
 pub(crate) use self::scope::{
     Identity, ObjectName, ObjectRef, Representation, Resource, Scope, Selection, Verb,
@@ -87,6 +89,8 @@ pub(crate) struct Cache {
     next_set_id: u64,
     /// Sets that are still on disk.
     removed: Vec<RemovedSet>,
+    /// Counts restores of the cluster.
+    restores: u64,
 }
 
 impl Cache {
@@ -104,6 +108,7 @@ impl Cache {
             uses: 0,
             next_set_id: 1,
             removed: Vec::new(),
+            restores: 0,
         }
     }
 
@@ -135,6 +140,22 @@ impl Cache {
         if let Some(set) = self.set_mut(scope) {
             set.mark_behind();
         }
+    }
+
+    /// What the node reads and is behind.
+    pub(crate) fn behind_of_node(&self) -> BTreeSet<Scope> {
+        let mut behind = BTreeSet::new();
+        for (representation, sets) in &self.sets {
+            for (selection, set) in sets {
+                if set.essential && set.behind && !representation.resource.is_lease() {
+                    behind.insert(Scope {
+                        representation: representation.clone(),
+                        selection: selection.clone(),
+                    });
+                }
+            }
+        }
+        behind
     }
 
     /// The state of all sets.

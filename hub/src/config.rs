@@ -9,7 +9,7 @@ use culvert_daemon::AdminListen;
 use crate::args::{Args, KubeletArgs, RunArgs};
 use crate::authority::is_pod_address;
 use crate::install::Installation;
-use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
 use crate::upstream::servers::ServerOrder;
 
 /// Where kubeadm puts kubelet's kubeconfig.
@@ -66,6 +66,11 @@ impl StateDir {
     /// Certificates and keys of the local authority.
     pub(crate) fn local(&self, name: &str) -> PathBuf {
         self.0.join("local").join(name)
+    }
+
+    /// The uids by which the cluster is known.
+    pub(crate) fn cluster(&self) -> PathBuf {
+        self.0.join("cluster.json")
     }
 
     /// Kubelet's kubeconfig as `install` found it.
@@ -139,8 +144,10 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
         let cloud = Kubeconfig {
             server: server.clone(),
             authority: file(authority),
-            certificate: file(certificate),
-            key: file(key),
+            credential: NodeCredential::Certificate {
+                certificate: file(certificate),
+                key: file(key),
+            },
         };
         return Ok((cloud, None));
     }
@@ -154,8 +161,13 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
     let cloud = Kubeconfig {
         server: run.server.first().cloned().unwrap_or(read.server),
         authority: run.server_ca.as_ref().map_or(read.authority, file),
-        certificate: run.client_cert.as_ref().map_or(read.certificate, file),
-        key: run.client_key.as_ref().map_or(read.key, file),
+        credential: match (&run.client_cert, &run.client_key) {
+            (Some(certificate), Some(key)) => NodeCredential::Certificate {
+                certificate: file(certificate),
+                key: file(key),
+            },
+            (Some(_) | None, Some(_) | None) => read.credential,
+        },
     };
     Ok((cloud, Some(path)))
 }
@@ -190,7 +202,12 @@ mod tests {
     fn with_all_flags_no_kubeconfig_is_read() {
         let config = config(&FLAGS).unwrap();
         assert_eq!(config.cloud.server.host(), Some("api"));
-        assert_eq!(config.cloud.key, PemSource::File("/key".into()));
+        let file = |path: &str| PemSource::File(path.into());
+        let expected = NodeCredential::Certificate {
+            certificate: file("/cert"),
+            key: file("/key"),
+        };
+        assert_eq!(config.cloud.credential, expected);
     }
 
     #[test]

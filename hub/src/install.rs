@@ -204,6 +204,7 @@ fn mode_of(path: &Path) -> Result<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kubeconfig::NodeCredential;
 
     const ORIGINAL: &str = "# kubeadm's own words\r\napiVersion: v1\nkind: Config\nclusters:\n\
         - cluster: {certificate-authority: /ca, server: 'https://10.0.0.1:6443'}\n  name: k\n\
@@ -228,7 +229,10 @@ mod tests {
         install(&node).unwrap();
         let installed = Kubeconfig::read(&node.kubeconfig).unwrap();
         assert_eq!(installed.server, "https://127.0.0.1:7440");
-        installed.key.read().unwrap();
+        let NodeCredential::Certificate { key, .. } = installed.credential else {
+            panic!("kubelet shows the hub a certificate");
+        };
+        key.read().unwrap();
         let cloud = Kubeconfig::read(&node.state.cloud_kubeconfig()).unwrap();
         assert_eq!(cloud.server.host(), Some("10.0.0.1"));
         install(&node).expect("a second time changes nothing");

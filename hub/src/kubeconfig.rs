@@ -1,6 +1,7 @@
-//! The parts of a kubeconfig that lead to an API server: its address, its authority, and the
-//! certificate of the user.
+//! The parts of a kubeconfig that lead to an API server: its address, its authority, and how the user
+//! proves who it is.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use data_encoding::BASE64;
@@ -54,13 +55,63 @@ impl PemSource {
     }
 }
 
+/// How a node proves to its API server who it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum NodeCredential {
+    Certificate {
+        certificate: PemSource,
+        key: PemSource,
+    },
+    /// Of a service account, say. Read again when the file changes.
+    TokenFile(PathBuf),
+    Token(Token),
+    Exec(ExecPlugin),
+}
+
+/// A token in the kubeconfig itself.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Token(pub(crate) String);
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token")
+    }
+}
+
+/// A program that makes tokens: a credential plugin of client-go.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct ExecPlugin {
+    pub(crate) api_version: String,
+    pub(crate) command: PathBuf,
+    #[serde(default)]
+    pub(crate) args: Vec<String>,
+    /// Added to the environment.
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub(crate) env: Vec<ExecVariable>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub(crate) struct ExecVariable {
+    pub(crate) name: String,
+    pub(crate) value: String,
+}
+
+/// kubectl and kubelet write `env: null`.
+fn null_is_empty<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
 /// How a node reaches its API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Kubeconfig {
     pub(crate) server: Uri,
     pub(crate) authority: PemSource,
-    pub(crate) certificate: PemSource,
-    pub(crate) key: PemSource,
+    pub(crate) credential: NodeCredential,
 }
 
 impl Kubeconfig {
@@ -108,14 +159,46 @@ impl Kubeconfig {
                 &cluster.certificate_authority_data,
                 "certificate authority",
             )?,
-            certificate: pem(
-                &user.client_certificate,
-                &user.client_certificate_data,
-                "client certificate",
-            )?,
-            key: pem(&user.client_key, &user.client_key_data, "client key")?,
+            credential: credential(path, user)?,
         })
     }
+}
+
+fn credential(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let has_certificate =
+        user.client_certificate.is_some() || user.client_certificate_data.is_some();
+    if !has_certificate {
+        // As client-go has it: a file wins over a token.
+        if let Some(file) = &user.token_file {
+            return Ok(NodeCredential::TokenFile(folder.join(file)));
+        }
+        if let Some(token) = user.token.clone().filter(|token| !token.is_empty()) {
+            return Ok(NodeCredential::Token(Token(token)));
+        }
+        if let Some(mut plugin) = user.exec.clone() {
+            // A name alone is searched for in PATH.
+            if plugin.command.components().count() > 1 {
+                plugin.command = folder.join(plugin.command);
+            }
+            return Ok(NodeCredential::Exec(plugin));
+        }
+        return Err(KubeconfigError::Missing {
+            path: path.to_owned(),
+            what: "client certificate, token, token file or exec plugin",
+        });
+    }
+    let pem = |file: &Option<PathBuf>, data: &Option<String>, what| {
+        pem_source(path, file.as_deref(), data.as_deref(), what)
+    };
+    Ok(NodeCredential::Certificate {
+        certificate: pem(
+            &user.client_certificate,
+            &user.client_certificate_data,
+            "client certificate",
+        )?,
+        key: pem(&user.client_key, &user.client_key_data, "client key")?,
+    })
 }
 
 fn pem_source(
@@ -209,6 +292,10 @@ struct NamedUser {
 #[derive(Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct User {
+    token: Option<String>,
+    #[serde(rename = "tokenFile")]
+    token_file: Option<PathBuf>,
+    exec: Option<ExecPlugin>,
     client_certificate: Option<PathBuf>,
     client_certificate_data: Option<String>,
     client_key: Option<PathBuf>,
@@ -249,10 +336,37 @@ users:
         let expected = Kubeconfig {
             server: "https://10.0.0.1:6443".parse().unwrap(),
             authority: PemSource::Inline(b"ca".to_vec()),
-            certificate: PemSource::File("/var/lib/kubelet/pki/kubelet-client-current.pem".into()),
-            key: PemSource::File("/etc/kubernetes/pki/kubelet.key".into()),
+            credential: NodeCredential::Certificate {
+                certificate: PemSource::File(
+                    "/var/lib/kubelet/pki/kubelet-client-current.pem".into(),
+                ),
+                key: PemSource::File("/etc/kubernetes/pki/kubelet.key".into()),
+            },
         };
         assert_eq!(read, expected);
+    }
+
+    fn credential_of(user: &str) -> Result<NodeCredential, KubeconfigError> {
+        let start = KUBEADM.find("    client-certificate:").unwrap();
+        let text = format!("{}    {user}", &KUBEADM[..start]);
+        let path = Path::new("/etc/kubernetes/kubelet.conf");
+        Ok(Kubeconfig::parse(path, text.as_bytes())?.credential)
+    }
+
+    #[test]
+    fn tokens_and_plugins_are_understood_as_client_go_does() {
+        let token = credential_of("token: secret").unwrap();
+        assert_eq!(token, NodeCredential::Token(Token("secret".to_owned())));
+        assert!(!format!("{token:?}").contains("secret"));
+        let file = credential_of("{token: secret, tokenFile: t}").unwrap();
+        assert_eq!(file, NodeCredential::TokenFile("/etc/kubernetes/t".into()));
+        let plugin = "exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, args: [a, b], env: null}";
+        let NodeCredential::Exec(plugin) = credential_of(plugin).unwrap() else {
+            panic!("it is a plugin");
+        };
+        assert_eq!((plugin.command, plugin.args.len()), ("aws".into(), 2));
+        let error = credential_of("username: admin").unwrap_err();
+        assert!(matches!(error, KubeconfigError::Missing { .. }), "{error}");
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod kubeconfig;
 mod memory;
 mod metrics;
 mod packed;
+mod refill;
 mod request;
 mod run;
 mod server;

@@ -131,6 +131,17 @@ impl Memory {
         kept.tokens.record_answer(request, answer, uids);
     }
 
+    /// Takes note of the newest resource version of the cluster.
+    pub(crate) fn observe_newest_version(&self, version: u64) {
+        let is_restored = self.lock().cache.observe_newest_version(version);
+        if is_restored {
+            tracing::warn!(
+                version,
+                "the cluster was restored from a backup: all lists are read again"
+            );
+        }
+    }
+
     pub(crate) fn lock(&self) -> MutexGuard<'_, Kept> {
         self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -66,6 +66,24 @@ impl Packed {
         }
     }
 
+    /// Whether both have the same bytes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        if let (
+            Self::Compressed { block, sample, .. },
+            Self::Compressed {
+                block: other_block,
+                sample: other_sample,
+                ..
+            },
+        ) = (self, other)
+            && Arc::ptr_eq(&sample.0, &other_sample.0)
+            && block == other_block
+        {
+            return true;
+        }
+        self.len() == other.len() && self.bytes() == other.bytes()
+    }
+
     /// How many bytes there are.
     pub(crate) fn len(&self) -> usize {
         match self {

@@ -8,7 +8,7 @@ use culvert_daemon::{
     raise_open_file_limit, report_to_systemd,
 };
 use prometheus_client::registry::Registry;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::answers::copy::Copies;
 use crate::authority::{KUBELET_PORT, LocalAuthority};
@@ -17,18 +17,17 @@ use crate::events::send_events;
 use crate::filters::Filters;
 use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::{Metrics, PREFIX};
+use crate::refill::refill;
 use crate::server::Hub;
 use crate::server::identity::NodeCertificates;
 use crate::server::limits::Limits;
 use crate::server::port::Port;
+use crate::server::reviews::Reviews;
 use crate::status::{self, Pages, Scraped};
 use crate::upstream::cloud_identity::CloudIdentity;
 use crate::upstream::watcher::watch_link;
 use crate::upstream::{Credential, Upstream};
 use crate::watches::Turns;
-
-/// At once. Each is a short request of the node's.
-const MAX_REVIEWS: usize = 16;
 
 /// Runs the hub.
 ///
@@ -87,6 +86,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     );
     supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
+    supervisor.spawn("refill", refill(hub.clone(), drain.clone()));
     supervisor.spawn("events", send_events(hub.clone(), drain.clone()));
     for pods in pod_ports {
         supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
@@ -116,7 +116,10 @@ impl Parts {
                 "the node has no certificate for the API server"
             );
         }
-        let upstream = Arc::new(Upstream::new(config, cloud.clone())?);
+        let remembered = memory.clone();
+        let on_newest_version = Box::new(move |version| remembered.observe_newest_version(version));
+        let upstream = Upstream::new(config, cloud.clone(), on_newest_version)?;
+        let upstream = Arc::new(upstream);
         let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
         let serving = authority.serving(&KUBELET_PORT)?;
         let port = Port::bind_for_kubelet(config.listen, serving, certificates).await?;
@@ -132,7 +135,7 @@ impl Parts {
             upstream,
             memory,
             limits: Limits::default(),
-            reviews: Semaphore::new(MAX_REVIEWS),
+            reviews: Reviews::default(),
             turns: Turns::default(),
             metrics,
             copies: Copies::default(),

@@ -7,6 +7,7 @@ pub(crate) mod identity;
 pub(crate) mod limits;
 pub(crate) mod port;
 mod review;
+pub(crate) mod reviews;
 mod unread;
 
 use std::net::IpAddr;
@@ -15,7 +16,6 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 pub(crate) use self::asked::Plan;
@@ -26,6 +26,7 @@ use self::identity::{Proof, Token, bearer_token};
 use self::limits::{Limits, RequestPermit};
 use self::port::ConnectionPermit;
 use self::review::{Review, review};
+use self::reviews::Reviews;
 use self::unread::WatchedBody;
 use crate::answers::copy::{Copied, Copies, CopyOf};
 use crate::answers::{absence, documents, local, refusal, writes};
@@ -33,6 +34,7 @@ use crate::cache::{Identity, Verb, Verdict};
 use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
+use crate::upstream::gunzip::{accept_gzip, gunzipped};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, BodyError, Credential, Upstream, empty, full, remove_hop_by_hop};
 use crate::watches;
@@ -43,8 +45,7 @@ pub(crate) struct Hub {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
-    /// Questions whose a token is: as the node, so they must not use up its streams.
-    pub(crate) reviews: Semaphore,
+    pub(crate) reviews: Reviews,
     pub(crate) turns: watches::Turns,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) copies: Copies,
@@ -94,7 +95,8 @@ impl Hub {
             return refusal::too_many();
         };
         if let Proof::Token(token) = &mut proof {
-            self.find_owner(token, request.headers()).await;
+            self.find_owner(token, peer.address, request.headers())
+                .await;
         }
         let identity = self.identity(&proof);
         if let (Some(guest), Some(_)) = (&peer.guest, &identity) {
@@ -155,7 +157,7 @@ impl Hub {
     }
 
     /// Asks whose a token is, if that is not known.
-    async fn find_owner(&self, token: &mut Token, headers: &HeaderMap) {
+    async fn find_owner(&self, token: &mut Token, address: IpAddr, headers: &HeaderMap) {
         let known = self.memory.lock().tokens.identity_of(&token.digest);
         if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
             token.owner = known;
@@ -164,8 +166,7 @@ impl Hub {
         let Some(text) = bearer_token(headers) else {
             return;
         };
-        // Nobody closes it.
-        let Ok(_review) = self.reviews.acquire().await else {
+        let Some(_turn) = self.reviews.turn(&token.digest, address).await else {
             return;
         };
         match review(&self.upstream, text).await {
@@ -176,7 +177,8 @@ impl Hub {
                 token.owner = Some(owner);
             }
             Review::NotAllowed(claimed) => token.owner = claimed,
-            Review::Nobody => {}
+            Review::Nobody => self.reviews.record_refusal(&token.digest),
+            Review::Unknown => {}
         }
     }
 
@@ -249,6 +251,12 @@ impl Hub {
         }
     }
 
+    /// Reads as the node for the memory's own sake.
+    pub(crate) async fn read_as_node(&self, read: Read, request: Request<Body>) -> Response<Body> {
+        self.read(&Proof::Node, Some(Identity::Node), read, request)
+            .await
+    }
+
     async fn read(
         &self,
         proof: &Proof,
@@ -269,6 +277,7 @@ impl Hub {
             return from_memory(&link.reason);
         }
         make_readable(request.headers_mut());
+        accept_gzip(request.headers_mut());
         let sent = self.upstream.send(credential, RequestKind::Short, request);
         let mut sent = Box::pin(sent);
         let in_time = timeout(read.patience(), &mut sent).await;
@@ -283,7 +292,7 @@ impl Hub {
             Ok(sent) => sent,
             Err(_) => sent.await,
         };
-        match sent {
+        match sent.map(gunzipped) {
             Ok(answer) if is_overloaded(answer.status()) => {
                 let from_memory = from_memory("the API server is overloaded");
                 if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {

@@ -1,5 +1,6 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
+mod backup_tests;
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
@@ -33,7 +34,7 @@ use crate::authority::LocalAuthority;
 use crate::config::{Config, StateDir};
 use crate::crypto::provider;
 use crate::events::send_events;
-use crate::kubeconfig::{Kubeconfig, PemSource};
+use crate::kubeconfig::{Kubeconfig, NodeCredential, PemSource};
 use crate::memory::DiskStatus;
 use crate::run::Parts;
 use crate::server::Hub;
@@ -66,11 +67,16 @@ impl TestCluster {
 
     async fn start_with(api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
         let servers = vec![api.address.clone()];
-        Self::start_over(&servers, api, state).await
+        Self::start_over(&servers, api, state, None).await
     }
 
-    /// With these addresses of the API server.
-    async fn start_over(servers: &[String], api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+    /// With these addresses of the API server, and another credential than the node's certificate.
+    async fn start_over(
+        servers: &[String],
+        api: FakeApi,
+        state: Arc<tempfile::TempDir>,
+        credential: Option<NodeCredential>,
+    ) -> Self {
         let authority = state.path().join("api.crt");
         if !authority.exists() {
             std::fs::write(&authority, &api.authority).unwrap();
@@ -89,8 +95,10 @@ impl TestCluster {
             cloud: Kubeconfig {
                 server: api.address.parse().unwrap(),
                 authority: PemSource::File(authority),
-                certificate: PemSource::Inline(api.node_certificate.clone()),
-                key: PemSource::Inline(api.node_key.clone()),
+                credential: credential.unwrap_or_else(|| NodeCredential::Certificate {
+                    certificate: PemSource::Inline(api.node_certificate.clone()),
+                    key: PemSource::Inline(api.node_key.clone()),
+                }),
             },
             servers: servers.iter().map(|it| it.parse().unwrap()).collect(),
             server_order: ServerOrder::Priority,

@@ -3,8 +3,11 @@
 //! of the node would be the node's.
 
 pub(crate) mod cloud_identity;
+pub(crate) mod cluster;
 pub(crate) mod connector;
+pub(crate) mod gunzip;
 pub(crate) mod link;
+mod node_token;
 pub(crate) mod pool;
 mod recovery;
 pub(crate) mod servers;
@@ -26,9 +29,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
+use cluster::{ClusterIdentity, OnNewestVersion};
 use connector::{Connector, Protocols};
 use link::Observation;
-use pool::{AnswerBody, Load, Pool, RequestKind};
+use pool::{AnswerBody, ClusterCheck, Load, Pool, RequestKind};
 use servers::Servers;
 use watcher::LinkWatch;
 
@@ -64,6 +68,8 @@ pub(crate) enum SendError {
     Closed,
     #[error("all connections to the API server are in use")]
     Full,
+    #[error("prove to the API server who the node is")]
+    Token(#[from] node_token::TokenError),
     #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
     Head,
     #[error("the link to the API server is down")]
@@ -75,6 +81,8 @@ pub(crate) struct Upstream {
     pub(crate) servers: Arc<Servers>,
     pub(crate) link: LinkWatch,
     pub(crate) identity: Arc<CloudIdentity>,
+    pub(crate) cluster: Arc<ClusterIdentity>,
+    check: Arc<ClusterCheck>,
     authority: AuthoritySource,
     tls: Mutex<Arc<CloudTls>>,
     pools: Mutex<Arc<Pools>>,
@@ -93,18 +101,28 @@ struct Pools {
 impl Upstream {
     /// Reads the credentials. A certificate that is not there yet, or has expired, is no error:
     /// the link is then down.
-    pub(crate) fn new(config: &Config, identity: Arc<CloudIdentity>) -> Result<Self> {
+    pub(crate) fn new(
+        config: &Config,
+        identity: Arc<CloudIdentity>,
+        on_newest_version: OnNewestVersion,
+    ) -> Result<Self> {
+        let cluster = ClusterIdentity::new(config.state.cluster(), on_newest_version);
+        let cluster = Arc::new(cluster);
+        let check = Arc::new(ClusterCheck::new(cluster.clone(), identity.clone()));
         let pem = config.cloud.authority.clone();
         let authority = AuthoritySource::new(pem, config.kubeconfig.clone());
         let tls = CloudTls::new(authority.read()?, &identity)?;
         let link = LinkWatch::new();
         let servers = Servers::new(&config.servers, config.server_order);
         let servers = Arc::new(servers.context("use the address of the API server")?);
-        let pools = Pools::new(&servers, &tls, &link, CancellationToken::new());
+        let abandoned = CancellationToken::new();
+        let pools = Pools::new(&servers, &tls, &link, &check, abandoned);
         Ok(Self {
             servers,
             link,
             identity,
+            cluster,
+            check,
             authority,
             tls: Mutex::new(Arc::new(tls)),
             pools: Mutex::new(Arc::new(pools)),
@@ -119,10 +137,9 @@ impl Upstream {
         kind: RequestKind,
         request: Request<Body>,
     ) -> Result<Response<AnswerBody>, SendError> {
+        let request = self.outgoing(credential, request).await?;
         let pools = self.pools();
-        let answer = pools
-            .of(credential)
-            .send(kind, outgoing(credential, request));
+        let answer = pools.of(credential).send(kind, request);
         let mut link = self.link.subscribe(credential);
         let answer = tokio::select! {
             answer = timeout(HEAD_TIMEOUT, answer) => answer,
@@ -130,6 +147,7 @@ impl Upstream {
         };
         let answer = answer.map_err(|_| SendError::Head)??;
         if credential == Credential::Node && answer.status() == StatusCode::UNAUTHORIZED {
+            self.identity.was_refused().await;
             self.link.suspect();
         }
         Ok(answer)
@@ -152,10 +170,13 @@ impl Upstream {
     async fn probe_once(&self) -> (Observation, String) {
         let mut request = Request::new(empty());
         *request.uri_mut() = Uri::from_static("/readyz");
-        let pools = self.pools();
-        let request = outgoing(Credential::Node, request);
-        let answer = pools.node.send(RequestKind::Short, request);
         let failed = |reason| (Observation::TryFailed, reason);
+        let request = match self.outgoing(Credential::Node, request).await {
+            Ok(request) => request,
+            Err(error) => return failed(culvert_daemon::chain(&error)),
+        };
+        let pools = self.pools();
+        let answer = pools.node.send(RequestKind::Short, request);
         match timeout(PROBE_TIMEOUT, answer).await {
             Err(_) => failed("a probe had no answer within 3 s".to_owned()),
             Ok(Err(error)) => failed(format!("a probe failed: {}", culvert_daemon::chain(&error))),
@@ -163,6 +184,7 @@ impl Upstream {
                 failed(format!("a probe was answered with {}", answer.status()))
             }
             Ok(Ok(answer)) if answer.status() == StatusCode::UNAUTHORIZED => {
+                self.identity.was_refused().await;
                 let end = self.identity.valid_until();
                 let end = end.map_or_else(|| "an unknown date".to_owned(), |it| it.to_string());
                 let reason = format!(
@@ -175,6 +197,35 @@ impl Upstream {
                 (Observation::ProbeAnswered, reason)
             }
         }
+    }
+
+    /// The request as it goes to the API server: without what concerns one connection only, and with one
+    /// credential.
+    async fn outgoing(
+        &self,
+        credential: Credential,
+        mut request: Request<Body>,
+    ) -> Result<Request<Body>, node_token::TokenError> {
+        *request.version_mut() = http::Version::HTTP_11;
+        remove_hop_by_hop(request.headers_mut());
+        request.headers_mut().remove(header::HOST);
+        self.authorize(credential, request.headers_mut()).await?;
+        Ok(request)
+    }
+
+    /// Leaves one credential in the headers of a request.
+    async fn authorize(
+        &self,
+        credential: Credential,
+        headers: &mut http::HeaderMap,
+    ) -> Result<(), node_token::TokenError> {
+        if credential == Credential::Node {
+            headers.remove(header::AUTHORIZATION);
+            if let Some(token) = self.identity.authorization().await? {
+                headers.insert(header::AUTHORIZATION, token);
+            }
+        }
+        Ok(())
     }
 
     /// When the node's certificate expires, in seconds since 1970. `None`: there is none.
@@ -199,7 +250,7 @@ impl Upstream {
         } else {
             pools.abandoned.clone()
         };
-        let new = Pools::new(&self.servers, &tls, &self.link, abandoned);
+        let new = Pools::new(&self.servers, &tls, &self.link, &self.check, abandoned);
         std::mem::replace(&mut *pools, Arc::new(new))
     }
 
@@ -279,12 +330,13 @@ impl Pools {
         servers: &Arc<Servers>,
         tls: &CloudTls,
         link: &LinkWatch,
+        check: &Arc<ClusterCheck>,
         abandoned: CancellationToken,
     ) -> Self {
         let pool = |credential, tls| {
             let (servers, link) = (servers.clone(), link.clone());
             let connector = Connector::new(servers, tls, Protocols::Http2OrHttp1, link);
-            Pool::new(&connector, credential, &abandoned)
+            Pool::new(&connector, credential, &abandoned, check)
         };
         Self {
             node: pool(Credential::Node, &tls.node),
@@ -299,18 +351,6 @@ impl Pools {
             Credential::Bearer => &self.bearer,
         }
     }
-}
-
-/// The request as it goes to the API server: without what concerns one connection only, and without
-/// a second credential.
-fn outgoing(credential: Credential, mut request: Request<Body>) -> Request<Body> {
-    *request.version_mut() = http::Version::HTTP_11;
-    remove_hop_by_hop(request.headers_mut());
-    request.headers_mut().remove(header::HOST);
-    if credential == Credential::Node {
-        request.headers_mut().remove(header::AUTHORIZATION);
-    }
-    request
 }
 
 /// Headers that concern one connection (RFC 9110, section 7.6.1).

@@ -10,6 +10,7 @@ use crate::cache::Identity;
 use crate::request::discovery::DocumentRead;
 use crate::server::identity::Proof;
 use crate::server::{Hub, is_overloaded, is_plain, make_readable, relayed};
+use crate::upstream::gunzip::{accept_gzip, gunzipped};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, full, remove_hop_by_hop};
 
@@ -36,11 +37,12 @@ pub(crate) async fn answer(
         return from_memory(&link.reason);
     }
     make_readable(request.headers_mut());
+    accept_gzip(request.headers_mut());
     ask_for_unknown(hub, &read, request.headers_mut());
     let sent = hub
         .upstream
         .send(proof.credential(), RequestKind::Short, request);
-    match sent.await {
+    match sent.await.map(gunzipped) {
         Ok(answer) if is_overloaded(answer.status()) => {
             let from_memory = from_memory("the API server is overloaded");
             if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {

@@ -229,12 +229,12 @@ impl Cache {
         scope: &Scope,
         now: Now,
     ) -> ListAnswer {
-        if self.grants.verdict(identity, verb, scope) != Some(Verdict::Allowed) {
+        if !self.may_list(identity, verb, scope) {
             return ListAnswer::Denied;
         }
         self.touch(scope, identity);
         let overlaid = self.overlaid(scope);
-        let Some(set) = self.set_mut(scope).filter(|set| set.generation.exact) else {
+        let Some(set) = self.set_mut(scope).filter(|set| set.generation.is_list()) else {
             return ListAnswer::Unknown;
         };
         let Generation {
@@ -258,6 +258,17 @@ impl Cache {
             members: members.clone(),
             overlaid,
         }))
+    }
+
+    /// Whoever may watch a collection may begin with a list of it, as informers do since 1.35. A refusal
+    /// of just this is obeyed.
+    fn may_list(&self, identity: &Identity, verb: Verb, scope: &Scope) -> bool {
+        let of = |verb| self.grants.verdict(identity, verb, scope);
+        let verdict = match verb {
+            Verb::List => of(verb).or_else(|| of(Verb::Watch)),
+            Verb::Get | Verb::Watch => of(verb),
+        };
+        verdict == Some(Verdict::Allowed)
     }
 
     /// Whether the identity was shown what this selection selects.
@@ -309,7 +320,9 @@ pub(super) fn newest_word<'a>(
     name: &ObjectName,
 ) -> Option<(&'a Selection, &'a Set)> {
     let knows = |selection: &Selection, set: &Set| {
-        selection.is_by_name_only() || set.generation.members.contains_key(name)
+        let generation = &set.generation;
+        (selection.is_by_name_only() && !generation.lacking.contains(name))
+            || generation.members.contains_key(name)
     };
     // Of two with the same resource version, the set of one: a 404 has none of its own.
     readable

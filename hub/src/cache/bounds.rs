@@ -2,29 +2,48 @@
 
 use std::collections::BTreeMap;
 
-use super::{Cache, Identity, RemovedSet, Scope};
+use super::{Cache, Identity, RemovedSet, Representation, Scope, Selection};
+use crate::wire::split::OBJECT_MAX;
 
-/// Sets, whether or not they have objects: a question alone has up to 2 KiB. A node with 100 pods
-/// has some 500.
+/// Sets, whether or not they have objects, and the bytes of their questions, of which each has up to
+/// 2 KiB. A node with 100 pods has some 500.
 const MAX_SETS: usize = 8192;
+const MAX_QUESTIONS: usize = 4 << 20;
 
 /// Limits of memory, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
-    /// A larger object is not kept; a set that has one is not whole.
+    /// A larger object is not remembered.
     pub(crate) object: usize,
     /// All objects. Sets of the node may exceed it: without them the node does not start.
     pub(crate) total: usize,
 }
 
 impl Default for Bounds {
-    /// etcd takes 1.5 MiB an object by default; a node with 100 pods reads some 30 MB.
+    /// A node with 100 pods reads some 30 MB.
     fn default() -> Self {
         Self {
-            object: 2 << 20,
+            object: OBJECT_MAX - (OBJECT_MAX / 8),
             total: 64 << 20,
         }
     }
+}
+
+/// What there is too much of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Excess {
+    Objects,
+    Questions,
+}
+
+/// What a set costs in memory besides its texts, rounded up.
+const SET_OVERHEAD: usize = 512;
+
+/// The sets that somebody reads.
+struct OfReader<'a> {
+    weight: usize,
+    /// When the least recently used of them was used, and which it is.
+    oldest: (u64, &'a Representation, &'a Selection),
 }
 
 impl Cache {
@@ -36,34 +55,61 @@ impl Cache {
             return;
         };
         set.last_used = uses;
+        if set.reader.as_ref() != Some(reader) {
+            set.reader = Some(reader.clone());
+        }
         if *reader == Identity::Node && !set.essential {
             set.essential = true;
             set.unsaved.head = true;
         }
     }
 
-    /// Evicts sets, least recently used first, until the total is kept or only the node's are left.
+    /// Evicts sets until the bounds are kept or only the node's are left: of whoever reads most of what
+    /// is too much, the least recently used first.
     pub(super) fn keep_bounds(&mut self) {
-        while self.objects.bytes() > self.bounds.total || self.count_sets() > MAX_SETS {
-            let Some(scope) = self.least_recently_used() else {
+        while let Some(excess) = self.excess() {
+            let Some(scope) = self.least_recently_used(excess) else {
                 return;
             };
             self.evict(&scope);
         }
     }
 
-    fn count_sets(&self) -> usize {
-        self.sets.values().map(BTreeMap::len).sum()
+    fn excess(&self) -> Option<Excess> {
+        if self.objects.bytes() > self.bounds.total {
+            return Some(Excess::Objects);
+        }
+        let (mut count, mut bytes) = (0, 0);
+        for sets in self.sets.values() {
+            for selection in sets.keys() {
+                count += 1;
+                bytes += selection.len();
+            }
+        }
+        (count > MAX_SETS || bytes > MAX_QUESTIONS).then_some(Excess::Questions)
     }
 
-    fn least_recently_used(&self) -> Option<Scope> {
-        let all = self.sets.iter().flat_map(|(representation, sets)| {
-            sets.iter()
-                .map(move |(selection, set)| (representation, selection, set))
-        });
-        let (representation, selection, _) = all
-            .filter(|(_, _, set)| !set.essential)
-            .min_by_key(|(_, _, set)| set.last_used)?;
+    fn least_recently_used(&self, excess: Excess) -> Option<Scope> {
+        let mut by_reader = BTreeMap::<_, OfReader<'_>>::new();
+        for (representation, sets) in &self.sets {
+            for (selection, set) in sets {
+                if set.essential {
+                    continue;
+                }
+                let used = (set.last_used, representation, selection);
+                let reader = by_reader.entry(&set.reader).or_insert(OfReader {
+                    weight: 0,
+                    oldest: used,
+                });
+                reader.oldest = reader.oldest.min(used);
+                reader.weight += match excess {
+                    Excess::Questions => SET_OVERHEAD + selection.len(),
+                    Excess::Objects => set.generation.members.values().map(|it| it.size()).sum(),
+                };
+            }
+        }
+        let largest = by_reader.into_values().max_by_key(|it| it.weight)?;
+        let (_, representation, selection) = largest.oldest;
         Some(Scope {
             representation: representation.clone(),
             selection: selection.clone(),
@@ -96,5 +142,32 @@ impl Cache {
             scope: scope.clone(),
             members,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cache::fixtures::*;
+    use crate::cache::{Identity, Verb, Verdict};
+
+    use super::*;
+
+    #[test]
+    fn who_asks_many_questions_loses_its_own_sets() {
+        let mut cache = cache();
+        let quiet = Identity::User("quiet".to_owned());
+        let greedy = Identity::User("greedy".to_owned());
+        let asks = |cache: &mut Cache, identity: &Identity, scope: &Scope| {
+            cache.record_verdict(identity, Verb::List, scope, Verdict::Allowed, at(0));
+            let copy = cache.start_list(scope, None, at(0)).unwrap();
+            cache.finish_list(copy, &head(10, ""), identity, at(0));
+        };
+        asks(&mut cache, &quiet, &namespace("quiet"));
+        for number in 0..MAX_QUESTIONS / 500 {
+            let selector = format!("a={number:0>600}");
+            asks(&mut cache, &greedy, &labelled(&selector));
+        }
+        assert_eq!(cache.excess(), None);
+        assert!(status(&cache, &namespace("quiet")).is_some());
     }
 }

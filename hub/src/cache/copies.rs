@@ -1,9 +1,10 @@
 //! Copies of answers that are still arriving. A copy belongs to the request whose answer it
 //! copies: dropped with it, it leaves nothing behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::objects::name_of;
 use super::{Bounds, HeldObject, Now, ObjectName, Scope};
 use crate::packed::Sample;
 use crate::wire::{Object, TypeMeta};
@@ -18,6 +19,8 @@ const UNFINISHED_LISTS: usize = 32;
 pub(crate) struct ListCopy {
     pub(super) scope: Scope,
     pub(super) members: BTreeMap<ObjectName, HeldObject>,
+    /// Objects that are too large to be remembered.
+    pub(super) lacking: BTreeSet<ObjectName>,
     /// Of the first page; later pages have the same, or the list is not one state.
     pub(super) resource_version: Option<u64>,
     /// Why it can no longer become whole.
@@ -32,6 +35,7 @@ impl ListCopy {
         Self {
             scope,
             members: BTreeMap::new(),
+            lacking: BTreeSet::new(),
             resource_version: None,
             spoiled: false,
             bounds,
@@ -41,31 +45,44 @@ impl ListCopy {
     }
 
     /// Adds one item. Beyond the bounds the copy is spoiled: it then takes nothing more, and fills
-    /// nothing.
+    /// nothing. So it is by an object without a version, as of metrics: nobody could say which of two
+    /// is the later one.
     pub(crate) fn add(&mut self, object: Object) {
         if self.spoiled {
             return;
         }
-        let too_large = object.bytes.len() > self.bounds.object;
-        let object = HeldObject::new(object, &self.sample);
-        self.bytes += object.size();
-        if too_large || self.bytes > self.bounds.total {
+        if object.metadata.resource_version == 0 {
             self.spoil();
             return;
         }
-        self.members.insert(object.name(), object);
+        let name = name_of(&object.metadata);
+        if object.bytes.len() > self.bounds.object {
+            self.remove(&name);
+            self.lacking.insert(name);
+            return;
+        }
+        let object = HeldObject::new(object, &self.sample);
+        self.bytes += object.size();
+        if self.bytes > self.bounds.total {
+            self.spoil();
+            return;
+        }
+        self.lacking.remove(&name);
+        self.members.insert(name, object);
     }
 
     pub(super) fn remove(&mut self, name: &ObjectName) {
         if let Some(object) = self.members.remove(name) {
             self.bytes -= object.size();
         }
+        self.lacking.remove(name);
     }
 
     /// Something of the answer was lost or was not understood: this copy fills nothing.
     pub(crate) fn spoil(&mut self) {
         self.spoiled = true;
         self.members.clear();
+        self.lacking.clear();
     }
 }
 

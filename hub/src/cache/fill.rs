@@ -1,6 +1,6 @@
 //! Lists and GETs of the API server fill sets.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::answers::ServedVersions;
@@ -16,9 +16,8 @@ pub(crate) enum Filled {
     Whole,
     /// More pages must follow.
     Partly,
-    /// The answer was older than the set: ignored. If the set's resource version stays larger than
-    /// what the API server says, the cluster was restored from a backup: list again after
-    /// [`super::RESTORED_AFTER`].
+    /// The answer was older than the set: ignored, and the set is behind until later word of the API
+    /// server agrees with it. If none but smaller resource versions come, it was restored from a backup.
     Older,
     /// Something of the answer was lost, too large, or not of one state: the set is behind.
     Spoiled,
@@ -55,7 +54,9 @@ impl Cache {
         now: Now,
     ) -> Filled {
         let resource_version = *copy.resource_version.get_or_insert(head.resource_version);
-        if copy.spoiled || resource_version != head.resource_version {
+        // A list without a version, as of metrics, says nothing of later ones.
+        let is_state = resource_version != 0 && resource_version == head.resource_version;
+        if copy.spoiled || !is_state {
             self.mark_behind(&copy.scope);
             return Filled::Spoiled;
         }
@@ -86,20 +87,28 @@ impl Cache {
         reader: &Identity,
         now: Now,
     ) -> Filled {
-        let ListCopy { scope, members, .. } = copy;
+        let ListCopy {
+            scope,
+            members,
+            lacking,
+            ..
+        } = copy;
         if self.advance_set(&scope, resource_version, now) == Advance::Ignored {
             return Filled::Older;
         }
         let representation = &scope.representation;
         self.overlays
             .end_listed(&representation.resource, &scope.selection, |name| {
-                members.contains_key(name)
+                members.contains_key(name) || lacking.contains(name)
             });
         let members = members
             .into_iter()
             .map(|(name, object)| (name, self.objects.hold(representation, object)))
             .collect();
         self.replace(&scope, members, resource_version, types, now);
+        if let Some(set) = self.set_mut(&scope) {
+            set.generation.lacking = lacking;
+        }
         self.touch(&scope, reader);
         self.keep_bounds();
         Filled::Whole
@@ -116,7 +125,8 @@ impl Cache {
     ) -> Filled {
         let name = name_of(&object.metadata);
         let is_other = scope.selection.name.as_ref() != Some(&name.name);
-        if is_other || object.bytes.len() > self.bounds.object {
+        let is_too_large = object.bytes.len() > self.bounds.object;
+        if is_other || is_too_large || object.metadata.resource_version == 0 {
             self.mark_behind(scope);
             return Filled::Spoiled;
         }
@@ -126,7 +136,8 @@ impl Cache {
             let is_known = |it: &Arc<HeldObject>| {
                 it.metadata.resource_version == resource_version && it.bytes() == object.bytes
             };
-            if known.is_some_and(is_known) {
+            if known.is_some_and(is_known) && !set.is_of_before_restore {
+                set.behind = false;
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
                 self.served
@@ -210,6 +221,46 @@ impl Cache {
         advance
     }
 
+    /// Takes note of the newest resource version of the cluster, from a list that etcd itself answered.
+    /// `true`: a larger one was known, so the cluster was restored from a backup. All sets are of before.
+    pub(crate) fn observe_newest_version(&mut self, resource_version: u64) -> bool {
+        if resource_version == 0 || resource_version >= self.newest_core_version() {
+            return false;
+        }
+        self.restores += 1;
+        self.served = ServedVersions::default();
+        for sets in self.sets.values_mut() {
+            for set in sets.values_mut() {
+                set.is_of_before_restore = true;
+                set.mark_behind();
+            }
+        }
+        true
+    }
+
+    /// Of resources that share one etcd: events may have another, and other API servers have versions
+    /// of their own.
+    fn newest_core_version(&self) -> u64 {
+        let mut newest = 0;
+        for (representation, sets) in &self.sets {
+            let resource = &representation.resource;
+            if !resource.group.is_empty() || resource.resource == "events" {
+                continue;
+            }
+            for set in sets.values() {
+                if !set.is_of_before_restore {
+                    newest = newest.max(set.resource_version());
+                }
+            }
+        }
+        newest
+    }
+
+    /// How many times it was seen that the cluster was restored from a backup.
+    pub(crate) fn restores(&self) -> u64 {
+        self.restores
+    }
+
     /// Puts a generation in the place of the earlier one. `members` are held already.
     fn replace(
         &mut self,
@@ -225,6 +276,7 @@ impl Cache {
             list_type: types.list,
             exact: true,
             members: Members::new(members),
+            lacking: BTreeSet::new(),
             made_by: None,
             confirmed: now.wall,
         };
@@ -262,8 +314,10 @@ impl Cache {
             essential: false,
             is_new: true,
             last_used: self.uses,
+            reader: None,
             epoch: 0,
             smaller_since: None,
+            is_of_before_restore: false,
             unsaved: Unsaved {
                 head: true,
                 members: generation.members.keys().cloned().collect(),

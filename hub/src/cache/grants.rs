@@ -7,12 +7,45 @@ use std::time::{Duration, SystemTime};
 use super::{Identity, Needed, Now, Resource, Scope, Selection, Verb};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Verdicts on one identity: a controller reads some kinds, and some objects of them by name. Each
-/// has up to 2 KiB.
-const MAX_OF_IDENTITY: usize = 2048;
+/// Verdicts on one identity: a controller reads some kinds, and some objects of them by name.
+const MAX_OF_IDENTITY: Usage = Usage {
+    count: 2048,
+    bytes: 512 << 10,
+};
 /// Kubelet reads the secrets, config maps and volumes of its pods by name.
-const MAX_OF_NODE: usize = 16 << 10;
-const MAX: usize = 32 << 10;
+const MAX_OF_NODE: Usage = Usage {
+    count: 16 << 10,
+    bytes: 8 << 20,
+};
+const MAX: Usage = Usage {
+    count: 32 << 10,
+    bytes: 16 << 20,
+};
+/// What a verdict costs in memory besides its texts, rounded up.
+const OVERHEAD: usize = 256;
+
+/// How much verdicts take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Usage {
+    count: usize,
+    bytes: usize,
+}
+
+impl Usage {
+    fn exceeds(self, limit: Self) -> bool {
+        self.count > limit.count || self.bytes > limit.bytes
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.count += 1;
+        self.bytes += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.count -= 1;
+        self.bytes -= bytes;
+    }
+}
 
 /// What the API server said to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,8 +96,9 @@ pub(super) struct Grant {
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     by_key: BTreeMap<GrantKey, Grant>,
-    /// How many verdicts there are on each identity.
-    counts: BTreeMap<Identity, usize>,
+    /// Of the verdicts on each identity, and of all.
+    by_identity: BTreeMap<Identity, Usage>,
+    all: Usage,
     /// Came, changed or went since the last batch was taken for the disk.
     unsaved: BTreeSet<GrantKey>,
 }
@@ -135,10 +169,11 @@ impl Grants {
     }
 
     fn insert(&mut self, key: GrantKey, grant: Grant) -> Option<Grant> {
-        let identity = key.identity.clone();
+        let (identity, bytes) = (key.identity.clone(), bytes_of(&key));
         let earlier = self.by_key.insert(key, grant);
         if earlier.is_none() {
-            *self.counts.entry(identity).or_default() += 1;
+            self.by_identity.entry(identity).or_default().add(bytes);
+            self.all.add(bytes);
         }
         earlier
     }
@@ -147,10 +182,12 @@ impl Grants {
         if self.by_key.remove(&key).is_none() {
             return;
         }
-        if let Some(count) = self.counts.get_mut(&key.identity) {
-            *count -= 1;
-            if *count == 0 {
-                self.counts.remove(&key.identity);
+        let bytes = bytes_of(&key);
+        self.all.remove(bytes);
+        if let Some(usage) = self.by_identity.get_mut(&key.identity) {
+            usage.remove(bytes);
+            if usage.count == 0 {
+                self.by_identity.remove(&key.identity);
             }
         }
         self.unsaved.insert(key);
@@ -163,16 +200,14 @@ impl Grants {
             Identity::Node => MAX_OF_NODE,
             Identity::ServiceAccount { .. } | Identity::User(_) => MAX_OF_IDENTITY,
         };
-        if self
-            .counts
-            .get(identity)
-            .is_some_and(|count| *count > limit)
-        {
+        let own = self.by_identity.get(identity).copied().unwrap_or_default();
+        if own.exceeds(limit) {
             self.forget_oldest(identity);
         }
-        if self.by_key.len() > MAX {
-            let others = self.counts.iter().filter(|it| *it.0 != Identity::Node);
-            let largest = others.max_by_key(|(_, count)| **count);
+        if self.all.exceeds(MAX) {
+            let mut others = self.by_identity.iter().collect::<Vec<_>>();
+            others.retain(|(identity, _)| **identity != Identity::Node);
+            let largest = others.into_iter().max_by_key(|(_, usage)| usage.bytes);
             if let Some(largest) = largest.map(|(identity, _)| identity.clone()) {
                 self.forget_oldest(&largest);
             }
@@ -230,6 +265,23 @@ impl Grants {
     }
 }
 
+/// Memory that a verdict takes.
+fn bytes_of(key: &GrantKey) -> usize {
+    let GrantKey {
+        identity,
+        resource,
+        selection,
+        ..
+    } = key;
+    let identity = match identity {
+        Identity::Node => 0,
+        Identity::ServiceAccount { namespace, name } => namespace.len() + name.len(),
+        Identity::User(name) => name.len(),
+    };
+    let resource = resource.group.len() + resource.version.len() + resource.resource.len();
+    OVERHEAD + identity + resource + selection.len()
+}
+
 fn key(identity: &Identity, verb: Verb, scope: &Scope) -> GrantKey {
     GrantKey {
         identity: identity.clone(),
@@ -249,22 +301,32 @@ mod tests {
         let greedy = Identity::User("greedy".to_owned());
         let mut grants = Grants::default();
         grants.record(&Identity::Node, Verb::List, &all(), Verdict::Allowed, at(0));
-        for number in 0..3 * MAX_OF_IDENTITY {
+        for number in 0..3 * MAX_OF_IDENTITY.count {
             let scope = one(&format!("name-{number}"));
             let now = at(u64::try_from(number).unwrap());
             grants.record(&greedy, Verb::Get, &scope, Verdict::Refused, now);
         }
-        assert!(grants.by_key.len() <= MAX_OF_IDENTITY + 1);
+        assert!(grants.by_key.len() <= MAX_OF_IDENTITY.count + 1);
         let verdict = |identity, verb, scope| grants.verdict(identity, verb, &scope);
         assert_eq!(
             verdict(&Identity::Node, Verb::List, all()),
             Some(Verdict::Allowed)
         );
         assert_eq!(verdict(&greedy, Verb::Get, one("name-0")), None);
-        let newest = one(&format!("name-{}", 3 * MAX_OF_IDENTITY - 1));
+        let newest = one(&format!("name-{}", 3 * MAX_OF_IDENTITY.count - 1));
         assert_eq!(verdict(&greedy, Verb::Get, newest), Some(Verdict::Refused));
-        let counted: usize = grants.counts.values().sum();
-        assert_eq!(counted, grants.by_key.len());
+        assert_eq!(grants.all.count, grants.by_key.len());
+        // Long names take more of the bound.
+        for number in 0..MAX_OF_IDENTITY.count {
+            let scope = one(&format!("{number:0>1000}"));
+            grants.record(&greedy, Verb::Get, &scope, Verdict::Refused, at(0));
+        }
+        assert!(!grants.by_identity[&greedy].exceeds(MAX_OF_IDENTITY));
+        let mut counted = Usage::default();
+        for key in grants.by_key.keys() {
+            counted.add(bytes_of(key));
+        }
+        assert_eq!(grants.all, counted);
     }
 
     #[test]

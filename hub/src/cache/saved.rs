@@ -21,7 +21,7 @@ use self::sets::{
     SavedSet, checksum, member_key, put_set_changes, put_whole_set, read_members, set_key,
 };
 use super::set::{Generation, Members, Set, Unsaved};
-use super::{Cache, Identity, Scope, Verdict};
+use super::{Cache, Identity, ObjectName, Scope, Verdict};
 use crate::store::{Batch, Rows, Table};
 use crate::wire::TypeMeta;
 
@@ -218,6 +218,10 @@ impl Cache {
             columns: columns.clone(),
             ..type_meta
         };
+        let mut lacking = BTreeSet::new();
+        for (namespace, name) in saved.lacking {
+            lacking.insert(ObjectName { namespace, name });
+        }
         let set = Set {
             id,
             generation: Generation {
@@ -226,6 +230,7 @@ impl Cache {
                 list_type: saved.list_type.map(parse_type).map(with_columns),
                 exact: saved.exact,
                 members: Members::new(members),
+                lacking,
                 made_by: None,
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
             },
@@ -233,8 +238,10 @@ impl Cache {
             is_new: false,
             essential: saved.essential,
             last_used: 0,
+            reader: None,
             epoch: saved.epoch,
             smaller_since: None,
+            is_of_before_restore: false,
             unsaved: Unsaved::default(),
         };
         self.sets

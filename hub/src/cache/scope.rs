@@ -74,6 +74,13 @@ pub(crate) struct Selection {
 }
 
 impl Selection {
+    /// Bytes of its texts.
+    pub(super) fn len(&self) -> usize {
+        let namespace = self.namespace.as_ref().map_or(0, String::len);
+        let name = self.name.as_ref().map_or(0, String::len);
+        namespace + name + self.label_selector.len() + self.field_selector.len()
+    }
+
     /// Whether an object of this name can be selected at all.
     pub(crate) fn may_contain(&self, object: &ObjectName) -> bool {
         let namespace_fits = self

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Digest, HeldObject, Now, ObjectName, RESTORED_AFTER, Scope};
+use super::{Digest, HeldObject, Identity, Now, ObjectName, RESTORED_AFTER, Scope};
 use crate::wire::TypeMeta;
 
 /// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
@@ -22,10 +22,14 @@ pub(super) struct Set {
     /// The node itself reads this set; it is never evicted.
     pub(super) essential: bool,
     pub(super) last_used: u64,
+    /// Who read it last. `None`: nobody since the start.
+    pub(super) reader: Option<Identity>,
     /// Counts the times that the cluster was restored from a backup.
     pub(super) epoch: u64,
     /// Since when none but smaller resource versions came.
     pub(super) smaller_since: Option<Duration>,
+    /// The cluster was restored since: smaller resource versions are believed at once.
+    pub(super) is_of_before_restore: bool,
     pub(super) unsaved: Unsaved,
     /// Nothing of it was taken for the disk yet.
     pub(super) is_new: bool,
@@ -43,6 +47,8 @@ pub(super) struct Generation {
     /// a later one, which nobody told: good enough for a GET, not for a list.
     pub(super) exact: bool,
     pub(super) members: Members,
+    /// Objects that exist, and are too large to be remembered: a list is not known without them.
+    pub(super) lacking: BTreeSet<ObjectName>,
     /// The answer that made it. `None`: it was made by a watch, by several pages, or from the disk.
     pub(super) made_by: Option<Digest>,
     /// When the API server last said something that agreed with it.
@@ -84,17 +90,24 @@ impl Set {
     /// Whether a whole state at this resource version may replace the generation. See the module
     /// above for the rule.
     pub(super) fn advance_to(&mut self, resource_version: u64, now: Now) -> Advance {
-        if resource_version >= self.generation.resource_version {
+        if resource_version >= self.generation.resource_version && !self.is_of_before_restore {
             self.smaller_since = None;
             return Advance::Forward;
         }
-        let since = *self.smaller_since.get_or_insert(now.uptime);
-        if now.uptime.saturating_sub(since) < RESTORED_AFTER {
+        if !self.is_of_before_restore && !self.is_smaller_for_long(now) {
+            self.mark_behind();
             return Advance::Ignored;
         }
         self.smaller_since = None;
+        self.is_of_before_restore = false;
         self.epoch += 1;
         Advance::NewEpoch
+    }
+
+    /// Takes note of a smaller resource version. Whether there were no others for long.
+    pub(super) fn is_smaller_for_long(&mut self, now: Now) -> bool {
+        let since = *self.smaller_since.get_or_insert(now.uptime);
+        now.uptime.saturating_sub(since) >= RESTORED_AFTER
     }
 
     /// Notes that the API server told something that is not in the generation.
@@ -125,6 +138,11 @@ impl Set {
 }
 
 impl Generation {
+    /// Whether all its objects are known.
+    pub(super) fn is_list(&self) -> bool {
+        self.exact && self.lacking.is_empty()
+    }
+
     /// Time since the API server last agreed; zero if the clock went back since.
     pub(super) fn age(&self, now: Now) -> Duration {
         now.wall.duration_since(self.confirmed).unwrap_or_default()

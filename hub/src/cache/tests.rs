@@ -214,6 +214,7 @@ fn an_older_list_is_ignored_until_only_older_ones_come() {
     fill(&mut cache, &all(), 100, &[pod("a", 90)], at(0));
     assert_eq!(got(&mut cache, &NODE, &one("a")), "a@90");
     assert_eq!(fill(&mut cache, &all(), 50, &[], at(10)), Filled::Older);
+    assert!(status(&cache, &all()).unwrap().behind);
     assert_eq!(fill(&mut cache, &all(), 51, &[], at(69)), Filled::Older);
     assert_eq!(listed(&mut cache, &all()), whole(100, &["a@90"]));
     assert_eq!(fill(&mut cache, &all(), 52, &[], at(70)), Filled::Whole);
@@ -361,21 +362,98 @@ fn an_overlay_is_seen_by_all_until_the_api_server_speaks_of_the_object() {
 }
 
 #[test]
-fn an_object_that_is_too_large_spoils_its_list_and_puts_its_set_behind() {
+fn an_object_that_is_too_large_costs_only_itself() {
     let mut cache = Cache::new(Bounds {
         object: 8,
         ..Bounds::default()
     });
-    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
-    let large = pod("a-name-of-some-length", 11);
+    let large = pod("large", 1_000_000);
+    let items = [pod("a", 1), pod("b", 2), large.clone()];
+    fill(&mut cache, &all(), 2_000_000, &items, at(0));
+    assert_eq!(listed(&mut cache, &all()), None, "never a shorter list");
+    let mut rows = crate::store::Rows::default();
+    rows.apply(&cache.take_everything());
+    let mut restored = Cache::new(Bounds::default());
+    restored.restore(&rows);
+    for cache in [&mut cache, &mut restored] {
+        assert_eq!(got(cache, &NODE, &one("a")), "a@1");
+        assert_eq!(got(cache, &NODE, &one("none")), "absent");
+        assert_eq!(got(cache, &NODE, &one("large")), "unknown");
+    }
+    let mut watch = cache.start_watch(&all(), WatchStart::At(2_000_000));
+    let mut happens = |kind, object| cache.apply(&mut watch, &event(kind, object), &NODE, at(0));
+    let modified = Object {
+        bytes: "b@3".into(),
+        ..pod("b", 2_000_001)
+    };
+    assert_eq!(happens(EventKind::Modified, modified), Applied::Advanced);
+    let later = pod("large", 2_000_002);
+    assert_eq!(happens(EventKind::Modified, later), Applied::Advanced);
+    let deleted = pod("large", 2_000_003);
+    assert_eq!(happens(EventKind::Deleted, deleted), Applied::Advanced);
     assert_eq!(
-        fill(&mut cache, &all(), 11, std::slice::from_ref(&large), at(0)),
-        Filled::Spoiled
+        listed(&mut cache, &all()),
+        whole(2_000_003, &["a@1", "b@3"])
     );
-    let mut watch = cache.start_watch(&all(), WatchStart::At(10));
-    let applied = cache.apply(&mut watch, &event(EventKind::Added, large), &NODE, at(0));
-    assert_eq!(applied, Applied::Behind);
-    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
+}
+
+#[test]
+fn objects_without_a_version_are_not_remembered() {
+    let mut cache = cache();
+    assert_eq!(fill(&mut cache, &all(), 0, &[], at(0)), Filled::Spoiled);
+    let usage = [pod("a", 0)];
+    assert_eq!(fill(&mut cache, &all(), 10, &usage, at(0)), Filled::Spoiled);
+    let recorded = cache.record_object(&one("a"), &pod_type(), pod("a", 0), &NODE, at(0));
+    assert_eq!(recorded, Filled::Spoiled);
+    assert_eq!(listed(&mut cache, &all()), None);
+}
+
+#[test]
+fn a_version_that_is_given_a_second_time_has_the_later_bytes() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
+    let again = Object {
+        bytes: "other".into(),
+        ..pod("a", 1)
+    };
+    fill(&mut cache, &all(), 10, &[again], at(1));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["other"]));
+}
+
+#[test]
+fn after_a_restore_of_the_cluster_smaller_versions_are_believed_at_once() {
+    let mut cache = cache();
+    fill(&mut cache, &all(), 100, &[pod("a", 90)], at(0));
+    cache.record_verdict(&NODE, Verb::Get, &one("b"), Verdict::Allowed, at(0));
+    cache.record_object(&one("b"), &pod_type(), pod("b", 95), &NODE, at(0));
+    assert!(!cache.observe_newest_version(100), "nothing has happened");
+    assert!(!cache.observe_newest_version(0), "nobody knows");
+    assert!(cache.observe_newest_version(50));
+    assert!(!cache.observe_newest_version(50), "that is known");
+    assert!(status(&cache, &all()).unwrap().behind);
+    assert_eq!(
+        listed(&mut cache, &all()),
+        whole(100, &["a@90"]),
+        "it is all there is"
+    );
+    let items = [pod("a", 40), pod("b", 45)];
+    assert_eq!(fill(&mut cache, &all(), 51, &items, at(1)), Filled::Whole);
+    cache.record_object(&one("b"), &pod_type(), pod("b", 45), &NODE, at(1));
+    assert_eq!(listed(&mut cache, &all()), whole(51, &["a@40", "b@45"]));
+    assert_eq!(got(&mut cache, &NODE, &one("b")), "b@45");
+    assert!(!status(&cache, &all()).unwrap().behind);
+    assert!(!status(&cache, &one("b")).unwrap().behind);
+}
+
+#[test]
+fn who_began_with_a_watch_may_list_and_a_refusal_of_that_is_obeyed() {
+    let mut cache = cache();
+    cache.record_verdict(&NODE, Verb::Watch, &all(), Verdict::Allowed, at(0));
+    let mut watch = cache.start_watch(&all(), WatchStart::Streaming);
+    cache.apply(&mut watch, &bookmark(10, true), &NODE, at(0));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &[]));
+    cache.record_verdict(&NODE, Verb::List, &all(), Verdict::Refused, at(0));
+    assert_eq!(listed(&mut cache, &all()), None);
 }
 
 #[test]

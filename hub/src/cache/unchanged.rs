@@ -58,6 +58,7 @@ impl Cache {
         let generation = &self.set_mut(scope)?.generation;
         let is_it = generation.made_by == Some(items)
             && generation.list_type.as_ref() == Some(&head.type_meta);
+        let is_it = is_it && generation.lacking.is_empty();
         let members = is_it.then(|| generation.members.clone())?;
         if self.advance_set(scope, head.resource_version, now) == Advance::Ignored {
             return Some(Filled::Older);
@@ -70,6 +71,7 @@ impl Cache {
             .end_listed(&representation.resource, selection, |name| {
                 members.contains_key(name)
             });
+        // The items are the same, also if the version is one of after a restore.
         let set = self.set_mut(scope)?;
         set.generation.resource_version = head.resource_version;
         set.confirm(head.resource_version, now);
@@ -87,9 +89,10 @@ impl Cache {
         now: Now,
     ) -> Option<Filled> {
         let set = self.set_mut(scope)?;
-        if set.generation.made_by != Some(body) {
+        if set.generation.made_by != Some(body) || set.is_of_before_restore {
             return None;
         }
+        set.behind = false;
         let (name, object) = set.generation.members.first_key_value()?;
         let (name, resource_version) = (name.clone(), object.metadata.resource_version);
         set.confirm(resource_version, now);

@@ -145,7 +145,6 @@ impl Cache {
 
     /// An event of a watch that had told all up to `told` before.
     fn advance(&mut self, copy: &WatchCopy, told: u64, event: &Event, now: Now) -> Applied {
-        let bounds = self.bounds;
         let Some(set) = self.set_mut(&copy.scope) else {
             return Applied::NotJoined;
         };
@@ -155,14 +154,17 @@ impl Cache {
             return Applied::NotJoined;
         }
         if resource_version < known {
+            if set.is_smaller_for_long(now) {
+                set.mark_behind();
+            }
             return Applied::AlreadyInSet;
         }
         let bookmark = matches!(event.kind, EventKind::Bookmark { .. });
         if resource_version == known && !bookmark {
+            set.smaller_since = None;
             return Applied::AlreadyInSet;
         }
-        let too_large = event.object.bytes.len() > bounds.object;
-        if told > known || (too_large && event.kind != EventKind::Deleted) {
+        if told > known {
             set.mark_behind();
             return Applied::Behind;
         }
@@ -180,7 +182,9 @@ impl Cache {
         let representation = &scope.representation;
         let name: ObjectName = name_of(&object.metadata);
         self.overlays.end(&representation.resource, &name);
-        let held = (kind != EventKind::Deleted).then(|| {
+        let is_too_large = object.bytes.len() > self.bounds.object;
+        let is_lacking = is_too_large && kind != EventKind::Deleted;
+        let held = (kind != EventKind::Deleted && !is_too_large).then(|| {
             let sample = self.objects.sample(representation);
             let object = HeldObject::new(object.clone(), &sample);
             self.objects.hold(representation, object)
@@ -191,6 +195,10 @@ impl Cache {
         set.unsaved.members.insert(name.clone());
         set.generation.exact = true;
         set.generation.made_by = None;
+        set.generation.lacking.remove(&name);
+        if is_lacking {
+            set.generation.lacking.insert(name.clone());
+        }
         let members = Arc::make_mut(&mut set.generation.members);
         let earlier = match held {
             Some(object) => members.insert(name, object),

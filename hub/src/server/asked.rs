@@ -226,9 +226,8 @@ fn takes_plain_json(accepted: &str) -> bool {
         .any(|clause| matches!(clause.trim(), "application/json" | "*/*"))
 }
 
-/// Makes the API server answer in a way that the hub can read: without CBOR, and not compressed.
-/// Clients of the same node get plain answers cheaper than compressed ones, and the copy needs no
-/// second way of reading them.
+/// Makes the API server answer in a way that the hub can read: without CBOR, and not compressed, unless
+/// the hub itself asks for that.
 pub(crate) fn make_readable(headers: &mut HeaderMap) {
     headers.remove(header::ACCEPT_ENCODING);
     let accepted = accept_text(headers);

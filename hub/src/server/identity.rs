@@ -187,7 +187,7 @@ impl ClientCertVerifier for NodeCertificates {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubeconfig::{Kubeconfig, PemSource};
+    use crate::kubeconfig::{Kubeconfig, NodeCredential, PemSource};
 
     fn of_header(value: &str) -> Proof {
         let mut headers = HeaderMap::new();
@@ -230,8 +230,10 @@ mod tests {
         let kubeconfig = Kubeconfig {
             server: http::Uri::from_static("https://10.0.0.1:6443"),
             authority: source.clone(),
-            certificate: source.clone(),
-            key: source,
+            credential: NodeCredential::Certificate {
+                certificate: source.clone(),
+                key: source,
+            },
         };
         let (local, _) = self_signed("local");
         let cloud = Arc::new(CloudIdentity::new(&kubeconfig, local.der().clone()));

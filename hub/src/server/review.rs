@@ -26,14 +26,16 @@ pub(crate) enum Review {
     Accepted(Identity),
     /// The node may not ask. The token names this identity.
     NotAllowed(Option<Identity>),
-    /// It does not accept the token, or did not answer, or answers to its owner are not remembered.
+    /// It does not accept the token, or answers to its owner are not remembered.
     Nobody,
+    /// It did not answer.
+    Unknown,
 }
 
 /// Asks whose this token is, as the node.
 pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
     let Ok(body) = serde_json::to_vec(&TokenReview::of(token)) else {
-        return Review::Nobody;
+        return Review::Unknown;
     };
     let mut request = Request::new(full(body));
     *request.method_mut() = Method::POST;
@@ -47,14 +49,14 @@ pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
         .send(Credential::Node, RequestKind::Short, request)
         .await
     else {
-        return Review::Nobody;
+        return Review::Unknown;
     };
     match answer.status() {
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => Review::NotAllowed(claimed(token)),
         status if status.is_success() => collect(answer.into_body(), MAX_ANSWER)
             .await
-            .map_or(Review::Nobody, |body| read(&body)),
-        _ => Review::Nobody,
+            .map_or(Review::Unknown, |body| read(&body)),
+        _ => Review::Unknown,
     }
 }
 

@@ -28,6 +28,10 @@ impl Collector for Scraped {
             encoder.encode_descriptor("survives_reboot", help, None, MetricType::Gauge)?;
         let missing = self.0.missing_after_reboot();
         ConstGauge::new(i64::from(missing.is_empty())).encode(survives)?;
+        let help = "Whether another cluster answers at the address of the API server";
+        let other = encoder.encode_descriptor("other_cluster", help, None, MetricType::Gauge)?;
+        let is_other = self.0.hub.upstream.cluster.is_other();
+        ConstGauge::new(i64::from(is_other)).encode(other)?;
         let help = "Time when the node's certificate for the API server expires, since 1970";
         let expiry = encoder.encode_descriptor(
             "certificate_expiry_timestamp_seconds",

@@ -3,10 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::io::Write;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use futures_util::{StreamExt, stream};
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
@@ -32,6 +35,8 @@ pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 /// Of one connection, as of an API server since 1.28.
 const MAX_STREAMS: u32 = 100;
+/// The node's, where it has no certificate.
+pub(super) const NODE_TOKEN: &str = "of the node's kubeconfig";
 const ETAG: http::HeaderValue = http::HeaderValue::from_static("\"1\"");
 
 /// The server and its credentials.
@@ -56,6 +61,8 @@ pub(super) struct Shared {
     /// Watches from earlier versions are answered with 410.
     oldest: Mutex<u64>,
     pub(super) lists: AtomicUsize,
+    /// Answers that were sent compressed.
+    pub(super) compressed: AtomicUsize,
     /// Lists that were read as watches.
     pub(super) streamed_lists: AtomicUsize,
     /// Items of the list of pods in another namespace.
@@ -64,6 +71,8 @@ pub(super) struct Shared {
     pub(super) owners: Mutex<BTreeMap<&'static str, &'static str>>,
     /// Path, whether the connection had a certificate, and the token.
     pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
+    /// Uid of the Service `kubernetes`; that of the node is the same.
+    pub(super) cluster: Mutex<&'static str>,
     echoes: Mutex<JoinSet<()>>,
     /// Bodies of the events that were created.
     pub(super) events: watch::Sender<Vec<serde_json::Value>>,
@@ -102,10 +111,12 @@ impl FakeApi {
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
+            compressed: AtomicUsize::new(0),
             streamed_lists: AtomicUsize::new(0),
             pods_of_shop: Mutex::default(),
             owners: Mutex::default(),
             asked: Mutex::default(),
+            cluster: Mutex::new("1"),
             echoes: Mutex::default(),
             events: watch::Sender::default(),
         });
@@ -139,6 +150,12 @@ impl FakeApi {
     /// `ADDED`, `MODIFIED` or `DELETED`.
     pub(super) fn happens(&self, word: &'static str, name: &str) {
         self.shared.happens(word, name);
+    }
+
+    /// Restores a backup of when the first `count` events had happened.
+    pub(super) fn restore(&self, count: usize) {
+        let history = &self.shared.history;
+        history.send_modify(|history| history.truncate(count));
     }
 
     /// Forgets what happened: watches have to begin with a list.
@@ -207,6 +224,7 @@ impl Shared {
             .lock()
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
+        let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
         if self.hangs.load(Ordering::Relaxed) && path != "/readyz" {
             return std::future::pending().await;
         }
@@ -266,9 +284,15 @@ impl Shared {
             (&Method::POST, "/api/v1/namespaces/shop/serviceaccounts/cart/token") => {
                 json(201, "{}".to_owned())
             }
+            (&Method::GET, "/api/v1/namespaces/default/services" | "/api/v1/nodes")
+                if is_node && query.starts_with("fieldSelector=metadata.name") =>
+            {
+                self.own_object()
+            }
             (&Method::GET, "/api/v1/nodes") if is_node => list_of("Node", ""),
             (&Method::GET, "/api/v1/namespaces/shop/pods") => {
-                list_of("Pod", &self.pods_of_shop.lock().unwrap())
+                let list = list_text("Pod", &self.pods_of_shop.lock().unwrap());
+                self.maybe_compressed(&request, list)
             }
             (&Method::GET, "/api/v1/services") if query.contains("watch=true") => {
                 once(format!(
@@ -289,6 +313,34 @@ impl Shared {
             ),
             _ => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
         }
+    }
+
+    /// As an API server does it with long answers.
+    fn maybe_compressed(&self, request: &Request<Incoming>, body: String) -> Response<Body> {
+        const LONG: usize = 128 << 10;
+        let accepted = request.headers().get("accept-encoding");
+        if body.len() < LONG || accepted.is_none_or(|it| it != "gzip") {
+            return json(200, body);
+        }
+        self.compressed.fetch_add(1, Ordering::Relaxed);
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+        encoder.write_all(body.as_bytes()).unwrap();
+        let mut answer = json(200, String::new());
+        *answer.body_mut() = full(encoder.finish().unwrap());
+        let gzip = http::HeaderValue::from_static("gzip");
+        answer.headers_mut().insert("content-encoding", gzip);
+        answer
+    }
+
+    /// The Service `kubernetes`, or the node.
+    fn own_object(&self) -> Response<Body> {
+        let (uid, version) = (self.cluster.lock().unwrap(), self.version());
+        json(
+            200,
+            format!(
+                r#"{{"kind":"PartialObjectMetadataList","apiVersion":"meta.k8s.io/v1","metadata":{{"resourceVersion":"{version}"}},"items":[{{"metadata":{{"uid":"{uid}"}}}}]}}"#
+            ),
+        )
     }
 
     fn take_event(self: Arc<Self>, body: Incoming) -> Response<Body> {
@@ -489,11 +541,12 @@ fn no_pod(name: &str) -> Response<Body> {
 const KUBERNETES: &str = r#"{"kind":"Service","apiVersion":"v1","metadata":{"name":"kubernetes","namespace":"default","resourceVersion":"50"},"spec":{"ports":[{"name":"https","port":443}],"clusterIP":"10.96.0.1"}}"#;
 
 fn list_of(kind: &str, items: &str) -> Response<Body> {
-    json(
-        200,
-        format!(
-            r#"{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"50"}},"items":[{items}]}}"#
-        ),
+    json(200, list_text(kind, items))
+}
+
+fn list_text(kind: &str, items: &str) -> String {
+    format!(
+        r#"{{"kind":"{kind}List","apiVersion":"v1","metadata":{{"resourceVersion":"50"}},"items":[{items}]}}"#
     )
 }
 

@@ -10,8 +10,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
 use super::TestCluster;
-use super::fake_api::FakeApi;
-use super::tests::{PODS, watch_from, with_listed_pods};
+use super::fake_api::{FakeApi, NODE_TOKEN};
+use super::tests::{APP, PODS, watch_from, with_listed_pods};
+use crate::kubeconfig::NodeCredential;
 use crate::upstream::empty;
 
 /// Until a server that failed is asked again, and has answered often enough.
@@ -50,7 +51,7 @@ impl Relay {
 async fn cluster_over(first: &SocketAddr, api: FakeApi) -> TestCluster {
     let servers = [format!("https://{first}"), api.address.clone()];
     let state = Arc::new(tempfile::tempdir().unwrap());
-    TestCluster::start_over(&servers, api, state).await
+    TestCluster::start_over(&servers, api, state, None).await
 }
 
 #[tokio::test]
@@ -116,7 +117,7 @@ async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_ch
     std::fs::write(&file, &other.authority).unwrap();
     let servers = [api.address.clone()];
     let both = [other.authority.clone(), api.authority.clone()].concat();
-    let cluster = TestCluster::start_over(&servers, api, state).await;
+    let cluster = TestCluster::start_over(&servers, api, state, None).await;
     let upstream = &cluster.hub.upstream;
     assert!(!upstream.reload_authority().unwrap());
     std::fs::write(&file, both).unwrap();
@@ -143,5 +144,26 @@ async fn an_api_server_that_speaks_http1_only_has_a_connection_for_each_watch() 
     cluster.api.happens("ADDED", "b");
     for watch in &mut watches {
         assert_eq!(watch.next().await.as_deref(), Some("ADDED b"));
+    }
+}
+
+#[tokio::test]
+async fn a_node_with_a_token_instead_of_a_certificate_is_served() {
+    let api = FakeApi::start().await;
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let file = state.path().join("token");
+    std::fs::write(&file, NODE_TOKEN).unwrap();
+    let servers = [api.address.clone()];
+    let credential = Some(NodeCredential::TokenFile(file));
+    let cluster = TestCluster::start_over(&servers, api, state, credential).await;
+    cluster.link_is(true).await;
+    assert_eq!(cluster.kubelet().get("/api/v1/nodes").await.0, 200);
+    assert_eq!(cluster.pod(APP).get(PODS).await.0, 200);
+    let asked = cluster.api.shared.asked.lock().unwrap();
+    for (path, is_node, token) in &*asked {
+        let expected = if path == PODS { APP } else { NODE_TOKEN };
+        // The node asks whose the pod's token is.
+        assert!(!is_node, "{path}: it has no certificate");
+        assert_eq!(token.as_deref(), Some(expected), "{path}");
     }
 }

@@ -86,6 +86,7 @@ async fn a_list_that_is_longer_than_the_queue_of_its_copy_is_remembered_whole() 
         let kubelet = cluster.kubelet_over(protocols);
         let (status, live) = kubelet.get(path).await;
         assert_eq!((status, live.len() > 2_000_000), (200, true));
+        assert_eq!(cluster.api.shared.compressed.load(Ordering::Relaxed), 1);
         remembered(&cluster, 1).await;
         cluster.cut().await;
         let (status, offline) = kubelet.get(path).await;

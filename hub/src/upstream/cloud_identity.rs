@@ -1,10 +1,11 @@
-//! The node's certificate for the API server, and the authority of the API server's own. Kubelet
-//! renews the certificate in its file, so the file is followed.
+//! How the node proves to the API server who it is, by certificate or token, and the authority of the API
+//! server's own. Kubelet renews the certificate in its file, so the file is followed.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use http::HeaderValue;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,8 +15,9 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 
+use super::node_token::{NodeToken, TokenError};
 use crate::crypto::provider;
-use crate::kubeconfig::{Kubeconfig, KubeconfigError, PemSource};
+use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
 
 const AUTHORITY: &str = "authority of the API server";
 /// Between two readings of the files because of a client.
@@ -50,8 +52,9 @@ pub(crate) enum CredentialError {
 /// The node's identity at the API server. It may change while the program runs.
 #[derive(Debug)]
 pub(crate) struct CloudIdentity {
-    certificate: PemSource,
-    key: PemSource,
+    /// Certificate and key. `None`: it has a token.
+    pem: Option<(PemSource, PemSource)>,
+    token: Option<NodeToken>,
     /// Of the local authority: kubelet may put the certificate that it has from there into the
     /// file, and no API server would take it.
     local_authority: CertificateDer<'static>,
@@ -63,9 +66,17 @@ pub(crate) struct CloudIdentity {
 
 impl CloudIdentity {
     pub(crate) fn new(cloud: &Kubeconfig, local_authority: CertificateDer<'static>) -> Self {
+        let pem = match &cloud.credential {
+            NodeCredential::Certificate { certificate, key } => {
+                Some((certificate.clone(), key.clone()))
+            }
+            NodeCredential::TokenFile(_) | NodeCredential::Token(_) | NodeCredential::Exec(_) => {
+                None
+            }
+        };
         Self {
-            certificate: cloud.certificate.clone(),
-            key: cloud.key.clone(),
+            pem,
+            token: NodeToken::of(&cloud.credential),
             local_authority,
             current: Mutex::new(None),
             changes: watch::Sender::new(()),
@@ -82,7 +93,10 @@ impl CloudIdentity {
                 .read()
                 .map_err(|source| CredentialError::Read { what, source })
         };
-        let chain = certificates(&read(&self.certificate, WHAT)?, WHAT)?;
+        let Some((certificate, key)) = &self.pem else {
+            return Ok(false);
+        };
+        let chain = certificates(&read(certificate, WHAT)?, WHAT)?;
         if self.is_local(&chain[0]) {
             return Err(CredentialError::Local);
         }
@@ -92,13 +106,28 @@ impl CloudIdentity {
         {
             return Ok(false);
         }
-        let key = PrivateKeyDer::from_pem_slice(&read(&self.key, KEY)?)
+        let key = PrivateKeyDer::from_pem_slice(&read(key, KEY)?)
             .map_err(|source| CredentialError::Pem { what: KEY, source })?;
         let made = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|source| CredentialError::Use { what: WHAT, source })?;
         *self.lock() = Some(Arc::new(made));
         self.changes.send_replace(());
         Ok(true)
+    }
+
+    /// The header by which the node proves who it is, where it has a token.
+    pub(crate) async fn authorization(&self) -> Result<Option<HeaderValue>, TokenError> {
+        match &self.token {
+            Some(token) => token.authorization().await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// The API server refuses the node.
+    pub(crate) async fn was_refused(&self) {
+        if let Some(token) = &self.token {
+            token.forget().await;
+        }
     }
 
     /// Changes when there is another certificate.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::uri::{Authority, PathAndQuery, Scheme};
-use http::{Request, Response, Uri, header};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::client::conn::{TrySendError, http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
@@ -24,9 +24,12 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::cloud_identity::CloudIdentity;
+use super::cluster::{self, ClusterIdentity, Told, Verdict};
 use super::connector::{CloudStream, Connector};
+use super::gunzip::Gunzip;
 use super::link::Observation;
-use super::{Body, Credential, SendError};
+use super::{Body, Credential, SendError, collect};
 
 /// Silence on a connection of HTTP/2 before it is asked whether it is alive.
 const PING_AFTER: Duration = Duration::from_secs(6);
@@ -52,6 +55,11 @@ const LOOK_FOR_SETTINGS: Duration = Duration::from_millis(5);
 const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
 /// A connection may end while a request is on its way to it.
 const TRIES: usize = 3;
+/// For the answer to a question about the cluster, which is some 2 KiB, and between two of them where
+/// each request has a connection of its own.
+const ASK_TIMEOUT: Duration = Duration::from_secs(3);
+const MAX_TOLD: usize = 256 << 10;
+const ASK_HTTP1_EVERY: Duration = Duration::from_secs(10);
 
 /// How long a request occupies its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, IntoStaticStr, VariantArray)]
@@ -82,9 +90,12 @@ impl Pool {
         connector: &Connector,
         credential: Credential,
         abandoned: &CancellationToken,
+        check: &Arc<ClusterCheck>,
     ) -> Self {
         let lane = |kind| Lane {
             connector: connector.clone(),
+            credential,
+            check: check.clone(),
             stream_window: stream_window(credential, kind),
             tasks: Tasks {
                 abandoned: abandoned.clone(),
@@ -109,7 +120,11 @@ impl Pool {
             match stream.0.send(request).await {
                 Ok(answer) => {
                     let stream = Some(stream);
-                    return Ok(answer.map(|body| AnswerBody { body, stream }));
+                    return Ok(answer.map(|body| AnswerBody {
+                        body,
+                        stream,
+                        gunzip: None,
+                    }));
                 }
                 // It was not sent: the connection has ended in between.
                 Err(mut error) => match error.take_message() {
@@ -170,6 +185,8 @@ fn stream_window(credential: Credential, kind: RequestKind) -> u32 {
 /// Connections for one kind of requests.
 struct Lane {
     connector: Connector,
+    credential: Credential,
+    check: Arc<ClusterCheck>,
     stream_window: u32,
     tasks: Tasks,
     connections: Mutex<Vec<Arc<Connection>>>,
@@ -236,12 +253,17 @@ impl Lane {
             });
             Sender::Http1(Mutex::new(sender))
         };
-        Ok(Connection {
+        let connection = Connection {
             sender,
             authority,
             streams: AtomicUsize::new(0),
             used: Mutex::new(Instant::now()),
-        })
+        };
+        match self.credential {
+            Credential::Node => self.check.check(&connection).await?,
+            Credential::Bearer => self.check.demand_same_cluster()?,
+        }
+        Ok(connection)
     }
 
     async fn open_http2(&self, stream: CloudStream) -> io::Result<Sender> {
@@ -305,6 +327,80 @@ async fn drive(
     });
     if let Err(error) = ended.await {
         tracing::debug!(%error, "a connection to the API server ended");
+    }
+}
+
+/// Asks on each new connection whether the API server there is the one of this node's cluster.
+pub(crate) struct ClusterCheck {
+    identity: Arc<ClusterIdentity>,
+    cloud: Arc<CloudIdentity>,
+    /// Of a connection of HTTP/1.1: there are many, and one question in a while is enough.
+    asked: Mutex<Option<Instant>>,
+}
+
+impl ClusterCheck {
+    pub(crate) fn new(identity: Arc<ClusterIdentity>, cloud: Arc<CloudIdentity>) -> Self {
+        Self {
+            identity,
+            cloud,
+            asked: Mutex::default(),
+        }
+    }
+
+    async fn check(&self, connection: &Connection) -> io::Result<()> {
+        let is_http1 = matches!(connection.sender, Sender::Http1(_));
+        if is_http1 && lock(&self.asked).is_some_and(|asked| asked.elapsed() < ASK_HTTP1_EVERY) {
+            return self.demand_same_cluster();
+        }
+        let service = self.ask(connection, cluster::SERVICE).await?;
+        let mut verdict = self.identity.judge_service(&service);
+        if verdict == Verdict::AskForNode {
+            let name = self.cloud.node_name();
+            let node = match ClusterIdentity::question_about_node(name.as_deref()) {
+                Some(question) => self.ask(connection, &question).await?,
+                None => Told::Nothing,
+            };
+            verdict = self.identity.judge(&service, &node);
+        }
+        self.identity.settle(verdict, &service);
+        *lock(&self.asked) = Some(Instant::now());
+        self.demand_same_cluster()
+    }
+
+    /// Asks one question on a new connection.
+    async fn ask(&self, connection: &Connection, question: &str) -> io::Result<Told> {
+        let mut request = Request::new(super::empty());
+        *request.uri_mut() = question.parse().map_err(io::Error::other)?;
+        let accept = HeaderValue::from_static(cluster::ACCEPT);
+        request.headers_mut().insert(header::ACCEPT, accept);
+        if let Some(token) = self.cloud.authorization().await.map_err(io::Error::other)? {
+            request.headers_mut().insert(header::AUTHORIZATION, token);
+        }
+        let asked = async {
+            let answer = connection.send(request).await;
+            let answer = answer.map_err(|error| io::Error::other(error.into_error()))?;
+            let status = answer.status();
+            let body = collect(answer.into_body(), MAX_TOLD).await;
+            Ok(match body {
+                Some(body) if status == StatusCode::OK => Told::read(&body),
+                Some(_) | None => Told::Nothing,
+            })
+        };
+        // Who takes a connection and does not answer is not reached.
+        timeout(ASK_TIMEOUT, asked).await.unwrap_or_else(|_| {
+            let error = "no answer on a new connection within 3 s";
+            Err(io::Error::new(io::ErrorKind::TimedOut, error))
+        })
+    }
+
+    /// A token proves nothing about the cluster, and may not ask: the node's last question counts.
+    fn demand_same_cluster(&self) -> io::Result<()> {
+        if self.identity.is_other() {
+            return Err(io::Error::other(
+                "another cluster answers at the address of the API server",
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -407,29 +503,82 @@ impl Drop for Stream {
 pub(crate) struct AnswerBody {
     body: Incoming,
     stream: Option<Stream>,
+    /// Of a body that comes compressed.
+    gunzip: Option<Box<Gunzip>>,
+}
+
+/// Why a body is not whole.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum AnswerError {
+    #[error("read an answer of the API server")]
+    Http(#[from] hyper::Error),
+    #[error("decompress an answer of the API server")]
+    Gzip(#[from] io::Error),
+}
+
+impl AnswerBody {
+    /// The same body, decompressed.
+    pub(super) fn gunzipped(mut self, gunzip: Gunzip) -> Self {
+        self.gunzip = Some(Box::new(gunzip));
+        self
+    }
+
+    fn poll_body(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        let body = Pin::new(&mut self.body);
+        let frame = ready!(hyper::body::Body::poll_frame(body, context));
+        if !matches!(frame, Some(Ok(_))) {
+            self.stream = None;
+        }
+        Poll::Ready(frame.map(|frame| frame.map_err(AnswerError::from)))
+    }
 }
 
 impl hyper::body::Body for AnswerBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = AnswerError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if !matches!(frame, Some(Ok(_))) {
-            self.stream = None;
+    ) -> Poll<Option<Result<Frame<Bytes>, AnswerError>>> {
+        loop {
+            let Some(gunzip) = &mut self.gunzip else {
+                return self.poll_body(context);
+            };
+            if let Some(plain) = gunzip.next()? {
+                return Poll::Ready(Some(Ok(Frame::data(plain))));
+            }
+            match ready!(self.poll_body(context)) {
+                Some(Ok(frame)) => {
+                    if let (Ok(bytes), Some(gunzip)) = (frame.into_data(), &mut self.gunzip) {
+                        gunzip.push(bytes);
+                    }
+                }
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => {
+                    let Some(gunzip) = &mut self.gunzip else {
+                        return Poll::Ready(None);
+                    };
+                    if !gunzip.finish()? {
+                        return Poll::Ready(None);
+                    }
+                }
+            }
         }
-        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.gunzip.is_none() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match self.gunzip {
+            Some(_) => SizeHint::default(),
+            None => self.body.size_hint(),
+        }
     }
 }
 

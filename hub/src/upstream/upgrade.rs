@@ -15,6 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::connector::{Connector, Protocols};
+use super::node_token::TokenError;
 use super::{Body, BodyError, Credential, Upstream};
 
 /// The API server dials kubelet before it answers.
@@ -25,6 +26,8 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(35);
 pub(crate) enum UpgradeError {
     #[error("connect to the API server")]
     Connect(#[from] io::Error),
+    #[error("prove to the API server who the node is")]
+    Token(#[from] TokenError),
     #[error("speak HTTP with the API server")]
     Http(#[from] hyper::Error),
     #[error("no answer of the API server within {} s", HEAD_TIMEOUT.as_secs())]
@@ -77,7 +80,8 @@ impl Upstream {
         let authority = stream.authority().clone();
         let (mut sender, connection) = http1::handshake(stream).await?;
         let client = hyper::upgrade::on(&mut request);
-        prepare(credential, &authority, &mut request);
+        self.authorize(credential, request.headers_mut()).await?;
+        prepare(&authority, &mut request);
         let mut tasks = JoinSet::new();
         tasks.spawn(async move {
             // Its end is an error or an end for the request too, which reports it.
@@ -111,11 +115,8 @@ impl Upstream {
     }
 }
 
-/// Keeps the headers of the upgrade, names the API server as host, and leaves one credential.
-fn prepare(credential: Credential, host: &Authority, request: &mut Request<Body>) {
-    if credential == Credential::Node {
-        request.headers_mut().remove(header::AUTHORIZATION);
-    }
+/// Keeps the headers of the upgrade, and names the API server as host.
+fn prepare(host: &Authority, request: &mut Request<Body>) {
     let path = request.uri().path_and_query().cloned();
     if let Some(path) = path {
         *request.uri_mut() = path.into();

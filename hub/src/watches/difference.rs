@@ -2,14 +2,23 @@
 
 use std::collections::BTreeMap;
 
-use crate::cache::Item;
+use crate::cache::{Item, has_same_content};
 use crate::wire::{EventKind, Metadata};
+
+/// Whose resource versions two states have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Versions {
+    OfOneHistory,
+    /// The cluster was restored in between: a version may have been given a second time.
+    OfTwoHistories,
+}
 
 /// What happened to objects between two states: deletions first, then the rest by resource version.
 /// An object that was deleted and made again is told as both.
 pub(crate) fn between<'a>(
     before: impl Iterator<Item = Item<'a>>,
     after: impl Iterator<Item = Item<'a>>,
+    versions: Versions,
 ) -> Vec<(EventKind, Item<'a>)> {
     let mut before: BTreeMap<_, _> = before
         .map(|object| (name_of(object.metadata()), object))
@@ -21,8 +30,11 @@ pub(crate) fn between<'a>(
             object.metadata(),
         );
         match old.map(|old| (old, old.metadata())) {
-            Some((_, old)) if old.uid == new.uid => {
-                if old.resource_version != new.resource_version {
+            Some((item, old)) if old.uid == new.uid => {
+                let is_same = old.resource_version == new.resource_version
+                    && (versions == Versions::OfOneHistory
+                        || has_same_content(&item.bytes(), &object.bytes()));
+                if !is_same {
                     changed.push((EventKind::Modified, object));
                 }
             }
@@ -77,6 +89,7 @@ mod tests {
         let events = between(
             before.iter().map(Item::Written),
             after.iter().map(Item::Written),
+            Versions::OfOneHistory,
         );
         let mut told: Vec<_> = events
             .iter()
@@ -98,12 +111,21 @@ mod tests {
     #[test]
     fn the_same_state_is_no_event() {
         let state = [object("a", "1", 1)];
-        assert!(
-            between(
-                state.iter().map(Item::Written),
-                state.iter().map(Item::Written)
-            )
-            .is_empty()
-        );
+        let typed = Object {
+            bytes: r#"{"kind":"Pod"}"#.into(),
+            ..object("a", "1", 1)
+        };
+        let changed = Object {
+            bytes: r#"{"a":"b"}"#.into(),
+            ..object("a", "1", 1)
+        };
+        let events = |after: &Object, versions| {
+            let after = std::iter::once(Item::Written(after));
+            between(state.iter().map(Item::Written), after, versions).len()
+        };
+        assert_eq!(events(&state[0], Versions::OfTwoHistories), 0);
+        assert_eq!(events(&typed, Versions::OfTwoHistories), 0);
+        assert_eq!(events(&changed, Versions::OfOneHistory), 0);
+        assert_eq!(events(&changed, Versions::OfTwoHistories), 1);
     }
 }

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use self::overlays::ToldOverlays;
+use super::difference::Versions;
 use super::position::{Position, resumed};
 use super::retry::Retry;
 use crate::answers::local;
@@ -120,6 +121,10 @@ pub(crate) struct Session {
     /// When the API server answered it last.
     live_since: Instant,
     next_bookmark: Instant,
+    /// Restores of the cluster that this watch knows of.
+    restores: u64,
+    /// Of what the client has and what it is to be told.
+    versions: Versions,
 }
 
 impl Session {
@@ -159,6 +164,7 @@ impl Session {
         let now = Instant::now();
         let asked = client.read.options.timeout_seconds;
         let asked = asked.filter(|seconds| *seconds > 0);
+        let restores = client.hub.memory.lock().cache.restores();
         Self {
             state: State::Silent,
             position,
@@ -179,6 +185,8 @@ impl Session {
             retry: Retry::new(),
             live_since: now,
             next_bookmark: now + BOOKMARK_EVERY,
+            restores,
+            versions: Versions::OfOneHistory,
             client,
         }
     }
@@ -421,11 +429,22 @@ impl Session {
         let sent = sent.await;
         drop(turn);
         match sent {
+            Ok(_) if self.is_of_before_restore() => {
+                // What the client has is of another history: the API server would be silent.
+                self.take_overlays_back();
+                self.versions = Versions::OfTwoHistories;
+                self.state = State::Forgotten;
+            }
             Ok(answer) => self.resumed_with(answer, version),
             Err(error) => {
                 tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
             }
         }
+    }
+
+    fn is_of_before_restore(&mut self) -> bool {
+        let restores = self.client.hub.memory.lock().cache.restores();
+        std::mem::replace(&mut self.restores, restores) != restores
     }
 
     fn resumed_with(&mut self, answer: Response<AnswerBody>, version: u64) {

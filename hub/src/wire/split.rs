@@ -5,9 +5,9 @@ use strum::{IntoStaticStr, VariantNames};
 
 use super::{Encoding, Event, ListHead, Object, Shape, TypeMeta, json, protobuf};
 
-/// The longest object that is read, in bytes. The API server refuses objects over 1.5 MiB in its
-/// own encoding; base64 in JSON makes them longer by a third.
-pub(crate) const OBJECT_MAX: usize = 2 << 20;
+/// The longest object that is read, in bytes. etcd refuses objects over 1.5 MiB; Go writes `<`, `>` and
+/// `&` with six bytes in JSON.
+pub(crate) const OBJECT_MAX: usize = 12 << 20;
 /// The longest part of a list outside its items that is read, in bytes. The longest known is a
 /// `continue` token of a few hundred.
 pub(crate) const HEAD_MAX: usize = 64 << 10;

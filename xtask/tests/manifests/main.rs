@@ -6,6 +6,7 @@
 mod addresses;
 mod chart;
 mod examples;
+mod hub_unit;
 mod monitoring;
 mod objects;
 mod placement;

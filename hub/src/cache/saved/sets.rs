@@ -25,6 +25,9 @@ pub(super) struct SavedSet {
     #[serde(default)]
     pub(super) columns: String,
     pub(super) exact: bool,
+    /// Namespaces and names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(super) lacking: Vec<(String, String)>,
     pub(super) behind: bool,
     pub(super) essential: bool,
     /// Seconds since 1970.
@@ -80,7 +83,11 @@ pub(super) fn put_head(batch: &mut Batch, of: &Representation, selection: &Selec
         selection: selection.clone(),
     };
     let generation = &set.generation;
+    let lacking = generation.lacking.iter();
     let saved = SavedSet {
+        lacking: lacking
+            .map(|it| (it.namespace.clone(), it.name.clone()))
+            .collect(),
         scope: scope.text(),
         resource_version: generation.resource_version,
         epoch: set.epoch,

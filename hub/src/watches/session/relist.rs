@@ -9,9 +9,9 @@ use crate::answers::local;
 use crate::cache::Snapshot;
 use crate::metrics::Splice;
 use crate::upstream::SendError;
-use crate::upstream::pool::AnswerBody;
-use crate::upstream::pool::RequestKind;
-use crate::watches::difference;
+use crate::upstream::gunzip::{accept_gzip, gunzipped};
+use crate::upstream::pool::{AnswerBody, AnswerError, RequestKind};
+use crate::watches::difference::{self, Versions};
 use crate::watches::position::{Position, list_of};
 use crate::wire::Event;
 use crate::wire::split::SplitError;
@@ -25,7 +25,7 @@ enum RelistError {
     #[error("the API server answers the list with {0}")]
     Refused(StatusCode),
     #[error("read the list")]
-    Read(#[from] hyper::Error),
+    Read(#[from] AnswerError),
     #[error("understand the list")]
     Split(#[from] SplitError),
     #[error("the list is not what the memory needs")]
@@ -52,6 +52,7 @@ impl Session {
                 self.tell_between(&had, &present);
                 self.position = Position::At(present.head.resource_version);
                 self.had = Some(present);
+                self.versions = Versions::OfOneHistory;
             }
             Err(error) => {
                 tracing::debug!(error = culvert_daemon::chain(&error), "list for a watch");
@@ -67,14 +68,15 @@ impl Session {
     /// Fills the set by a list with the client's own credential.
     async fn list(&self) -> Result<Snapshot, RelistError> {
         let client = &self.client;
-        let request = client.again.request(list_of(&client.again.uri));
+        let mut request = client.again.request(list_of(&client.again.uri));
+        accept_gzip(request.headers_mut());
         let credential = client.proof.credential();
         let _turn = client.hub.turns.wait(credential).await;
         let sent = client
             .hub
             .upstream
             .send(credential, RequestKind::Short, request);
-        let answer = sent.await?;
+        let answer = gunzipped(sent.await?);
         if answer.status() != StatusCode::OK {
             return Err(RelistError::Refused(answer.status()));
         }
@@ -102,7 +104,7 @@ impl Session {
 
     fn tell_between(&mut self, had: &Snapshot, present: &Snapshot) {
         let encoding = self.client.encoding();
-        for (kind, object) in difference::between(had.items(), present.items()) {
+        for (kind, object) in difference::between(had.items(), present.items(), self.versions) {
             let event = Event {
                 kind,
                 type_meta: present.item_type.clone(),

@@ -1,0 +1,264 @@
+//! Whether the API server at the other end of a new connection is the one of this node's cluster, and
+//! whether that was restored from a backup. A wrong backend of a load balancer, or an empty etcd, would
+//! tell kubelet that all its pods were deleted.
+//!
+//! A cluster is known by the uid of its Service `default/kubernetes`, which nodes may list, and by that
+//! of the Node, should the Service have been made again. An API server that does not answer these
+//! questions (401, 403, 5xx) is not suspected.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+/// A list of one, without a resource version: etcd itself answers it, so its version is the newest.
+pub(super) const SERVICE: &str =
+    "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes";
+const NODES: &str = "/api/v1/nodes?fieldSelector=metadata.name%3D";
+/// Both questions are about metadata only: a Node has long lists of images.
+pub(super) const ACCEPT: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
+/// Called with the newest resource version of the cluster.
+pub(crate) type OnNewestVersion = Box<dyn Fn(u64) + Send + Sync>;
+
+/// The cluster that this node belongs to.
+pub(crate) struct ClusterIdentity {
+    file: PathBuf,
+    on_newest_version: OnNewestVersion,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    known: Option<KnownCluster>,
+    /// What answered last was another cluster.
+    is_other: bool,
+}
+
+/// Its uids, as they are on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct KnownCluster {
+    service: String,
+    node: Option<String>,
+}
+
+/// What an API server said to one question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The uid of the object, if it exists, and the newest resource version.
+    Object { uid: Option<String>, version: u64 },
+    /// Not answered, or not understood.
+    Nothing,
+}
+
+/// What is to be done next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    SameCluster,
+    OtherCluster,
+    /// The Node decides.
+    AskForNode,
+}
+
+#[derive(Deserialize)]
+struct List {
+    kind: String,
+    metadata: ListMetadata,
+    #[serde(default)]
+    items: Vec<Item>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ListMetadata {
+    #[serde(default)]
+    resource_version: String,
+}
+
+#[derive(Deserialize)]
+struct Item {
+    metadata: ItemMetadata,
+}
+
+#[derive(Deserialize)]
+struct ItemMetadata {
+    #[serde(default)]
+    uid: String,
+}
+
+impl Told {
+    /// Reads an answer with status 200.
+    pub(super) fn read(body: &[u8]) -> Self {
+        let Ok(list) = serde_json::from_slice::<List>(body) else {
+            return Self::Nothing;
+        };
+        if !list.kind.ends_with("List") || list.items.len() > 1 {
+            return Self::Nothing;
+        }
+        let uid = list.items.into_iter().next().map(|item| item.metadata.uid);
+        Self::Object {
+            uid: uid.filter(|uid| !uid.is_empty()),
+            version: list.metadata.resource_version.parse().unwrap_or(0),
+        }
+    }
+}
+
+impl ClusterIdentity {
+    /// `file` has what an earlier process knew.
+    pub(crate) fn new(file: PathBuf, on_newest_version: OnNewestVersion) -> Self {
+        let known = std::fs::read(&file).ok();
+        let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        Self {
+            file,
+            on_newest_version,
+            state: Mutex::new(State {
+                known,
+                is_other: false,
+            }),
+        }
+    }
+
+    /// Whether what answered last was another cluster.
+    pub(crate) fn is_other(&self) -> bool {
+        self.lock().is_other
+    }
+
+    /// The question about the node, if it has a name.
+    pub(super) fn question_about_node(node: Option<&str>) -> Option<String> {
+        Some(format!("{NODES}{}", node?))
+    }
+
+    /// Judges by the Service.
+    pub(super) fn judge_service(&self, told: &Told) -> Verdict {
+        let Told::Object { uid, .. } = told else {
+            return Verdict::SameCluster;
+        };
+        let state = self.lock();
+        let Some(known) = &state.known else {
+            return Verdict::AskForNode;
+        };
+        if uid.as_ref() == Some(&known.service) && known.node.is_some() {
+            return Verdict::SameCluster;
+        }
+        Verdict::AskForNode
+    }
+
+    /// Judges by both, and remembers what is new of the same cluster.
+    pub(super) fn judge(&self, service: &Told, node: &Told) -> Verdict {
+        let Told::Object { uid: service, .. } = service else {
+            return Verdict::SameCluster;
+        };
+        let node = match node {
+            Told::Object { uid, .. } => uid.clone(),
+            Told::Nothing => None,
+        };
+        let mut state = self.lock();
+        let is_same = match &state.known {
+            None => service.is_some(),
+            Some(known) if *service == Some(known.service.clone()) => true,
+            Some(known) => node.is_some() && node == known.node,
+        };
+        if !is_same {
+            // An empty API server is nobody's yet.
+            return match state.known {
+                Some(_) => Verdict::OtherCluster,
+                None => Verdict::SameCluster,
+            };
+        }
+        if let Some(service) = service {
+            let known = state.known.take().unwrap_or_default();
+            let now = KnownCluster {
+                service: service.clone(),
+                node: node.or(known.node),
+            };
+            self.save(&now);
+            state.known = Some(now);
+        }
+        Verdict::SameCluster
+    }
+
+    /// Takes note of a verdict; tells of the newest version of the own cluster.
+    pub(super) fn settle(&self, verdict: Verdict, service: &Told) {
+        let is_other = verdict == Verdict::OtherCluster;
+        let was_other = std::mem::replace(&mut self.lock().is_other, is_other);
+        if is_other && !was_other {
+            tracing::error!(
+                "another cluster answers at the address of the API server: its answers are not believed"
+            );
+        }
+        if let Told::Object { version, .. } = service
+            && verdict == Verdict::SameCluster
+        {
+            (self.on_newest_version)(*version);
+        }
+    }
+
+    fn save(&self, known: &KnownCluster) {
+        let Ok(bytes) = serde_json::to_vec(known) else {
+            return;
+        };
+        if let Err(error) = culvert_daemon::write_atomic(&self.file, &bytes, 0o600) {
+            tracing::warn!(%error, file = %self.file.display(), "the uid of the cluster is not on disk");
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Verdict::{AskForNode, OtherCluster, SameCluster};
+
+    fn object(uid: &str) -> Told {
+        Told::Object {
+            uid: (!uid.is_empty()).then(|| uid.to_owned()),
+            version: 7,
+        }
+    }
+
+    fn judged(identity: &ClusterIdentity, service: &str, node: &str) -> Verdict {
+        let (service, node) = (object(service), object(node));
+        match identity.judge_service(&service) {
+            AskForNode => identity.judge(&service, &node),
+            verdict @ (SameCluster | OtherCluster) => verdict,
+        }
+    }
+
+    #[test]
+    fn a_cluster_is_known_by_its_service_or_its_node_over_a_restart_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let start = || ClusterIdentity::new(directory.path().join("uids"), Box::new(|_| ()));
+        let identity = start();
+        assert_eq!(
+            judged(&identity, "", ""),
+            SameCluster,
+            "nothing is known yet"
+        );
+        assert_eq!(judged(&identity, "s-1", "n-1"), SameCluster);
+        let identity = start();
+        assert_eq!(judged(&identity, "s-1", ""), SameCluster);
+        assert_eq!(judged(&identity, "s-2", "n-2"), OtherCluster);
+        assert_eq!(judged(&identity, "", ""), OtherCluster, "it is empty");
+        assert_eq!(
+            judged(&identity, "s-2", "n-1"),
+            SameCluster,
+            "it was made again"
+        );
+        assert_eq!(judged(&start(), "s-2", ""), SameCluster);
+        assert_eq!(identity.judge_service(&Told::Nothing), SameCluster);
+    }
+
+    #[test]
+    fn only_a_list_of_one_is_understood() {
+        let list = r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"uid":"u"}}]}"#;
+        assert_eq!(Told::read(list.as_bytes()), object("u"));
+        let empty = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[]}"#;
+        assert_eq!(Told::read(empty.as_bytes()), object(""));
+        for other in ["", "{}", r#"{"kind":"Status","metadata":{}}"#] {
+            assert_eq!(Told::read(other.as_bytes()), Told::Nothing, "{other}");
+        }
+    }
+}
