@@ -13,6 +13,7 @@ mod backoff;
 mod chain;
 mod closed_pipe;
 mod counted;
+mod forward_proxy;
 mod generate;
 mod handover;
 mod host_addresses;
@@ -45,6 +46,10 @@ pub use atomic_file::write_atomic;
 pub use backoff::{Backoff, jittered};
 pub use chain::chain;
 pub use counted::counted;
+pub use forward_proxy::{
+    ConnectAdvice, ConnectFailure, ConnectStatus, ForwardProxies, ForwardProxy,
+    InvalidForwardProxy, connect_through,
+};
 pub use handover::{
     HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError, Message, Reach,
 };

@@ -224,6 +224,24 @@ impl Cache {
             .any(|(_, set)| set.generation.members.contains_key(&object.name))
     }
 
+    /// An object as it is in each set, whoever reads it.
+    pub(crate) fn versions_of_all(&self, object: &ObjectRef) -> Vec<(Encoding, Object)> {
+        let mut versions = Vec::new();
+        for (representation, sets) in &self.sets {
+            let resource = &representation.resource;
+            let is_kind = resource.group == object.group && resource.resource == object.resource;
+            if !is_kind || representation.shape != Shape::Object {
+                continue;
+            }
+            for set in sets.values() {
+                if let Some(held) = set.generation.members.get(&object.name) {
+                    versions.push((representation.encoding, held.object()));
+                }
+            }
+        }
+        versions
+    }
+
     /// An object as it is in each set that the node reads.
     pub(crate) fn versions_of(&self, object: &ObjectRef) -> Vec<(Encoding, Object)> {
         let mut versions = Vec::new();

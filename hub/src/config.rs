@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use culvert_daemon::AdminListen;
+use culvert_daemon::{AdminListen, ForwardProxies, InvalidForwardProxy};
 
 use crate::args::{Args, KubeletArgs, RunArgs};
 use crate::authority::is_pod_address;
@@ -30,6 +30,8 @@ pub(crate) struct Config {
     /// All API servers of the cluster; not empty.
     pub(crate) servers: Vec<http::Uri>,
     pub(crate) server_order: ServerOrder,
+    /// `HTTPS_PROXY` of the environment.
+    pub(crate) forward: ForwardProxies,
     pub(crate) grace: Duration,
 }
 
@@ -48,6 +50,8 @@ pub(crate) enum ConfigError {
     NotHttps(http::Uri),
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
+    #[error(transparent)]
+    ForwardProxy(#[from] InvalidForwardProxy),
 }
 
 /// The files of the hub.
@@ -66,6 +70,11 @@ impl StateDir {
     /// Certificates and keys of the local authority.
     pub(crate) fn local(&self, name: &str) -> PathBuf {
         self.0.join("local").join(name)
+    }
+
+    /// Addresses of API servers that the cluster has named.
+    pub(crate) fn servers(&self) -> PathBuf {
+        self.0.join("servers.json")
     }
 
     /// The uids by which the cluster is known.
@@ -100,6 +109,7 @@ impl Args {
             kubeconfig,
             servers,
             server_order: run.server_order,
+            forward: ForwardProxies::from_environment(|name| std::env::var(name).ok())?,
             state,
             listen: self.listen,
             admin: AdminListen {

@@ -11,6 +11,7 @@ mod authority;
 mod cache;
 mod config;
 mod crypto;
+mod endpoints;
 mod events;
 mod explain;
 mod filters;

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use crate::answers::copy::Copies;
 use crate::authority::{KUBELET_PORT, LocalAuthority};
 use crate::config::Config;
+use crate::endpoints::learn_servers;
 use crate::events::send_events;
 use crate::filters::Filters;
 use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
@@ -86,6 +87,8 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     );
     supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
+    let learning = learn_servers(hub.clone(), config.state.servers(), drain.clone());
+    supervisor.spawn("endpoints", learning);
     supervisor.spawn("refill", refill(hub.clone(), drain.clone()));
     supervisor.spawn("events", send_events(hub.clone(), drain.clone()));
     for pods in pod_ports {

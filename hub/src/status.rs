@@ -99,6 +99,8 @@ struct ServerLine {
     url: String,
     /// Others are asked first until it answers again.
     failed: bool,
+    /// From the cluster's own list: tried when no other one answers.
+    learned: bool,
 }
 
 #[derive(Serialize)]
@@ -183,10 +185,19 @@ impl Pages {
         let upstream = &self.hub.upstream;
         let link = upstream.link.status(Credential::Node);
         let mut servers = Vec::new();
-        for server in upstream.servers.all() {
+        let learned = upstream.servers.learned();
+        for server in upstream.servers.configured() {
             servers.push(ServerLine {
                 url: format!("https://{}", server.authority),
                 failed: server.is_failed(),
+                learned: false,
+            });
+        }
+        for server in learned {
+            servers.push(ServerLine {
+                url: format!("https://{}", server.authority),
+                failed: server.is_failed(),
+                learned: true,
             });
         }
         ServersPage {

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_daemon::{AdminListen, Drain};
+use culvert_daemon::{AdminListen, Drain, ForwardProxies};
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
@@ -67,7 +67,7 @@ impl TestCluster {
 
     async fn start_with(api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
         let servers = vec![api.address.clone()];
-        Self::start_over(&servers, api, state, None).await
+        Self::start_over(&servers, api, state, None, ForwardProxies::default()).await
     }
 
     /// With these addresses of the API server, and another credential than the node's certificate.
@@ -76,6 +76,7 @@ impl TestCluster {
         api: FakeApi,
         state: Arc<tempfile::TempDir>,
         credential: Option<NodeCredential>,
+        forward: ForwardProxies,
     ) -> Self {
         let authority = state.path().join("api.crt");
         if !authority.exists() {
@@ -102,6 +103,7 @@ impl TestCluster {
             },
             servers: servers.iter().map(|it| it.parse().unwrap()).collect(),
             server_order: ServerOrder::Priority,
+            forward,
             grace: Duration::from_secs(1),
         };
         let mut registry = Registry::default();
@@ -234,7 +236,12 @@ impl TestCluster {
             Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
             None => tls.with_no_client_auth(),
         };
-        let servers = Servers::new(&[address.parse().unwrap()], ServerOrder::Priority).unwrap();
+        let servers = Servers::new(
+            &[address.parse().unwrap()],
+            ServerOrder::Priority,
+            &ForwardProxies::default(),
+        )
+        .unwrap();
         Connector::new(servers.into(), &tls, protocols, LinkWatch::new())
     }
 

@@ -113,7 +113,7 @@ impl Upstream {
         let authority = AuthoritySource::new(pem, config.kubeconfig.clone());
         let tls = CloudTls::new(authority.read()?, &identity)?;
         let link = LinkWatch::new();
-        let servers = Servers::new(&config.servers, config.server_order);
+        let servers = Servers::new(&config.servers, config.server_order, &config.forward);
         let servers = Arc::new(servers.context("use the address of the API server")?);
         let abandoned = CancellationToken::new();
         let pools = Pools::new(&servers, &tls, &link, &check, abandoned);

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::{Host, HostPort};
+use culvert_daemon::{
+    ConnectFailure, ForwardProxies, ForwardProxy, InvalidForwardProxy, connect_through,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
-
-use super::connect_request::{ConnectFailure, connect_through};
-use super::forward_proxy::{ForwardProxy, InvalidForwardProxy, NoProxy};
 
 /// Minimum time for each of several addresses.
 const ADDRESS_LEAST: Duration = Duration::from_secs(1);
@@ -22,9 +22,7 @@ const MAX_ADDRESSES: usize = 16;
 /// How the agent reaches proxies: directly or through the forward proxy.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    forward: Option<Arc<ForwardProxy>>,
-    /// The hosts that are dialled without it.
-    exceptions: Arc<NoProxy>,
+    forward: ForwardProxies,
     /// Which of a name's addresses is tried first. It is random for each run, so that the agents of
     /// a site spread over the proxies behind one name.
     first: usize,
@@ -67,19 +65,8 @@ impl Outbound {
     pub(crate) fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidForwardProxy> {
-        let first = |names: [&str; 2]| {
-            names
-                .into_iter()
-                .find_map(|name| variable(name).filter(|value| !value.is_empty()))
-        };
-        let forward = match first(["HTTPS_PROXY", "https_proxy"]) {
-            Some(https) => Some(Arc::new(ForwardProxy::parse(&https)?)),
-            None => None,
-        };
-        let exceptions = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Ok(Self {
-            forward,
-            exceptions: Arc::new(NoProxy::parse(&exceptions)),
+            forward: ForwardProxies::from_environment(variable)?,
             first: rand::random_range(0..MAX_ADDRESSES),
             congestion: None,
             segments: None,
@@ -117,7 +104,6 @@ impl Outbound {
     pub(crate) fn for_tunnel(&self, turn: usize) -> Self {
         Self {
             forward: self.forward.clone(),
-            exceptions: self.exceptions.clone(),
             first: self.first.wrapping_add(turn),
             congestion: self.congestion.clone(),
             segments: self.segments,
@@ -127,13 +113,8 @@ impl Outbound {
 
     /// The forward proxy on the way to `proxy`, for messages.
     pub(crate) fn via(&self, proxy: &HostPort) -> Option<HostPort> {
-        let forward = self.forward_proxy(proxy)?;
+        let forward = self.forward.to(proxy)?;
         Some(forward.address.clone())
-    }
-
-    fn forward_proxy(&self, proxy: &HostPort) -> Option<&ForwardProxy> {
-        let forward = self.forward.as_deref()?;
-        (!self.exceptions.excepts(proxy)).then_some(forward)
     }
 
     /// Opens a TCP connection to `proxy`. Resolves its name each time, and tries all its addresses.
@@ -148,7 +129,7 @@ impl Outbound {
             protocol: self.protocol,
             deadline,
         };
-        let stream = match self.forward_proxy(proxy) {
+        let stream = match self.forward.to(proxy) {
             None => direct.dial(proxy).await,
             Some(forward) => dial_through(forward, proxy, direct).await,
         }?;

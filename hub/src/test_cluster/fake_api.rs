@@ -86,7 +86,7 @@ impl FakeApi {
     /// With these protocols, in the words of ALPN.
     pub(super) async fn start_with(protocols: &[&[u8]]) -> Self {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        let params = CertificateParams::new(["127.0.0.1", "api.test"].map(str::to_owned)).unwrap();
         let certificate = params.self_signed(&key).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(certificate.der().clone()).unwrap();

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
+
+use culvert_daemon::ForwardProxies;
 
 use super::TestCluster;
 use super::fake_api::{FakeApi, NODE_TOKEN};
@@ -51,7 +53,7 @@ impl Relay {
 async fn cluster_over(first: &SocketAddr, api: FakeApi) -> TestCluster {
     let servers = [format!("https://{first}"), api.address.clone()];
     let state = Arc::new(tempfile::tempdir().unwrap());
-    TestCluster::start_over(&servers, api, state, None).await
+    TestCluster::start_over(&servers, api, state, None, ForwardProxies::default()).await
 }
 
 #[tokio::test]
@@ -60,7 +62,7 @@ async fn a_server_that_takes_connections_and_says_nothing_is_passed_over() {
     let cluster = cluster_over(&silent.local_addr().unwrap(), FakeApi::start().await).await;
     cluster.link_is(true).await;
     assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
-    assert!(cluster.hub.upstream.servers.all()[0].is_failed());
+    assert!(cluster.hub.upstream.servers.configured()[0].is_failed());
 }
 
 #[tokio::test]
@@ -74,7 +76,7 @@ async fn when_the_first_server_fails_the_second_takes_over_and_the_first_gets_ne
     cluster.link_is(true).await;
     let kubelet = cluster.kubelet();
     assert_eq!(kubelet.get(PODS).await.0, 200);
-    let server = &cluster.hub.upstream.servers.all()[0];
+    let server = &cluster.hub.upstream.servers.configured()[0];
     assert!(!server.is_failed());
     let mut watch = kubelet.watch(&watch_from(100)).await;
     drop(relay);
@@ -117,7 +119,8 @@ async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_ch
     std::fs::write(&file, &other.authority).unwrap();
     let servers = [api.address.clone()];
     let both = [other.authority.clone(), api.authority.clone()].concat();
-    let cluster = TestCluster::start_over(&servers, api, state, None).await;
+    let cluster =
+        TestCluster::start_over(&servers, api, state, None, ForwardProxies::default()).await;
     let upstream = &cluster.hub.upstream;
     assert!(!upstream.reload_authority().unwrap());
     std::fs::write(&file, both).unwrap();
@@ -155,7 +158,8 @@ async fn a_node_with_a_token_instead_of_a_certificate_is_served() {
     std::fs::write(&file, NODE_TOKEN).unwrap();
     let servers = [api.address.clone()];
     let credential = Some(NodeCredential::TokenFile(file));
-    let cluster = TestCluster::start_over(&servers, api, state, credential).await;
+    let cluster =
+        TestCluster::start_over(&servers, api, state, credential, ForwardProxies::default()).await;
     cluster.link_is(true).await;
     assert_eq!(cluster.kubelet().get("/api/v1/nodes").await.0, 200);
     assert_eq!(cluster.pod(APP).get(PODS).await.0, 200);
@@ -166,4 +170,43 @@ async fn a_node_with_a_token_instead_of_a_certificate_is_served() {
         assert!(!is_node, "{path}: it has no certificate");
         assert_eq!(token.as_deref(), Some(expected), "{path}");
     }
+}
+
+/// A forward proxy that knows one API server under the name `api.test`.
+async fn forward_proxy(listener: TcpListener, api: String) {
+    let mut relays = JoinSet::new();
+    loop {
+        let (mut client, _) = listener.accept().await.unwrap();
+        let api = api.clone();
+        relays.spawn(async move {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                head.push(client.read_u8().await.unwrap());
+            }
+            assert!(head.starts_with(b"CONNECT api.test:6443 HTTP/1.1\r\n"));
+            let mut server = TcpStream::connect(&api).await.unwrap();
+            client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+            copy_bidirectional(&mut client, &mut server).await.ok();
+        });
+    }
+}
+
+#[tokio::test]
+async fn an_api_server_behind_a_forward_proxy_is_reached_by_its_name() {
+    let api = FakeApi::start().await;
+    let state = Arc::new(tempfile::tempdir().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut tasks = JoinSet::new();
+    let target = api.address.trim_start_matches("https://").to_owned();
+    tasks.spawn(forward_proxy(listener, target));
+    let forward = ForwardProxies::from_environment(|name| {
+        (name == "HTTPS_PROXY").then(|| format!("http://{address}"))
+    });
+    let servers = ["https://api.test:6443".to_owned()];
+    let cluster = TestCluster::start_over(&servers, api, state, None, forward.unwrap()).await;
+    cluster.link_is(true).await;
+    assert_eq!(cluster.kubelet().get("/api/v1/nodes").await.0, 200);
+    cluster.cut().await;
+    cluster.reconnect().await;
 }

@@ -120,7 +120,8 @@ impl Connector {
         }
     }
 
-    async fn secure(&self, server: &Server, tcp: TcpStream) -> io::Result<CloudStream> {
+    async fn secure(&self, server: &Server, mut tcp: TcpStream) -> io::Result<CloudStream> {
+        server.go_through(&mut tcp).await?;
         tcp.set_nodelay(true)?;
         let socket = SockRef::from(&tcp);
         socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;

@@ -29,11 +29,11 @@ impl Upstream {
     /// # Errors
     /// None; the type is that of a supervised task.
     pub(crate) async fn ask_failed_servers(self: Arc<Self>, drain: Drain) -> Result<()> {
-        let mut answered = vec![0; self.servers.all().len()];
+        let mut answered = vec![0; self.servers.configured().len()];
         let asking = async {
             loop {
                 sleep(jittered(ASK_EVERY)).await;
-                for (server, answered) in self.servers.all().iter().zip(&mut answered) {
+                for (server, answered) in self.servers.configured().iter().zip(&mut answered) {
                     if !server.is_failed() {
                         continue;
                     }

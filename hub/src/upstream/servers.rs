@@ -5,10 +5,12 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use culvert_api::{Host, HostPort};
+use culvert_daemon::{ForwardProxies, ForwardProxy, connect_through};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::Uri;
@@ -25,6 +27,8 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 const NEXT_SERVER: Duration = Duration::from_secs(1);
 /// Addresses of one name that are tried.
 const MAX_ADDRESSES: usize = 16;
+/// A forward proxy looks up and dials before it answers.
+const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of an https address without one.
 const HTTPS_PORT: u16 = 443;
 
@@ -41,7 +45,9 @@ pub(crate) enum ServerOrder {
 /// All API servers of the cluster.
 #[derive(Debug)]
 pub(crate) struct Servers {
-    all: Vec<Server>,
+    configured: Vec<Arc<Server>>,
+    /// Of the cluster's own list: tried when no configured one answers.
+    learned: Mutex<Vec<Arc<Server>>>,
     order: ServerOrder,
     next: AtomicUsize,
 }
@@ -52,72 +58,162 @@ pub(crate) struct Server {
     /// Host and port, as requests name it.
     pub(crate) authority: Authority,
     pub(crate) name: ServerName<'static>,
-    host: String,
-    port: u16,
+    /// What is dialled: the server, or the forward proxy on the way to it.
+    dialled: HostPort,
+    forward: Option<Forward>,
     /// The address that worked last.
     worked: Mutex<Option<SocketAddr>>,
     /// Another one is asked first, until this one answers again.
     failed: AtomicBool,
 }
 
+/// The forward proxy on the way to a server.
+#[derive(Debug)]
+struct Forward {
+    proxy: Arc<ForwardProxy>,
+    target: HostPort,
+}
+
+fn is_this_host(host: &Host) -> bool {
+    match host {
+        Host::Address(ip) => ip.is_loopback(),
+        Host::Name(name) => name == "localhost",
+    }
+}
+
 impl Servers {
     /// # Errors
     /// An address without a host, or with one that no certificate can name.
-    pub(crate) fn new(addresses: &[Uri], order: ServerOrder) -> io::Result<Self> {
+    pub(crate) fn new(
+        addresses: &[Uri],
+        order: ServerOrder,
+        forward: &ForwardProxies,
+    ) -> io::Result<Self> {
         let mut all = Vec::new();
         for address in addresses {
-            all.push(Server::new(address)?);
+            all.push(Arc::new(Server::new(address, forward)?));
         }
         Ok(Self {
-            all,
+            configured: all,
+            learned: Mutex::default(),
             order,
             next: AtomicUsize::new(0),
         })
     }
 
-    /// The servers as they are to be tried: those that failed come last.
-    pub(crate) fn in_order(&self) -> Vec<&Server> {
+    /// The servers as they are to be tried: those that failed come last, and then learned ones.
+    pub(crate) fn in_order(&self) -> Vec<Arc<Server>> {
         let first = match self.order {
             ServerOrder::Priority => 0,
             ServerOrder::RoundRobin => self.next.fetch_add(1, Ordering::Relaxed),
         };
         let mut servers = Vec::new();
-        for index in 0..self.all.len() {
-            servers.push(&self.all[(first + index) % self.all.len()]);
+        for index in 0..self.configured.len() {
+            let index = (first + index) % self.configured.len();
+            servers.push(self.configured[index].clone());
         }
         servers.sort_by_key(|server| server.is_failed());
+        servers.extend(self.learned());
         servers
     }
 
-    /// All of them, in the order of the configuration.
-    pub(crate) fn all(&self) -> &[Server] {
-        &self.all
+    /// Those of the configuration, in its order.
+    pub(crate) fn configured(&self) -> &[Arc<Server>] {
+        &self.configured
+    }
+
+    /// Those that the cluster names besides.
+    pub(crate) fn learned(&self) -> Vec<Arc<Server>> {
+        self.learned
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Takes the addresses of the cluster's own list. They have the certificate of the first configured
+    /// server, for its name.
+    pub(crate) fn learn(&self, addresses: &[SocketAddr]) {
+        let Some(first) = self.configured.first() else {
+            return;
+        };
+        let mut learned = Vec::new();
+        for address in addresses.iter().take(MAX_ADDRESSES) {
+            learned.extend(Server::learned(*address, first.name.clone()).map(Arc::new));
+        }
+        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = learned;
     }
 
     /// The server at this place failed: others are tried first. Returns whether there are others.
     pub(crate) fn failed(&self, authority: &Authority) -> bool {
-        for server in &self.all {
+        let learned = self.learned();
+        for server in self.configured.iter().chain(&learned) {
             if server.authority == *authority {
                 server.set_failed(true);
             }
         }
-        self.all.len() > 1
+        self.configured.len() + learned.len() > 1
     }
 }
 
 impl Server {
-    fn new(address: &Uri) -> io::Result<Self> {
+    fn new(address: &Uri, forward: &ForwardProxies) -> io::Result<Self> {
         let authority = address.authority().ok_or(io::ErrorKind::InvalidInput)?;
-        let host = authority.host();
-        let host = host.trim_start_matches('[').trim_end_matches(']');
+        let name = authority.host();
+        let name = name.trim_start_matches('[').trim_end_matches(']');
+        let target = HostPort {
+            host: name.parse().map_err(io::Error::other)?,
+            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+        };
+        // As kubelet has it: a load balancer of the node's own is not behind the forward proxy.
+        let forward = forward.to(&target).filter(|_| !is_this_host(&target.host));
         Ok(Self {
             authority: authority.clone(),
-            name: ServerName::try_from(host.to_owned()).map_err(io::Error::other)?,
-            host: host.to_owned(),
-            port: authority.port_u16().unwrap_or(HTTPS_PORT),
+            name: ServerName::try_from(name.to_owned()).map_err(io::Error::other)?,
+            dialled: forward.map_or_else(|| target.clone(), |it| it.address.clone()),
+            forward: forward.map(|proxy| Forward {
+                proxy: proxy.clone(),
+                target,
+            }),
             worked: Mutex::new(None),
             failed: AtomicBool::new(false),
         })
+    }
+
+    /// `None`: no address of an API server, such as one with a zone.
+    fn learned(address: SocketAddr, name: ServerName<'static>) -> Option<Self> {
+        let host = Host::Address(address.ip());
+        Some(Self {
+            authority: address.to_string().parse().ok()?,
+            name,
+            dialled: HostPort {
+                host,
+                port: address.port(),
+            },
+            forward: None,
+            worked: Mutex::new(None),
+            failed: AtomicBool::new(false),
+        })
+    }
+
+    /// Asks the forward proxy at the other end of a connection, if there is one, for the server.
+    pub(crate) async fn go_through(&self, tcp: &mut TcpStream) -> io::Result<()> {
+        let Some(Forward { proxy, target }) = &self.forward else {
+            return Ok(());
+        };
+        let name = |failure: &dyn std::fmt::Display| {
+            format!(
+                "HTTPS_PROXY {} did not connect to {target}: {failure}",
+                proxy.address
+            )
+        };
+        match timeout(FORWARD_TIMEOUT, connect_through(tcp, proxy, target)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(failure)) => Err(io::Error::other(name(&failure))),
+            Err(_) => {
+                let error = name(&"no answer in time");
+                Err(io::Error::new(io::ErrorKind::TimedOut, error))
+            }
+        }
     }
 
     pub(crate) fn is_failed(&self) -> bool {
@@ -130,7 +226,11 @@ impl Server {
 
     /// Its addresses, the one that worked last first.
     pub(crate) async fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
-        let found = lookup_host((self.host.as_str(), self.port));
+        let host = match &self.dialled.host {
+            Host::Address(ip) => ip.to_string(),
+            Host::Name(name) => name.clone(),
+        };
+        let found = lookup_host((host.as_str(), self.dialled.port));
         let found = timeout(TCP_TIMEOUT, found).await.map_err(|_| {
             let error = "the name of the API server was not resolved within 3 s";
             io::Error::new(io::ErrorKind::TimedOut, error)
@@ -272,23 +372,49 @@ mod tests {
         assert_eq!(result_of(&[]).await, None);
     }
 
+    fn servers_of(uris: &[Uri], order: ServerOrder) -> Servers {
+        Servers::new(uris, order, &ForwardProxies::default()).unwrap()
+    }
+
+    #[test]
+    fn a_forward_proxy_is_dialled_but_not_for_exceptions_and_this_host() {
+        let environment = |name: &str| match name {
+            "HTTPS_PROXY" => Some("http://gate:3128".to_owned()),
+            "NO_PROXY" => Some(".near".to_owned()),
+            _ => None,
+        };
+        let forward = ForwardProxies::from_environment(environment).unwrap();
+        let dialled = |address: &'static str| {
+            let server = Server::new(&Uri::from_static(address), &forward).unwrap();
+            server.dialled.to_string()
+        };
+        assert_eq!(dialled("https://api.far"), "gate:3128");
+        assert_eq!(dialled("https://[2001:db8::1]:6443"), "gate:3128");
+        assert_eq!(dialled("https://api.near:6443"), "api.near:6443");
+        assert_eq!(dialled("https://127.0.0.1:6443"), "127.0.0.1:6443");
+        assert_eq!(dialled("https://[::1]:6443"), "[::1]:6443");
+        assert_eq!(dialled("https://localhost"), "localhost:443");
+    }
+
     #[test]
     fn a_server_that_failed_is_tried_last_until_it_answers_again() {
         let uris = ["https://a", "https://b", "https://c"].map(Uri::from_static);
-        let servers = Servers::new(&uris, ServerOrder::Priority).unwrap();
+        let servers = servers_of(&uris, ServerOrder::Priority);
         let hosts = |servers: &Servers| -> String {
             servers
                 .in_order()
                 .iter()
-                .map(|it| it.host.as_str())
+                .map(|it| it.authority.host())
                 .collect()
         };
         assert_eq!(hosts(&servers), "abc");
         assert!(servers.failed(&Authority::from_static("a")));
         assert_eq!(hosts(&servers), "bca");
-        servers.all()[0].set_failed(false);
+        servers.configured()[0].set_failed(false);
         assert_eq!(hosts(&servers), "abc");
-        let turns = Servers::new(&uris, ServerOrder::RoundRobin).unwrap();
+        servers.learn(&addresses(&["10.0.0.1:6443"]));
+        assert_eq!(hosts(&servers), "abc10.0.0.1", "the last way");
+        let turns = servers_of(&uris, ServerOrder::RoundRobin);
         assert_eq!([hosts(&turns), hosts(&turns)], ["abc", "bca"]);
     }
 }

@@ -6,38 +6,48 @@ use std::io;
 use culvert_api::HostPort;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use super::forward_proxy::ForwardProxy;
+use super::ForwardProxy;
 
 /// Limit of the head of an answer. Proxies of companies send cookies and policies.
 const HEAD_MAX: usize = 64 << 10;
 /// Limit of a text of the proxy in an error.
 const SHOWN_MAX: usize = 100;
-/// The only scheme of credentials that the agent has.
+/// The only scheme of credentials that is supported.
 const BASIC: &str = "basic";
 
 /// Why a forward proxy made no connection.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum ConnectFailure {
+pub enum ConnectFailure {
+    /// The connection to it failed.
     #[error("ask it")]
     Io(#[from] io::Error),
+    /// It said nothing.
     #[error("it ended the connection before it answered: is it an HTTP proxy?")]
     Ended,
+    /// It said something else.
     #[error("its answer is not HTTP: is it an HTTP proxy?")]
     NotHttp,
+    /// It said too much.
     #[error("the head of its answer is longer than {} KiB", HEAD_MAX >> 10)]
     TooLong,
+    /// Its answer is not a success.
     #[error("it answers {status}: {advice}")]
-    Refused { status: Status, advice: Advice },
+    Refused {
+        /// The status and words of its answer.
+        status: ConnectStatus,
+        /// For the operator.
+        advice: ConnectAdvice,
+    },
 }
 
 /// The status of an answer, with the proxy's own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Status {
+pub struct ConnectStatus {
     code: u16,
     reason: String,
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for ConnectStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { code, reason } = self;
         if reason.is_empty() {
@@ -50,7 +60,7 @@ impl fmt::Display for Status {
 
 /// What to do about an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Advice {
+pub enum ConnectAdvice {
     /// A redirection, and the host that it leads to.
     Portal(Option<String>),
     /// Credentials are wanted, and none were sent.
@@ -59,12 +69,15 @@ pub(crate) enum Advice {
     WrongCredentials,
     /// Only other schemes than Basic are offered.
     OtherSchemes(Vec<String>),
+    /// CONNECT to this port is not allowed.
     Forbidden(u16),
+    /// It does not reach the host.
     Unreachable,
+    /// Its operator knows.
     Other,
 }
 
-impl fmt::Display for Advice {
+impl fmt::Display for ConnectAdvice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Portal(Some(host)) => write!(
@@ -80,7 +93,7 @@ impl fmt::Display for Advice {
             }
             Self::OtherSchemes(schemes) => write!(
                 f,
-                "it offers {}, and the agent has Basic only: have it let this host pass without \
+                "it offers {}, and Basic only is supported: have it let this host pass without \
                  credentials, or use a local proxy that speaks its scheme",
                 schemes.join(", ")
             ),
@@ -88,7 +101,7 @@ impl fmt::Display for Advice {
                 f,
                 "it must allow CONNECT to port {port}; or name the host in NO_PROXY"
             ),
-            Self::Unreachable => f.write_str("it cannot reach the proxy of Culvert"),
+            Self::Unreachable => f.write_str("it cannot reach that address"),
             Self::Other => f.write_str("its operator knows the reason"),
         }
     }
@@ -99,7 +112,7 @@ impl fmt::Display for Advice {
 ///
 /// # Errors
 /// There is no connection. No text has a part of the credentials, even if the proxy repeats them.
-pub(crate) async fn connect_through<S: AsyncRead + AsyncWrite + Unpin>(
+pub async fn connect_through<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     forward: &ForwardProxy,
     proxy: &HostPort,
@@ -179,13 +192,13 @@ impl<'a> Head<'a> {
 
     fn refusal(&self, forward: &ForwardProxy, port: u16) -> ConnectFailure {
         let advice = match self.code {
-            300..=399 => Advice::Portal(self.redirected_to(forward)),
+            300..=399 => ConnectAdvice::Portal(self.redirected_to(forward)),
             407 => self.credentials(forward),
-            403 | 405 => Advice::Forbidden(port),
-            502..=504 => Advice::Unreachable,
-            _ => Advice::Other,
+            403 | 405 => ConnectAdvice::Forbidden(port),
+            502..=504 => ConnectAdvice::Unreachable,
+            _ => ConnectAdvice::Other,
         };
-        let status = Status {
+        let status = ConnectStatus {
             code: self.code,
             reason: shown(self.reason, forward),
         };
@@ -200,7 +213,7 @@ impl<'a> Head<'a> {
         Some(shown(host, forward)).filter(|host| !host.is_empty())
     }
 
-    fn credentials(&self, forward: &ForwardProxy) -> Advice {
+    fn credentials(&self, forward: &ForwardProxy) -> ConnectAdvice {
         let mut schemes = Vec::new();
         for offer in self.values("proxy-authenticate") {
             let scheme = offer.split([' ', ',']).next().unwrap_or_default();
@@ -211,11 +224,11 @@ impl<'a> Head<'a> {
             .iter()
             .any(|scheme| scheme.eq_ignore_ascii_case(BASIC));
         if !has_basic && !schemes.is_empty() {
-            Advice::OtherSchemes(schemes)
+            ConnectAdvice::OtherSchemes(schemes)
         } else if forward.authorization().is_some() {
-            Advice::WrongCredentials
+            ConnectAdvice::WrongCredentials
         } else {
-            Advice::NoCredentials
+            ConnectAdvice::NoCredentials
         }
     }
 }

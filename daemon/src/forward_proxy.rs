@@ -1,20 +1,25 @@
 //! The forward proxy that the environment names (`HTTPS_PROXY`), and for which hosts it is not used
-//! (`NO_PROXY`). Pure.
+//! (`NO_PROXY`).
+
+mod connect;
 
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use culvert_api::{Host, HostPort};
 use data_encoding::BASE64;
+
+pub use self::connect::{ConnectAdvice, ConnectFailure, ConnectStatus, connect_through};
 
 /// The port of a forward proxy whose URL has none.
 const DEFAULT_PORT: u16 = 80;
 
 /// A forward proxy. Its user and password are in no text but [`ForwardProxy::authorization`].
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct ForwardProxy {
+pub struct ForwardProxy {
     /// Where it is.
-    pub(crate) address: HostPort,
+    pub address: HostPort,
     credentials: Option<Credentials>,
 }
 
@@ -30,7 +35,7 @@ struct Credentials {
     "HTTPS_PROXY is not a usable setting: {0}; write http://[USER:PASSWORD@]HOST[:PORT], with @ : / \
      ? # and % of the user and password as %40 %3A %2F %3F %23 %25"
 )]
-pub(crate) struct InvalidForwardProxy(Problem);
+pub struct InvalidForwardProxy(Problem);
 
 /// What is wrong with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,19 +59,19 @@ impl ForwardProxy {
     ///
     /// # Errors
     /// It is no URL of a proxy that is spoken to in plain HTTP.
-    pub(crate) fn parse(text: &str) -> Result<Self, InvalidForwardProxy> {
+    fn parse(text: &str) -> Result<Self, InvalidForwardProxy> {
         parse(text.trim()).map_err(InvalidForwardProxy)
     }
 
     /// The value of the header `Proxy-Authorization`.
-    pub(crate) fn authorization(&self) -> Option<String> {
+    fn authorization(&self) -> Option<String> {
         let Credentials { user, password } = self.credentials.as_ref()?;
         let both = [user.as_slice(), b":", password].concat();
         Some(format!("Basic {}", BASE64.encode(&both)))
     }
 
     /// Whether a text from the proxy repeats the user, the password, or both as they are sent.
-    pub(crate) fn is_repeated_in(&self, text: &str) -> bool {
+    fn is_repeated_in(&self, text: &str) -> bool {
         let Some(Credentials { user, password }) = &self.credentials else {
             return false;
         };
@@ -173,9 +178,50 @@ fn hex(digits: &[u8]) -> Option<u8> {
     u8::from_str_radix(text, 16).ok()
 }
 
+/// The forward proxy of the environment. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct ForwardProxies {
+    forward: Option<Arc<ForwardProxy>>,
+    /// The hosts that are dialled without it.
+    exceptions: Arc<NoProxy>,
+}
+
+impl ForwardProxies {
+    /// Reads `HTTPS_PROXY` and `NO_PROXY`, in lower case too; `variable` looks up an environment
+    /// variable.
+    ///
+    /// # Errors
+    /// The forward proxy cannot be used. Nobody would expect that it is bypassed then.
+    pub fn from_environment(
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, InvalidForwardProxy> {
+        let first = |names: [&str; 2]| {
+            names
+                .into_iter()
+                .find_map(|name| variable(name).filter(|value| !value.is_empty()))
+        };
+        let forward = match first(["HTTPS_PROXY", "https_proxy"]) {
+            Some(https) => Some(Arc::new(ForwardProxy::parse(&https)?)),
+            None => None,
+        };
+        let exceptions = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+        Ok(Self {
+            forward,
+            exceptions: Arc::new(NoProxy::parse(&exceptions)),
+        })
+    }
+
+    /// The forward proxy on the way to a host. `None`: it is dialled directly.
+    #[must_use]
+    pub fn to(&self, host: &HostPort) -> Option<&Arc<ForwardProxy>> {
+        let forward = self.forward.as_ref()?;
+        (!self.exceptions.excepts(host)).then_some(forward)
+    }
+}
+
 /// The hosts that are dialled without the forward proxy.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NoProxy(Vec<Exception>);
+struct NoProxy(Vec<Exception>);
 
 /// One entry of `NO_PROXY`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -191,13 +237,13 @@ impl NoProxy {
     /// Reads what curl and Go read: `*`, addresses, ranges, and domains with or without a dot or
     /// `*.` before them, with commas or blanks between them. As in Go, a port may follow a host.
     /// An entry that is none of these excepts nothing.
-    pub(crate) fn parse(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let entries = text.split(|letter: char| letter == ',' || letter.is_whitespace());
         Self(entries.filter_map(exception).collect())
     }
 
     /// Whether the host is dialled without the forward proxy.
-    pub(crate) fn excepts(&self, proxy: &HostPort) -> bool {
+    fn excepts(&self, proxy: &HostPort) -> bool {
         self.0.iter().any(|exception| exception.is_for(proxy))
     }
 }
