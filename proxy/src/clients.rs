@@ -3,7 +3,6 @@
 
 pub(crate) mod admitted;
 pub(crate) mod connect;
-pub(crate) mod direct;
 pub(crate) mod forward;
 pub(crate) mod http;
 pub(crate) mod intercept;

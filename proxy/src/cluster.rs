@@ -15,7 +15,6 @@ mod leases;
 mod name_service;
 mod nodes;
 mod ports;
-mod predecessor;
 mod request;
 mod revocations;
 mod selected;
@@ -28,6 +27,7 @@ use culvert_daemon::Backoff;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
+use crate::selector::{InvalidSelector, NodeSelector};
 pub(crate) use access::ClusterFacts;
 pub(crate) use args::KubernetesArgs;
 pub(crate) use authority::SharedAuthority;
@@ -35,16 +35,14 @@ pub(crate) use events::Events;
 pub(crate) use forwards::load as load_forwards;
 pub(crate) use hosts::HostsAddress;
 pub(crate) use identity::{AccountError, ServiceAccounts};
-pub(crate) use leases::{ListedPeer, MAX_LISTED, OwnLease};
+pub(crate) use leases::{MAX_LISTED, OwnLease};
 pub(crate) use name_service::NameService;
-use nodes::InvalidSelector;
-pub(crate) use nodes::NodeSelector;
 #[cfg(any(test, fuzzing))]
 pub(crate) use nodes::behind_label;
 pub(crate) use ports::PortsFacts;
 #[cfg(test)]
 pub(crate) use ports::UnreadPorts;
-pub(crate) use predecessor::Wanted;
+pub(crate) use request::RequestError;
 
 /// The file in which a pod finds its own namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

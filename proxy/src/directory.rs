@@ -20,7 +20,6 @@ mod facts;
 mod file;
 mod freshness;
 mod node;
-pub(crate) mod service;
 mod sources;
 mod stored;
 mod uid;

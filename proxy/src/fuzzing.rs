@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use culvert_daemon::chain;
 
 use crate::clients::connect::request;
-use crate::clients::forward::entry::Forward;
+use crate::forward::Forward;
 use crate::clients::http;
 use crate::clients::names::head::{Head, HeadReader};
 use crate::clients::names::host;

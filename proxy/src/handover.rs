@@ -9,6 +9,6 @@ mod departure;
 mod give;
 mod take;
 
-pub(crate) use departure::{AgentsGo, Departure, LastCall};
+pub(crate) use departure::{Departure, LastCall};
 pub(crate) use give::Giver;
 pub(crate) use take::Takeover;

@@ -11,14 +11,18 @@ mod clients;
 mod clock;
 mod cluster;
 mod directory;
+mod forward;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod handover;
 mod instance;
+mod listed_peer;
 mod metrics;
 mod operators;
 mod peers;
+mod reported;
 mod run;
+mod selector;
 mod sockets;
 mod state;
 mod streams;

@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod cli;
 pub(crate) mod control;
 pub(crate) mod debug;
+pub(crate) mod directory_socket;
 pub(crate) mod explain;
 pub(crate) mod migrate;
 pub(crate) mod ping;

@@ -21,7 +21,7 @@ use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use tokio::sync::watch::Receiver;
 
-use crate::handover::AgentsGo;
+use crate::sockets::listen::AgentsGo;
 use crate::instance::Instance;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::live::Streams;

@@ -1,6 +1,7 @@
 //! The choice of a tunnel for each connection, and the open connections.
 
 pub(crate) mod copies;
+pub(crate) mod direct;
 pub(crate) mod elsewhere;
 pub(crate) mod ended;
 pub(crate) mod error;

@@ -11,7 +11,7 @@ use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::{Proxy, SetProxiesRequest};
 use tokio::sync::watch;
 
-use crate::handover::AgentsGo;
+use crate::sockets::listen::AgentsGo;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::registry::Registry;
 

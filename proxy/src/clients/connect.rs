@@ -21,7 +21,7 @@ use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
-use crate::clients::direct::{self, Direct, DirectTarget, Reason};
+use crate::streams::direct::{self, Direct, DirectTarget, Reason};
 use crate::clients::has_drained;
 use crate::clients::http::HEAD_MAX;
 use crate::clients::http::response::Refusal;

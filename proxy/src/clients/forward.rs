@@ -2,7 +2,6 @@
 //! clients pass unchanged.
 
 pub(crate) mod args;
-pub(crate) mod entry;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -17,9 +16,9 @@ use crate::clients::raw::{RawClient, RawClients};
 use crate::clients::refusals::Refusals;
 use crate::clients::resetting;
 use crate::directory::Destination;
+use crate::forward::{Forward, ForwardTo};
 use crate::streams::limits::ClientKind;
 use crate::streams::live::Frontend;
-use entry::{Forward, ForwardTo};
 
 /// Serves forwarded ports. Clones share it.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use super::hosts::{HostsAddress, HostsPlace};
 use super::name_service::OwnPorts;
-use super::nodes::NodeSelector;
+use crate::selector::NodeSelector;
 
 /// Where nodes, ports, VIPs and trust come from in a Kubernetes cluster.
 #[derive(clap::Args, Clone, Debug)]

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use super::Cluster;
 use super::events::{Events, Occurrence};
 use super::last_seen::LastSeen;
-use crate::clients::forward::entry::{Forward, InvalidForward};
+use crate::forward::{Forward, InvalidForward};
 use crate::state::{StateDir, StateFile};
 
 /// The name of the ConfigMap.

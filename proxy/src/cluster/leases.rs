@@ -21,6 +21,7 @@ use tokio::sync::watch;
 
 use super::Cluster;
 use crate::instance::Instance;
+use crate::listed_peer::ListedPeer;
 use crate::metrics::Metrics;
 use follow::Follower;
 use own::HeldLease;
@@ -37,16 +38,6 @@ pub(crate) struct OwnLease {
     pub(crate) instance: Instance,
     /// Where other proxies dial.
     pub(crate) address: HostPort,
-}
-
-/// Another proxy of the cluster, as its Lease describes it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ListedPeer {
-    pub(crate) instance: Instance,
-    /// Where it says that other proxies may dial it.
-    pub(crate) address: HostPort,
-    /// The tunnels that it held when it last renewed its Lease.
-    pub(crate) tunnels: u32,
 }
 
 impl Cluster {

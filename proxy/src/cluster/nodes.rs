@@ -4,7 +4,6 @@
 mod behind;
 mod own;
 mod record;
-mod selector;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -27,7 +26,6 @@ use crate::directory::{ClusterNodes, ClusterWriter, DirectoryError, Freshness, V
 use crate::metrics::Metrics;
 #[cfg(any(test, fuzzing))]
 pub(crate) use behind::in_label as behind_label;
-pub(crate) use selector::{InvalidSelector, NodeSelector};
 use watch::{Reading, WatchState, WatchedNodes};
 
 /// Nodes often change together. Changes within this time become one.

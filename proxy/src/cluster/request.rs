@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use http::request;
+use serde_json::Value;
+
+use super::Cluster;
+
 /// A healthy API server answers in milliseconds.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -18,13 +23,27 @@ pub(crate) enum RequestError {
 
 impl RequestError {
     /// Whether there is no such object.
-    pub(super) fn is_absent(&self) -> bool {
+    pub(crate) fn is_absent(&self) -> bool {
         matches!(self, Self::Answer { code: 404, .. })
     }
 
     /// Whether another writer has created or changed the object.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Answer { code: 409, .. })
+    }
+}
+
+impl Cluster {
+    /// Sends a request of the caller's, and returns the answer as JSON.
+    pub(crate) async fn request(
+        &self,
+        request: request::Builder,
+        body: Vec<u8>,
+    ) -> Result<Value, RequestError> {
+        let request = request
+            .body(body)
+            .map_err(|error| RequestError::Failed(kube::Error::HttpError(error)))?;
+        ask(self.client.request(request)).await
     }
 }
 

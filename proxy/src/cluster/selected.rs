@@ -14,7 +14,8 @@ use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
 
 use super::follow::in_words;
-use super::{Cluster, NodeSelector, WATCH_SECONDS};
+use super::{Cluster, WATCH_SECONDS};
+use crate::selector::NodeSelector;
 
 impl Cluster {
     /// The names of the nodes that `selector` selects, and the future that follows them. It ends

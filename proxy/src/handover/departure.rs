@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::sockets::listen::AgentsGo;
 use crate::streams::live::Streams;
 use crate::streams::registry::Registry;
 
@@ -23,15 +24,6 @@ use crate::streams::registry::Registry;
 const LAST_PART: Duration = Duration::from_secs(3);
 
 const CLIENTS: &[SocketUse] = &[SocketUse::Clients];
-
-/// Where agents should have their tunnels.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AgentsGo {
-    /// To this proxy.
-    Here,
-    /// To any other: to the successor, or to the other proxies.
-    Elsewhere,
-}
 
 /// The time in which agents set up tunnels to other proxies, if there are any, before a proxy
 /// without streams ends.

@@ -11,7 +11,8 @@ use culvert_daemon::{
     Message, SocketUse, chain,
 };
 
-use super::departure::{AgentsGo, Departure};
+use super::departure::Departure;
+use crate::sockets::listen::AgentsGo;
 use crate::state::{Frozen, StateDir};
 use crate::streams::registry::Registry;
 use crate::trust::{Trust, TrustError};

@@ -3,26 +3,14 @@
 use axum::routing::get;
 use culvert_api::NodeName;
 use culvert_daemon::{AdminPages, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
-use ipnet::IpNet;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::directory::Directory;
 use crate::operators::stream_list::{ListedStream, StreamList};
+use crate::reported::Claims;
 use crate::streams::elsewhere::PeerView;
 use crate::streams::live::{StreamView, Streams};
 use crate::streams::registry::{Registered, Registry};
-
-/// The settings that decide which of the nodes' own claims count, as `/debug/claims` shows them.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Claims {
-    /// `--edge-range`; empty: addresses anywhere.
-    pub(crate) edge_ranges: Vec<IpNet>,
-    /// `--trust-node-annotations`.
-    pub(crate) annotations: bool,
-    /// Labels of `--node-selector` that a kubelet may write of its own Node.
-    #[serde(default)]
-    pub(crate) labels_of_kubelets: Vec<String>,
-}
 
 /// A tunnel as `/debug/tunnels` shows it.
 #[derive(Debug, Serialize)]

@@ -12,7 +12,7 @@ use culvert_tunnel::proto::tunnel::DescribeResponse;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 
-use crate::clients::direct::{Direct, DirectTarget};
+use crate::streams::direct::{Direct, DirectTarget};
 use crate::clock::UnixTime;
 use crate::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use crate::operators::stream_list::StreamList;

@@ -6,6 +6,7 @@
 mod dry_run;
 mod konnectivity;
 mod kubernetes;
+mod objects;
 mod page;
 mod plan;
 mod rules;
@@ -18,7 +19,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::cluster::{Cluster, KubernetesArgs, Wanted};
+use crate::cluster::{Cluster, KubernetesArgs};
+use objects::Wanted;
 use plan::Plan;
 use rules::{Problem, Report};
 use source::{Found, read_file};
@@ -124,8 +126,7 @@ impl Tunnel {
     }
 
     async fn read_cluster(self, cluster: &Cluster) -> Result<Vec<Found>> {
-        let objects = cluster
-            .objects(self.objects())
+        let objects = objects::read(cluster, self.objects())
             .await
             .with_context(|| format!("read the objects of {}", self.name()))?;
         let looked: Vec<String> = self.objects().iter().map(ToString::to_string).collect();

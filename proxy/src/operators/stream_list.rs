@@ -8,9 +8,6 @@ use culvert_daemon::Idle;
 
 use crate::streams::live::{StreamView, Streams};
 
-/// A client that waits for longer is worth a look.
-pub(crate) const LONG_WAIT: Duration = Duration::from_secs(30);
-
 /// All of them. Clones share them.
 #[derive(Clone)]
 pub(crate) struct StreamList {

@@ -17,7 +17,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Peers;
 use super::follow::{Role, follow};
-use crate::cluster::ListedPeer;
+use crate::listed_peer::ListedPeer;
 
 /// How often names are looked up again.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use anyhow::Result;
 use culvert_daemon::Gate;
 use tokio::sync::watch;
 
-use crate::cluster::ListedPeer;
+use crate::listed_peer::ListedPeer;
 use crate::streams::registry::Registry;
 
 /// Keeps `gate` closed while this proxy reaches no peer, and a Lease says that one has tunnels. The

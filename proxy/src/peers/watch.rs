@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use super::Peers;
 use crate::directory::{Directory, Facts};
-use crate::handover::AgentsGo;
+use crate::sockets::listen::AgentsGo;
 use crate::streams::elsewhere::PeerInfo;
 use crate::streams::registry::Registered;
 use crate::trust::Revoked;

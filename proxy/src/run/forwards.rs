@@ -14,7 +14,7 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 use super::Proxy;
 use crate::args::RunArgs;
 use crate::clients::admitted::Admitted;
-use crate::clients::forward::entry::{Forward, ForwardTo};
+use crate::forward::{Forward, ForwardTo};
 use crate::clients::forward::{ForwardedPort, Forwarder};
 use crate::clients::raw::RawClients;
 use crate::clients::refusals::Refusals;

@@ -12,7 +12,7 @@ use super::Proxy;
 use super::forwards::ForwardListeners;
 use super::names::NameListener;
 use crate::clients::connect::Connect;
-use crate::clients::direct::Direct;
+use crate::streams::direct::Direct;
 use crate::clients::intercept::Intercept;
 use crate::clients::original_dst::{OriginalDsts, TRIAL};
 use crate::sockets::listen;

@@ -8,13 +8,14 @@ use culvert_daemon::{Admin, AdminListen, Idle, Logs, Readiness, Supervisor};
 use prometheus_client::registry::Registry as MetricsRegistry;
 
 use super::Proxy;
-use crate::directory::service;
 use crate::operators::control::{self, Control};
 use crate::operators::debug;
+use crate::operators::directory_socket;
 use crate::operators::explain::Explainer;
 use crate::operators::scraped::Scraped;
 use crate::operators::stream_list::StreamList;
 use crate::peers::{Peers, PrimaryClient};
+use crate::reported::Claims;
 use crate::sockets::local_socket::LocalSocket;
 
 pub(super) struct OperatorSockets {
@@ -48,7 +49,7 @@ impl Proxy {
         self.metrics.register(&mut metrics, scraped);
         self.workers
             .register(metrics.sub_registry_with_prefix("culvert_proxy"));
-        let claims = debug::Claims {
+        let claims = Claims {
             edge_ranges: self.args.directory.edge_range.clone(),
             annotations: self.args.kubernetes.trust_node_annotations,
             labels_of_kubelets: self.args.kubernetes.labels_of_kubelets(),
@@ -118,7 +119,7 @@ impl Proxy {
         );
         supervisor.spawn(
             "directory socket",
-            service::serve(
+            directory_socket::serve(
                 sockets.directory,
                 self.directory.clone(),
                 supervisor.drain(),

@@ -8,7 +8,8 @@ use tokio::time::timeout;
 
 use super::Proxy;
 use crate::args::RunArgs;
-use crate::handover::{AgentsGo, Giver, LastCall, Takeover};
+use crate::handover::{Giver, LastCall, Takeover};
+use crate::sockets::listen::AgentsGo;
 
 /// The socket on which a successor asks, in the state directory: a successor
 /// has the same one.

@@ -15,7 +15,6 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
-use crate::handover::AgentsGo;
 use crate::sockets::local_socket::LocalSocket;
 
 /// The length of the accept queue.
@@ -153,6 +152,15 @@ fn out_of_descriptors(error: &io::Error) -> bool {
     [Errno::EMFILE, Errno::ENFILE]
         .iter()
         .any(|errno| error.raw_os_error() == Some(*errno as i32))
+}
+
+/// Where agents should have their tunnels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AgentsGo {
+    /// To this proxy.
+    Here,
+    /// To any other: to the successor, or to the other proxies.
+    Elsewhere,
 }
 
 /// When a listener accepts connections.

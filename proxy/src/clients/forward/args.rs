@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use super::entry::Forward;
+use crate::forward::Forward;
 
 /// The TCP map, and who may use it.
 #[derive(clap::Args, Debug)]

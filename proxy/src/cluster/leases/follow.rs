@@ -16,7 +16,8 @@ use tokio::sync::watch::Sender;
 
 use super::record::LABEL;
 use super::seen::{Listed, MAX_LISTED, Seen};
-use super::{ListedPeer, OwnLease};
+use super::OwnLease;
+use crate::listed_peer::ListedPeer;
 use crate::cluster::WATCH_SECONDS;
 use crate::cluster::follow::in_words;
 use crate::cluster::request::ask;

@@ -12,7 +12,8 @@ use k8s_openapi::jiff::Timestamp;
 use kube::api::ObjectMeta;
 use sha2::{Digest, Sha256};
 
-use super::{LASTS, ListedPeer, OwnLease};
+use super::{LASTS, OwnLease};
+use crate::listed_peer::ListedPeer;
 use crate::instance::Instance;
 
 /// The label by which proxies' Leases are found among others in the namespace.

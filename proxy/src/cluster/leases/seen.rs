@@ -11,7 +11,8 @@ use kube::runtime::watcher::Event;
 
 use super::record::{BadLease, PREFIX, Renewal, name, read};
 use super::watch_clock::WatchClock;
-use super::{ListedPeer, OwnLease};
+use super::OwnLease;
+use crate::listed_peer::ListedPeer;
 use crate::instance::Instance;
 
 /// The most proxies that are used. More would need another way to share tunnels.

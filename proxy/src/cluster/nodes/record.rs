@@ -12,7 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 use serde::Deserialize;
 
-use super::NodeSelector;
+use crate::selector::NodeSelector;
 use super::behind;
 use crate::directory::NodeUid;
 use crate::directory::{CloudNode, EdgeNode, MAX_ADDRESSES, MAX_PORTS, never_a_nodes};

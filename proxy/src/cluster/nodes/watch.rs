@@ -15,7 +15,7 @@ use tokio::sync::watch::Sender;
 use tokio::time::{Instant, timeout};
 
 use super::record::{Annotations, Record, Reduced, WatchedNode};
-use super::selector::NodeSelector;
+use crate::selector::NodeSelector;
 use crate::cluster::backoff;
 use crate::cluster::{READ_TIMEOUT, WATCH_SECONDS};
 use crate::metrics::{Metrics, NodeChange};

@@ -21,8 +21,7 @@ use super::{CheckCommand, dial, dns, resolver};
 use crate::clock::UnixTime;
 use crate::cluster::{Cluster, ClusterFacts};
 use crate::operators::cli::Client;
-use crate::operators::debug::Claims;
-use crate::operators::stream_list::LONG_WAIT;
+use crate::reported::{Claims, LONG_WAIT};
 
 /// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
 const TIMEOUT: Duration = Duration::from_secs(10);

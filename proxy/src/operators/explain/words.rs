@@ -12,9 +12,9 @@ use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::DialCode;
 
 use super::{DialError, Facts, PeerFacts, ReportedRules, Taken, TunnelFacts, reported_rules};
-use crate::clients::direct::DirectTarget;
+use crate::streams::direct::DirectTarget;
 use crate::directory::{AddressView, NodeView, ResolveError, Target};
-use crate::operators::stream_list::LONG_WAIT;
+use crate::reported::LONG_WAIT;
 use crate::streams::error::RouteError;
 
 /// What operators read.

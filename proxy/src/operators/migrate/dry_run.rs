@@ -8,6 +8,7 @@ use culvert_daemon::counted;
 use serde_json::{Value, json};
 
 use super::kubernetes::{Object, text};
+use super::objects::dry_run;
 use super::plan::{Component, Plan};
 use crate::cluster::Cluster;
 
@@ -24,7 +25,7 @@ pub(super) async fn send(cluster: &Cluster, plan: &Plan) -> Result<()> {
     let mut refused = Vec::new();
     for object in objects {
         let name = Object(object.clone()).name();
-        if let Err(error) = cluster.dry_run(object).await {
+        if let Err(error) = dry_run(cluster, object).await {
             refused.push(format!("{name}: {:#}", anyhow::Error::new(error)));
         }
     }

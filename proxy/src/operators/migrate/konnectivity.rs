@@ -3,12 +3,12 @@
 
 use serde_json::Value;
 
+use super::objects::Wanted;
 use super::kubernetes::{Object, text};
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table};
 use super::source::{Found, Piece};
-use crate::cluster::Wanted;
 
 /// What its manifests make, and static pods by their label.
 pub(super) const OBJECTS: &[Wanted] = &[

@@ -3,13 +3,13 @@
 
 use toml::Value;
 
+use super::objects::Wanted;
 use super::konnectivity;
 use super::kubernetes::{Object, text};
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table, port};
 use super::source::{Found, Piece, parse_toml, token_nodes};
-use crate::cluster::Wanted;
 
 /// What its manifests make, in the namespaces of its versions.
 pub(super) const OBJECTS: &[Wanted] = &[

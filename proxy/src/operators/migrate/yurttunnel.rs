@@ -1,11 +1,11 @@
 //! YurtTunnel: the flags of yurt-tunnel-server and yurt-tunnel-agent, their ConfigMaps and Services.
 
+use super::objects::Wanted;
 use super::kubernetes::{Object, text};
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Meaning, Problem, Report, Table, port, ports};
 use super::source::{Found, Piece};
-use crate::cluster::Wanted;
 
 /// What its manifests make.
 pub(super) const OBJECTS: &[Wanted] = &[

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use culvert_daemon::Worker;
 
 use super::*;
-use crate::clients::direct;
+use crate::streams::direct;
 use crate::clients::http::opened::Pair;
 
 /// Nothing here takes as long.

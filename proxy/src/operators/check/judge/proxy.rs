@@ -10,7 +10,7 @@ use super::{daemon, named};
 use crate::cluster::MAX_LISTED;
 use crate::operators::check::facts::{Daemon, Dialled, Facts, LIMITS};
 use crate::operators::check::finding::{Judged, failure, ok, warning};
-use crate::operators::stream_list::LONG_WAIT;
+use crate::reported::LONG_WAIT;
 
 pub(super) fn proxy(facts: &Facts) -> Option<Judged> {
     match &facts.nodes {

@@ -12,7 +12,7 @@ use super::host::{cgroup2, names, resolver};
 use super::*;
 use crate::clock::UnixTime;
 use crate::cluster::{ClusterFacts, PortsFacts, UnreadPorts};
-use crate::operators::debug::Claims;
+use crate::reported::Claims;
 
 const NOW: u64 = 1_700_000_000;
 const DAY: u64 = 24 * 3600;

@@ -1,15 +1,38 @@
 //! A selector of nodes by their labels, as kubectl's `-l` reads it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 
 use culvert_api::kubelet_may_write;
-use kube::core::{Expression, Selector, SelectorExt};
 
-/// Selects nodes by their labels.
+/// Selects the nodes whose labels meet all of its requirements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NodeSelector(Selector);
+pub(crate) struct NodeSelector(Vec<Requirement>);
+
+/// What one label of a node must be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Requirement {
+    label: String,
+    condition: Condition,
+}
+
+/// What a node must have as the value of a label.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Condition {
+    /// One of these values.
+    In(BTreeSet<String>),
+    /// Another value, or no such label.
+    NotIn(BTreeSet<String>),
+    /// This value.
+    Equal(String),
+    /// Another value, or no such label.
+    NotEqual(String),
+    /// Any value.
+    Exists,
+    /// No such label.
+    DoesNotExist,
+}
 
 /// A text that is not a selector.
 #[derive(Debug, thiserror::Error)]
@@ -24,32 +47,63 @@ pub(crate) struct InvalidSelector {
 
 impl NodeSelector {
     /// Whether it selects a node with these labels.
-    pub(super) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.matches(labels)
+    pub(crate) fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        self.0.iter().all(|requirement| requirement.is_met(labels))
     }
 
     /// Those of its labels that a kubelet may write of its own Node.
     pub(crate) fn labels_of_kubelets(&self) -> Vec<String> {
-        let labels = self.0.clone().into_iter().map(label);
-        labels.filter(|label| kubelet_may_write(label)).collect()
+        let labels = self.0.iter().map(|requirement| &requirement.label);
+        labels
+            .filter(|label| kubelet_may_write(label))
+            .cloned()
+            .collect()
     }
 }
 
-fn label(expression: Expression) -> String {
-    match expression {
-        Expression::In(label, _)
-        | Expression::NotIn(label, _)
-        | Expression::Equal(label, _)
-        | Expression::NotEqual(label, _)
-        | Expression::Exists(label)
-        | Expression::DoesNotExist(label) => label,
+impl Requirement {
+    fn is_met(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.label);
+        match &self.condition {
+            Condition::In(values) => value.is_some_and(|value| values.contains(value)),
+            Condition::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
+            Condition::Equal(one) => value == Some(one),
+            Condition::NotEqual(one) => value != Some(one),
+            Condition::Exists => value.is_some(),
+            Condition::DoesNotExist => value.is_none(),
+        }
     }
 }
 
 impl fmt::Display for NodeSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        for (number, requirement) in self.0.iter().enumerate() {
+            if number > 0 {
+                f.write_str(",")?;
+            }
+            requirement.fmt(f)?;
+        }
+        Ok(())
     }
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let label = &self.label;
+        match &self.condition {
+            Condition::In(values) => write!(f, "{label} in ({})", list(values)),
+            Condition::NotIn(values) => write!(f, "{label} notin ({})", list(values)),
+            Condition::Equal(value) => write!(f, "{label}={value}"),
+            Condition::NotEqual(value) => write!(f, "{label}!={value}"),
+            Condition::Exists => f.write_str(label),
+            Condition::DoesNotExist => write!(f, "!{label}"),
+        }
+    }
+}
+
+fn list(values: &BTreeSet<String>) -> String {
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    values.join(",")
 }
 
 impl FromStr for NodeSelector {
@@ -60,8 +114,8 @@ impl FromStr for NodeSelector {
             text: text.chars().take(300).collect(),
             problem,
         };
-        let requirements: Result<Selector, _> = requirements(text)
-            .map(|part| expression(part.trim()))
+        let requirements: Result<Vec<_>, _> = requirements(text)
+            .map(|part| requirement(part.trim()))
             .collect();
         Ok(Self(requirements.map_err(invalid)?))
     }
@@ -76,10 +130,10 @@ fn requirements(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-fn expression(text: &str) -> Result<Expression, &'static str> {
-    if let Some(list) = text.strip_suffix(')') {
+fn requirement(text: &str) -> Result<Requirement, &'static str> {
+    let (label, condition) = if let Some(list) = text.strip_suffix(')') {
         let (before, values) = list.split_once('(').ok_or("a parenthesis is not opened")?;
-        let (name, operator) = before
+        let (label, operator) = before
             .trim()
             .rsplit_once(char::is_whitespace)
             .ok_or("`(` follows neither in nor notin")?;
@@ -87,22 +141,24 @@ fn expression(text: &str) -> Result<Expression, &'static str> {
             .split(',')
             .map(|value| self::value(value.trim()))
             .collect::<Result<_, _>>()?;
-        return match operator {
-            "in" => Ok(Expression::In(key(name)?, values)),
-            "notin" => Ok(Expression::NotIn(key(name)?, values)),
-            _ => Err("`(` follows neither in nor notin"),
-        };
-    }
-    if let Some((name, text)) = text.split_once("!=") {
-        return Ok(Expression::NotEqual(key(name)?, value(text.trim())?));
-    }
-    if let Some((name, text)) = text.split_once("==").or_else(|| text.split_once('=')) {
-        return Ok(Expression::Equal(key(name)?, value(text.trim())?));
-    }
-    match text.strip_prefix('!') {
-        Some(name) => Ok(Expression::DoesNotExist(key(name)?)),
-        None => Ok(Expression::Exists(key(text)?)),
-    }
+        match operator {
+            "in" => (label, Condition::In(values)),
+            "notin" => (label, Condition::NotIn(values)),
+            _ => return Err("`(` follows neither in nor notin"),
+        }
+    } else if let Some((label, text)) = text.split_once("!=") {
+        (label, Condition::NotEqual(value(text.trim())?))
+    } else if let Some((label, text)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        (label, Condition::Equal(value(text.trim())?))
+    } else if let Some(label) = text.strip_prefix('!') {
+        (label, Condition::DoesNotExist)
+    } else {
+        (text, Condition::Exists)
+    };
+    Ok(Requirement {
+        label: key(label)?,
+        condition,
+    })
 }
 
 /// A label's key: a name of up to 63 characters, optionally after a DNS name and a slash.

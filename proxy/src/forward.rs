@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use culvert_api::NodeName;
 
-use crate::cluster::NodeSelector;
+use crate::selector::NodeSelector;
 
 /// The length at which an invalid text is cut in messages.
 const SHOWN_CHARS: usize = 100;

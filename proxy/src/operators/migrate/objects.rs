@@ -1,12 +1,13 @@
 //! Reads the objects of another tunnel, and asks the API server about manifests without changing
-//! anything: for `culvert-proxy migrate`.
+//! anything.
 
 use std::fmt;
 
+use http::Request;
+use http::header::CONTENT_TYPE;
 use serde_json::Value;
 
-use super::Cluster;
-use super::request::{RequestError, ask};
+use crate::cluster::{Cluster, RequestError};
 
 /// The sender of dry runs, as the API server logs it.
 const FIELD_MANAGER: &str = "culvert-migrate";
@@ -42,7 +43,7 @@ const KINDS: [(&str, &str, &str); 9] = [
 
 /// An object of another tunnel, by namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(super) enum Wanted {
     Deployment(&'static str, &'static str),
     DaemonSet(&'static str, &'static str),
     ConfigMap(&'static str, &'static str),
@@ -87,62 +88,55 @@ impl fmt::Display for Wanted {
     }
 }
 
-impl Cluster {
-    /// Those of the objects that exist, in the given order.
-    pub(crate) async fn objects(&self, wanted: &[Wanted]) -> Result<Vec<Value>, RequestError> {
-        let mut objects = Vec::new();
-        for wanted in wanted {
-            let request = http::Request::get(wanted.path()).body(Vec::new());
-            match ask(self.answer(request)).await {
-                Ok(mut list) if matches!(wanted, Wanted::Pods(..)) => {
-                    let items = list.get_mut("items").and_then(Value::as_array_mut);
-                    let items = items.map(std::mem::take).unwrap_or_default();
-                    // Items of a list do not say their kind.
-                    objects.extend(items.into_iter().map(|mut pod| {
-                        pod["kind"] = "Pod".into();
-                        pod
-                    }));
-                }
-                Ok(object) => objects.push(object),
-                Err(error) if error.is_absent() => {}
-                Err(error) => return Err(error),
+/// Those of the objects that exist, in the given order.
+pub(super) async fn read(
+    cluster: &Cluster,
+    wanted: &[Wanted],
+) -> Result<Vec<Value>, RequestError> {
+    let mut objects = Vec::new();
+    for wanted in wanted {
+        let request = Request::get(wanted.path());
+        match cluster.request(request, Vec::new()).await {
+            Ok(mut list) if matches!(wanted, Wanted::Pods(..)) => {
+                let items = list.get_mut("items").and_then(Value::as_array_mut);
+                let items = items.map(std::mem::take).unwrap_or_default();
+                // Items of a list do not say their kind.
+                objects.extend(items.into_iter().map(|mut pod| {
+                    pod["kind"] = "Pod".into();
+                    pod
+                }));
             }
-        }
-        Ok(objects)
-    }
-
-    /// The API server's judgement of an object: server-side apply, without changing anything. An
-    /// object whose namespace does not exist yet is judged in namespace `default`.
-    pub(crate) async fn dry_run(&self, mut object: Value) -> Result<(), RequestError> {
-        match self.apply_dry(&object).await {
-            Err(error) if error.is_absent() && object["metadata"]["namespace"].is_string() => {
-                object["metadata"]["namespace"] = ANY_NAMESPACE.into();
-                self.apply_dry(&object).await
-            }
-            judgement => judgement,
+            Ok(object) => objects.push(object),
+            Err(error) if error.is_absent() => {}
+            Err(error) => return Err(error),
         }
     }
+    Ok(objects)
+}
 
-    async fn apply_dry(&self, object: &Value) -> Result<(), RequestError> {
-        let path = path(object).ok_or_else(|| RequestError::Answer {
-            code: 0,
-            message: "it is of a kind that Culvert's manifests do not have".to_owned(),
-        })?;
-        let request = http::Request::patch(format!(
-            "{path}?dryRun=All&force=true&fieldManager={FIELD_MANAGER}"
-        ))
-        .header(http::header::CONTENT_TYPE, "application/apply-patch+yaml")
-        .body(object.to_string().into_bytes());
-        ask(self.answer(request)).await.map(drop)
+/// The API server's judgement of an object: server-side apply, without changing anything. An
+/// object whose namespace does not exist yet is judged in namespace `default`.
+pub(super) async fn dry_run(cluster: &Cluster, mut object: Value) -> Result<(), RequestError> {
+    match apply_dry(cluster, &object).await {
+        Err(error) if error.is_absent() && object["metadata"]["namespace"].is_string() => {
+            object["metadata"]["namespace"] = ANY_NAMESPACE.into();
+            apply_dry(cluster, &object).await
+        }
+        judgement => judgement,
     }
+}
 
-    async fn answer(
-        &self,
-        request: http::Result<http::Request<Vec<u8>>>,
-    ) -> Result<Value, kube::Error> {
-        let request = request.map_err(kube::Error::HttpError)?;
-        self.client.request(request).await
-    }
+async fn apply_dry(cluster: &Cluster, object: &Value) -> Result<(), RequestError> {
+    let path = path(object).ok_or_else(|| RequestError::Answer {
+        code: 0,
+        message: "it is of a kind that Culvert's manifests do not have".to_owned(),
+    })?;
+    let request = Request::patch(format!(
+        "{path}?dryRun=All&force=true&fieldManager={FIELD_MANAGER}"
+    ))
+    .header(CONTENT_TYPE, "application/apply-patch+yaml");
+    let body = object.to_string().into_bytes();
+    cluster.request(request, body).await.map(drop)
 }
 
 /// Where the API server has the object.
