@@ -1,7 +1,7 @@
 //! The value of a label with destinations behind a node.
 #![no_main]
 
-use culvert_proxy::fuzzing::behind_label;
+use culvert_proxy_cluster::fuzzing::behind_label;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|value: &str| {

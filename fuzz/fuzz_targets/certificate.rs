@@ -1,7 +1,7 @@
 //! A client certificate as its node is read from it.
 #![no_main]
 
-use culvert_proxy::fuzzing::{binding, certificate};
+use culvert_proxy_trust::fuzzing::{binding, certificate};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|der: &[u8]| {

@@ -1,7 +1,8 @@
 //! The head of a CONNECT request, and the destination in it.
 #![no_main]
 
-use culvert_proxy::fuzzing::{HEAD_MAX, connect_request, destination};
+use culvert_proxy_clients::fuzzing::{HEAD_MAX, connect_request};
+use culvert_proxy_core::fuzzing::destination;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

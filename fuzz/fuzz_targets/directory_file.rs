@@ -1,7 +1,7 @@
 //! The operator's directory file.
 #![no_main]
 
-use culvert_proxy::fuzzing::directory_file;
+use culvert_proxy_core::fuzzing::directory_file;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

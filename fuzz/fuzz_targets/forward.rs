@@ -1,7 +1,7 @@
 //! An entry of the TCP map.
 #![no_main]
 
-use culvert_proxy::fuzzing::forward;
+use culvert_proxy_core::fuzzing::forward;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

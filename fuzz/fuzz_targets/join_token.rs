@@ -1,7 +1,7 @@
 //! The token that a stranger shows.
 #![no_main]
 
-use culvert_proxy::fuzzing::join_token;
+use culvert_proxy_trust::fuzzing::join_token;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -1,7 +1,7 @@
 //! The head of a connection to a name-routed port: a TLS ClientHello, or an HTTP request.
 #![no_main]
 
-use culvert_proxy::fuzzing::{HEAD_MAX, name_head};
+use culvert_proxy_clients::fuzzing::{HEAD_MAX, name_head};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! A header of the PROXY protocol at the agent port.
 #![no_main]
 
-use culvert_proxy::fuzzing::{PROXY_HEADER_MAX, proxy_header};
+use culvert_proxy_streams::fuzzing::{PROXY_HEADER_MAX, proxy_header};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! The certificate signing request of an agent that joins or renews.
 #![no_main]
 
-use culvert_proxy::fuzzing::signing_request;
+use culvert_proxy_trust::fuzzing::signing_request;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|der: &[u8]| {

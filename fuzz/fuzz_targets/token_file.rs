@@ -1,7 +1,7 @@
 //! The proxy's file of join tokens.
 #![no_main]
 
-use culvert_proxy::fuzzing::token_file;
+use culvert_proxy_trust::fuzzing::token_file;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -8,19 +8,18 @@ use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
 use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
 use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
-use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-
-use crate::advertise::PeerAdvertise;
-use crate::clients::forward::args::ForwardArgs;
-use crate::clients::names::args::NameArgs;
-use crate::cluster::KubernetesArgs;
-use crate::operators::check::CheckCommand;
-use crate::operators::cli::{
+use culvert_proxy_clients::forward::args::ForwardArgs;
+use culvert_proxy_clients::names::args::NameArgs;
+use culvert_proxy_cluster::KubernetesArgs;
+use culvert_proxy_commands::check::CheckCommand;
+use culvert_proxy_commands::cli::{
     ExplainCommand, NodeCommand, PingCommand, StatusCommand, StreamsCommand, TokenCommand,
 };
-use crate::operators::migrate::MigrateCommand;
-use crate::operators::spans::SpanArgs;
-use crate::sockets::strangers::DEFAULT_HANDSHAKES;
+use culvert_proxy_core::advertise::PeerAdvertise;
+use culvert_proxy_migrate::MigrateCommand;
+use culvert_proxy_operators::spans::SpanArgs;
+use culvert_proxy_streams::sockets::strangers::DEFAULT_HANDSHAKES;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
 /// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds

@@ -1,32 +1,11 @@
 //! The proxy: accepts tunnels from agents on edge nodes, and connects cloud clients through them.
-//!
-//! It is a library so that the fuzz targets reach its parsers. The program is `main.rs`, which only
-//! calls [`main`].
+//! Here are its flags, the hand-over from one proxy to the next, and what puts
+//! the parts together. The parts are crates in the folders beside `src/`.
 #![forbid(unsafe_code)]
 
-mod advertise;
-mod agents;
 mod args;
-mod clients;
-mod clock;
-mod cluster;
-mod directory;
-mod forward;
-#[cfg(any(test, fuzzing))]
-pub mod fuzzing;
 mod handover;
-mod instance;
-mod listed_peer;
-mod metrics;
-mod operators;
-mod peers;
-mod reported;
 mod run;
-mod selector;
-mod sockets;
-mod state;
-mod streams;
-mod trust;
 
 use std::process::ExitCode;
 

@@ -20,6 +20,24 @@ use culvert_daemon::{
     Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, raise_open_file_limit,
     report_to_systemd,
 };
+use culvert_proxy_cluster::NameService;
+use culvert_proxy_core::advertise::Advertised;
+use culvert_proxy_core::directory::{Directory, Editor, FactsWriter};
+use culvert_proxy_core::forward::Forward;
+use culvert_proxy_core::instance::Instance;
+use culvert_proxy_core::listed_peer::ListedPeer;
+use culvert_proxy_core::metrics::Metrics;
+use culvert_proxy_core::state::StateDir;
+use culvert_proxy_operators::spans::SpanExporter;
+use culvert_proxy_peers::own_info;
+use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::registry::Registry;
+use culvert_proxy_streams::route::Router;
+use culvert_proxy_streams::sockets::listen;
+use culvert_proxy_streams::sockets::local_socket::{Access, LocalSocket};
+use culvert_proxy_trust::Trust;
+use culvert_proxy_trust::tokens::Tokens;
 use culvert_tunnel::{Budget, STREAM_WINDOW_RANGE};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -28,26 +46,8 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
-use crate::advertise::Advertised;
 use crate::args::RunArgs;
-use crate::forward::Forward;
-use crate::cluster::NameService;
-use crate::directory::{Directory, Editor, FactsWriter};
 use crate::handover::Departure;
-use crate::instance::Instance;
-use crate::listed_peer::ListedPeer;
-use crate::metrics::Metrics;
-use crate::operators::spans::SpanExporter;
-use crate::peers::own_info;
-use crate::sockets::listen;
-use crate::sockets::local_socket::{Access, LocalSocket};
-use crate::state::StateDir;
-use crate::streams::elsewhere::PeerInfo;
-use crate::streams::live::Streams;
-use crate::streams::registry::Registry;
-use crate::streams::route::Router;
-use crate::trust::Trust;
-use crate::trust::tokens::Tokens;
 
 /// The sockets for operators; subcommands connect to them.
 pub(crate) struct Sockets {

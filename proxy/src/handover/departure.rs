@@ -10,13 +10,12 @@ use anyhow::Result;
 use culvert_daemon::{
     HANDOVER_VERSION, Handover, HandoverError, Listeners, Message, SocketUse, chain,
 };
+use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::registry::Registry;
+use culvert_proxy_streams::sockets::listen::AgentsGo;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-
-use crate::sockets::listen::AgentsGo;
-use crate::streams::live::Streams;
-use crate::streams::registry::Registry;
 
 /// The last part of the grace period, in which a busy proxy accepts no more clients if the
 /// redirector keeps their sockets: short streams end, and clients wait no longer than they would

@@ -10,12 +10,12 @@ use culvert_daemon::{
     Drain, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handover, HandoverError, Listeners, LocalSocket,
     Message, SocketUse, chain,
 };
+use culvert_proxy_core::state::{Frozen, StateDir};
+use culvert_proxy_streams::registry::Registry;
+use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_trust::{Trust, TrustError};
 
 use super::departure::Departure;
-use crate::sockets::listen::AgentsGo;
-use crate::state::{Frozen, StateDir};
-use crate::streams::registry::Registry;
-use crate::trust::{Trust, TrustError};
 
 /// The time that a successor has for each of its steps: to read its state, to reach the API server,
 /// and to get the agents' tunnels.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_daemon::{HANDOVER_VERSION, Handover, HandoverError, Listeners, Message, Reach, chain};
+use culvert_proxy_streams::registry::Registry;
 use tokio::time::timeout;
-
-use crate::streams::registry::Registry;
 
 /// The time in which the running proxy writes its state down.
 const OFFER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -5,23 +5,23 @@ use std::sync::Arc;
 use anyhow::Result;
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
 use culvert_daemon::{SocketUse, Supervisor};
+use culvert_proxy_agents::admissions::Admissions;
+use culvert_proxy_agents::enroll;
+use culvert_proxy_agents::enroll::Enroll;
+use culvert_proxy_agents::port::{Agents, Parts};
+use culvert_proxy_agents::proxy_list::ProxyList;
+use culvert_proxy_cluster::ServiceAccounts;
+use culvert_proxy_peers::Peers;
+use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
+use culvert_proxy_streams::sockets::listen::{self, Accepting};
+use culvert_proxy_streams::sockets::proxy_protocol::Balancers;
+use culvert_proxy_streams::sockets::strangers::Strangers;
 use culvert_tunnel::{FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use socket2::Protocol;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
 
 use super::Proxy;
-use crate::agents::admissions::Admissions;
-use crate::agents::enroll;
-use crate::agents::enroll::Enroll;
-use crate::agents::port::{Agents, Parts};
-use crate::agents::proxy_list::ProxyList;
-use crate::cluster::ServiceAccounts;
-use crate::peers::Peers;
-use crate::sockets::listen::{self, Accepting};
-use crate::sockets::proxy_protocol::Balancers;
-use crate::sockets::strangers::Strangers;
-use crate::streams::limits::MAX_STREAMS_PER_AGENT;
 
 impl Proxy {
     pub(super) fn bind_agents(&self) -> Result<TcpListener> {

@@ -7,20 +7,20 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_daemon::{Drain, Listeners, Problem, SocketUse, Supervisor, chain};
+use culvert_proxy_clients::admitted::Admitted;
+use culvert_proxy_clients::forward::{ForwardedPort, Forwarder};
+use culvert_proxy_clients::raw::RawClients;
+use culvert_proxy_clients::refusals::Refusals;
+use culvert_proxy_cluster::Cluster;
+use culvert_proxy_core::forward::{Forward, ForwardTo};
+use culvert_proxy_core::metrics::OpenPort;
+use culvert_proxy_streams::sockets::listen;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Proxy;
 use crate::args::RunArgs;
-use crate::clients::admitted::Admitted;
-use crate::forward::{Forward, ForwardTo};
-use crate::clients::forward::{ForwardedPort, Forwarder};
-use crate::clients::raw::RawClients;
-use crate::clients::refusals::Refusals;
-use crate::cluster::Cluster;
-use crate::metrics::OpenPort;
-use crate::sockets::listen;
 
 /// The time after which a port that is in use is tried again.
 const RETRY: Duration = Duration::from_secs(5);

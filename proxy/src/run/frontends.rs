@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use culvert_daemon::{Readiness, SocketUse, Supervisor};
+use culvert_proxy_clients::connect::Connect;
+use culvert_proxy_clients::intercept::Intercept;
+use culvert_proxy_clients::original_dst::{OriginalDsts, TRIAL};
+use culvert_proxy_streams::direct::Direct;
+use culvert_proxy_streams::sockets::listen;
+use culvert_proxy_streams::sockets::local_socket::{Access, LocalSocket};
+use culvert_proxy_streams::sockets::strangers::{Phase, Strangers, say_busy};
+use culvert_proxy_trust::Callers;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::TaskTracker;
 
 use super::Proxy;
 use super::forwards::ForwardListeners;
 use super::names::NameListener;
-use crate::clients::connect::Connect;
-use crate::streams::direct::Direct;
-use crate::clients::intercept::Intercept;
-use crate::clients::original_dst::{OriginalDsts, TRIAL};
-use crate::sockets::listen;
-use crate::sockets::local_socket::{Access, LocalSocket};
-use crate::sockets::strangers::{Phase, Strangers, say_busy};
-use crate::trust::Callers;
 
 /// The listeners of clients, bound and not yet served.
 pub(super) struct Frontends {
@@ -93,7 +93,7 @@ impl Proxy {
             self.spawn_connect_tls(supervisor, &connect, connect_tls);
         }
         let serve_one = move |client, connections: &TaskTracker| {
-            connections.spawn(connect.clone().serve_unix(client, connections.clone()));
+            connect.clone().serve_unix(client, connections);
         };
         let served = listen::serve(frontends.connect, "connect_socket", drain, serve_one);
         supervisor.spawn("CONNECT socket", self.clients.track_future(served));
@@ -124,8 +124,8 @@ impl Proxy {
             match strangers.enter(address.ip(), Phase::Silent) {
                 Ok(permit) => match client.into_std() {
                     Ok(client) => {
-                        let served = connect.clone().serve_tls(tls, client, address, permit);
-                        connections.spawn_on(served, connect.workers.next().handle());
+                        let connect = connect.clone();
+                        connect.serve_tls(tls, client, address, permit, connections);
                     }
                     Err(error) => connect.refused(&address, &error),
                 },

@@ -3,19 +3,19 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_daemon::{SocketUse, Supervisor};
+use culvert_proxy_clients::admitted::Admitted;
+use culvert_proxy_clients::names::Names;
+use culvert_proxy_clients::refusals::Refusals;
+use culvert_proxy_cluster::{HostsAddress, NameService};
+use culvert_proxy_core::metrics::OpenPort;
+use culvert_proxy_streams::sockets::listen;
+use culvert_proxy_streams::sockets::strangers::Strangers;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::Proxy;
 use crate::args::{RunArgs, listen as any_address};
-use crate::clients::admitted::Admitted;
-use crate::clients::names::Names;
-use crate::clients::refusals::Refusals;
-use crate::cluster::{HostsAddress, NameService};
-use crate::metrics::OpenPort;
-use crate::sockets::listen;
-use crate::sockets::strangers::Strangers;
 
 /// A listener, bound and not yet served.
 pub(super) struct NameListener {

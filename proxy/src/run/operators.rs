@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use culvert_daemon::{Admin, AdminListen, Idle, Logs, Readiness, Supervisor};
+use culvert_proxy_core::reported::Claims;
+use culvert_proxy_operators::control::{self, Control};
+use culvert_proxy_operators::debug;
+use culvert_proxy_operators::directory_socket;
+use culvert_proxy_operators::explain::Explainer;
+use culvert_proxy_operators::scraped::Scraped;
+use culvert_proxy_operators::stream_list::StreamList;
+use culvert_proxy_peers::{Peers, PrimaryClient};
+use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use prometheus_client::registry::Registry as MetricsRegistry;
 
 use super::Proxy;
-use crate::operators::control::{self, Control};
-use crate::operators::debug;
-use crate::operators::directory_socket;
-use crate::operators::explain::Explainer;
-use crate::operators::scraped::Scraped;
-use crate::operators::stream_list::StreamList;
-use crate::peers::{Peers, PrimaryClient};
-use crate::reported::Claims;
-use crate::sockets::local_socket::LocalSocket;
 
 pub(super) struct OperatorSockets {
     pub(super) control: LocalSocket,

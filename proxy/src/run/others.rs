@@ -7,6 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use culvert_api::proto::control::control_server::ControlServer;
 use culvert_daemon::{Readiness, Supervisor};
+use culvert_proxy_core::state::StateDir;
+use culvert_proxy_operators::stream_list::StreamList;
+use culvert_proxy_peers::{
+    Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached,
+};
+use culvert_proxy_streams::sockets::listen;
+use culvert_proxy_trust::TrustSource;
 use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -14,11 +21,6 @@ use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
 use crate::args::RunArgs;
-use crate::operators::stream_list::StreamList;
-use crate::peers::{Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached};
-use crate::sockets::listen;
-use crate::state::StateDir;
-use crate::trust::TrustSource;
 
 /// The time that a start waits for the API server to list the revoked certificates.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);

@@ -4,12 +4,12 @@
 use std::time::Duration;
 
 use culvert_daemon::{Gate, LocalSocket, Readiness, SocketUse, Supervisor};
+use culvert_proxy_streams::sockets::listen::AgentsGo;
 use tokio::time::timeout;
 
 use super::Proxy;
 use crate::args::RunArgs;
 use crate::handover::{Giver, LastCall, Takeover};
-use crate::sockets::listen::AgentsGo;
 
 /// The socket on which a successor asks, in the state directory: a successor
 /// has the same one.

@@ -14,7 +14,7 @@ use crate::world::{EDGE_1_ADDRESS, World};
 use crate::{install, logs, names, uninstall};
 
 /// YurtTunnel's objects as its manifests make them, with the address of an example.
-const OBJECTS: &str = "proxy/tests/predecessors/yurttunnel.yaml";
+const OBJECTS: &str = "proxy/migrate/tests/predecessors/yurttunnel.yaml";
 const EXAMPLE: &str = "198.51.100.7";
 /// A port of `http-proxy-ports` there, and one of `localhost-proxy-ports`.
 const HTTP_PORT: u16 = 9051;

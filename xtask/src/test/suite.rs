@@ -95,7 +95,8 @@ impl Suite {
             return None;
         }
         let package = Path::new(message["manifest_path"].as_str()?).parent()?;
-        let folder = package.file_name()?.to_str()?;
+        // Two packages may have folders of the same name.
+        let folder = package.strip_prefix(workspace::root()).ok()?.to_str()?;
         let kind = message["target"]["kind"][0].as_str()?;
         let test = message["target"]["name"].as_str()?;
         let name = if kind == "test" {
@@ -200,7 +201,8 @@ mod tests {
     #[test]
     fn a_suite_is_read_from_the_message_of_cargo() {
         let message = |kind: &str, test: bool| {
-            serde_json::json!({"manifest_path": "/w/xtask/Cargo.toml", "executable": "/w/t/chain-1",
+            let manifest = workspace::root().join("xtask/Cargo.toml");
+            serde_json::json!({"manifest_path": manifest, "executable": "/w/t/chain-1",
                 "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
         };
         let chain = Suite::of(&message("test", true)).unwrap();

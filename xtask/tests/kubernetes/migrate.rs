@@ -12,7 +12,7 @@ use crate::proxy::program;
 
 /// Applies the manifests of another tunnel, as the unit tests read them.
 fn install(server: &ApiServer, tunnel: &str) -> Result<()> {
-    let folder = workspace::root().join("proxy/tests/predecessors");
+    let folder = workspace::root().join("proxy/migrate/tests/predecessors");
     let manifests = folder.join(format!("{tunnel}.yaml"));
     workspace::output(server.kubectl().args(["apply", "-f"]).arg(manifests)).map(drop)
 }

@@ -1,0 +1,380 @@
+//! `culvert.enroll.v1`: gives agents their first certificate and renews it.
+
+mod rate;
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Instant;
+
+use culvert_api::proto::enroll::enroll_server::{Enroll as Service, EnrollServer};
+use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
+use culvert_api::{InvalidNodeName, NodeName};
+use culvert_daemon::LogBudget;
+use culvert_proxy_cluster::{AccountError, ServiceAccounts};
+use culvert_proxy_core::directory::Directory;
+use culvert_proxy_core::metrics::{CertificateRequest, Metrics};
+use culvert_proxy_peers::{Asked, Peers};
+use culvert_proxy_trust::authority::{CsrError, ProvenKey};
+use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
+use culvert_proxy_trust::tokens::{TokenError, TokenText, Tokens, TokensError};
+use culvert_proxy_trust::{Trust, TrustError};
+use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
+use tonic::{Request, Response, Status};
+
+use rate::{CertificateRate, TooOften};
+
+/// A token and a signing request take less than 16 KiB.
+const MAX_REQUEST_BYTES: usize = 24 << 10;
+/// Concurrent requests. Each costs a signature and a write to disk. Further requests wait.
+const MAX_CONCURRENT: usize = 16;
+
+/// The client's certificates as verified in the TLS handshake, the client's own first. It is empty
+/// if the client showed none.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerChain(pub(crate) Vec<CertificateDer<'static>>);
+
+/// The client, for the log.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientAddr(pub(crate) SocketAddr);
+
+/// The reason why an agent gets no certificate.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnrollError {
+    #[error(transparent)]
+    Token(#[from] TokenError),
+    #[error(transparent)]
+    Tokens(TokensError),
+    #[error(transparent)]
+    Node(#[from] InvalidNodeName),
+    #[error(transparent)]
+    Account(#[from] AccountError),
+    #[error(
+        "the request has two tokens: one of `culvert-proxy token create` or one of a service \
+         account"
+    )]
+    TwoTokens,
+    #[error("the proxy gave up on the request: see its log")]
+    GivenUp,
+    #[error(transparent)]
+    Csr(#[from] CsrError),
+    #[error(transparent)]
+    Identity(#[from] IdentityError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
+    #[error(transparent)]
+    TooOften(#[from] TooOften),
+    #[error("{}", .0.message())]
+    Elsewhere(Box<Status>),
+}
+
+/// The enrolment service.
+#[derive(Clone)]
+pub struct Enroll {
+    trust: Trust,
+    tokens: Tokens,
+    /// Set if the proxy is part of a cluster.
+    accounts: Option<Arc<ServiceAccounts>>,
+    /// The proxies that may know a token that this one does not. A proxy that is asked by another
+    /// one asks nobody.
+    peers: Option<Arc<Peers>>,
+    directory: Directory,
+    metrics: Metrics,
+    turns: Arc<Semaphore>,
+    rate: Arc<CertificateRate>,
+    refusals: Arc<LogBudget>,
+}
+
+/// The service with its limits. Each request needs the extensions `PeerChain` and `ClientAddr`.
+pub fn service(
+    trust: Trust,
+    tokens: Tokens,
+    accounts: Option<Arc<ServiceAccounts>>,
+    metrics: Metrics,
+    peers: Option<Arc<Peers>>,
+) -> EnrollServer<Enroll> {
+    let enroll = Enroll {
+        peers,
+        ..Enroll::new(trust, tokens, accounts, metrics)
+    };
+    EnrollServer::new(enroll).max_decoding_message_size(MAX_REQUEST_BYTES)
+}
+
+#[tonic::async_trait]
+impl Service for Enroll {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let request = request.into_inner();
+        if request.service_account_token.is_empty() {
+            let joined = self.join_with(request).await;
+            self.answer(CertificateRequest::Join, client, joined)
+        } else {
+            let joined = if request.token.is_empty() {
+                self.join_account(&request.service_account_token, request.csr, client)
+                    .await
+            } else {
+                Err(EnrollError::TwoTokens)
+            };
+            self.answer(CertificateRequest::JoinAccount, client, joined)
+        }
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        let client = client(&request);
+        let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
+        let RenewRequest { csr } = request.into_inner();
+        let renewed = self
+            .work(move |enroll| enroll.renew_now(&chain, &csr))
+            .await;
+        self.answer(CertificateRequest::Renew, client, renewed)
+    }
+}
+
+impl Enroll {
+    fn new(
+        trust: Trust,
+        tokens: Tokens,
+        accounts: Option<Arc<ServiceAccounts>>,
+        metrics: Metrics,
+    ) -> Self {
+        let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
+        let rate = Arc::new(CertificateRate::new(trust.certificate_lifetime()));
+        Self {
+            directory: trust.directory().clone(),
+            trust,
+            tokens,
+            accounts,
+            peers: None,
+            metrics,
+            turns,
+            rate,
+            refusals,
+        }
+    }
+
+    /// Runs on a blocking thread, because it signs and writes to disk.
+    async fn work<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
+    ) -> Result<T, EnrollError> {
+        let turn = self.turns.clone().acquire_owned().await;
+        let enroll = self.clone();
+        let done = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            work(&enroll)
+        });
+        done.await.unwrap_or(Err(EnrollError::GivenUp))
+    }
+
+    /// Counts and logs the outcome of a request.
+    fn answer(
+        &self,
+        request: CertificateRequest,
+        client: Option<SocketAddr>,
+        done: Result<Certificate, EnrollError>,
+    ) -> Result<Response<Certificate>, Status> {
+        let outcome = done.as_ref().map_or_else(EnrollError::reason, |_| "ok");
+        self.metrics.enrolment(request, outcome);
+        let request: &str = request.into();
+        let client = client.map(tracing::field::display);
+        match done {
+            Ok(certificate) => {
+                tracing::info!(
+                    request,
+                    node = certificate.node,
+                    client.addr = client,
+                    "certificate given"
+                );
+                Ok(Response::new(certificate))
+            }
+            Err(error) => {
+                let status = error.status();
+                if let Some(suppressed) = self.refusals.spend() {
+                    let reason = culvert_daemon::chain(&error);
+                    tracing::warn!(
+                        request,
+                        client.addr = client,
+                        outcome,
+                        reason,
+                        suppressed,
+                        "certificate refused"
+                    );
+                }
+                Err(status)
+            }
+        }
+    }
+
+    /// The pod of the token determines the node. The cheap checks come first, so that strangers
+    /// cannot make the proxy ask the API server or verify signatures.
+    async fn join_account(
+        &self,
+        token: &str,
+        csr: Vec<u8>,
+        client: Option<SocketAddr>,
+    ) -> Result<Certificate, EnrollError> {
+        let accounts = self.accounts.clone().ok_or(AccountError::NoCluster)?;
+        self.trust.pin()?;
+        let token = accounts.read(token)?;
+        let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
+        let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
+        let (node, uid) = accounts.node(&token, client).await?;
+        self.rate.take(&node, Instant::now())?;
+        self.work(move |enroll| {
+            let _admission = enroll.trust.admission();
+            if !enroll.directory.contains(&node) {
+                return Err(accounts.not_an_edge(node).into());
+            }
+            if uid.is_some() && uid != enroll.directory.uid(&node) {
+                return Err(AccountError::EarlierNode { node }.into());
+            }
+            enroll.certificate(node, &key, None)
+        })
+        .await
+    }
+
+    /// A token that this proxy does not know may be another one's.
+    async fn join_with(&self, request: JoinRequest) -> Result<Certificate, EnrollError> {
+        let tried = request.clone();
+        let joined = self.work(move |enroll| enroll.join_now(&tried)).await;
+        match (&joined, &self.peers) {
+            (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
+                match peers.join(&request).await {
+                    Asked::Unknown => joined,
+                    Asked::Answered(answer) => {
+                        answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)))
+                    }
+                }
+            }
+            _ => joined,
+        }
+    }
+
+    fn join_now(&self, request: &JoinRequest) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        let token: TokenText = request.token.parse()?;
+        let asked = match request.node.as_str() {
+            "" => None,
+            name => Some(name.parse()?),
+        };
+        // The cheap check first, so that strangers cannot make the proxy verify signatures.
+        self.tokens.check(&token, asked.as_ref())?;
+        let key = ProvenKey::from_csr(&request.csr)?;
+        let _admission = self.trust.admission();
+        let node = self.tokens.check(&token, asked.as_ref())?;
+        if !self.directory.contains(&node) {
+            return Err(IdentityError::UnknownNode { node }.into());
+        }
+        self.rate.take(&node, Instant::now())?;
+        let node = self.tokens.redeem(&token, asked.as_ref(), key.digest())?;
+        self.certificate(node, &key, None)
+    }
+
+    fn renew_now(
+        &self,
+        chain: &[CertificateDer<'static>],
+        csr: &[u8],
+    ) -> Result<Certificate, EnrollError> {
+        self.trust.pin()?;
+        let shown = self.trust.identify(chain, Purpose::Renew)?;
+        self.rate.take(&shown.node, Instant::now())?;
+        let key = ProvenKey::from_csr(csr)?;
+        let _admission = self.trust.admission();
+        let shown = self.trust.identify(chain, Purpose::Renew)?;
+        self.certificate(shown.node.clone(), &key, Some(&shown))
+    }
+
+    fn certificate(
+        &self,
+        node: NodeName,
+        key: &ProvenKey,
+        shown: Option<&Credential>,
+    ) -> Result<Certificate, EnrollError> {
+        let issued = self.trust.issue(&node, key, shown)?;
+        Ok(Certificate {
+            chain_pem: issued.chain_pem,
+            ca_pem: issued.ca_pem,
+            node: node.to_string(),
+            server_name: self.trust.server_name().to_owned(),
+        })
+    }
+}
+
+fn client<T>(request: &Request<T>) -> Option<SocketAddr> {
+    request
+        .extensions()
+        .get::<ClientAddr>()
+        .map(|client| client.0)
+}
+
+impl From<TokensError> for EnrollError {
+    fn from(error: TokensError) -> Self {
+        match error {
+            TokensError::Refused(refused) => Self::Token(refused),
+            error
+            @ (TokensError::State(_) | TokensError::Full(_) | TokensError::Unknown { .. }) => {
+                Self::Tokens(error)
+            }
+        }
+    }
+}
+
+impl EnrollError {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Token(error) => error.reason(),
+            Self::Identity(error) => error.reason(),
+            Self::Csr(_) => "bad_csr",
+            Self::Trust(TrustError::NoAuthority) => "no_authority",
+            Self::Account(error) => error.reason(),
+            Self::TwoTokens => "malformed_token",
+            Self::Node(_) => "other_node",
+            Self::TooOften(_) => "too_often",
+            Self::Elsewhere(_) => "refused_elsewhere",
+            Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
+        }
+    }
+
+    /// The answer to the agent. Causes inside the proxy appear in the proxy's log only.
+    fn status(&self) -> Status {
+        let text = self.to_string();
+        match self {
+            Self::Token(TokenError::Malformed | TokenError::NoNode(_))
+            | Self::Node(_)
+            | Self::Csr(_)
+            | Self::TwoTokens => Status::invalid_argument(text),
+            Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
+            Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
+            Self::Account(AccountError::Unanswered(_)) => {
+                Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
+            }
+            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => {
+                Status::resource_exhausted(text)
+            }
+            Self::TooOften(_) => Status::resource_exhausted(text),
+            Self::Account(_) => Status::permission_denied(text),
+            Self::GivenUp => Status::internal(text),
+            // By this, a proxy that asks another one for a certificate tells the one that does not
+            // know the token.
+            Self::Token(TokenError::Foreign(_)) => Status::not_found(text),
+            Self::Token(TokenError::WrongSecret(_)) => Status::unauthenticated(text),
+            Self::Elsewhere(status) => Status::new(status.code(), text),
+            Self::Token(
+                TokenError::Used(_)
+                | TokenError::Expired(..)
+                | TokenError::Revoked(_)
+                | TokenError::OtherNode(..),
+            ) => Status::permission_denied(text),
+            Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
+            Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
+            Self::Identity(_) => Status::permission_denied(text),
+            Self::Trust(TrustError::NoAuthority) => Status::failed_precondition(text),
+            Self::Tokens(_) | Self::Trust(_) => {
+                Status::unavailable("the proxy cannot store what it has to: see its log")
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,34 @@
+//! Connections to destinations for clients of the mutual TLS port.
+
+use bytes::Bytes;
+use culvert_daemon::Worker;
+use culvert_proxy_core::directory::Destination;
+use culvert_proxy_streams::live::Frontend;
+use culvert_tunnel::Socket;
+
+use super::{Connect, DirectRequest, Plan};
+use crate::http::opened::{Opened, Pair, Relaying, Unopened};
+
+impl Connect {
+    /// Opens a connection to `destination`. Dropping the future cancels the dial.
+    pub(super) async fn open(
+        &self,
+        destination: Destination,
+        client: String,
+    ) -> Result<Opened, Unopened> {
+        match self.decide(destination, Frontend::ConnectTls, client)? {
+            Plan::Node(routed) => Opened::stream(routed).await,
+            Plan::Direct(request) => {
+                let (pair, other) = Pair::new()?;
+                let task = Box::pin(self.dial(request, other)).await?;
+                Ok(pair.relayed(task))
+            }
+        }
+    }
+
+    async fn dial(&self, mut request: DirectRequest, client: Socket) -> Result<Relaying, Unopened> {
+        let backend = request.dial(&self.direct).await?;
+        let task = async move { request.relay(client, backend, Bytes::new()).await };
+        Ok(Worker::current().run(task))
+    }
+}

@@ -1,0 +1,219 @@
+//! Reads the head of a CONNECT request on the Unix socket.
+
+use culvert_api::{InvalidHostPort, InvalidNodeName, NodeName};
+use culvert_proxy_core::directory::{Destination, NodeView};
+use http::StatusCode;
+use httparse::{EMPTY_HEADER, Request, Status};
+
+use crate::http::HEAD_MAX;
+use crate::http::response::Refusal;
+
+/// The maximum number of headers.
+const HEADERS_MAX: usize = 64;
+/// YurtTunnel's header. Its value is a node, alone or followed by a port that means nothing.
+const NODE_HEADER: &str = "X-Tunnel-Proxy-Host";
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    destination: Destination,
+    /// The node that the header names.
+    node: Option<NodeName>,
+}
+
+/// A request that cannot be served.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BadRequest {
+    #[error("not an HTTP/1.1 request: {0}")]
+    NotHttp(httparse::Error),
+    #[error("the request's head is longer than {HEAD_MAX} bytes")]
+    TooLong,
+    #[error("the request's head took too long")]
+    TimedOut,
+    #[error("{0:?} is not served here, only CONNECT")]
+    Method(String),
+    #[error(
+        "{0:?} is not served here: only CONNECT, requests for http://..., and GET /sd/prometheus?port=N"
+    )]
+    NotServed(String),
+    #[error(transparent)]
+    Target(InvalidHostPort),
+    #[error("{NODE_HEADER} names no node")]
+    Node(#[from] InvalidNodeName),
+    #[error(
+        "{NODE_HEADER}: {node} is not the node of {destination}: name a node that has this \
+         address, or leave the header out"
+    )]
+    OtherNode {
+        node: NodeName,
+        destination: Destination,
+    },
+}
+
+impl From<&BadRequest> for Refusal {
+    fn from(bad: &BadRequest) -> Self {
+        Self::new(
+            StatusCode::BAD_REQUEST,
+            "http_request_error",
+            bad.to_string(),
+        )
+    }
+}
+
+impl Asked {
+    /// The node that the header names.
+    pub(crate) fn node(&self) -> Option<&NodeName> {
+        self.node.as_ref()
+    }
+
+    /// The destination at the node that the header names, of several that have the address.
+    /// `found` is that node in the directory.
+    ///
+    /// # Errors
+    ///
+    /// The destination is not that node's.
+    pub(crate) fn destination(self, found: Option<&NodeView>) -> Result<Destination, BadRequest> {
+        let Self { destination, node } = self;
+        let Some(node) = node else {
+            return Ok(destination);
+        };
+        let (is_its_own, port) = match &destination {
+            Destination::Address(address) => {
+                let ip = address.ip();
+                let has = |found: &NodeView| {
+                    found.addresses.iter().any(|own| own.ip == ip)
+                        || ip == found.vip4
+                        || ip == found.vip6
+                };
+                (
+                    found.is_some_and(|found| ip.is_loopback() || has(found)),
+                    address.port(),
+                )
+            }
+            Destination::Name(name, port) => {
+                let after = name.strip_prefix(node.as_str());
+                let is_its_own = after.is_some_and(|zone| zone.is_empty() || zone.starts_with('.'));
+                (is_its_own, *port)
+            }
+            Destination::Node(named, port) => (*named == node, *port),
+        };
+        if is_its_own {
+            Ok(Destination::Node(node, port))
+        } else {
+            Err(BadRequest::OtherNode { node, destination })
+        }
+    }
+}
+
+/// The request and the length of its head at the start of `buffer`. `None`: more bytes are needed.
+pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Asked, usize)>, BadRequest> {
+    let mut headers = [EMPTY_HEADER; HEADERS_MAX];
+    let mut request = Request::new(&mut headers);
+    let length = match request.parse(buffer).map_err(BadRequest::NotHttp)? {
+        Status::Complete(length) if length <= HEAD_MAX => length,
+        Status::Partial if buffer.len() <= HEAD_MAX => return Ok(None),
+        Status::Complete(_) | Status::Partial => return Err(BadRequest::TooLong),
+    };
+    let method = request.method.unwrap_or_default();
+    if method != "CONNECT" {
+        return Err(BadRequest::Method(method.chars().take(20).collect()));
+    }
+    let destination = request
+        .path
+        .unwrap_or_default()
+        .parse()
+        .map_err(BadRequest::Target)?;
+    let node = request
+        .headers
+        .iter()
+        .find(|header| header.name.eq_ignore_ascii_case(NODE_HEADER));
+    let node = node.map(|header| {
+        let value = String::from_utf8_lossy(header.value);
+        let (node, _) = value.split_once(':').unwrap_or((&value, ""));
+        node.trim().parse::<NodeName>()
+    });
+    let node = node.transpose()?;
+    Ok(Some((Asked { destination, node }, length)))
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_proxy_core::directory::Directory;
+
+    use super::*;
+
+    fn parsed(text: &str) -> Result<Option<(String, usize)>, String> {
+        let parsed = parse(text.as_bytes()).map_err(|error| error.to_string())?;
+        Ok(parsed.map(|(asked, length)| (asked.destination.to_string(), length)))
+    }
+
+    #[test]
+    fn the_target_counts_not_the_host_header() {
+        let head = "CONNECT edge-1:10250 HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+        assert_eq!(
+            parsed(&format!("{head}\x16\x03pipelined")),
+            Ok(Some(("edge-1:10250".into(), head.len())))
+        );
+        for cut in 0..head.len() {
+            assert_eq!(parsed(&head[..cut]), Ok(None), "{cut} bytes");
+        }
+    }
+
+    #[test]
+    fn the_header_names_one_of_the_nodes_with_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let node: culvert_api::NodeName = "edge-2".parse().unwrap();
+        let directory = Directory::for_tests(folder.path(), std::slice::from_ref(&node));
+        let found = directory.node(&node).unwrap();
+        let chosen = |target: &str, header: &str| {
+            let head = format!("CONNECT {target} HTTP/1.1\r\n{header}\r\n\r\n");
+            let (asked, _) = parse(head.as_bytes()).unwrap().unwrap();
+            let found = asked.node().map(|_| &found);
+            let chosen = asked.destination(found);
+            chosen
+                .map(|destination| destination.to_string())
+                .map_err(|error| error.to_string())
+        };
+        let vip = format!("{}:10250", found.vip4);
+        for (target, header, destination) in [
+            ("10.0.3.7:10250", "Host: edge-2", "10.0.3.7:10250"),
+            (&vip, "X-Tunnel-Proxy-Host: edge-2:10250", "edge-2:10250"),
+            (&vip, "x-tunnel-proxy-host:  edge-2", "edge-2:10250"),
+            (
+                "127.0.0.1:10266",
+                "X-Tunnel-Proxy-Host: edge-2",
+                "edge-2:10266",
+            ),
+            (
+                "edge-2.edge.internal:1",
+                "X-Tunnel-Proxy-Host: edge-2",
+                "edge-2:1",
+            ),
+        ] {
+            assert_eq!(chosen(target, header).as_deref(), Ok(destination));
+        }
+        for target in ["10.9.9.9:10250", "edge-22:10250", "edge-1:10250"] {
+            let error = chosen(target, "X-Tunnel-Proxy-Host: edge-2").unwrap_err();
+            assert!(error.contains("edge-2 is not the node of"), "{error}");
+        }
+        let head = "CONNECT edge-2:1 HTTP/1.1\r\nX-Tunnel-Proxy-Host: \r\n\r\n";
+        assert!(matches!(parse(head.as_bytes()), Err(BadRequest::Node(_))));
+    }
+
+    #[test]
+    fn what_cannot_be_served_is_told_why() {
+        for (head, reason) in [
+            ("GET / HTTP/1.1\r\n\r\n", "only CONNECT"),
+            ("CONNECT edge-1 HTTP/1.1\r\n\r\n", "write a host and a port"),
+            ("CONNECT 10.0.3.7:99999 HTTP/1.1\r\n\r\n", "1 to 65535"),
+            ("\x16\x03\x01\x02\x00", "not an HTTP/1.1 request"),
+            (
+                &format!("CONNECT edge-1:1 HTTP/1.1\r\nx: {}", "a".repeat(HEAD_MAX)),
+                "longer than",
+            ),
+        ] {
+            let error = parsed(head).unwrap_err();
+            assert!(error.contains(reason), "{head:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The intercept listener: connections that the kernel steered here. Their clients dialled an edge
+//! node.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use culvert_api::ports::CHECK_PORT;
+use culvert_daemon::LogBudget;
+use culvert_proxy_core::directory::{Destination, Target};
+use culvert_proxy_streams::limits::ClientKind;
+use socket2::SockRef;
+use tokio::net::TcpStream;
+use tokio_util::task::TaskTracker;
+
+use crate::original_dst::OriginalDsts;
+use crate::raw::{RawClient, RawClients};
+use crate::resetting;
+
+/// Serves intercepted connections. Clones share it.
+#[derive(Clone)]
+pub struct Intercept {
+    /// What knows where they were going.
+    pub original_dsts: Arc<OriginalDsts>,
+    /// What relays their bytes.
+    pub raw: RawClients,
+    /// Limits the log lines that everyone who reaches the ports can cause.
+    pub foreign: Arc<LogBudget>,
+}
+
+impl Intercept {
+    /// Starts to serve a connection that is for a node, on the thread of its stream. Every failure
+    /// ends it with RST, never with FIN: the client must not take it for an empty answer.
+    pub fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
+        let original_dst = self.original_dsts.of(&accepted);
+        if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
+            // A new socket has space for a word.
+            if let Err(error) = SockRef::from(&accepted).send(frontend.label().as_bytes()) {
+                tracing::debug!(
+                    client.addr = %client,
+                    original_dst = %vip,
+                    %error,
+                    "answer a check"
+                );
+            }
+            return;
+        }
+        let local = accepted.local_addr().ok();
+        let socket = resetting(accepted, client);
+        let Some((original_dst, frontend)) = original_dst else {
+            if let Some(suppressed) = self.foreign.spend() {
+                tracing::warn!(
+                    client.addr = %client,
+                    intercept.addr = local.map(tracing::field::display),
+                    suppressed,
+                    "reset: a connection to an intercept port that nothing steered here"
+                );
+            }
+            return;
+        };
+        let kind = ClientKind::steered(client.ip(), local.map(|local| local.ip()), original_dst);
+        let client = RawClient {
+            socket,
+            address: client,
+            frontend,
+            kind,
+        };
+        self.raw
+            .serve(client, Destination::Address(original_dst), connections);
+    }
+
+    /// Whether a check dialled a node's VIP to find out how connections come here.
+    fn is_check(&self, dialled: SocketAddr) -> bool {
+        let by_vip = |target: Target| target.address != Some(dialled.ip());
+        dialled.port() == CHECK_PORT
+            && self
+                .raw
+                .router
+                .resolve(&Destination::Address(dialled))
+                .is_ok_and(by_vip)
+    }
+}

@@ -1,0 +1,212 @@
+//! The original destination of an intercepted connection.
+//!
+//! The connect hook stores it for the accepted socket, and nftables in connection tracking. A
+//! connection with neither was made to the intercept port itself.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use aya::maps::{Map, MapData, MapError, SkStorage};
+use culvert_daemon::{Drain, Gate, chain};
+use culvert_proxy_streams::live::Frontend;
+use culvert_proxy_streams::sockets::listen::canonical;
+use culvert_redirector_common::SocketDst;
+use culvert_redirector_common::names::SOCKETS_PIN;
+use socket2::{Domain, SockAddr, SockRef, Socket, Type};
+use tokio::net::TcpStream;
+
+/// The interval at which access to the map is tested.
+pub const TRIAL: Duration = Duration::from_secs(5);
+
+/// Reads original destinations.
+pub struct OriginalDsts {
+    pin: PathBuf,
+    opened: Mutex<Option<Opened>>,
+}
+
+/// The pinned map, and the inode of its pin. A redirector that was uninstalled and installed again
+/// has another map.
+struct Opened {
+    inode: u64,
+    map: SkStorage<MapData, SocketDst>,
+}
+
+impl OriginalDsts {
+    /// `bpffs` is where the redirector pins its maps, usually `/sys/fs/bpf`. The pin may appear
+    /// later and may be replaced.
+    pub fn new(bpffs: &Path) -> Self {
+        Self {
+            pin: bpffs.join(SOCKETS_PIN),
+            opened: Mutex::new(None),
+        }
+    }
+
+    /// The original destination of `accepted` and the mechanism that steered it. `None` for a
+    /// connection to the intercept port itself.
+    pub(crate) fn of(&self, accepted: &TcpStream) -> Option<(SocketAddr, Frontend)> {
+        self.stored(accepted)
+            .map(|address| (address, Frontend::Ebpf))
+            .or_else(|| tracked(accepted).map(|address| (address, Frontend::Nftables)))
+    }
+
+    /// Keeps the gate closed while there is a map that this process cannot read. All connections
+    /// that the connect hooks steer are then reset.
+    pub async fn watch(self: Arc<Self>, every: Duration, gate: Gate, drain: Drain) -> Result<()> {
+        let mut ticks = tokio::time::interval(every);
+        loop {
+            tokio::select! {
+                () = drain.begun() => return Ok(()),
+                _now = ticks.tick() => {}
+            }
+            match self.try_map() {
+                Ok(()) => gate.open(),
+                Err(error) => gate.close(format!(
+                    "{error:#}; connections that connect hooks steer are reset: the proxy needs \
+                     CAP_BPF on kernels before 6.0, \
+                     and a seccomp profile and a security module that let it call bpf()"
+                )),
+            }
+        }
+    }
+
+    /// Without a map there are no connect hooks.
+    fn try_map(&self) -> Result<()> {
+        match std::fs::metadata(&self.pin) {
+            Ok(_there) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("find {}", self.pin.display()));
+            }
+        }
+        let map = open(&self.pin).with_context(|| format!("open {}", self.pin.display()))?;
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).context("make a socket")?;
+        match map.get(&socket, 0) {
+            Ok(_) | Err(MapError::KeyNotFound) => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("read {}", self.pin.display())),
+        }
+    }
+
+    fn stored(&self, accepted: &TcpStream) -> Option<SocketAddr> {
+        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let inode = std::fs::metadata(&self.pin).ok()?.ino();
+        if opened.as_ref().is_none_or(|opened| opened.inode != inode) {
+            match open(&self.pin) {
+                Ok(map) => *opened = Some(Opened { inode, map }),
+                Err(error) => {
+                    let (reason, fix) = (chain(&error), fix(&error));
+                    tracing::warn!(
+                        pin = %self.pin.display(),
+                        reason,
+                        fix,
+                        "original destinations cannot be read"
+                    );
+                    return None;
+                }
+            }
+        }
+        match opened.as_ref()?.map.get(accepted, 0) {
+            Ok(stored) => stored.original_dst(),
+            Err(MapError::KeyNotFound) => None,
+            Err(error) => {
+                tracing::warn!(%error, "read an original destination");
+                None
+            }
+        }
+    }
+}
+
+fn open(pin: &Path) -> Result<SkStorage<MapData, SocketDst>, MapError> {
+    SkStorage::try_from(Map::from_map_data(MapData::from_pin(pin)?)?)
+}
+
+/// How to fix access to a map that cannot be opened. `None` if the kernel's message is clear
+/// enough.
+fn fix(error: &MapError) -> Option<&'static str> {
+    let MapError::SyscallError(call) = error else {
+        return None;
+    };
+    (call.io_error.kind() == io::ErrorKind::PermissionDenied).then_some(
+        "the proxy has to run as the redirector's user; kernels before 5.19 also want CAP_BPF, \
+         which the unit has and in Kubernetes \
+         the overlay kernel-5 gives, and a system call filter has to let bpf() through",
+    )
+}
+
+/// The original destination in connection tracking. If it equals the socket's own address, the
+/// connection was not steered.
+fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
+    let socket = SockRef::from(accepted);
+    let found = found(socket.original_dst_v4()).or_else(|| found(socket.original_dst_v6()))?;
+    let own = canonical(accepted.local_addr().ok()?);
+    (found != own).then_some(found)
+}
+
+fn found(address: io::Result<SockAddr>) -> Option<SocketAddr> {
+    address.ok()?.as_socket().map(canonical)
+}
+
+#[cfg(test)]
+mod tests {
+    use aya::sys::SyscallError;
+    use culvert_daemon::Readiness;
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(10);
+
+    fn refused(errno: nix::errno::Errno) -> MapError {
+        MapError::SyscallError(SyscallError {
+            call: "BPF_OBJ_GET",
+            io_error: errno.into(),
+        })
+    }
+
+    #[test]
+    fn a_map_that_the_kernel_refuses_is_told_with_what_the_proxy_lacks() {
+        let fix = fix(&refused(nix::errno::Errno::EPERM)).unwrap();
+        assert!(fix.contains("CAP_BPF") && fix.contains("kernel-5"), "{fix}");
+    }
+
+    #[test]
+    fn a_map_of_a_redirector_that_has_just_gone_is_told_without_a_fix() {
+        assert_eq!(super::fix(&refused(nix::errno::Errno::ENOENT)), None);
+    }
+
+    #[tokio::test]
+    async fn a_map_that_cannot_be_read_keeps_the_proxy_from_being_ready() {
+        let bpffs = tempfile::tempdir().unwrap();
+        let original_dsts = Arc::new(OriginalDsts::new(bpffs.path()));
+        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let watched = original_dsts.watch(
+            SHORT,
+            readiness.gate("original destinations"),
+            drain.clone(),
+        );
+        let changes = async {
+            readiness.ready_without(&[]).await;
+            let pin = bpffs.path().join(SOCKETS_PIN);
+            std::fs::create_dir_all(pin.parent().unwrap()).unwrap();
+            // A file in place of the map: the kernel refuses it as it refuses a map without
+            // permission.
+            std::fs::write(&pin, "").unwrap();
+            while readiness.missing().is_empty() {
+                tokio::task::yield_now().await;
+            }
+            let (_, reason) = readiness.missing().remove(0);
+            assert!(
+                reason.contains(SOCKETS_PIN) && reason.contains("CAP_BPF"),
+                "{reason}"
+            );
+            std::fs::remove_file(&pin).unwrap();
+            readiness.ready_without(&[]).await;
+            drain.begin();
+        };
+        let (watched, ()) = tokio::join!(watched, changes);
+        watched.unwrap();
+    }
+}

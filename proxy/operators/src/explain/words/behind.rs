@@ -1,0 +1,48 @@
+//! The words for destinations behind nodes. Pure.
+
+use std::net::{IpAddr, SocketAddr};
+
+use culvert_api::Routing;
+use culvert_proxy_core::directory::{NodeView, ResolveError};
+
+use super::Page;
+
+/// Of a destination that several nodes have behind them, or that the cloud uses.
+pub(super) fn refused(page: &mut Page, error: &ResolveError, routing: Routing) {
+    page.line("directory", format!("refused: {error}"));
+    let steering = match routing {
+        Routing::Protected => "passes: the client dials it itself",
+        Routing::Routed | Routing::Shared => "steered",
+    };
+    page.line("steering", steering);
+    page.fix(
+        "one node alone may have it behind it, and nothing else its address: labels \
+         node-restriction.kubernetes.io/culvert-behind... of Nodes, or `behind` in the file of \
+         --directory",
+    );
+}
+
+/// Whether the address and port lead behind this node.
+pub(super) fn leads(owner: &NodeView, address: IpAddr, port: Option<u16>) -> bool {
+    let destination = port.map(|port| SocketAddr::new(address, port));
+    let mut behind = owner.behind.iter();
+    behind.any(|view| Some(view.destination) == destination)
+}
+
+/// What is behind a node, after its own properties.
+pub(super) fn listed(owner: &NodeView) -> String {
+    let destinations: Vec<String> = owner
+        .behind
+        .iter()
+        .map(|view| match view.routing {
+            Routing::Routed => view.destination.to_string(),
+            Routing::Shared => format!("{} (shared)", view.destination),
+            Routing::Protected => format!("{} (protected)", view.destination),
+        })
+        .collect();
+    if destinations.is_empty() {
+        String::new()
+    } else {
+        format!("; behind it {}", destinations.join(", "))
+    }
+}

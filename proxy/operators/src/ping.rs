@@ -1,0 +1,78 @@
+//! Measures the round trip to a node's agent, in each of its tunnels that end here.
+
+use std::time::Duration;
+
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use culvert_daemon::chain;
+use culvert_proxy_core::directory::Directory;
+use culvert_proxy_streams::registry::{Candidate, Registered, Registry};
+use culvert_tunnel::proto::tunnel::DescribeRequest;
+use futures_util::future::join_all;
+use tokio::time::{Instant, timeout};
+
+/// The time limit for an answer.
+const PING_TIME: Duration = Duration::from_secs(5);
+
+/// The reason why nobody is asked.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PingError {
+    #[error("no edge node is named {0}: see `culvert-proxy node list`")]
+    Unknown(NodeName),
+    #[error("{0} has no tunnel: `culvert-proxy explain {0}` says since when, and why")]
+    Offline(NodeName),
+    #[error("{node} has tunnels only at {}: ask the proxy there", hosts.join(" and "))]
+    Elsewhere { node: NodeName, hosts: Vec<String> },
+}
+
+/// Asks the agent once in each tunnel.
+pub(crate) async fn ping(
+    directory: &Directory,
+    registry: &Registry,
+    node: NodeName,
+) -> Result<proto::PingResponse, PingError> {
+    if !directory.contains(&node) {
+        return Err(PingError::Unknown(node));
+    }
+    let elsewhere: Vec<String> = registry
+        .holders(&node)
+        .iter()
+        .map(|peer| peer.info.host.clone())
+        .collect();
+    let own: Vec<_> = registry
+        .candidates(&node)
+        .into_iter()
+        .filter_map(|candidate| match candidate {
+            Candidate::Agent(registered) => Some(registered),
+            Candidate::Peer(_) => None,
+        })
+        .collect();
+    match (own.is_empty(), elsewhere.is_empty()) {
+        (true, true) => Err(PingError::Offline(node)),
+        (true, false) => Err(PingError::Elsewhere {
+            node,
+            hosts: elsewhere,
+        }),
+        (false, _) => Ok(proto::PingResponse {
+            tunnels: join_all(own.iter().map(|registered| once(registered))).await,
+            elsewhere,
+        }),
+    }
+}
+
+async fn once(registered: &Registered) -> proto::TunnelPing {
+    let (asked, request) = (Instant::now(), DescribeRequest::default());
+    let answer = timeout(PING_TIME, registered.tunnel.describe(&request)).await;
+    let time = asked.elapsed();
+    let problem = match answer {
+        Ok(Ok(_)) => String::new(),
+        Ok(Err(error)) => chain(&error),
+        Err(_) => format!("no answer within {} s", PING_TIME.as_secs()),
+    };
+    proto::TunnelPing {
+        tunnel: registered.generation,
+        agent: registered.agent.to_string(),
+        micros: u64::try_from(time.as_micros()).unwrap_or(u64::MAX),
+        problem,
+    }
+}

@@ -1,0 +1,101 @@
+//! Streams of other proxies: each goes on into a tunnel of its node that ends here, and nowhere
+//! else.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use culvert_api::NodeName;
+use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
+use culvert_proxy_streams::live::Forwarded;
+use culvert_proxy_streams::registry::Candidate;
+use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::{Backend, Backends, DialFailure, StreamEnd, ThroughTunnel};
+
+use super::Peers;
+
+/// The backends of one link from another proxy.
+pub(super) struct PeerBackends {
+    peers: Arc<Peers>,
+    peer: SocketAddr,
+    /// The streams under way, by their numbers at the other proxy.
+    forwarded: Mutex<HashMap<u64, Forwarded>>,
+}
+
+impl PeerBackends {
+    pub(super) fn new(peers: Arc<Peers>, peer: SocketAddr) -> Self {
+        Self {
+            peers,
+            peer,
+            forwarded: Mutex::default(),
+        }
+    }
+
+    fn choose(&self, open: &Open) -> Result<ThroughTunnel, DialFailure> {
+        if open.hops != 1 {
+            return Err(failure(
+                DialCode::Invalid,
+                "a stream passes one other proxy at most".to_owned(),
+            ));
+        }
+        let node: NodeName = open
+            .node
+            .parse()
+            .map_err(|error| failure(DialCode::Invalid, format!("{error}")))?;
+        let candidates = self.peers.registry.candidates(&node);
+        let tunnels = || {
+            candidates.iter().filter_map(|candidate| match candidate {
+                Candidate::Agent(registered) => Some(&registered.tunnel),
+                Candidate::Peer(_) => None,
+            })
+        };
+        let tunnel = tunnels().next().ok_or_else(|| {
+            let host = &self.peers.own.host;
+            let message = format!("proxy {host} has no tunnel of {node}");
+            failure(DialCode::Offline, message)
+        })?;
+        if tunnels().map(|tunnel| tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
+            let message = format!("{node} has {MAX_STREAMS_PER_AGENT} streams");
+            return Err(failure(DialCode::TooManyStreams, message));
+        }
+        Ok(ThroughTunnel {
+            tunnel: tunnel.clone(),
+            open: open.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Forwarded>> {
+        self.forwarded
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backends for PeerBackends {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
+        let through = self.choose(open)?;
+        self.lock()
+            .insert(open.stream, self.peers.streams.forward());
+        Ok(Backend::Agent(Box::new(through)))
+    }
+
+    fn stream_ended(&self, open: &Open, end: &StreamEnd) {
+        self.lock().remove(&open.stream);
+        let result = end.result.as_ref();
+        tracing::info!(
+            stream = open.stream,
+            peer.addr = %self.peer,
+            original_dst = open.original_dst,
+            node = open.node,
+            bytes_to_backend = end.out_of_tunnel,
+            bytes_to_client = end.into_tunnel,
+            duration_s = end.duration.as_secs_f64(),
+            reason = result.err().map(|error| culvert_daemon::chain(error)),
+            "stream of another proxy ended"
+        );
+    }
+}
+
+fn failure(code: DialCode, message: String) -> DialFailure {
+    DialFailure { code, message }
+}

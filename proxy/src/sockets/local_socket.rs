@@ -1,3 +1,0 @@
-//! The proxy's Unix sockets.
-
-pub(crate) use culvert_daemon::{LocalSocket, SocketAccess as Access};

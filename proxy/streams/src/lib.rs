@@ -1,0 +1,22 @@
+//! The data path, as far as it is the same for all clients: the sockets that accept connections, the
+//! choice of a tunnel for each, and the open streams. How clients say where they want to go is in
+//! `culvert-proxy-clients`.
+#![forbid(unsafe_code)]
+
+pub mod copies;
+pub mod direct;
+pub mod elsewhere;
+pub mod ended;
+pub mod error;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
+pub mod history;
+pub mod limits;
+pub mod live;
+pub mod rank;
+pub mod registry;
+pub mod route;
+pub mod routed;
+pub mod sockets;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;

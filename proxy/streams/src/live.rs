@@ -1,0 +1,349 @@
+//! The connections of clients: the open ones for `/debug/streams`, and one log line for each when
+//! it ends.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use culvert_api::NodeName;
+use culvert_daemon::{Counts, chain};
+use culvert_proxy_core::directory::Destination;
+use culvert_proxy_core::metrics::{Metrics, Unanswered};
+use culvert_tunnel::{Direction, RelayError, Transferred};
+use serde::Serialize;
+use strum::VariantArray;
+use tokio::sync::watch;
+
+use crate::ended::{EndedStream, EndedStreams};
+use crate::error::RouteError;
+
+/// The way by which a connection came to the proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
+pub enum Frontend {
+    /// Steered by the connect hook.
+    Ebpf,
+    /// Steered by nftables.
+    Nftables,
+    /// HTTP CONNECT on the Unix socket.
+    ConnectSocket,
+    /// HTTP CONNECT over mutual TLS.
+    ConnectTls,
+    /// A name-routed port, by the server name in TLS.
+    NameTls,
+    /// A name-routed port, by the host of an HTTP request.
+    NameHttp,
+    /// A forwarded port.
+    Forward,
+}
+
+impl Frontend {
+    /// Label for metrics and logs.
+    pub fn label(self) -> &'static str {
+        match self {
+            Self::Ebpf => "ebpf",
+            Self::Nftables => "nftables",
+            Self::ConnectSocket => "connect_socket",
+            Self::ConnectTls => "connect_tls",
+            Self::NameTls => "name_tls",
+            Self::NameHttp => "name_http",
+            Self::Forward => "forward",
+        }
+    }
+}
+
+/// All open connections of clients. Clones share it.
+#[derive(Clone)]
+pub struct Streams(Arc<Shared>);
+
+struct Shared {
+    live: Mutex<BTreeMap<u64, Arc<Live>>>,
+    count_tx: watch::Sender<usize>,
+    metrics: Metrics,
+    /// Absent if nobody keeps ended connections besides the log.
+    ended: Option<EndedStreams>,
+}
+
+struct Live {
+    number: u64,
+    frontend: Frontend,
+    client: String,
+    destination: Destination,
+    node: OnceLock<NodeName>,
+    direct: AtomicBool,
+    since: Instant,
+    transferred: Transferred,
+}
+
+/// An open connection as `/debug/streams` shows it.
+#[derive(Debug, Serialize)]
+pub struct StreamView {
+    /// Its number.
+    pub stream: u64,
+    /// How it came to the proxy.
+    pub frontend: &'static str,
+    /// The client.
+    pub client: String,
+    /// What the client dialled.
+    pub original_dst: String,
+    /// The node.
+    pub node: Option<NodeName>,
+    /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
+    pub mechanism: &'static str,
+    /// Since it was accepted.
+    pub age_seconds: f64,
+    /// Payload so far.
+    pub bytes_to_backend: u64,
+    /// Payload so far.
+    pub bytes_to_client: u64,
+    /// Where the last bytes went: `to_backend`, `to_client`, or nothing while there are none.
+    pub last_bytes: Option<&'static str>,
+    /// Whether the backend has bytes of the client that it has not answered.
+    #[serde(skip)]
+    pub answer_is_due: bool,
+}
+
+/// A stream that is forwarded for another proxy.
+pub struct Forwarded(Streams);
+
+impl Drop for Forwarded {
+    fn drop(&mut self) {
+        self.0.0.metrics.forwarded_streams.dec();
+        self.0.0.count_tx.send_modify(|count| *count -= 1);
+    }
+}
+
+/// How a connection ended: the label, and the reason after a failure.
+struct End {
+    outcome: &'static str,
+    reason: Option<String>,
+}
+
+/// The record of one client's connection. When it is dropped, it is logged and counted with the end
+/// that was set.
+pub struct StreamRecord {
+    streams: Streams,
+    live: Arc<Live>,
+    dial: Option<Duration>,
+    end: Option<End>,
+}
+
+impl Streams {
+    /// Each connection that has ended goes to `ended`, if that is given.
+    pub fn passing_on(metrics: Metrics, ended: Option<EndedStreams>) -> Self {
+        for frontend in Frontend::VARIANTS {
+            metrics.expect_stream(frontend.label(), RelayError::Budget.reason());
+        }
+        Self(Arc::new(Shared {
+            live: Mutex::default(),
+            count_tx: watch::Sender::new(0),
+            metrics,
+            ended,
+        }))
+    }
+
+    /// Begins the record of a client whose destination is known. `client` is its address or a
+    /// description.
+    pub fn begin(
+        &self,
+        number: u64,
+        frontend: Frontend,
+        client: String,
+        destination: Destination,
+    ) -> StreamRecord {
+        let (since, node, transferred) = (
+            Instant::now(),
+            OnceLock::new(),
+            self.0.metrics.transferred.begin(),
+        );
+        let direct = AtomicBool::new(false);
+        let live = Arc::new(Live {
+            number,
+            frontend,
+            client,
+            destination,
+            node,
+            direct,
+            since,
+            transferred,
+        });
+        self.lock().insert(number, live.clone());
+        self.0.metrics.active_streams.inc();
+        self.0.count_tx.send_modify(|count| *count += 1);
+        StreamRecord {
+            streams: self.clone(),
+            live,
+            dial: None,
+            end: None,
+        }
+    }
+
+    /// Counts a stream that is forwarded for another proxy, until the result is dropped.
+    pub fn forward(&self) -> Forwarded {
+        self.0.metrics.forwarded_streams.inc();
+        self.0.count_tx.send_modify(|count| *count += 1);
+        Forwarded(self.clone())
+    }
+
+    /// Waits until no connection is open, and no stream of another proxy.
+    pub async fn idle(&self) {
+        let mut count_rx = self.0.count_tx.subscribe();
+        // The sender is in `self`, so there is no error.
+        let _idle = count_rx.wait_for(|count| *count == 0).await;
+    }
+
+    /// The payload bytes of every open connection so far, by its number: to the backend and to the
+    /// client.
+    pub fn counts(&self) -> Vec<(u64, Counts)> {
+        let counts = |live: &Live| {
+            [
+                live.transferred.into_tunnel.bytes(),
+                live.transferred.out_of_tunnel.bytes(),
+            ]
+        };
+        self.lock()
+            .iter()
+            .map(|(number, live)| (*number, counts(live)))
+            .collect()
+    }
+
+    /// How many connections are open, and how many streams are forwarded for other proxies.
+    pub fn totals(&self) -> [usize; 2] {
+        let all = *self.0.count_tx.borrow();
+        let clients = self.lock().len();
+        [clients, all.saturating_sub(clients)]
+    }
+
+    /// Every open connection, oldest first.
+    pub fn views(&self) -> Vec<StreamView> {
+        // The texts are made without the lock, because connections that begin and end wait for the
+        // lock.
+        let live: Vec<_> = self.lock().values().cloned().collect();
+        live.iter().map(|live| live.view()).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
+        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Live {
+    fn view(&self) -> StreamView {
+        StreamView {
+            stream: self.number,
+            frontend: self.frontend.label(),
+            client: self.client.clone(),
+            original_dst: self.destination.to_string(),
+            node: self.node.get().cloned(),
+            mechanism: if self.direct.load(Ordering::Relaxed) {
+                "direct"
+            } else {
+                "tunnel"
+            },
+            age_seconds: self.since.elapsed().as_secs_f64(),
+            bytes_to_backend: self.transferred.into_tunnel.bytes(),
+            bytes_to_client: self.transferred.out_of_tunnel.bytes(),
+            last_bytes: self.transferred.last().map(|last| match last {
+                Direction::IntoTunnel => "to_backend",
+                Direction::OutOfTunnel => "to_client",
+            }),
+            answer_is_due: self.transferred.answer_is_due(),
+        }
+    }
+}
+
+impl StreamRecord {
+    /// Sets the node of the destination.
+    pub fn routed_to(&self, node: &NodeName) {
+        // It is set once, because a connection goes to one node.
+        self.live.node.get_or_init(|| node.clone());
+    }
+
+    /// Marks a connection that the proxy dials itself, without a tunnel.
+    pub fn direct(&self) {
+        self.live.direct.store(true, Ordering::Relaxed);
+    }
+
+    /// Sets the number of the stream.
+    pub(crate) fn number(&self) -> u64 {
+        self.live.number
+    }
+
+    /// The counters of the payload.
+    pub fn transferred(&self) -> &Transferred {
+        &self.live.transferred
+    }
+
+    /// Records how long the dial took, whatever came of it.
+    pub fn dialled(&mut self, took: Duration) {
+        self.dial = Some(took);
+    }
+
+    /// Records that no connection was made.
+    pub fn not_routed(&mut self, error: &RouteError) {
+        self.end = Some(End {
+            outcome: error.reason(),
+            reason: Some(chain(error)),
+        });
+    }
+
+    /// Records the end of the relay.
+    pub fn relayed(&mut self, result: &Result<(), RelayError>) {
+        self.end = Some(match result {
+            Ok(()) => End {
+                outcome: "finished",
+                reason: None,
+            },
+            Err(error) => End {
+                outcome: error.reason(),
+                reason: Some(chain(error)),
+            },
+        });
+    }
+}
+
+impl Drop for StreamRecord {
+    fn drop(&mut self) {
+        let view = self.live.view();
+        // The record has no end yet: the client left before its backend answered, or the proxy
+        // stops.
+        let End { outcome, reason } = self.end.take().unwrap_or(End {
+            outcome: Unanswered::ClientLeft.into(),
+            reason: None,
+        });
+        tracing::info!(
+            stream = view.stream,
+            frontend = view.frontend,
+            client.addr = view.client,
+            original_dst = view.original_dst,
+            node = view.node.as_ref().map(NodeName::as_str),
+            mechanism = view.mechanism,
+            bytes_to_backend = view.bytes_to_backend,
+            bytes_to_client = view.bytes_to_client,
+            duration_s = view.age_seconds,
+            outcome,
+            reason,
+            "stream ended"
+        );
+        let Shared {
+            metrics,
+            count_tx,
+            ended,
+            ..
+        } = &*self.streams.0;
+        metrics.stream_ended(view.frontend, outcome);
+        metrics.active_streams.dec();
+        self.streams.lock().remove(&view.stream);
+        // Before the count, which the last spans wait for.
+        if let Some(ended) = ended {
+            ended.send(EndedStream {
+                stream: view,
+                ended: SystemTime::now(),
+                dial: self.dial,
+                outcome,
+                reason,
+            });
+        }
+        count_tx.send_modify(|count| *count -= 1);
+    }
+}

@@ -1,0 +1,360 @@
+//! The tunnels of each node, here and at other proxies.
+//!
+//! Each registration has a number, its generation, so a tunnel that ends late removes only itself.
+//! An agent can come back before its dead tunnels are noticed. These are then superseded: new
+//! streams use them only if there is no other.
+
+mod candidates;
+mod misplaced;
+mod peers;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use culvert_api::NodeName;
+use culvert_daemon::{Reach, Worker};
+use culvert_proxy_core::directory::{Directory, NodeView};
+use culvert_proxy_core::metrics::Metrics;
+use culvert_tunnel::Tunnel;
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::elsewhere::Elsewhere;
+use crate::history::History;
+use crate::rank::Rank;
+pub use candidates::Candidate;
+pub(crate) use candidates::StreamOnItsWay;
+pub use peers::PeerRegistration;
+
+/// Tunnels of one node at this proxy. A further one closes another. An agent has 32 at most
+/// (`--tunnels` and `--extra-tunnels`), and twice as many while it renews its certificate.
+const TUNNELS_PER_NODE: usize = 64;
+/// Longest wait for an agent that is asked again.
+const DESCRIBE_TIME: Duration = Duration::from_secs(2);
+/// How often links to peers are counted while they are waited for.
+const LINK_INTERVAL: Duration = Duration::from_millis(50);
+
+/// All tunnels of this proxy. Clones share it.
+#[derive(Clone)]
+pub struct Registry(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    directory: Directory,
+    history: History,
+    metrics: Metrics,
+    /// Signals each change of the tunnels here.
+    tunnels_tx: watch::Sender<()>,
+    /// Signals each change of the peers.
+    peers_tx: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct State {
+    generation: u64,
+    nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
+    elsewhere: Elsewhere,
+}
+
+impl State {
+    fn is_online(&self, node: &NodeName) -> bool {
+        self.nodes.contains_key(node) || self.elsewhere.has(node)
+    }
+
+    fn all_elsewhere(&self) -> bool {
+        self.nodes.keys().all(|node| self.elsewhere.has(node))
+    }
+
+    /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
+    /// streams, if there is another.
+    fn tunnels(&self, node: &NodeName) -> Vec<Arc<Registered>> {
+        let all = self.nodes.get(node).cloned().unwrap_or_default();
+        if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
+            let spent = |tunnel: &&Arc<Registered>| {
+                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
+            };
+            all.iter()
+                .filter(spent)
+                .for_each(|tunnel| tunnel.close.cancel());
+        }
+        all
+    }
+}
+
+/// A tunnel and its properties.
+pub struct Registered {
+    /// The number of the registration.
+    pub generation: u64,
+    /// The node.
+    pub node: NodeName,
+    /// The tunnel.
+    pub tunnel: Tunnel,
+    /// What the agent says about itself.
+    pub described: DescribeResponse,
+    /// The addresses of the agent's host, as it described them.
+    addresses: BTreeSet<IpAddr>,
+    /// Which tunnels it comes before.
+    pub rank: Rank,
+    /// Where it comes from.
+    pub agent: SocketAddr,
+    /// When it was registered.
+    pub since: Instant,
+    /// The worker thread that moves the bytes of the tunnel and of its streams.
+    pub(crate) worker: Worker,
+    /// Streams that are on their way to the tunnel and not in it yet.
+    on_their_way: AtomicU32,
+    close: CancellationToken,
+}
+
+impl Registered {
+    /// What the agent reports about itself now: the ports that it dials change while the tunnel is up.
+    /// What it told at first, if it does not answer soon. For operators.
+    pub async fn described_now(&self) -> DescribeResponse {
+        if self.tunnel.is_silent() {
+            return self.described.clone();
+        }
+        let request = DescribeRequest::default();
+        let asked = timeout(DESCRIBE_TIME, self.tunnel.describe(&request)).await;
+        let now = asked.ok().and_then(Result::ok);
+        now.unwrap_or_else(|| self.described.clone())
+    }
+
+    /// The node's addresses that the agent's host has.
+    pub(crate) fn addresses_of(&self, node: &NodeView) -> Vec<IpAddr> {
+        let addresses = node.addresses.iter().map(|view| view.ip);
+        let own = addresses.filter(|ip| self.addresses.contains(ip));
+        own.collect()
+    }
+
+    /// Whether `self` replaces the earlier tunnel `other` of the same node.
+    fn supersedes(&self, other: &Self) -> bool {
+        self.generation > other.generation
+            && (self.described.instance != other.described.instance
+                || self.described.slot == other.described.slot)
+    }
+}
+
+/// Keeps a tunnel registered. Dropping it removes this tunnel only.
+pub struct Registration {
+    registry: Registry,
+    registered: Arc<Registered>,
+}
+
+impl Registry {
+    /// Without tunnels.
+    pub fn new(directory: Directory, metrics: Metrics) -> Self {
+        let history = History::new(directory.clone());
+        Self(Arc::new(Shared {
+            state: Mutex::default(),
+            directory,
+            history,
+            metrics,
+            tunnels_tx: watch::Sender::default(),
+            peers_tx: watch::Sender::default(),
+        }))
+    }
+
+    /// What this proxy reaches.
+    pub fn reach(&self) -> Reach {
+        let peers = self.peers().into_iter();
+        let linked = peers.filter(|peer| peer.links > 0 && !peer.draining);
+        Reach {
+            nodes: self.own_nodes(),
+            peers: linked.map(|peer| peer.info.instance.to_string()).collect(),
+        }
+    }
+
+    /// Waits until this proxy reaches as much as another one.
+    pub async fn reaches(&self, other: &Reach) {
+        self.has_nodes(other.nodes).await;
+        let lacks_one = |own: &Reach| other.peers.iter().any(|peer| !own.peers.contains(peer));
+        while lacks_one(&self.reach()) {
+            tokio::time::sleep(LINK_INTERVAL).await;
+        }
+    }
+
+    /// Waits until at least that many nodes have tunnels here.
+    pub(crate) async fn has_nodes(&self, count: u32) {
+        let mut changes = self.0.tunnels_tx.subscribe();
+        while self.own_nodes() < count {
+            // The sender is in `self`.
+            let _changed = changes.changed().await;
+        }
+    }
+
+    /// Waits until a peer has a tunnel of each node that has one here.
+    pub async fn all_elsewhere(&self) {
+        let (mut tunnels, mut peers) = (self.0.tunnels_tx.subscribe(), self.peer_changes());
+        while !self.lock().all_elsewhere() {
+            // The senders are in `self`.
+            tokio::select! {
+                _ = tunnels.changed() => {}
+                _ = peers.changed() => {}
+            }
+        }
+    }
+
+    /// Waits until a node has a tunnel, here or at a peer.
+    pub async fn has_any(&self) {
+        let mut peers = self.peer_changes();
+        while self.peers().iter().all(|peer| peer.tunnels == 0) {
+            tokio::select! {
+                () = self.has_nodes(1) => return,
+                // The sender is in `self`.
+                _ = peers.changed() => {}
+            }
+        }
+    }
+
+    /// The reasons why tunnels ended and agents were refused.
+    pub fn history(&self) -> &History {
+        &self.0.history
+    }
+
+    /// Adds a tunnel of `node` that the calling thread moves. `agent` is the agent's address. The
+    /// node is online afterwards.
+    pub fn register(
+        &self,
+        node: NodeName,
+        tunnel: Tunnel,
+        described: DescribeResponse,
+        agent: SocketAddr,
+    ) -> Registration {
+        let mut state = self.lock();
+        state.generation += 1;
+        let (generation, since, close) =
+            (state.generation, Instant::now(), CancellationToken::new());
+        let worker = Worker::current();
+        let rank = Rank::of(&described);
+        let addresses = described.addresses.iter();
+        let addresses = addresses.filter_map(|text| text.parse().ok()).collect();
+        let registered = Arc::new(Registered {
+            generation,
+            node,
+            tunnel,
+            described,
+            addresses,
+            rank,
+            agent,
+            since,
+            worker,
+            on_their_way: AtomicU32::new(0),
+            close,
+        });
+        let tunnels = state.nodes.entry(registered.node.clone()).or_default();
+        // A closed tunnel stays listed until its own thread has noticed.
+        let open: Vec<_> = tunnels
+            .iter()
+            .filter(|tunnel| !tunnel.close.is_cancelled())
+            .collect();
+        if open.len() >= TUNNELS_PER_NODE {
+            // The oldest one that nobody misses, or else the oldest. Agents replace what they lost.
+            let unused = open.iter().find(|tunnel| tunnel.tunnel.streams() == 0);
+            unused.unwrap_or(&open[0]).close.cancel();
+        }
+        tunnels.push(registered.clone());
+        // The lock is held, so that the directory gets all changes of a node in their order.
+        self.0.directory.set_online(&registered.node, true);
+        self.0.metrics.tunnels.inc();
+        self.0.tunnels_tx.send_replace(());
+        Registration {
+            registry: self.clone(),
+            registered,
+        }
+    }
+
+    /// Sees a change each time a tunnel is registered or removed.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.0.tunnels_tx.subscribe()
+    }
+
+    /// The number of tunnels that end here.
+    pub fn own_tunnels(&self) -> u32 {
+        u32::try_from(self.0.metrics.tunnels.get()).unwrap_or_default()
+    }
+
+    /// The number of nodes that have tunnels here.
+    pub fn own_nodes(&self) -> u32 {
+        u32::try_from(self.lock().nodes.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many tunnels the node has.
+    pub fn count(&self, node: &NodeName) -> usize {
+        self.lock().nodes.get(node).map_or(0, Vec::len)
+    }
+
+    /// Closes all tunnels of the node.
+    pub fn close(&self, node: &NodeName) {
+        for tunnel in self.lock().nodes.get(node).into_iter().flatten() {
+            tunnel.close.cancel();
+        }
+    }
+
+    /// The node's tunnel here that a new stream tries first.
+    pub fn preferred(&self, node: &NodeName) -> Option<Arc<Registered>> {
+        let candidates = self.candidates(node).into_iter();
+        let mut here = candidates.filter_map(|candidate| match candidate {
+            Candidate::Agent(registered) => Some(registered),
+            Candidate::Peer(_) => None,
+        });
+        here.next()
+    }
+
+    /// Every tunnel, oldest first.
+    pub fn all(&self) -> Vec<Arc<Registered>> {
+        let mut tunnels: Vec<_> = self.lock().nodes.values().flatten().cloned().collect();
+        tunnels.sort_by_key(|tunnel| tunnel.generation);
+        tunnels
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registration {
+    /// The number of the registration, for logs.
+    pub fn generation(&self) -> u64 {
+        self.registered.generation
+    }
+
+    /// The tunnel.
+    pub fn tunnel(&self) -> &Tunnel {
+        &self.registered.tunnel
+    }
+
+    /// The version of the agent's program.
+    pub fn agent_version(&self) -> &str {
+        &self.registered.described.version
+    }
+
+    /// Completes when the tunnel must be closed.
+    pub async fn closed(&self) {
+        self.registered.close.cancelled().await;
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let node = &self.registered.node;
+        let mut state = self.registry.lock();
+        let Some(tunnels) = state.nodes.get_mut(node) else {
+            return;
+        };
+        tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
+        self.registry.0.metrics.tunnels.dec();
+        if tunnels.is_empty() {
+            state.nodes.remove(node);
+            let online = state.is_online(node);
+            self.registry.0.directory.set_online(node, online);
+        }
+        self.registry.0.tunnels_tx.send_replace(());
+    }
+}

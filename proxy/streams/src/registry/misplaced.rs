@@ -1,0 +1,86 @@
+//! Which agents are not where their node is, by the tunnels here; and the log of it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use culvert_api::{AllowedRange, NodeName};
+use culvert_proxy_core::directory::NodeView;
+
+use super::{Registered, Registry};
+use crate::copies::{AgentRun, Misplaced, Sighting, judged};
+
+/// What a proxy waits for a silent agent before it is dead, beyond the agent's keepalive: two pings
+/// and a round trip of a slow link.
+const DEATH: Duration = Duration::from_secs(22);
+/// The keepalive of agents that say none, in seconds.
+const KEEPALIVE: u32 = 25;
+/// How often the log looks for copies.
+const INTERVAL: Duration = Duration::from_secs(30);
+
+impl Registry {
+    /// What is wrong with the places of a node's agents.
+    pub fn misplaced_of(&self, node: &NodeView) -> Option<Misplaced> {
+        let tunnels = self.lock().nodes.get(&node.name).cloned()?;
+        let mut sightings = Vec::new();
+        for tunnel in &tunnels {
+            if !tunnel.tunnel.is_silent() {
+                sightings.push(tunnel.sighting(node));
+            }
+        }
+        judged(node, &sightings)
+    }
+
+    /// Warns of each node whose agents are misplaced, once for each change.
+    pub async fn warn_of_misplaced(self) -> anyhow::Result<()> {
+        let mut known: BTreeMap<NodeName, Misplaced> = BTreeMap::new();
+        loop {
+            tokio::time::sleep(INTERVAL).await;
+            let mut now = BTreeMap::new();
+            for node in self.0.directory.nodes() {
+                let Some(misplaced) = self.misplaced_of(&node) else {
+                    continue;
+                };
+                let node = node.name;
+                if known.get(&node) != Some(&misplaced) {
+                    let (reason, fix) = (misplaced.to_string(), misplaced.fix(&node));
+                    tracing::warn!(%node, reason, fix, "an agent is not where its node is");
+                }
+                now.insert(node, misplaced);
+            }
+            known = now;
+        }
+    }
+}
+
+impl Registered {
+    fn sighting(&self, node: &NodeView) -> Sighting<'_> {
+        let keepalive = match self.described.keepalive_seconds {
+            0 => KEEPALIVE,
+            seconds => seconds,
+        };
+        Sighting {
+            instance: &self.rank.instance,
+            run: AgentRun {
+                from: self.agent.ip().to_canonical(),
+                has: self.addresses_of(node),
+            },
+            age: self.since.elapsed(),
+            dead_after: Duration::from_secs(keepalive.into()) + DEATH,
+            may_lack_them: self.addresses.is_empty() || self.is_allowed_to_dial(node),
+        }
+    }
+
+    /// Whether the operator lets the agent dial the node's addresses, whoever has them.
+    fn is_allowed_to_dial(&self, node: &NodeView) -> bool {
+        let further = self.described.allowed.iter();
+        let ranges = further.flat_map(|allowed| &allowed.further);
+        let ranges: Vec<AllowedRange> = ranges.filter_map(|text| text.parse().ok()).collect();
+        let has = |destination: SocketAddr| ranges.iter().any(|range| range.contains(destination));
+        let mut addresses = node.addresses.iter();
+        addresses.any(|view| {
+            let mut ports = node.ports.iter();
+            ports.any(|port| has(SocketAddr::new(view.ip, *port)))
+        })
+    }
+}

@@ -1,0 +1,97 @@
+//! A client that is being routed, from the resolution of its node until the end of its stream.
+
+use std::time::Instant;
+
+use culvert_daemon::Worker;
+use culvert_tunnel::{Early, RelayError, Socket, Stream};
+
+use crate::error::RouteError;
+use crate::limits::{ClientKind, Share};
+use crate::live::StreamRecord;
+use crate::registry::StreamOnItsWay;
+use crate::route::{Route, Router};
+
+/// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
+pub struct RoutedClient {
+    router: Router,
+    route: Route,
+    client: ClientKind,
+    record: StreamRecord,
+    /// Until its stream begins to open.
+    on_its_way: Option<StreamOnItsWay>,
+    _share: Share,
+}
+
+impl RoutedClient {
+    /// A client whose route is chosen.
+    pub fn new(router: Router, route: Route, client: ClientKind, record: StreamRecord) -> Self {
+        record.routed_to(&route.target.node);
+        let on_its_way = StreamOnItsWay::of(&route.candidates);
+        Self {
+            router,
+            route,
+            client,
+            record,
+            on_its_way,
+            _share: None,
+        }
+    }
+
+    /// The worker thread on which the client is best served.
+    pub fn worker(&self) -> Option<Worker> {
+        self.route.worker()
+    }
+
+    /// Opens the client's stream. The first bytes of an `early` client are sent along. Dropping the
+    /// future cancels the dial at the agent.
+    ///
+    /// # Errors
+    ///
+    /// The stream cannot be opened; this is already recorded.
+    pub async fn open(&mut self, early: Option<&Socket>) -> Result<Stream, RouteError> {
+        self.on_its_way = None;
+        let opened = match self.router.share(&self.route, self.client) {
+            Ok(share) => {
+                self._share = share;
+                let early = early.map(|client| Early {
+                    client,
+                    transferred: self.record.transferred(),
+                });
+                let (number, started) = (self.record.number(), Instant::now());
+                let opened = self.router.open(&self.route, number, early).await;
+                self.record.dialled(started.elapsed());
+                opened
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &opened {
+            self.record.not_routed(error);
+        }
+        opened
+    }
+
+    /// Sends bytes that the client sent before its stream was open.
+    pub fn send_first(&self, stream: &mut Stream, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            stream.send_pipelined(bytes, self.record.transferred());
+        }
+    }
+
+    /// Sends the bytes that the client sent while its stream was being opened, then relays until
+    /// the end.
+    ///
+    /// # Errors
+    ///
+    /// The relay failed; this is already recorded.
+    pub async fn relay(
+        &mut self,
+        stream: &mut Stream,
+        pipelined: &[u8],
+        socket: &Socket,
+    ) -> Result<(), RelayError> {
+        self.send_first(stream, pipelined);
+        let result = stream.relay(socket, self.record.transferred()).await;
+        self.record.relayed(&result);
+        result
+    }
+}

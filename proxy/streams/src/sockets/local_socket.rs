@@ -1,0 +1,3 @@
+//! The proxy's Unix sockets.
+
+pub use culvert_daemon::{LocalSocket, SocketAccess as Access};

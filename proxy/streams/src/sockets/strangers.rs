@@ -1,0 +1,367 @@
+//! Permits for connections whose peers have not shown an identity yet. An address with many permits
+//! loses them to addresses with few, and the oldest connection gives way to a newcomer. So silent
+//! connections lock nobody out. A crowd waits for handshakes in the order of its arrival: whoever is
+//! turned away comes again, and that costs more than to wait.
+
+mod handshake;
+mod pool;
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ipnet::IpNet;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+pub use handshake::{HandshakeError, handshake, say_busy};
+use pool::{Limits, Origin, Pool};
+
+/// The phase of a stranger's connection. Each phase has its own permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// The peer has not sent anything yet.
+    Silent,
+    /// The peer has sent its ClientHello and waits until there is a permit of the next phase.
+    Waiting,
+    /// TLS has begun.
+    Handshake,
+    /// TLS is complete: the connection enrols, or a tunnel is being set up.
+    Call,
+}
+
+/// TLS handshakes that go on at once, unless the operator says otherwise. They share the
+/// processors: with this limit they still end in time.
+pub const DEFAULT_HANDSHAKES: u16 = 128;
+
+/// The permits of each phase, where so many handshakes may go on at once. A permit costs a
+/// descriptor, and in the later phases a TLS session. A silent connection costs little: two
+/// thousand agents that come at once all find room to begin. No handshake loses its permit to
+/// another. As many may wait for one as can be served while they wait. An enrolment may wait for the
+/// API server.
+fn limits(handshakes: u16) -> [Limits; 4] {
+    let of = |times: usize, spared: Duration| Limits {
+        permits: times * usize::from(handshakes.max(1)),
+        spared,
+    };
+    [
+        of(16, Duration::from_millis(500)),
+        of(16, Duration::from_secs(8)),
+        of(1, Duration::from_secs(8)),
+        of(2, Duration::from_secs(8)),
+    ]
+}
+
+/// How long a stranger waits for its turn to shake hands: an agent gives up after 10 s.
+const HANDSHAKE_TURN: Duration = Duration::from_secs(7);
+/// The same for a call. A handshake permit is kept meanwhile.
+const CALL_TURN: Duration = Duration::from_secs(2);
+/// Those who wait also look whether somebody's time is over.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The time for which an address is remembered after a tunnel from it.
+const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
+/// The number of remembered addresses. One more replaces the oldest.
+const KNOWN_MAX: usize = 16 << 10;
+
+/// The permits. Clones share them.
+#[derive(Clone, Debug)]
+pub struct Strangers(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    permits: Mutex<Permits>,
+    /// Told when a permit of that pool is returned.
+    returned: [[Notify; 4]; 2],
+}
+
+#[derive(Debug)]
+struct Permits {
+    limits: [Limits; 4],
+    /// The pools of strangers and of addresses that lately had a tunnel.
+    pools: [[Pool; 4]; 2],
+    known: HashMap<IpNet, Instant>,
+    next: u64,
+}
+
+/// A permit, returned on drop.
+#[derive(Debug)]
+pub struct HandshakePermit {
+    strangers: Strangers,
+    origin: Origin,
+    /// Whether its address is known: index into the pools.
+    known: usize,
+    phase: Phase,
+    number: u64,
+    evicted: CancellationToken,
+}
+
+/// All permits are taken, and nobody has more than a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("too many connections have not shown who they are yet")]
+pub struct Full;
+
+impl Strangers {
+    /// Permits for so many TLS handshakes at once, and for what comes before and after them.
+    pub fn new(handshakes: u16) -> Self {
+        let permits = Permits {
+            limits: limits(handshakes),
+            pools: Default::default(),
+            known: HashMap::new(),
+            next: 0,
+        };
+        Self(Arc::new(Shared {
+            permits: Mutex::new(permits),
+            returned: Default::default(),
+        }))
+    }
+
+    /// A permit for a new connection from `address` that is in this phase.
+    pub fn enter(&self, address: IpAddr, phase: Phase) -> Result<HandshakePermit, Full> {
+        let origin = Origin::of(address);
+        let (mut permits, now) = (self.lock(), Instant::now());
+        let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
+        let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
+        let evicted = CancellationToken::new();
+        if !permits.is_in_turn(known, phase, None) {
+            return Err(Full);
+        }
+        let number = permits.take(known, phase, origin, &evicted, now)?;
+        drop(permits);
+        Ok(HandshakePermit {
+            strangers: self.clone(),
+            origin,
+            known,
+            phase,
+            number,
+            evicted,
+        })
+    }
+
+    /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
+    pub fn proven(&self, address: IpAddr) {
+        let (mut permits, now) = (self.lock(), Instant::now());
+        let known = &mut permits.known;
+        let host = Origin::of(address).host;
+        if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
+            let oldest = known
+                .iter()
+                .min_by_key(|(_, since)| **since)
+                .map(|(host, _)| *host);
+            oldest.map(|oldest| known.remove(&oldest));
+        }
+        known.insert(host, now);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Permits> {
+        self.0
+            .permits
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a permit back.
+    fn take_back(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
+        permits.pools[known][phase as usize].leave(number);
+        self.0.returned[known][phase as usize].notify_one();
+    }
+}
+
+impl Permits {
+    /// Whether nobody who waits for a handshake comes before `number`, or before a newcomer.
+    fn is_in_turn(&self, known: usize, phase: Phase, number: Option<u64>) -> bool {
+        let pools = &self.pools[known];
+        let free = self.limits[phase as usize]
+            .permits
+            .saturating_sub(pools[phase as usize].len());
+        phase != Phase::Handshake
+            || free == 0
+            || !pools[Phase::Waiting as usize].has_before(number, free)
+    }
+
+    fn take(
+        &mut self,
+        known: usize,
+        phase: Phase,
+        origin: Origin,
+        evicted: &CancellationToken,
+        now: Instant,
+    ) -> Result<u64, Full> {
+        self.next += 1;
+        let taken = self.pools[known][phase as usize].take(
+            self.next,
+            origin,
+            evicted,
+            self.limits[phase as usize],
+            now,
+        );
+        taken.then_some(self.next).ok_or(Full)
+    }
+}
+
+impl HandshakePermit {
+    /// Goes on to the handshake after the ClientHello, when it is this connection's turn.
+    pub(crate) async fn shake_hands(&mut self) -> Result<(), Full> {
+        if self.phase == Phase::Handshake {
+            return Ok(());
+        }
+        self.advance(Phase::Waiting)?;
+        self.advance_in_turn(Phase::Handshake, HANDSHAKE_TURN).await
+    }
+
+    /// Goes on to the call after the handshake, when there is a permit.
+    pub async fn call(&mut self) -> Result<(), Full> {
+        self.advance_in_turn(Phase::Call, CALL_TURN).await
+    }
+
+    async fn advance_in_turn(&mut self, phase: Phase, patience: Duration) -> Result<(), Full> {
+        let shared = self.strangers.0.clone();
+        let returned = &shared.returned[self.known][phase as usize];
+        let in_turn = async {
+            let mut one = std::pin::pin!(returned.notified());
+            loop {
+                one.as_mut().enable();
+                if self.advance(phase).is_ok() {
+                    return;
+                }
+                tokio::select! {
+                    () = one.as_mut() => one.set(returned.notified()),
+                    () = sleep(LOOK_EVERY) => {}
+                }
+            }
+        };
+        timeout(patience, in_turn).await.map_err(|_| Full)
+    }
+
+    /// Takes a permit of the next phase and returns the present one. If all of the next phase are
+    /// taken, it keeps the present one.
+    fn advance(&mut self, phase: Phase) -> Result<(), Full> {
+        let strangers = self.strangers.clone();
+        let mut permits = strangers.lock();
+        if !permits.is_in_turn(self.known, phase, Some(self.number)) {
+            return Err(Full);
+        }
+        let number = permits.take(
+            self.known,
+            phase,
+            self.origin,
+            &self.evicted,
+            Instant::now(),
+        )?;
+        strangers.take_back(&mut permits, self.known, self.phase, self.number);
+        (self.phase, self.number) = (phase, number);
+        Ok(())
+    }
+
+    /// Cancelled when somebody else gets the permit: the connection must end then.
+    pub fn evicted(&self) -> CancellationToken {
+        self.evicted.clone()
+    }
+}
+
+impl Drop for HandshakePermit {
+    fn drop(&mut self) {
+        let mut permits = self.strangers.lock();
+        self.strangers
+            .take_back(&mut permits, self.known, self.phase, self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_with_a_tunnel_has_places_that_strangers_do_not_take() {
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        let all = usize::from(DEFAULT_HANDSHAKES);
+        let crowd =
+            (0..all as u32).map(|number| IpAddr::from((0xc000_0000 | number << 8).to_be_bytes()));
+        let crowd: Vec<HandshakePermit> = crowd
+            .map(|one| strangers.enter(one, Phase::Handshake).unwrap())
+            .collect();
+        assert_eq!(
+            strangers
+                .enter(address("203.0.113.9"), Phase::Handshake)
+                .err(),
+            Some(Full),
+            "everybody has one, and none is old"
+        );
+        strangers.proven(address("2001:db8::1"));
+        let known = strangers
+            .enter(address("2001:db8::2"), Phase::Handshake)
+            .expect("the same /64");
+        assert!(crowd.iter().all(|permit| !permit.evicted().is_cancelled()));
+        drop((crowd, known));
+        assert!(
+            strangers.lock().pools.iter().flatten().all(Pool::is_empty),
+            "nothing is kept of those who left"
+        );
+    }
+
+    #[test]
+    fn whoever_goes_on_gives_back_the_place_of_before() {
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        let mut permit = strangers
+            .enter(address("192.0.2.1"), Phase::Silent)
+            .unwrap();
+        permit.advance(Phase::Waiting).unwrap();
+        permit.advance(Phase::Handshake).unwrap();
+        let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
+        assert!(empty(Phase::Silent) && empty(Phase::Waiting) && !empty(Phase::Handshake));
+        drop(permit);
+        assert!(empty(Phase::Handshake));
+    }
+
+    #[test]
+    fn the_memory_of_known_addresses_is_bounded_and_drops_the_oldest() {
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        for number in 0..=KNOWN_MAX as u32 {
+            strangers.proven(IpAddr::from(number.to_be_bytes()));
+        }
+        let permits = strangers.lock();
+        assert_eq!(permits.known.len(), KNOWN_MAX);
+        assert!(
+            !permits
+                .known
+                .contains_key(&Origin::of(address("0.0.0.0")).host)
+        );
+    }
+
+    /// As many as have a permit, and two more, all from one address, after their ClientHello.
+    fn crowd(strangers: &Strangers) -> (Vec<HandshakePermit>, [HandshakePermit; 2]) {
+        let forwarder = address("192.0.2.1");
+        let shaking = (0..usize::from(DEFAULT_HANDSHAKES))
+            .map(|_| strangers.enter(forwarder, Phase::Handshake).unwrap())
+            .collect();
+        let late = [(); 2].map(|()| strangers.enter(forwarder, Phase::Silent).unwrap());
+        (shaking, late)
+    }
+
+    #[tokio::test]
+    async fn behind_one_address_those_who_wait_shake_hands_in_the_order_of_their_arrival() {
+        let strangers = Strangers::new(DEFAULT_HANDSHAKES);
+        let (mut shaking, [mut first, mut second]) = crowd(&strangers);
+        let mut first_turn = Box::pin(first.shake_hands());
+        let mut second_turn = Box::pin(second.shake_hands());
+        assert!(futures_util::poll!(&mut first_turn).is_pending());
+        assert!(futures_util::poll!(&mut second_turn).is_pending());
+        shaking.pop();
+        assert_eq!(
+            strangers
+                .enter(address("192.0.2.1"), Phase::Handshake)
+                .err(),
+            Some(Full),
+            "a newcomer does not come before them"
+        );
+        assert!(futures_util::poll!(&mut second_turn).is_pending());
+        assert_eq!(first_turn.await, Ok(()));
+        shaking.pop();
+        assert_eq!(second_turn.await, Ok(()));
+    }
+}

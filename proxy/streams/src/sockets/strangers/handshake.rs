@@ -1,0 +1,71 @@
+//! TLS with a stranger: what it wants has to come at once, and each step needs a permit.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::ServerConfig;
+use rustls::server::Acceptor;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+
+use super::HandshakePermit;
+
+/// From the accepted connection to the whole ClientHello, which a client sends at once: from far
+/// away it may be lost twice.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// From there to the end of the handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// TLS's fatal alert `internal_error`, for those who come while nobody can be served: in plain
+/// text, as before any handshake.
+const BUSY: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+
+/// Why there was no handshake.
+#[derive(Debug, thiserror::Error)]
+pub enum HandshakeError {
+    /// The client did not begin in time.
+    #[error("no TLS ClientHello within {} s", HELLO_TIMEOUT.as_secs())]
+    Silent,
+    /// The handshake took too long.
+    #[error("TLS handshake timed out")]
+    TimedOut,
+    /// TLS failed.
+    #[error("TLS handshake failed")]
+    Failed(#[source] io::Error),
+    /// Too many strangers were there already.
+    #[error("too many connections are in their TLS handshake")]
+    Busy,
+}
+
+/// The server's side of a handshake.
+pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
+    io: T,
+    config: Arc<ServerConfig>,
+    permit: &mut HandshakePermit,
+) -> Result<TlsStream<T>, HandshakeError> {
+    let mut hello = pin!(LazyConfigAcceptor::new(Acceptor::default(), io));
+    let begun = timeout(HELLO_TIMEOUT, hello.as_mut())
+        .await
+        .map_err(|_| HandshakeError::Silent)?;
+    let mut begun = begun.map_err(HandshakeError::Failed)?;
+    if permit.shake_hands().await.is_err() {
+        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
+        // tell.
+        timeout(HELLO_TIMEOUT, begun.io.write_all(&BUSY)).await.ok();
+        return Err(HandshakeError::Busy);
+    }
+    let accepted = timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await;
+    accepted
+        .map_err(|_| HandshakeError::TimedOut)?
+        .map_err(HandshakeError::Failed)
+}
+
+/// Tells a TLS client that it cannot be served now.
+pub fn say_busy(client: &TcpStream) {
+    // As above.
+    client.try_write(&BUSY).ok();
+}
