@@ -44,7 +44,8 @@ mod tests {
             let suites = provider.cipher_suites.iter();
             suites.map(|suite| suite.suite()).collect()
         };
-        let (with, without) = (suites(true), suites(false));
+        let with = suites(true);
+        let without = suites(false);
         assert_eq!(without[0], CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
         assert_ne!(with[0], without[0]);
         assert_eq!(with.len(), without.len());

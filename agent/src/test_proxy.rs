@@ -186,7 +186,9 @@ async fn accept(
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (acceptor, enroll, tunnel_tx) = (acceptor.clone(), enroll.clone(), tunnel_tx.clone());
+        let acceptor = acceptor.clone();
+        let enroll = enroll.clone();
+        let tunnel_tx = tunnel_tx.clone();
         connections.spawn(async move {
             let Ok(stream) = acceptor.accept(ReadAhead::new(stream)).await else {
                 return;

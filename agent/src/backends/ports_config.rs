@@ -191,7 +191,8 @@ mod tests {
         /// Replaces the content as kubelet does, in one step.
         fn write(&mut self, data: &[(&str, &str)]) {
             self.version += 1;
-            let (version, root) = (format!("..{}", self.version), self.root.path());
+            let version = format!("..{}", self.version);
+            let root = self.root.path();
             fs::create_dir(root.join(&version)).unwrap();
             for (key, text) in data {
                 fs::write(root.join(&version).join(key), text).unwrap();

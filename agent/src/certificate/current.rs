@@ -363,10 +363,8 @@ mod tests {
             server_name,
         };
         let authority = Authority::new("operator");
-        let (old, new) = (
-            IdentityText::for_tests(&authority, "edge-1"),
-            IdentityText::for_tests(&authority, "edge-1"),
-        );
+        let old = IdentityText::for_tests(&authority, "edge-1");
+        let new = IdentityText::for_tests(&authority, "edge-1");
         write(&files, &old);
         let certificates = Certificates::load(Source::Ready(files.clone())).unwrap();
         let first = certificates.current().chain.clone();

@@ -314,7 +314,8 @@ mod tests {
 
     #[test]
     fn renewals_spread_over_a_sixth_of_the_validity_and_a_third_is_left_then() {
-        let (validity, stored) = (days(0, 31), Some(at(1)));
+        let validity = days(0, 31);
+        let stored = Some(at(1));
         assert_eq!(due(validity, stored, 0.0), at(16));
         assert_eq!(due(validity, stored, 1.0), at(21));
     }
@@ -452,7 +453,8 @@ mod tests {
 
     #[test]
     fn a_failed_renewal_is_repeated_soon_whatever_the_clock_says() {
-        let (mut failures, now) = (Failures::default(), Instant::now());
+        let mut failures = Failures::default();
+        let now = Instant::now();
         assert!(failures.over(now));
         failures.add(now);
         assert!(!failures.over(now) && failures.over(now + RETRY_FIRST));

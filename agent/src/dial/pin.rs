@@ -183,7 +183,8 @@ mod tests {
 
     #[test]
     fn another_authority_is_a_pin_mismatch() {
-        let (right, wrong) = (Authority::new("culvert"), Authority::new("culvert"));
+        let right = Authority::new("culvert");
+        let wrong = Authority::new("culvert");
         let error = verify(
             Pin::of(&right.certificate()),
             &wrong.issue("culvert-proxy").chain_with_ca,
@@ -195,7 +196,8 @@ mod tests {
 
     #[test]
     fn the_pinned_certificate_beside_a_foreign_leaf_proves_nothing() {
-        let (right, wrong) = (Authority::new("culvert"), Authority::new("culvert"));
+        let right = Authority::new("culvert");
+        let wrong = Authority::new("culvert");
         let mut chain = wrong.issue("culvert-proxy").chain_with_ca;
         chain.push(right.certificate());
         let error = verify(Pin::of(&right.certificate()), &chain, "culvert-proxy").unwrap_err();

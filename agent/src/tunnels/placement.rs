@@ -250,7 +250,8 @@ impl Met {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        let (slot, sequence) = (self.slot, self.sequence);
+        let slot = self.slot;
+        let sequence = self.sequence;
         self.placement.change(|plan| plan.release(slot, sequence));
     }
 }

@@ -370,7 +370,8 @@ impl TunnelSlot {
         }
         let wait = wait.max(retry.at.saturating_duration_since(Instant::now()));
         let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let (tunnel, proxy) = (self.number, attempt.address);
+        let tunnel = self.number;
+        let proxy = attempt.address;
         if retry.is_news {
             tracing::warn!(%tunnel, %proxy, reason = text, retry_ms, "no tunnel; trying again");
         } else {

@@ -358,7 +358,8 @@ mod tests {
         let states: Vec<_> = views
             .map(|view| (view.tunnel, view.state, view.proxy, view.proxy_instance))
             .collect();
-        let (number, proxy) = (|number: u16| number.to_string(), || Some("p:1".to_owned()));
+        let number = |number: u16| number.to_string();
+        let proxy = || Some("p:1".to_owned());
         assert_eq!(
             states,
             [

@@ -54,10 +54,13 @@ impl RunningProxy {
     }
 
     fn of(proxy: TestProxy) -> Self {
-        let (address, instance) = (proxy.address.clone(), proxy.instance.clone());
-        let (tunnels, declined) = (Arc::<Mutex<Vec<Tunnel>>>::default(), Arc::default());
+        let address = proxy.address.clone();
+        let instance = proxy.instance.clone();
+        let tunnels = Arc::<Mutex<Vec<Tunnel>>>::default();
+        let declined = Arc::default();
         let mut task = JoinSet::new();
-        let (kept, refused) = (tunnels.clone(), Arc::clone(&declined));
+        let kept = tunnels.clone();
+        let refused = Arc::clone(&declined);
         task.spawn(async move {
             // All of it: its listener ends with it.
             let mut proxy = proxy;
@@ -450,7 +453,8 @@ async fn a_list_of_proxies_that_do_not_answer_leaves_the_one_that_does() {
 async fn bulk(listener: &TcpListener, proxy: &RunningProxy, tunnel: usize) {
     let (mut stream, mut backend) = stream(listener, proxy, tunnel).await;
     let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
-    let (client, transferred) = (Socket::from(client), Transferred::default());
+    let client = Socket::from(client);
+    let transferred = Transferred::default();
     let mut sink = vec![0; 64 << 10];
     let send = async {
         while backend.write_all(&[7; 16 << 10]).await.is_ok() {

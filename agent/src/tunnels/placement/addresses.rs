@@ -138,7 +138,8 @@ impl Addresses {
 
     /// Forgets what is known about addresses that are neither listed nor told any more.
     fn forget_others(&mut self) {
-        let (listed, owners) = (&self.listed, &self.owners);
+        let listed = &self.listed;
+        let owners = &self.owners;
         let is_here = |address: &HostPort| listed.contains(address) || owners.contains_key(address);
         self.met.retain(|address, _| is_here(address));
         self.troubles.retain(|address, _| is_here(address));

@@ -47,7 +47,8 @@ impl Agent {
     }
 
     fn of(shared: Shared, root: TempDir) -> Self {
-        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let readiness = Readiness::default();
+        let drain = Drain::default();
         let number = SlotNumber(0);
         let shared = Arc::new(shared);
         let slot = TunnelSlot {
