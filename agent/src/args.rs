@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use culvert_api::{AllowedRange, HostPort, NodeName};
+use culvert_api::{AllowedRange, HostPort};
 use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
 
-use crate::dial::pin::Pin;
+use crate::certificate::join::JoinArgs;
 
 /// Makes services of an edge node reachable from the cloud: dials out to the proxies, keeps tunnels
 /// open, and connects their streams to what its allow-list names. Join first, then run it.
@@ -308,85 +308,6 @@ pub(crate) enum Command {
     Log(LogCommand),
 }
 
-/// What `culvert-proxy token create` prints.
-#[derive(clap::Args, Debug)]
-pub(crate) struct JoinArgs {
-    /// A proxy to join at, and to keep tunnels to afterwards; repeat it for more.
-    #[arg(
-        long,
-        env = "CULVERT_PROXY",
-        value_name = "HOST:PORT",
-        value_delimiter = ',',
-        required = true
-    )]
-    pub(crate) proxy: Vec<HostPort>,
-
-    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right
-    /// place.
-    #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
-    pub(crate) ca_pin: Pin,
-
-    /// The token; it works once, or once for each of its nodes.
-    #[arg(
-        long,
-        env = "CULVERT_TOKEN",
-        value_name = "TOKEN",
-        hide_env_values = true
-    )]
-    pub(crate) token: Token,
-
-    /// Which node this is, if the token is for several; otherwise the token says so.
-    #[arg(long, env = "CULVERT_NODE", value_name = "NODE")]
-    pub(crate) node: Option<NodeName>,
-
-    /// The name in the proxies' certificates, whatever host is dialled.
-    #[arg(
-        long,
-        env = "CULVERT_SERVER_NAME",
-        value_name = "NAME",
-        default_value = culvert_api::PROXY_SERVER_NAME,
-    )]
-    pub(crate) server_name: String,
-
-    /// The user that the agent runs as: key and certificate become its own. Only root can give them
-    /// to somebody else. Default: the owner of the state directory, or the user culvert if there is
-    /// one.
-    #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
-    pub(crate) user: Option<String>,
-
-    /// Largest TCP segment, in bytes, in both directions: for a link that silently loses large
-    /// packets. Give it to the running agent too.
-    #[arg(
-        long,
-        env = "CULVERT_TUNNEL_MSS",
-        value_name = "BYTES",
-        value_parser = clap::value_parser!(u16).range(536..=32767),
-    )]
-    pub(crate) tunnel_mss: Option<u16>,
-
-    /// Take the new certificate even if this directory holds that of another node.
-    #[arg(long)]
-    pub(crate) force: bool,
-}
-
-/// A join token. Never printed.
-#[derive(Clone)]
-pub(crate) struct Token(pub(crate) String);
-
-impl std::str::FromStr for Token {
-    type Err = std::convert::Infallible;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        Ok(Self(text.trim().to_owned()))
-    }
-}
-
-impl std::fmt::Debug for Token {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
-
 /// `--metrics-listen`: port 7428, unless it names another.
 fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
     listen_address(text, 7_428)
@@ -400,14 +321,5 @@ mod tests {
     fn the_command_line_is_consistent() {
         use clap::CommandFactory;
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn a_token_is_not_printed() {
-        let token: Token = " secret ".parse().expect("any text is a token");
-        assert_eq!(
-            (format!("{token:?}").as_str(), token.0.as_str()),
-            ("Token(..)", "secret")
-        );
     }
 }

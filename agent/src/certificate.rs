@@ -4,7 +4,7 @@ pub(crate) mod calls;
 pub(crate) mod cluster;
 pub(crate) mod current;
 pub(crate) mod first;
-pub(crate) mod identity;
 pub(crate) mod join;
 pub(crate) mod renewal;
 pub(crate) mod store;
+pub(crate) mod token;

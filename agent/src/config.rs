@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use culvert_api::ports::{AGENT_ADMIN_PORT, NODE_PORTS};
@@ -10,7 +10,7 @@ use culvert_api::{AllowList, HostPort, PROXY_SERVER_NAME};
 use culvert_daemon::AdminListen;
 use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
-use crate::args::{Args, RunArgs};
+use crate::args::RunArgs;
 use crate::backends::allow_list::DialRules;
 use crate::backends::ports_config::PortsDir;
 use crate::certificate::cluster::account_token::TokenFile;
@@ -55,11 +55,16 @@ pub(crate) enum ConfigError {
     Denied { port: u16, flag: &'static str },
 }
 
-impl TryFrom<Args> for Config {
-    type Error = ConfigError;
-
-    fn try_from(args: Args) -> Result<Self, ConfigError> {
-        let run = args.run;
+impl Config {
+    /// Checks the flags.
+    ///
+    /// # Errors
+    /// One is out of range, or some do not fit together.
+    pub(crate) fn new(
+        run: RunArgs,
+        state_dir: &Path,
+        admin_socket: PathBuf,
+    ) -> Result<Self, ConfigError> {
         if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
             return Err(ConfigError::StreamWindow(run.stream_window));
         }
@@ -67,15 +72,17 @@ impl TryFrom<Args> for Config {
             return Err(ConfigError::Keepalive(run.keepalive));
         }
         let allow = dial_rules(&run)?;
-        let is_fixed = !run.only_port.is_empty();
-        let ports = run.ports_config.filter(|_| !is_fixed).map(PortsDir::new);
+        let ports = match run.ports_config {
+            Some(folder) if run.only_port.is_empty() => Some(PortsDir::new(folder)),
+            Some(_) | None => None,
+        };
         let admin = AdminListen {
             program: "culvert-agent",
             address: run.admin_listen,
             metrics: run.metrics_listen,
-            socket: args.admin_socket,
+            socket: admin_socket,
         };
-        let state = StateDir::new(&args.state_dir);
+        let state = StateDir::new(state_dir);
         let source = match (run.cluster_config, run.service_account_token) {
             (Some(folder), Some(token)) => Source::Cluster(ClusterSource {
                 state,
@@ -185,10 +192,12 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::args::Args;
 
     fn config(flags: &[&str]) -> Result<Config, ConfigError> {
         let line = ["culvert-agent"].into_iter().chain(flags.iter().copied());
-        Args::try_parse_from(line).unwrap().try_into()
+        let args = Args::try_parse_from(line).unwrap();
+        Config::new(args.run, &args.state_dir, args.admin_socket)
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod certificate;
 mod config;
 mod crypto;
 mod dial;
+mod identity;
 mod metrics;
 mod run;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use anyhow::Result;
 use culvert_daemon::{Introduction, Logs, run_main};
 
 use args::{Args, Command};
+use config::Config;
 
 /// What the program says on a terminal without arguments.
 const INTRODUCTION: Introduction = Introduction {
@@ -47,16 +49,23 @@ pub async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> Result<()> {
-    let logs = || Logs::init(&args.log, args.log_format);
-    match args.command {
-        Some(Command::Log(command)) => command.run(&args.admin_socket).await,
+    let Args {
+        command,
+        state_dir,
+        admin_socket,
+        log,
+        log_format,
+        run,
+    } = args;
+    match command {
+        Some(Command::Log(command)) => command.run(&admin_socket).await,
         Some(Command::Join(join)) => {
-            logs()?;
-            certificate::join::run(&args.state_dir, join).await
+            Logs::init(&log, log_format)?;
+            certificate::join::run(&state_dir, join).await
         }
         None | Some(Command::Run) => {
-            let logs = logs()?;
-            run::run(args.try_into()?, logs).await
+            let logs = Logs::init(&log, log_format)?;
+            run::run(Config::new(run, &state_dir, admin_socket)?, logs).await
         }
     }
 }

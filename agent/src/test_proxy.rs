@@ -23,8 +23,8 @@ use tokio_rustls::server::TlsStream;
 use tonic::{Request, Response, Status};
 use tower_service::Service;
 
-use crate::certificate::identity::IdentityText;
 use crate::crypto::provider;
+use crate::identity::IdentityText;
 use crate::test_pki::Authority;
 
 /// A tunnel as the proxy sees it, after its client certificate was accepted.

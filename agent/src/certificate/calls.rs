@@ -16,9 +16,9 @@ use tonic::Status;
 use tonic::body::Body;
 use tower_service::Service;
 
-use crate::args::Token;
-use crate::certificate::identity::{Identity, IdentityError, IdentityText};
+use crate::certificate::token::Token;
 use crate::dial::connect::Connection;
+use crate::identity::{Identity, IdentityError, IdentityText};
 
 /// A proxy signs in milliseconds.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

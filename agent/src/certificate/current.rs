@@ -13,8 +13,8 @@ use tokio::sync::watch;
 
 use crate::certificate::cluster::account_token::TokenFile;
 use crate::certificate::cluster::config::{ClusterDir, ClusterError, ClusterSettings};
-use crate::certificate::identity::{Identity, IdentityError, IdentityText};
 use crate::certificate::store::{Renewed, StateDir, StateError};
+use crate::identity::{Identity, IdentityError, IdentityText};
 
 /// Where the certificate is from.
 #[derive(Clone, Debug)]
@@ -141,18 +141,21 @@ impl Source {
     }
 
     fn parse(&self, text: &IdentityText) -> Result<Arc<Identity>, CertificatesError> {
-        let origin = || match self {
-            Self::Joined { state, .. } | Self::Cluster(ClusterSource { state, .. }) => {
-                state.path().display().to_string()
-            }
-            Self::Ready(files) => files.cert.display().to_string(),
-        };
-        text.parse()
-            .map(Arc::new)
-            .map_err(|source| CertificatesError::Unusable {
-                origin: origin(),
+        match text.parse() {
+            Ok(identity) => Ok(Arc::new(identity)),
+            Err(source) => Err(CertificatesError::Unusable {
+                origin: self.origin().display().to_string(),
                 source,
-            })
+            }),
+        }
+    }
+
+    /// The directory or file with the certificate.
+    fn origin(&self) -> &Path {
+        match self {
+            Self::Joined { state, .. } | Self::Cluster(ClusterSource { state, .. }) => state.path(),
+            Self::Ready(files) => &files.cert,
+        }
     }
 }
 
@@ -240,8 +243,10 @@ impl Certificates {
 
     /// When the certificate was stored, or given if it is not stored.
     pub(crate) fn stored_at(&self) -> Option<SystemTime> {
-        let unsaved = self.unsaved().as_ref().map(|unsaved| unsaved.since);
-        unsaved.or_else(|| self.renewable()?.stored_at())
+        if let Some(unsaved) = &*self.unsaved() {
+            return Some(unsaved.since);
+        }
+        self.renewable()?.stored_at()
     }
 
     /// The pod whose token brought the certificate, in a cluster.
@@ -309,11 +314,7 @@ impl Certificates {
             return self.current();
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        match self
-            .source
-            .read()
-            .and_then(|text| self.take(text, &mut seen))
-        {
+        match self.read_again(&mut seen) {
             Ok(()) => seen.problem = Problem::default(),
             Err(error) => {
                 if let Some(reason) = seen.problem.news(Some(culvert_daemon::chain(&error))) {
@@ -328,7 +329,9 @@ impl Certificates {
         self.current()
     }
 
-    fn take(&self, text: IdentityText, seen: &mut FilesRead) -> Result<(), CertificatesError> {
+    /// Reads the files, and uses what they hold if it differs from what was `seen`.
+    fn read_again(&self, seen: &mut FilesRead) -> Result<(), CertificatesError> {
+        let text = self.source.read()?;
         if text == seen.text {
             return Ok(());
         }

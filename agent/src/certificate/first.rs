@@ -13,11 +13,11 @@ use crate::certificate::calls::{self, Credential, Enrolled};
 use crate::certificate::cluster::account_token::AccountToken;
 use crate::certificate::cluster::config::ClusterSettings;
 use crate::certificate::current::{Certificates, ClusterSource, Source};
-use crate::certificate::identity;
 use crate::certificate::store::{Joined, Renewed};
 use crate::dial::connect::connect;
 use crate::dial::outbound::{Outbound, in_any_order};
 use crate::dial::tls;
+use crate::identity;
 
 /// First and longest wait before the next attempt to get the first certificate: a proxy may be
 /// starting too.
@@ -105,16 +105,18 @@ fn is_ours(source: &ClusterSource) -> bool {
     let Ok(identity) = text.parse() else {
         return false;
     };
-    let node = source.token.read().ok().and_then(|token| token.node);
-    let elsewhere = node.filter(|node| node != identity.node.as_str());
-    if let Some(node) = &elsewhere {
+    if let Ok(token) = source.token.read()
+        && let Some(node) = token.node
+        && node != identity.node.as_str()
+    {
         tracing::info!(
             node,
             was = %identity.node,
             "the stored certificate is of another node: enrolling anew"
         );
+        return false;
     }
-    elsewhere.is_none() && std::time::SystemTime::now() < identity.validity.not_after
+    std::time::SystemTime::now() < identity.validity.not_after
 }
 
 /// Enrols at any proxy that gives a certificate.

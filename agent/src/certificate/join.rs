@@ -9,13 +9,75 @@ use culvert_api::{ALPN_ENROLL, HostPort, NodeName};
 use rcgen::KeyPair;
 use rustls::pki_types::ServerName;
 
-use crate::args::JoinArgs;
 use crate::certificate::calls::{self, Credential, Enrolled};
 use crate::certificate::store::{StateDir, StateError};
+use crate::certificate::token::Token;
 use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
+use crate::dial::pin::Pin;
 use crate::dial::tls;
 use owner::Owner;
+
+/// What `culvert-proxy token create` prints.
+#[derive(clap::Args, Debug)]
+pub(crate) struct JoinArgs {
+    /// A proxy to join at, and to keep tunnels to afterwards; repeat it for more.
+    #[arg(
+        long,
+        env = "CULVERT_PROXY",
+        value_name = "HOST:PORT",
+        value_delimiter = ',',
+        required = true
+    )]
+    pub(crate) proxy: Vec<HostPort>,
+
+    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right
+    /// place.
+    #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
+    pub(crate) ca_pin: Pin,
+
+    /// The token; it works once, or once for each of its nodes.
+    #[arg(
+        long,
+        env = "CULVERT_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub(crate) token: Token,
+
+    /// Which node this is, if the token is for several; otherwise the token says so.
+    #[arg(long, env = "CULVERT_NODE", value_name = "NODE")]
+    pub(crate) node: Option<NodeName>,
+
+    /// The name in the proxies' certificates, whatever host is dialled.
+    #[arg(
+        long,
+        env = "CULVERT_SERVER_NAME",
+        value_name = "NAME",
+        default_value = culvert_api::PROXY_SERVER_NAME,
+    )]
+    pub(crate) server_name: String,
+
+    /// The user that the agent runs as: key and certificate become its own. Only root can give them
+    /// to somebody else. Default: the owner of the state directory, or the user culvert if there is
+    /// one.
+    #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
+    pub(crate) user: Option<String>,
+
+    /// Largest TCP segment, in bytes, in both directions: for a link that silently loses large
+    /// packets. Give it to the running agent too.
+    #[arg(
+        long,
+        env = "CULVERT_TUNNEL_MSS",
+        value_name = "BYTES",
+        value_parser = clap::value_parser!(u16).range(536..=32767),
+    )]
+    pub(crate) tunnel_mss: Option<u16>,
+
+    /// Take the new certificate even if this directory holds that of another node.
+    #[arg(long)]
+    pub(crate) force: bool,
+}
 
 /// Joins, and says on standard output what to do next.
 ///
@@ -28,8 +90,10 @@ pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
     // Looked up first: a token that was used up for files that nobody may read is lost.
     let owner = Owner::of(state.path(), args.user.as_deref())?;
     let joined = join(&outbound, &state, &args).await;
-    if let Some(owner) = owner.filter(|_| state.path().exists()) {
-        owner.take(state.path())?;
+    if let Some(owner) = owner
+        && state.path().exists()
+    {
+        owner.apply(state.path())?;
     }
     let node = joined?;
     println!(
@@ -50,12 +114,15 @@ async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<
     let key = state.next_key()?;
     let enrolled = enroll_anywhere(outbound, args, &key).await?;
     let node = enrolled.identity.node;
-    if let Some(asked) = args.node.as_ref().filter(|asked| **asked != node) {
+    if let Some(asked) = &args.node
+        && *asked != node
+    {
         bail!(
             "the proxy made this node {node}, not {asked}: it is too old for --node, leave it out"
         );
     }
-    if let Some(before) = before.filter(|before| *before != node)
+    if let Some(before) = before
+        && before != node
         && !args.force
     {
         bail!(
@@ -123,8 +190,6 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::args::Token;
-    use crate::dial::pin::Pin;
     use crate::test_pki::Authority;
     use crate::test_proxy::TestProxy;
 

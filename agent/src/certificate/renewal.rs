@@ -10,12 +10,12 @@ use culvert_daemon::{Backoff, Drain, Gate, Problem};
 use tokio::sync::{Notify, watch};
 
 use crate::certificate::current::{Certificates, ClusterSource};
-use crate::certificate::identity::{Identity, Validity};
 use crate::certificate::store::{Renewed, StateDir};
 use crate::certificate::{calls, first};
 use crate::dial::connect::connect;
 use crate::dial::outbound::{Outbound, in_any_order};
 use crate::dial::tls;
+use crate::identity::{Identity, Validity};
 use crate::metrics::{Metrics, RenewalOutcome};
 
 /// How often files and clock are looked at. A sleep until the renewal would miss a suspended
@@ -189,8 +189,8 @@ impl Renewal {
     fn report(&self, validity: Validity, now: SystemTime) {
         self.metrics.certificate_ends(validity.not_after);
         let is_unsaved = self.certificates.is_unsaved();
-        self.gate
-            .remark(is_unsaved.then(|| format!("renewed; {NOT_STORED}")));
+        let remark = is_unsaved.then(|| format!("renewed; {NOT_STORED}"));
+        self.gate.remark(remark);
         if now <= validity.not_after {
             self.gate.open();
         } else if self.certificates.renewable().is_some() {

@@ -12,7 +12,7 @@ use culvert_api::HostPort;
 use culvert_daemon::write_atomic;
 use serde::{Deserialize, Serialize};
 
-use crate::certificate::identity::IdentityText;
+use crate::identity::IdentityText;
 
 const IDENTITY: &str = "identity.pem";
 const AUTHORITIES: &str = "ca.pem";
@@ -88,27 +88,20 @@ impl StateDir {
     /// Makes the directory if it is missing, for its owner only. One that is there stays as it is:
     /// the secrets in it have modes of their own, and it may be somebody else's too.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
-        let above = self
-            .0
-            .parent()
-            .filter(|above| !above.as_os_str().is_empty());
-        // Its owner, who may be another user than this one, has to get there.
-        let above = above.map_or(Ok(()), |above| {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(OPEN_DIRECTORY)
-                .create(above)
-        });
-        let made = above.and_then(|()| {
-            fs::DirBuilder::new()
-                .recursive(true)
-                .mode(PRIVATE_DIRECTORY)
-                .create(&self.0)
-        });
-        made.map_err(|source| StateError::Make {
+        self.make().map_err(|source| StateError::Make {
             path: self.0.clone(),
             source,
         })
+    }
+
+    fn make(&self) -> io::Result<()> {
+        // Its owner, who may be another user than this one, has to get there.
+        if let Some(above) = self.0.parent()
+            && !above.as_os_str().is_empty()
+        {
+            make_directory(above, OPEN_DIRECTORY)?;
+        }
+        make_directory(&self.0, PRIVATE_DIRECTORY)
     }
 
     /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a
@@ -204,9 +197,8 @@ impl StateDir {
 
     /// When the certificate was stored.
     pub(crate) fn stored_at(&self) -> Option<SystemTime> {
-        fs::metadata(self.0.join(IDENTITY))
-            .and_then(|metadata| metadata.modified())
-            .ok()
+        let metadata = fs::metadata(self.0.join(IDENTITY)).ok()?;
+        metadata.modified().ok()
     }
 
     fn read(&self, name: &str) -> Result<String, StateError> {
@@ -225,6 +217,11 @@ impl StateDir {
         write_atomic(&path, contents.as_bytes(), mode)
             .map_err(|source| StateError::Write { path, source })
     }
+}
+
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(mode).create(path)
 }
 
 /// Key and certificates of one PEM text.

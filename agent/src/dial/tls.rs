@@ -14,9 +14,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::certificate::identity::Identity;
 use crate::crypto::provider;
 use crate::dial::pin::{Pin, PinMismatch, PinVerifier};
+use crate::identity::Identity;
 
 /// Why a TLS connection to a proxy could not be made.
 #[derive(Debug, thiserror::Error)]

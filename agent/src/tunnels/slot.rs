@@ -24,10 +24,10 @@ use tokio::time::Instant;
 use crate::backends::allow_list::CurrentRules;
 use crate::backends::dial::NodeBackends;
 use crate::certificate::current::Certificates;
-use crate::certificate::identity::Identity;
 use crate::dial::connect::{Connection, connect};
 use crate::dial::outbound::Outbound;
 use crate::dial::tls;
+use crate::identity::Identity;
 use crate::metrics::Metrics;
 use crate::tunnels::placement::{Choice, Failure, Leave, Look, Met, Placement, Seat};
 use crate::tunnels::states::{LiveTunnel, SlotEntry, SlotNumber};
@@ -426,7 +426,7 @@ impl Shared {
         state: &std::path::Path,
         spread: crate::tunnels::placement::Spread,
     ) -> Self {
-        let identity = crate::certificate::identity::IdentityText::for_tests(authority, "edge-1");
+        let identity = crate::identity::IdentityText::for_tests(authority, "edge-1");
         let state = crate::certificate::store::StateDir::new(state);
         state.store_join(&identity, &[]).unwrap();
         let source = crate::certificate::current::Source::Joined {

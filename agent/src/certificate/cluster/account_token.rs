@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
 
-use crate::args::Token;
 use crate::certificate::cluster::config::{ClusterError, read_bounded};
+use crate::certificate::token::Token;
 
 /// The file of a projected token, `--service-account-token`.
 #[derive(Clone, Debug)]

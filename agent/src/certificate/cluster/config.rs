@@ -62,41 +62,39 @@ impl ClusterDir {
         let server_name = read_bounded(&self.0.join(SERVER_NAME))?.trim().to_owned();
         let path = self.0.join(PROXIES);
         let text = read_bounded(&path)?;
-        let lines = text
-            .lines()
-            .map(str::trim)
-            .filter(|line| !line.is_empty())
-            .take(MAX_PROXIES);
-        let proxies: Result<BTreeSet<HostPort>, _> = lines.map(str::parse).collect();
-        match proxies {
-            Ok(proxies) if proxies.is_empty() => Err(ClusterError::NoProxy(path)),
-            Ok(proxies) => Ok(ClusterSettings {
-                ca,
-                server_name,
-                proxies: proxies.into_iter().collect(),
-            }),
-            Err(source) => Err(ClusterError::Proxy { path, source }),
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let mut proxies = BTreeSet::<HostPort>::new();
+        for line in lines.take(MAX_PROXIES) {
+            match line.parse() {
+                Ok(proxy) => drop(proxies.insert(proxy)),
+                Err(source) => return Err(ClusterError::Proxy { path, source }),
+            }
         }
+        if proxies.is_empty() {
+            return Err(ClusterError::NoProxy(path));
+        }
+        Ok(ClusterSettings {
+            ca,
+            server_name,
+            proxies: proxies.into_iter().collect(),
+        })
     }
 }
 
 /// The text of a small file that somebody else writes.
 pub(crate) fn read_bounded(path: &Path) -> Result<String, ClusterError> {
-    let failed = |source: io::Error| {
-        if source.kind() == io::ErrorKind::NotFound {
-            ClusterError::Missing(path.to_owned())
-        } else {
-            ClusterError::Read {
-                path: path.to_owned(),
-                source,
-            }
-        }
-    };
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
-    match read.map_err(failed)? {
-        length if length as u64 > MAX_BYTES => Err(ClusterError::TooLarge(path.to_owned())),
-        _ => Ok(text),
+    match read {
+        Ok(length) if length as u64 > MAX_BYTES => Err(ClusterError::TooLarge(path.to_owned())),
+        Ok(_) => Ok(text),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            Err(ClusterError::Missing(path.to_owned()))
+        }
+        Err(source) => Err(ClusterError::Read {
+            path: path.to_owned(),
+            source,
+        }),
     }
 }
 

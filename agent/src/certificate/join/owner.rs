@@ -1,4 +1,5 @@
-//! Whose the files of a join are. Root joins, but another user runs the agent and has to read them.
+//! Ownership of the files that a join writes. Root joins, but another user runs the agent and has
+//! to read them.
 
 use std::fs;
 use std::io;
@@ -8,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::unistd::{User, geteuid};
 
 /// The user that the unit in `deploy/systemd` runs the agent as.
-const USUAL: &str = "culvert";
+const DEFAULT_USER: &str = "culvert";
 
 /// A user, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,19 +42,20 @@ impl Owner {
     ///
     /// # Errors
     /// The user does not exist, or this is not root.
-    pub(crate) fn of(state: &Path, wish: Option<&str>) -> Result<Option<Self>, OwnerError> {
+    pub(crate) fn of(state: &Path, requested: Option<&str>) -> Result<Option<Self>, OwnerError> {
         let found = fs::metadata(state).ok().map(|found| Self {
             uid: found.uid(),
             gid: found.gid(),
         });
-        match (geteuid().is_root(), wish) {
-            (true, Some(wish)) => lookup(wish)?
-                .ok_or_else(|| OwnerError::Unknown(wish.to_owned()))
-                .map(Some),
-            (true, None) => Ok(by_default(found, lookup(USUAL)?)),
-            (false, Some(wish)) => match lookup(wish)? {
-                Some(user) if user.uid == geteuid().as_raw() => Ok(None),
-                Some(_) | None => Err(OwnerError::NotRoot(wish.to_owned())),
+        match (geteuid().is_root(), requested) {
+            (true, Some(user)) => match lookup(user)? {
+                Some(owner) => Ok(Some(owner)),
+                None => Err(OwnerError::Unknown(user.to_owned())),
+            },
+            (true, None) => Ok(by_default(found, lookup(DEFAULT_USER)?)),
+            (false, Some(user)) => match lookup(user)? {
+                Some(owner) if owner.uid == geteuid().as_raw() => Ok(None),
+                Some(_) | None => Err(OwnerError::NotRoot(user.to_owned())),
             },
             (false, None) => Ok(None),
         }
@@ -63,29 +65,34 @@ impl Owner {
     ///
     /// # Errors
     /// One of them cannot be given.
-    pub(crate) fn take(self, state: &Path) -> Result<(), OwnerError> {
-        let give = |path: &Path| {
-            // Not to what a link leads to: the directory may be somebody else's already.
-            let given = std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid));
-            given.map_err(|source| OwnerError::Give {
-                path: path.to_owned(),
-                source,
-            })
-        };
-        let list = |source| OwnerError::Give {
-            path: state.to_owned(),
-            source,
-        };
-        for entry in fs::read_dir(state).map_err(list)? {
-            give(&entry.map_err(list)?.path())?;
+    pub(crate) fn apply(self, state: &Path) -> Result<(), OwnerError> {
+        for entry in fs::read_dir(state).map_err(|source| give_error(state, source))? {
+            let entry = entry.map_err(|source| give_error(state, source))?;
+            self.apply_to(&entry.path())?;
         }
-        give(state)
+        self.apply_to(state)
+    }
+
+    fn apply_to(self, path: &Path) -> Result<(), OwnerError> {
+        // Not to what a link leads to: the directory may be somebody else's already.
+        std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
+            .map_err(|source| give_error(path, source))
+    }
+}
+
+fn give_error(path: &Path, source: io::Error) -> OwnerError {
+    OwnerError::Give {
+        path: path.to_owned(),
+        source,
     }
 }
 
 /// The one who has the directory already, or the usual user if there is one.
 fn by_default(directory: Option<Owner>, usual: Option<Owner>) -> Option<Owner> {
-    directory.filter(|owner| owner.uid != 0).or(usual)
+    match directory {
+        Some(owner) if owner.uid != 0 => Some(owner),
+        _ => usual,
+    }
 }
 
 fn lookup(user: &str) -> Result<Option<Owner>, OwnerError> {
