@@ -21,9 +21,10 @@ use crate::certificate::first;
 use crate::certificate::renewal::Renewal;
 use crate::config::Config;
 use crate::dial::outbound::Outbound;
-use crate::metrics::{Metrics, RoundTrips};
+use crate::metrics::Metrics;
 use crate::tunnels::keeper::TunnelKeeper;
 use crate::tunnels::placement::Placement;
+use crate::tunnels::round_trips::RoundTrips;
 use crate::tunnels::slot::Shared;
 use crate::tunnels::states::Tunnels;
 

@@ -3,5 +3,6 @@
 mod demand;
 pub(crate) mod keeper;
 pub(crate) mod placement;
+pub(crate) mod round_trips;
 pub(crate) mod slot;
 pub(crate) mod states;

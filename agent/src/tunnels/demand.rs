@@ -21,11 +21,11 @@ pub(super) struct Counted {
 #[derive(Debug)]
 pub(super) struct Demand {
     spread: Spread,
-    proxies: BTreeMap<ProxyId, Wanted>,
+    proxies: BTreeMap<ProxyId, ProxyDemand>,
 }
 
 #[derive(Debug, Default)]
-struct Wanted {
+struct ProxyDemand {
     extra: u8,
     /// Looks in a row that wanted more, and that wanted fewer.
     more: u32,
@@ -45,17 +45,19 @@ impl Demand {
     /// The extra tunnels of each proxy, after a look at the tunnels that are up.
     pub(super) fn after(&mut self, tunnels: &BTreeMap<ProxyId, Counted>) -> BTreeMap<ProxyId, u8> {
         self.proxies.retain(|proxy, _| tunnels.contains_key(proxy));
+        let mut extra = BTreeMap::new();
         for (proxy, counted) in tunnels {
-            let wanted = self.proxies.entry(proxy.clone()).or_default();
-            wanted.look(self.spread, *counted);
+            let demand = self.proxies.entry(proxy.clone()).or_default();
+            demand.look(self.spread, *counted);
+            if demand.extra > 0 {
+                extra.insert(proxy.clone(), demand.extra);
+            }
         }
-        let extra = |(proxy, wanted): (&ProxyId, &Wanted)| (proxy.clone(), wanted.extra);
-        let all = self.proxies.iter().map(extra);
-        all.filter(|(_, extra)| *extra > 0).collect()
+        extra
     }
 }
 
-impl Wanted {
+impl ProxyDemand {
     fn look(&mut self, spread: Spread, counted: Counted) {
         let extra = (counted.busy + 1).saturating_sub(spread.tunnels);
         let extra = extra.min(spread.extra);
@@ -66,11 +68,13 @@ impl Wanted {
         } else {
             0
         };
-        (self.fewer, self.enough) = if extra < self.extra {
-            (self.fewer + 1, self.enough.max(extra))
+        if extra < self.extra {
+            self.fewer += 1;
+            self.enough = self.enough.max(extra);
         } else {
-            (0, 0)
-        };
+            self.fewer = 0;
+            self.enough = 0;
+        }
         let extra = if self.more >= MORE_AFTER {
             extra
         } else if self.fewer >= FEWER_AFTER {

@@ -12,9 +12,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::tunnels::demand::Demand;
-use crate::tunnels::placement::Spread;
+use crate::tunnels::placement::{SlotNumber, Spread};
 use crate::tunnels::slot::{Shared, TunnelSlot};
-use crate::tunnels::states::{SlotNumber, Tunnels};
+use crate::tunnels::states::Tunnels;
 
 /// Longest time between two looks at the loads of the proxies. Tunnels that moved after the last
 /// look have to be counted before the next one.

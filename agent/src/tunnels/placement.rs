@@ -19,7 +19,16 @@ use plan::Plan;
 pub(crate) use plan::Spread;
 pub(super) use plan::{Choice, Leave};
 
-use crate::tunnels::states::SlotNumber;
+/// The number of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
+/// slot supersedes an earlier one, also one to another proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct SlotNumber(pub(crate) u16);
+
+impl fmt::Display for SlotNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
 
 /// One run of a proxy: its instance, or for an older proxy, which tells none, the address that led
 /// to it.
@@ -105,7 +114,7 @@ impl Placement {
     /// What the slot does next; if it dials, others take that into account.
     pub(super) fn next(&self, slot: SlotNumber, look: Look) -> Choice {
         let mut plan = self.lock();
-        let choice = plan.choose(slot, look != Look::Never, Instant::now());
+        let choice = plan.choose(slot, look, Instant::now());
         match &choice {
             Choice::Dial(address) => plan.dials(slot, address),
             Choice::Look(address) if look == Look::Now => plan.dials(slot, address),
@@ -161,9 +170,9 @@ impl Placement {
         }
     }
 
-    /// Counts what makes it worth to look behind a shared address again.
-    pub(super) fn news(&self) -> u64 {
-        self.lock().news
+    /// How many reasons there were so far to look behind a shared address again.
+    pub(super) fn reasons_to_look(&self) -> u64 {
+        self.lock().reasons_to_look
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<()> {
@@ -230,11 +239,12 @@ impl Seat {
         met.answer()
     }
 
-    /// The proxy tells which proxies there are. Before it has introduced itself nobody knows who
-    /// tells that.
-    pub(super) fn told(&self, proxies: Vec<Proxy>) {
+    /// The proxy reports which proxies there are. Before it has introduced itself nobody knows who
+    /// reports that.
+    pub(super) fn record_report(&self, proxies: Vec<Proxy>) {
         if let Some(Met::Claimed(by)) = &*self.met.borrow() {
-            self.placement.change(|plan| plan.tell(by, proxies));
+            self.placement
+                .change(|plan| plan.record_report(by, proxies));
         }
     }
 }

@@ -29,10 +29,10 @@ use crate::dial::outbound::Outbound;
 use crate::dial::tls;
 use crate::identity::Identity;
 use crate::metrics::Metrics;
-use crate::tunnels::placement::{Choice, Failure, Leave, Look, Met, Placement, Seat};
-use crate::tunnels::states::{LiveTunnel, SlotEntry, SlotNumber};
+use crate::tunnels::placement::{Choice, Failure, Leave, Look, Met, Placement, Seat, SlotNumber};
+use crate::tunnels::states::{LiveTunnel, SlotEntry};
 use error::SlotError;
-use opening::{introduced, taken};
+use opening::{wait_for_introduction, wait_for_preface};
 use pace::{LOOKS, Pace};
 use worn_out::{Serving, WornOut, leave};
 
@@ -83,11 +83,11 @@ impl TunnelSlot {
     /// Keeps a tunnel until the drain begins.
     pub(crate) async fn run(self, drain: Drain) {
         let mut worn_out = WornOut::default();
-        self.keep(&drain, &mut worn_out).await;
+        self.run_tunnels(&drain, &mut worn_out).await;
         worn_out.end().await;
     }
 
-    async fn keep(&self, drain: &Drain, worn_out: &mut WornOut) {
+    async fn run_tunnels(&self, drain: &Drain, worn_out: &mut WornOut) {
         let mut pace = Pace::new(&self.shared.placement);
         while !drain.has_begun() {
             let address = tokio::select! {
@@ -105,7 +105,7 @@ impl TunnelSlot {
                 identity: &identity,
                 number: pace.attempts,
             };
-            let error = match self.live(attempt, drain, worn_out).await {
+            let error = match self.run_tunnel(attempt, drain, worn_out).await {
                 Ok(End::Drained) => return,
                 Ok(End::WornOut) => {
                     pace.looks = LOOKS;
@@ -144,7 +144,7 @@ impl TunnelSlot {
         let mut look = Look::Soon;
         loop {
             changes.mark_unchanged();
-            pace.hear(placement.news());
+            pace.update(placement.reasons_to_look());
             let allowed = if pace.looks == 0 { Look::Never } else { look };
             let choice = placement.next(self.number, allowed);
             let until = match choice {
@@ -200,7 +200,7 @@ impl TunnelSlot {
     }
 
     /// One tunnel's life in this slot.
-    async fn live(
+    async fn run_tunnel(
         &self,
         attempt: Attempt<'_>,
         drain: &Drain,
@@ -215,7 +215,7 @@ impl TunnelSlot {
         let socket = connection.get_ref().get_ref().0.socket_state();
         let (met, mut serving) =
             self.serve(attempt, connection, socket.clone(), state.clone(), leave);
-        let Some(proxy) = introduced(met, &mut serving).await? else {
+        let Some(proxy) = wait_for_introduction(met, &mut serving).await? else {
             return Ok(End::Drained);
         };
         worn_out.are_replaced();
@@ -289,7 +289,7 @@ impl TunnelSlot {
         let turn = usize::from(self.number.0) + attempt.number;
         let outbound = self.shared.outbound.for_tunnel(turn);
         let connection = connect(&outbound, attempt.address, config, &identity.server_name).await?;
-        taken(connection, &identity.server_name).await
+        wait_for_preface(connection, &identity.server_name).await
     }
 
     /// Serves the proxy at the other end of `connection`. Also returns who introduces itself there.
@@ -413,7 +413,7 @@ impl Backends for SlotBackends {
     }
 
     fn proxies_told(&self, proxies: Vec<Proxy>) {
-        self.seat.told(proxies);
+        self.seat.record_report(proxies);
     }
 }
 

@@ -1,7 +1,6 @@
 //! The present states of the agent's tunnels, for `/debug` and readiness.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,18 +10,7 @@ use culvert_tunnel::{AgentTunnelState, LiveStream, SocketState, Transferred};
 use serde::Serialize;
 
 use crate::tunnels::demand::Counted;
-use crate::tunnels::placement::ProxyId;
-
-/// The number of a tunnel slot. The agent sends it to the proxy in `Describe`: a later tunnel of a
-/// slot supersedes an earlier one, also one to another proxy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct SlotNumber(pub(crate) u16);
-
-impl fmt::Display for SlotNumber {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
+use crate::tunnels::placement::{ProxyId, SlotNumber};
 
 /// The states of all tunnels. Clones share them.
 #[derive(Clone, Debug)]
@@ -138,27 +126,34 @@ impl Tunnels {
 
     /// How many tunnels are up, and the streams in them.
     pub(crate) fn totals(&self) -> [usize; 2] {
-        let up = self.lock();
-        let up: Vec<_> = up.values().filter(|entry| entry.up().is_some()).collect();
-        [up.len(), up.iter().map(|entry| entry.live().len()).sum()]
+        let mut tunnels = 0;
+        let mut streams = 0;
+        for up in self.lock().values().filter_map(Entry::up) {
+            tunnels += 1;
+            streams += up.state.streams().len();
+        }
+        [tunnels, streams]
     }
 
     pub(crate) fn streams(&self) -> Vec<StreamView> {
         let now = Instant::now();
         self.idle.look(self.counts(), now);
-        self.lock()
-            .iter()
-            .flat_map(|(number, entry)| entry.streams(*number, &self.idle, now))
-            .collect()
+        let mut streams = Vec::new();
+        for (number, entry) in &*self.lock() {
+            streams.extend(entry.streams(*number, &self.idle, now));
+        }
+        streams
     }
 
     /// Round-trip times of the tunnels that are up, by slot.
     pub(crate) fn round_trips(&self) -> Vec<(SlotNumber, Duration)> {
-        let entries = self.lock();
-        entries
-            .iter()
-            .filter_map(|(number, entry)| Some((*number, entry.round_trip()?)))
-            .collect()
+        let mut round_trips = Vec::new();
+        for (number, entry) in &*self.lock() {
+            if let Some(round_trip) = entry.round_trip() {
+                round_trips.push((*number, round_trip));
+            }
+        }
+        round_trips
     }
 
     /// Tracks how long each stream has moved no bytes.
@@ -168,10 +163,11 @@ impl Tunnels {
     }
 
     fn counts(&self) -> Vec<(StreamKey, Counts)> {
-        self.lock()
-            .iter()
-            .flat_map(|(number, entry)| entry.counts(*number))
-            .collect()
+        let mut counts = Vec::new();
+        for (number, entry) in &*self.lock() {
+            counts.extend(entry.counts(*number));
+        }
+        counts
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
@@ -216,23 +212,25 @@ impl SlotEntry {
     /// Updates readiness: the agent is ready with one tunnel. Otherwise the newest error says why
     /// not.
     fn judge(&self, entries: &BTreeMap<SlotNumber, Entry>) {
-        let is_up = |entry: &Entry| matches!(entry.state, TunnelState::Up(_));
-        if entries.values().any(is_up) {
+        if entries.values().any(|entry| entry.up().is_some()) {
             self.tunnels.gate.open();
             return;
         }
-        let failed = entries
-            .values()
-            .filter_map(|entry| Some((entry.since, entry.last_error.clone()?)))
-            .max_by_key(|(since, _)| *since);
-        let dialled = entries.values().find_map(Entry::address);
-        let reason = match (failed, dialled) {
-            (Some((_, error)), _) => error,
-            (None, Some(address)) => format!("connecting to {address}"),
-            (None, None) => "no proxy is known".to_owned(),
+        let reason = if let Some(error) = newest_error(entries) {
+            error.to_owned()
+        } else if let Some(address) = entries.values().find_map(Entry::address) {
+            format!("connecting to {address}")
+        } else {
+            "no proxy is known".to_owned()
         };
         self.tunnels.gate.close(reason);
     }
+}
+
+fn newest_error(entries: &BTreeMap<SlotNumber, Entry>) -> Option<&str> {
+    let failed = entries.values().filter(|entry| entry.last_error.is_some());
+    let newest = failed.max_by_key(|entry| entry.since)?;
+    newest.last_error.as_deref()
 }
 
 impl Drop for SlotEntry {
@@ -258,7 +256,7 @@ impl Entry {
             proxy_instance: self.up().map(|up| up.proxy.to_string()),
             age_seconds: self.since.elapsed().as_secs_f64(),
             round_trip_seconds: self.round_trip().map(|round_trip| round_trip.as_secs_f64()),
-            streams: self.live().len(),
+            streams: self.live_streams().len(),
             last_error: self.last_error.clone(),
         }
     }
@@ -281,29 +279,16 @@ impl Entry {
     }
 
     fn streams(&self, number: SlotNumber, idle: &Idle<StreamKey>, now: Instant) -> Vec<StreamView> {
-        let view = |stream: &Arc<LiveStream>| {
-            let [to_backend, to_client] = bytes(stream);
-            let idle = idle
-                .of(&(number, stream.open.stream), now)
-                .map(|idle| idle.as_secs_f64());
-            StreamView {
-                tunnel: number.to_string(),
-                stream: stream.open.stream,
-                age_seconds: stream.since.elapsed().as_secs_f64(),
-                bytes_to_backend: to_backend,
-                bytes_to_client: to_client,
-                idle_to_backend_seconds: idle[0],
-                idle_to_client_seconds: idle[1],
-                original_dst: stream.open.original_dst.clone(),
-                address: stream.open.address.clone(),
-                port: stream.open.port,
-            }
-        };
-        self.live().iter().map(view).collect()
+        let mut views = Vec::new();
+        for stream in self.live_streams() {
+            let idle = idle.of(&(number, stream.open.stream), now);
+            views.push(StreamView::new(number, &stream, idle));
+        }
+        views
     }
 
     fn counts(&self, number: SlotNumber) -> Vec<(StreamKey, Counts)> {
-        self.live()
+        self.live_streams()
             .iter()
             .map(|stream| ((number, stream.open.stream), bytes(stream)))
             .collect()
@@ -313,8 +298,27 @@ impl Entry {
         self.up()?.state.round_trip()
     }
 
-    fn live(&self) -> Vec<Arc<LiveStream>> {
+    fn live_streams(&self) -> Vec<Arc<LiveStream>> {
         self.up().map(|up| up.state.streams()).unwrap_or_default()
+    }
+}
+
+impl StreamView {
+    /// `idle` is how long nothing went to the backend and to the client.
+    fn new(number: SlotNumber, stream: &LiveStream, idle: [Duration; 2]) -> Self {
+        let [to_backend, to_client] = bytes(stream);
+        Self {
+            tunnel: number.to_string(),
+            stream: stream.open.stream,
+            age_seconds: stream.since.elapsed().as_secs_f64(),
+            bytes_to_backend: to_backend,
+            bytes_to_client: to_client,
+            idle_to_backend_seconds: idle[0].as_secs_f64(),
+            idle_to_client_seconds: idle[1].as_secs_f64(),
+            original_dst: stream.open.original_dst.clone(),
+            address: stream.open.address.clone(),
+            port: stream.open.port,
+        }
     }
 }
 

@@ -15,8 +15,8 @@ use super::ProxyId;
 const REFUSED_WAIT: Duration = Duration::from_secs(60);
 /// First and longest wait before an address is tried again that only proxies tell: it may be one
 /// that edge nodes cannot reach.
-const TOLD_FIRST: Duration = Duration::from_secs(15);
-const TOLD_LONGEST: Duration = Duration::from_secs(900);
+const REPORTED_FIRST: Duration = Duration::from_secs(15);
+const REPORTED_LONGEST: Duration = Duration::from_secs(900);
 
 /// All addresses.
 #[derive(Debug, Default)]
@@ -24,19 +24,19 @@ pub(super) struct Addresses {
     /// By the flags, the join or the cluster.
     listed: BTreeSet<HostPort>,
     /// What each proxy that has a tunnel reports about all proxies.
-    told: BTreeMap<ProxyId, Vec<Proxy>>,
+    reports: BTreeMap<ProxyId, Vec<Proxy>>,
     /// The same by proxy.
-    proxies: BTreeMap<ProxyId, ToldProxy>,
+    proxies: BTreeMap<ProxyId, ReportedProxy>,
     /// The proxy of each told address; None if several are told there.
     owners: BTreeMap<HostPort, Option<ProxyId>>,
     /// The proxy that answered last.
     met: BTreeMap<HostPort, ProxyId>,
-    troubles: BTreeMap<HostPort, Trouble>,
+    failures: BTreeMap<HostPort, AddressFailures>,
 }
 
 /// A proxy as proxies describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ToldProxy {
+pub(super) struct ReportedProxy {
     /// Those that another proxy tells. A proxy's word on itself leads nowhere new.
     pub(super) addresses: BTreeSet<HostPort>,
     pub(super) nodes: u32,
@@ -55,10 +55,10 @@ pub(in crate::tunnels) enum Failure {
 
 /// The failures at an address since its last tunnel.
 #[derive(Debug)]
-struct Trouble {
-    at: Instant,
+struct AddressFailures {
+    last: Instant,
     not_before: Instant,
-    failures: u32,
+    count: u32,
     error: String,
 }
 
@@ -79,59 +79,58 @@ impl Addresses {
         removed
     }
 
-    /// Takes what the proxy `by` tells, and forgets what others told that are not `ours` any more.
+    /// Records what the proxy `by` reports, and forgets reports of those that are not `ours` any
+    /// more.
     /// Returns whether that changes more than numbers of tunnels.
-    pub(super) fn tell(
+    pub(super) fn record_report(
         &mut self,
         by: &ProxyId,
         proxies: Vec<Proxy>,
         ours: &BTreeSet<&ProxyId>,
     ) -> bool {
-        self.told.retain(|by, _| ours.contains(by));
-        self.told.insert(by.clone(), proxies);
+        self.reports.retain(|by, _| ours.contains(by));
+        self.reports.insert(by.clone(), proxies);
         self.collect()
     }
 
-    /// The last tunnel to `by` has ended. What it told stays only if nobody else tells anything;
-    /// then without `by` itself.
-    pub(super) fn untell(&mut self, by: &ProxyId) -> bool {
-        let last = self.told.remove(by);
-        if let Some(mut last) = last.filter(|_| self.told.is_empty()) {
+    /// The last tunnel to `by` has ended. Its report stays only if there is no other; then without
+    /// `by` itself.
+    pub(super) fn remove_report(&mut self, by: &ProxyId) -> bool {
+        if let Some(mut last) = self.reports.remove(by)
+            && self.reports.is_empty()
+        {
             last.retain(|proxy| ProxyId::from(proxy.instance.as_str()) != *by);
-            self.told.insert(by.clone(), last);
+            self.reports.insert(by.clone(), last);
         }
         self.collect()
     }
 
     fn collect(&mut self) -> bool {
-        let mut proxies = BTreeMap::<ProxyId, ToldProxy>::new();
+        let mut proxies = BTreeMap::<ProxyId, ReportedProxy>::new();
         let mut owners = BTreeMap::<HostPort, Option<ProxyId>>::new();
-        for (by, told) in &self.told {
-            for proxy in told {
+        for (by, report) in &self.reports {
+            for proxy in report {
                 let id = ProxyId::from(proxy.instance.as_str());
                 let entry = proxies.entry(id.clone()).or_default();
                 entry.draining |= proxy.draining;
                 if *by == id || entry.nodes == 0 {
                     entry.nodes = proxy.nodes;
                 }
-                for address in proxy.addresses.iter().filter_map(|text| text.parse().ok()) {
+                for text in &proxy.addresses {
+                    let Ok(address) = text.parse::<HostPort>() else {
+                        continue;
+                    };
+                    if *by != id {
+                        entry.addresses.insert(address.clone());
+                    }
                     let owner = owners.entry(address).or_insert_with(|| Some(id.clone()));
                     owner.take_if(|owner| *owner != id);
                 }
-                if *by != id {
-                    let parsed = proxy.addresses.iter().filter_map(|text| text.parse().ok());
-                    entry.addresses.extend(parsed);
-                }
             }
         }
-        let apart_from_numbers = |proxies: &BTreeMap<ProxyId, ToldProxy>| {
-            let proxies = proxies
-                .iter()
-                .map(|(id, proxy)| (id.clone(), proxy.addresses.clone(), proxy.draining));
-            proxies.collect::<Vec<_>>()
-        };
-        let is_news = apart_from_numbers(&proxies) != apart_from_numbers(&self.proxies);
-        (self.proxies, self.owners) = (proxies, owners);
+        let is_news = differ(&self.proxies, &proxies);
+        self.proxies = proxies;
+        self.owners = owners;
         self.forget_others();
         is_news
     }
@@ -140,9 +139,10 @@ impl Addresses {
     fn forget_others(&mut self) {
         let listed = &self.listed;
         let owners = &self.owners;
-        let is_here = |address: &HostPort| listed.contains(address) || owners.contains_key(address);
-        self.met.retain(|address, _| is_here(address));
-        self.troubles.retain(|address, _| is_here(address));
+        self.met
+            .retain(|address, _| listed.contains(address) || owners.contains_key(address));
+        self.failures
+            .retain(|address, _| listed.contains(address) || owners.contains_key(address));
     }
 
     pub(super) fn met(&mut self, address: &HostPort, proxy: &ProxyId) {
@@ -152,7 +152,7 @@ impl Addresses {
 
     /// A tunnel by way of `address` is up.
     pub(super) fn works(&mut self, address: &HostPort) {
-        self.troubles.remove(address);
+        self.failures.remove(address);
     }
 
     pub(super) fn failed(
@@ -162,38 +162,38 @@ impl Addresses {
         error: &str,
         now: Instant,
     ) -> Retry {
-        let before = self.troubles.get(address);
-        let is_news = before.is_none_or(|before| before.error != error);
-        let failures = before.map_or(0, |before| before.failures);
+        let (count, is_news) = match self.failures.get(address) {
+            Some(before) => (before.count, before.error != error),
+            None => (0, true),
+        };
         let wait = match failure {
             Failure::Refused => jittered(REFUSED_WAIT),
-            Failure::Unreachable if !self.listed.contains(address) => jittered(
-                TOLD_FIRST
-                    .saturating_mul(1 << failures.min(16))
-                    .min(TOLD_LONGEST),
-            ),
+            Failure::Unreachable if !self.listed.contains(address) => {
+                let wait = REPORTED_FIRST.saturating_mul(1 << count.min(16));
+                jittered(wait.min(REPORTED_LONGEST))
+            }
             Failure::Unreachable | Failure::Ended => Duration::ZERO,
         };
-        let trouble = Trouble {
-            at: now,
-            not_before: now + wait,
-            failures: failures.saturating_add(1),
+        let at = now + wait;
+        let failures = AddressFailures {
+            last: now,
+            not_before: at,
+            count: count.saturating_add(1),
             error: error.to_owned(),
         };
-        let at = trouble.not_before;
-        self.troubles.insert(address.clone(), trouble);
+        self.failures.insert(address.clone(), failures);
         Retry { at, is_news }
     }
 
     /// A new certificate may be taken where the last one was refused.
     pub(super) fn forgive(&mut self) {
-        self.troubles.clear();
+        self.failures.clear();
     }
 
     /// The listed addresses, and those that a proxy reports of another.
     pub(super) fn iter(&self) -> impl Iterator<Item = &HostPort> {
-        let told = self.proxies.values().flat_map(|proxy| &proxy.addresses);
-        let further = told.filter(|address| !self.listed.contains(address));
+        let reported = self.proxies.values().flat_map(|proxy| &proxy.addresses);
+        let further = reported.filter(|address| !self.listed.contains(address));
         self.listed.iter().chain(further)
     }
 
@@ -203,22 +203,30 @@ impl Addresses {
 
     /// The last failure since the last tunnel.
     pub(super) fn failed_at(&self, address: &HostPort) -> Option<Instant> {
-        self.troubles.get(address).map(|trouble| trouble.at)
+        let failures = self.failures.get(address)?;
+        Some(failures.last)
     }
 
     /// The earliest next attempt; None: now.
     pub(super) fn not_before(&self, address: &HostPort, now: Instant) -> Option<Instant> {
-        let trouble = self.troubles.get(address)?;
-        Some(trouble.not_before).filter(|not_before| *not_before > now)
+        let not_before = self.failures.get(address)?.not_before;
+        if not_before > now {
+            Some(not_before)
+        } else {
+            None
+        }
     }
 
     /// The proxy that the next attempt should meet. An address of which nothing is known stands
     /// for a proxy of its own.
     pub(super) fn expected(&self, address: &HostPort) -> ProxyId {
-        self.owner(address)
-            .or_else(|| self.met.get(address))
-            .cloned()
-            .unwrap_or_else(|| ProxyId::at(address))
+        if let Some(owner) = self.owner(address) {
+            return owner.clone();
+        }
+        match self.met.get(address) {
+            Some(met) => met.clone(),
+            None => ProxyId::at(address),
+        }
     }
 
     /// The proxy whose own address this is, by what proxies tell.
@@ -229,26 +237,43 @@ impl Addresses {
     /// Whether a listed address may lead to several proxies. That of an older proxy stands for it
     /// alone.
     pub(super) fn may_be_shared(&self, address: &HostPort) -> bool {
-        self.is_listed(address)
-            && self.owner(address).is_none()
-            && self
-                .met
-                .get(address)
-                .is_some_and(|met| *met != ProxyId::at(address))
+        if !self.is_listed(address) || self.owner(address).is_some() {
+            return false;
+        }
+        match self.met.get(address) {
+            Some(met) => *met != ProxyId::at(address),
+            None => false,
+        }
     }
 
     /// Whether one proxy tells this address of another one.
-    pub(super) fn is_told(&self, address: &HostPort) -> bool {
+    pub(super) fn is_reported(&self, address: &HostPort) -> bool {
         self.proxies
             .values()
             .any(|proxy| proxy.addresses.contains(address))
     }
 
-    pub(super) fn proxies(&self) -> &BTreeMap<ProxyId, ToldProxy> {
+    pub(super) fn proxies(&self) -> &BTreeMap<ProxyId, ReportedProxy> {
         &self.proxies
     }
 
     pub(super) fn is_draining(&self, proxy: &ProxyId) -> bool {
         self.proxies.get(proxy).is_some_and(|proxy| proxy.draining)
     }
+}
+
+/// Whether these differ in more than numbers of nodes.
+fn differ(
+    before: &BTreeMap<ProxyId, ReportedProxy>,
+    after: &BTreeMap<ProxyId, ReportedProxy>,
+) -> bool {
+    if before.len() != after.len() {
+        return true;
+    }
+    for ((old_id, old), (id, new)) in before.iter().zip(after) {
+        if old_id != id || old.addresses != new.addresses || old.draining != new.draining {
+            return true;
+        }
+    }
+    false
 }

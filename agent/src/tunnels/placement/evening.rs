@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::ProxyId;
-use super::addresses::ToldProxy;
+use super::addresses::ReportedProxy;
 
 /// A proxy has too many nodes when it has this many times the mean, and
 const TIMES_MEAN: f64 = 1.25;
@@ -15,28 +15,43 @@ const FEW: f64 = 2.0;
 /// The proxy that this agent should leave for another one; `chance` is a random number from 0 to
 /// 1. `ours` are the proxies to which it has tunnels.
 pub(super) fn to_leave(
-    proxies: &BTreeMap<ProxyId, ToldProxy>,
+    proxies: &BTreeMap<ProxyId, ReportedProxy>,
     ours: &BTreeSet<&ProxyId>,
     chance: f64,
 ) -> Option<ProxyId> {
     let mean = mean(proxies)?;
-    let staying = || proxies.iter().filter(|(_, proxy)| !proxy.draining);
-    staying().find(|(id, proxy)| !ours.contains(id) && f64::from(proxy.nodes) < mean)?;
-    let (fullest, proxy) = staying()
-        .filter(|(id, _)| ours.contains(id))
-        .max_by_key(|(_, proxy)| proxy.nodes)?;
+    let staying: Vec<_> = proxies
+        .iter()
+        .filter(|(_, proxy)| !proxy.draining)
+        .collect();
+    let has_another = staying
+        .iter()
+        .any(|(id, proxy)| !ours.contains(id) && f64::from(proxy.nodes) < mean);
+    if !has_another {
+        return None;
+    }
+    let with_tunnels = staying.into_iter().filter(|(id, _)| ours.contains(id));
+    let (fullest, proxy) = with_tunnels.max_by_key(|(_, proxy)| proxy.nodes)?;
     let load = f64::from(proxy.nodes);
     let is_too_full = load > mean * TIMES_MEAN + FEW;
-    (is_too_full && chance < (load - mean) / load).then(|| fullest.clone())
+    if is_too_full && chance < (load - mean) / load {
+        Some(fullest.clone())
+    } else {
+        None
+    }
 }
 
 /// Nodes of a proxy on average, without those that drain; `None` without any.
-pub(super) fn mean(proxies: &BTreeMap<ProxyId, ToldProxy>) -> Option<f64> {
-    let staying = proxies.values().filter(|proxy| !proxy.draining);
-    let (count, sum) = staying.fold((0.0, 0.0), |(count, sum), proxy| {
-        (count + 1.0, sum + f64::from(proxy.nodes))
-    });
-    (count > 0.0).then(|| sum / count)
+pub(super) fn mean(proxies: &BTreeMap<ProxyId, ReportedProxy>) -> Option<f64> {
+    let mut count = 0.0;
+    let mut sum = 0.0;
+    for proxy in proxies.values() {
+        if !proxy.draining {
+            count += 1.0;
+            sum += f64::from(proxy.nodes);
+        }
+    }
+    if count > 0.0 { Some(sum / count) } else { None }
 }
 
 #[cfg(test)]
@@ -45,10 +60,10 @@ mod tests {
 
     fn decide(nodes: &[(&str, u32)], ours: [&str; 2], chance: f64) -> Option<String> {
         let proxies = nodes.iter().map(|(name, nodes)| {
-            let proxy = ToldProxy {
+            let proxy = ReportedProxy {
                 nodes: *nodes,
                 draining: name.ends_with("draining"),
-                ..ToldProxy::default()
+                ..ReportedProxy::default()
             };
             (ProxyId::from(*name), proxy)
         });

@@ -5,6 +5,7 @@
 //! lead to the same one. So a slot chooses an address by what it expects there, and then either
 //! claims the proxy that it met or declines it and dials again.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_api::HostPort;
@@ -13,8 +14,7 @@ use culvert_tunnel::proto::tunnel::Proxy;
 use tokio::time::Instant;
 
 use super::addresses::{Addresses, Failure, Retry};
-use super::{ProxyId, evening};
-use crate::tunnels::states::SlotNumber;
+use super::{Look, ProxyId, SlotNumber, evening};
 
 /// How many tunnels there are in all.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +86,8 @@ pub(super) struct Plan {
     extra: BTreeMap<ProxyId, u8>,
     /// The proxy that this agent leaves, so that loads even out.
     moving: Option<ProxyId>,
-    /// Counts what makes it worth to look behind a shared address again.
-    pub(super) news: u64,
+    /// How many reasons there were so far to look behind a shared address again.
+    pub(super) reasons_to_look: u64,
 }
 
 impl Plan {
@@ -100,7 +100,7 @@ impl Plan {
             former: BTreeSet::new(),
             extra: BTreeMap::new(),
             moving: None,
-            news: 0,
+            reasons_to_look: 0,
         }
     }
 
@@ -108,14 +108,14 @@ impl Plan {
     pub(super) fn list(&mut self, listed: BTreeSet<HostPort>) -> BTreeSet<HostPort> {
         let mut removed = self.addresses.list(listed);
         removed.retain(|address| {
-            !self.addresses.is_told(address)
+            !self.addresses.is_reported(address)
                 && self.claims.values().any(|claim| claim.address == *address)
         });
         self.former
             .retain(|address| !self.addresses.is_listed(address));
         self.former.extend(removed.iter().cloned());
         self.forget_former();
-        self.news += 1;
+        self.reasons_to_look += 1;
         removed
     }
 
@@ -129,23 +129,29 @@ impl Plan {
             .retain(|address| !elsewhere || claims.values().any(|claim| claim.address == *address));
     }
 
-    pub(super) fn tell(&mut self, by: &ProxyId, proxies: Vec<Proxy>) {
+    /// The proxy `by` reports which proxies there are.
+    pub(super) fn record_report(&mut self, by: &ProxyId, proxies: Vec<Proxy>) {
         let ours: BTreeSet<_> = self.claims.values().map(|claim| &claim.proxy).collect();
-        if ours.contains(by) {
-            self.news += u64::from(self.addresses.tell(by, proxies, &ours));
+        if ours.contains(by) && self.addresses.record_report(by, proxies, &ours) {
+            self.reasons_to_look += 1;
         }
     }
 
     /// What a slot without a tunnel, or with one that should go, does next.
-    pub(super) fn choose(&self, slot: SlotNumber, may_look: bool, now: Instant) -> Choice {
+    pub(super) fn choose(&self, slot: SlotNumber, look: Look, now: Instant) -> Choice {
         let candidates = if self.claims.is_empty() {
             self.any_address(slot)
         } else {
-            self.promising(slot, may_look)
+            self.promising(slot, look)
         };
-        let (ready, later): (Vec<_>, Vec<_>) = candidates
-            .into_iter()
-            .partition(|candidate| self.addresses.not_before(candidate.address, now).is_none());
+        let mut ready = Vec::new();
+        let mut later = Vec::new();
+        for candidate in candidates {
+            match self.addresses.not_before(candidate.address, now) {
+                None => ready.push(candidate),
+                Some(not_before) => later.push(not_before),
+            }
+        }
         let best = ready.into_iter().min_by_key(|candidate| {
             let failed_at = self.addresses.failed_at(candidate.address);
             (failed_at, candidate.rank, rand::random::<u32>())
@@ -156,83 +162,87 @@ impl Plan {
                 rank: Rank::Look,
             }) => Choice::Look(address.clone()),
             Some(Candidate { address, .. }) => Choice::Dial(address.clone()),
-            None => Choice::Wait(
-                later
-                    .iter()
-                    .filter_map(|candidate| self.addresses.not_before(candidate.address, now))
-                    .min(),
-            ),
+            None => Choice::Wait(later.into_iter().min()),
         }
     }
 
     /// Without any tunnel, all addresses are tried side by side, each by few slots.
     fn any_address(&self, slot: SlotNumber) -> Vec<Candidate<'_>> {
-        let all = self.addresses.iter().chain(&self.former);
-        let dials = all.map(|address| {
-            let others = self.dialling.iter().filter(|(other, _)| **other != slot);
-            let dials = others.filter(|(_, dialled)| *dialled == address).count();
-            Candidate {
-                address,
-                rank: Rank::Dialled(dials),
+        let mut candidates = Vec::new();
+        for address in self.addresses.iter().chain(&self.former) {
+            let mut dials = 0;
+            for (other, dialled) in &self.dialling {
+                if *other != slot && dialled == address {
+                    dials += 1;
+                }
             }
-        });
-        let few =
-            |candidate: &Candidate<'_>| candidate.rank < Rank::Dialled(self.spread.tunnels.into());
-        dials.filter(few).collect()
+            if dials < usize::from(self.spread.tunnels) {
+                candidates.push(Candidate {
+                    address,
+                    rank: Rank::Dialled(dials),
+                });
+            }
+        }
+        candidates
     }
 
     /// The addresses where a proxy is expected that this slot may have. An address where another
     /// one is expected may be looked behind, unless a listed one is left to be tried; that of a
     /// proxy that drains in any case, for its successor has the same one.
-    fn promising(&self, slot: SlotNumber, may_look: bool) -> Vec<Candidate<'_>> {
+    fn promising(&self, slot: SlotNumber, look: Look) -> Vec<Candidate<'_>> {
         let others = self.others(slot, true);
         let mean = evening::mean(self.addresses.proxies()).unwrap_or_default();
-        let (direct, rest): (Vec<_>, Vec<_>) = self
-            .addresses
+        let mut candidates = Vec::new();
+        let mut rest = Vec::new();
+        for address in self.addresses.iter() {
+            let proxy = self.addresses.expected(address);
+            if self.admits(&proxy, &others) {
+                let rank = self.rank(&proxy, mean);
+                candidates.push(Candidate { address, rank });
+            } else {
+                rest.push((address, proxy));
+            }
+        }
+        if look == Look::Never {
+            return candidates;
+        }
+        let has_listed = candidates
             .iter()
-            .partition(|address| self.admits(&self.addresses.expected(address), &others));
-        let may_share = !direct
-            .iter()
-            .any(|address| self.addresses.is_listed(address))
-            && self.may_be_others(&others);
-        let leads_elsewhere = |address: &&HostPort| {
-            let drains = self
-                .addresses
-                .is_draining(&self.addresses.expected(address));
-            drains || may_share && self.addresses.may_be_shared(address)
-        };
-        let looks = rest
-            .into_iter()
-            .filter(|address| may_look && leads_elsewhere(address));
-        let looks = looks.map(|address| Candidate {
-            address,
-            rank: Rank::Look,
-        });
-        let direct = direct.into_iter().map(|address| {
-            let told = self
-                .addresses
-                .proxies()
-                .get(&self.addresses.expected(address));
-            let is_full = told.is_some_and(|told| f64::from(told.nodes) > mean);
-            let rank = if is_full { Rank::Full } else { Rank::Expected };
-            Candidate { address, rank }
-        });
-        direct.chain(looks).collect()
+            .any(|candidate| self.addresses.is_listed(candidate.address));
+        let may_share = !has_listed && self.may_be_others(&others);
+        for (address, proxy) in rest {
+            let is_draining = self.addresses.is_draining(&proxy);
+            if is_draining || may_share && self.addresses.may_be_shared(address) {
+                let rank = Rank::Look;
+                candidates.push(Candidate { address, rank });
+            }
+        }
+        candidates
+    }
+
+    /// The rank of an address where `proxy` is expected; `mean` is the proxies' mean of nodes.
+    fn rank(&self, proxy: &ProxyId, mean: f64) -> Rank {
+        match self.addresses.proxies().get(proxy) {
+            Some(reported) if f64::from(reported.nodes) > mean => Rank::Full,
+            Some(_) | None => Rank::Expected,
+        }
     }
 
     /// Whether there may be a proxy that is wanted, by what proxies tell. Older ones tell nothing.
     fn may_be_others(&self, others: &[ProxyId]) -> bool {
-        let told = self.addresses.proxies();
-        told.is_empty() || told.keys().any(|proxy| self.admits(proxy, others))
+        let reported = self.addresses.proxies();
+        reported.is_empty() || reported.keys().any(|proxy| self.admits(proxy, others))
     }
 
     /// The proxies of the other slots' tunnels, without those that have to go; those that they
     /// expect at the addresses that they dial count too if `dialling`.
     fn others(&self, slot: SlotNumber, dialling: bool) -> Vec<ProxyId> {
-        let dialled = self.dialling.iter().filter(|_| dialling);
-        let mut others: BTreeMap<_, _> = dialled
-            .map(|(slot, address)| (*slot, self.addresses.expected(address)))
-            .collect();
+        let mut others = BTreeMap::new();
+        if dialling {
+            for (number, address) in &self.dialling {
+                others.insert(*number, self.addresses.expected(address));
+            }
+        }
         for (number, claim) in &self.claims {
             if !self.has_to_go(claim) {
                 others.entry(*number).or_insert_with(|| claim.proxy.clone());
@@ -253,19 +263,28 @@ impl Plan {
     /// Proxies get this many extra tunnels from now on. Returns whether that is news.
     pub(super) fn want(&mut self, extra: BTreeMap<ProxyId, u8>) -> bool {
         let is_news = self.extra != extra;
-        let is_more = |(proxy, number): (&ProxyId, &u8)| *number > self.extra(proxy);
-        self.news += u64::from(extra.iter().any(is_more));
+        if extra
+            .iter()
+            .any(|(proxy, number)| *number > self.extra(proxy))
+        {
+            self.reasons_to_look += 1;
+        }
         self.extra = extra;
         is_news
     }
 
     /// Whether the slot has the last of more tunnels than its proxy gets now.
     fn is_surplus(&self, slot: SlotNumber) -> bool {
-        self.claims.get(&slot).is_some_and(|claim| {
-            let to_it = |other: &&Claim| other.proxy == claim.proxy && !self.has_to_go(other);
-            let before = self.claims.range(..slot).map(|(_, claim)| claim);
-            before.filter(to_it).count() >= self.spread.to_each(self.extra(&claim.proxy))
-        })
+        let Some(claim) = self.claims.get(&slot) else {
+            return false;
+        };
+        let mut before = 0;
+        for (_, other) in self.claims.range(..slot) {
+            if other.proxy == claim.proxy && !self.has_to_go(other) {
+                before += 1;
+            }
+        }
+        before >= self.spread.to_each(self.extra(&claim.proxy))
     }
 
     /// Whether the tunnels to `proxy` should go to others.
@@ -313,11 +332,11 @@ impl Plan {
 
     /// The slot's tunnel number `sequence` has ended, or was never claimed.
     pub(super) fn release(&mut self, slot: SlotNumber, sequence: u64) {
-        let is_it = |claim: &Claim| claim.sequence == sequence;
-        if self.claims.get(&slot).is_some_and(is_it)
-            && let Some(claim) = self.claims.remove(&slot)
+        if let Entry::Occupied(entry) = self.claims.entry(slot)
+            && entry.get().sequence == sequence
         {
-            self.news += 1;
+            let claim = entry.remove();
+            self.reasons_to_look += 1;
             self.left(&claim.proxy);
             self.forget_former();
         }
@@ -325,7 +344,9 @@ impl Plan {
 
     fn left(&mut self, proxy: &ProxyId) {
         if self.claims.values().all(|claim| claim.proxy != *proxy) {
-            self.news += u64::from(self.addresses.untell(proxy));
+            if self.addresses.remove_report(proxy) {
+                self.reasons_to_look += 1;
+            }
             self.moving.take_if(|moving| moving == proxy);
         }
     }
@@ -354,8 +375,10 @@ impl Plan {
     pub(super) fn should_leave(&self, slot: SlotNumber) -> Option<Leave> {
         if self.has_to_go(self.claims.get(&slot)?) {
             Some(Leave::Proxy)
+        } else if self.is_surplus(slot) {
+            Some(Leave::Surplus)
         } else {
-            self.is_surplus(slot).then_some(Leave::Surplus)
+            None
         }
     }
 
@@ -363,15 +386,17 @@ impl Plan {
     /// than it gets, or it should go and the other slots have tunnels to all proxies that there are
     /// to be, or its proxy drains or was removed and they have as many tunnels as one proxy gets.
     pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
-        self.is_surplus(slot)
-            || self.claims.get(&slot).is_some_and(|claim| {
-                let ends = self.addresses.is_draining(&claim.proxy)
-                    || self.former.contains(&claim.address);
-                let others = self.others(slot, false);
-                let different = others.iter().collect::<BTreeSet<_>>().len();
-                ends && others.len() >= usize::from(self.spread.tunnels)
-                    || self.has_to_go(claim) && different >= usize::from(self.spread.proxies)
-            })
+        let Some(claim) = self.claims.get(&slot) else {
+            return false;
+        };
+        if self.is_surplus(slot) {
+            return true;
+        }
+        let ends = self.addresses.is_draining(&claim.proxy) || self.former.contains(&claim.address);
+        let others = self.others(slot, false);
+        let different = others.iter().collect::<BTreeSet<_>>().len();
+        ends && others.len() >= usize::from(self.spread.tunnels)
+            || self.has_to_go(claim) && different >= usize::from(self.spread.proxies)
     }
 
     /// Decides whether tunnels move to a proxy with fewer nodes. A move that found no place is over.

@@ -27,7 +27,7 @@ const PARTING: Duration = Duration::from_secs(2);
 
 /// Waits for the proxy's first bytes. In TLS 1.3 a client's handshake is done before the server has
 /// looked at its certificate: only now is it known whether the proxy takes this agent.
-pub(super) async fn taken(
+pub(super) async fn wait_for_preface(
     connection: Connection,
     server_name: &ServerName<'_>,
 ) -> Result<BufReader<Connection>, SlotError> {
@@ -62,7 +62,7 @@ async fn refusal(connection: BufReader<Connection>) -> SlotError {
 
 /// Waits until the proxy has introduced itself and this slot has claimed it. None: the agent
 /// drains.
-pub(super) async fn introduced(
+pub(super) async fn wait_for_introduction(
     mut met: watch::Receiver<Option<Met>>,
     serving: &mut Serving,
 ) -> Result<Option<ProxyId>, SlotError> {

@@ -20,10 +20,10 @@ pub(super) struct Pace {
     pub(super) attempts: usize,
     /// How many times the slot may still look for another proxy behind an address.
     pub(super) looks: u32,
-    /// When it may do so again, if there is no news until then.
+    /// When it may do so again, if there is no new reason until then.
     pub(super) look_again: Instant,
-    /// The [`Placement::news`] that this counts from.
-    news: u64,
+    /// The [`Placement::reasons_to_look`] that are known here.
+    reasons: u64,
 }
 
 impl Pace {
@@ -33,13 +33,15 @@ impl Pace {
             attempts: 0,
             looks: LOOKS,
             look_again: Instant::now() + jittered(LOOK_AGAIN),
-            news: placement.news(),
+            reasons: placement.reasons_to_look(),
         }
     }
 
-    pub(super) fn hear(&mut self, news: u64) {
-        if news != self.news {
-            (self.news, self.looks) = (news, LOOKS);
+    /// With a reason that is new, the slot may look as often as at first.
+    pub(super) fn update(&mut self, reasons: u64) {
+        if reasons != self.reasons {
+            self.reasons = reasons;
+            self.looks = LOOKS;
         }
     }
 

@@ -46,9 +46,9 @@ impl WornOut {
 
     /// The slot's next tunnel is up.
     pub(super) fn are_replaced(&mut self) {
-        self.replaced
-            .drain(..)
-            .for_each(|tunnel| tunnel.notify_one());
+        for tunnel in self.replaced.drain(..) {
+            tunnel.notify_one();
+        }
     }
 
     /// Waits for their streams to end.

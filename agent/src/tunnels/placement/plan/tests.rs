@@ -48,7 +48,7 @@ fn claim(plan: &mut Plan, slot: u16, by: &str, proxy: &str) -> Result<(), Declin
 
 /// What a slot does, each time that it is asked.
 fn choices(plan: &Plan, slot: u16) -> BTreeSet<String> {
-    let choice = || match plan.choose(SlotNumber(slot), true, Instant::now()) {
+    let choice = || match plan.choose(SlotNumber(slot), Look::Now, Instant::now()) {
         Choice::Dial(address) => format!("dial {address}"),
         Choice::Look(address) => format!("look {address}"),
         Choice::Wait(until) => format!("wait {}", until.is_some()),
@@ -140,11 +140,11 @@ fn behind_one_address_a_slot_looks_for_another_proxy_if_there_may_be_one() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
     assert_eq!(choices(&plan, 2), all(["look all:1"]));
     assert_eq!(claim(&mut plan, 2, "all:1", "a"), Err(Declined));
-    let never = plan.choose(SlotNumber(2), false, Instant::now());
+    let never = plan.choose(SlotNumber(2), Look::Never, Instant::now());
     assert_eq!(never, Choice::Wait(None), "content after some tries");
-    plan.tell(&id("a"), told(&[("a", false)]));
+    plan.record_report(&id("a"), told(&[("a", false)]));
     assert_eq!(choices(&plan, 2), all(["wait false"]), "there is no other");
-    plan.tell(&id("a"), told(&[("a", false), ("b", false)]));
+    plan.record_report(&id("a"), told(&[("a", false), ("b", false)]));
     assert_eq!(choices(&plan, 2), all(["look all:1"]));
     assert_eq!(claim(&mut plan, 2, "all:1", "b"), Ok(()));
 }
@@ -152,7 +152,7 @@ fn behind_one_address_a_slot_looks_for_another_proxy_if_there_may_be_one() {
 #[test]
 fn told_addresses_lead_to_a_wanted_proxy_without_a_look() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
-    plan.tell(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
     assert_eq!(choices(&plan, 2), all(["dial b:1", "dial c:1"]));
     let now = Instant::now();
     for by in ["b:1", "c:1"] {
@@ -169,34 +169,34 @@ fn told_addresses_lead_to_a_wanted_proxy_without_a_look() {
         all(["look all:1"]),
         "the nodes may not reach the proxies' own addresses"
     );
-    let plan_waits = plan.choose(SlotNumber(2), false, now);
+    let plan_waits = plan.choose(SlotNumber(2), Look::Never, now);
     assert!(matches!(plan_waits, Choice::Wait(Some(until)) if until > now));
 }
 
 #[test]
 fn a_listed_address_that_proxies_tell_as_their_own_hides_nobody() {
     let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
-    plan.tell(&id("a"), told(&[("a", true), ("b", false)]));
+    plan.record_report(&id("a"), told(&[("a", true), ("b", false)]));
     assert_eq!(choices(&plan, 2), all(["wait false"]));
 }
 
 #[test]
 fn a_proxys_word_on_itself_is_no_address_to_dial() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
-    plan.tell(&id("a"), told(&[("a", true)]));
+    plan.record_report(&id("a"), told(&[("a", true)]));
     assert_eq!(choices(&plan, 1), all(["dial all:1"]));
 }
 
 #[test]
 fn what_a_proxy_tells_counts_while_it_has_a_tunnel_or_is_the_last_to_tell() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("b", "all:1")]);
-    plan.tell(&id("c"), told(&[("d", true)]));
+    plan.record_report(&id("c"), told(&[("d", true)]));
     assert_eq!(choices(&plan, 2), all(["dial all:1"]), "c has no tunnel");
-    plan.tell(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
-    plan.tell(&id("b"), told(&[("b", true)]));
+    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan.record_report(&id("b"), told(&[("b", true)]));
     plan.release(SlotNumber(0), 0);
-    assert!(!plan.addresses.is_told(&address("c:1")));
-    plan.tell(&id("b"), told(&[("b", true), ("c", true)]));
+    assert!(!plan.addresses.is_reported(&address("c:1")));
+    plan.record_report(&id("b"), told(&[("b", true), ("c", true)]));
     plan.release(SlotNumber(1), 1);
     assert_eq!(choices(&plan, 0), all(["dial all:1", "dial c:1"]));
 }
@@ -211,14 +211,14 @@ fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
         proxies.extend(told(others));
         proxies
     };
-    plan.tell(&id("a"), drains(&[]));
+    plan.record_report(&id("a"), drains(&[]));
     assert!(plan.should_leave(SlotNumber(0)).is_some());
     assert_eq!(
         choices(&plan, 0),
         all(["look all:1"]),
         "there is no other, unless its successor is there already"
     );
-    plan.tell(&id("a"), drains(&[("b", true)]));
+    plan.record_report(&id("a"), drains(&[("b", true)]));
     assert_eq!(choices(&plan, 0), all(["dial b:1"]));
     assert_eq!(
         claim(&mut plan, 0, "all:1", "a"),
@@ -238,7 +238,7 @@ fn a_draining_proxy_may_end_when_others_have_tunnels_enough() {
     assert!(!plan.may_end(SlotNumber(0)));
     let mut proxies = told(&[("a", false), ("b", false)]);
     proxies[0].draining = true;
-    plan.tell(&id("b"), proxies);
+    plan.record_report(&id("b"), proxies);
     assert!(!plan.may_end(SlotNumber(0)), "one tunnel is few");
     claim(&mut plan, 3, "all:1", "b").unwrap();
     assert!(plan.may_end(SlotNumber(0)) && !plan.may_end(SlotNumber(2)));
@@ -249,7 +249,7 @@ fn any_proxy_is_better_than_none() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
     let mut proxies = told(&[("a", false)]);
     proxies[0].draining = true;
-    plan.tell(&id("a"), proxies.clone());
+    plan.record_report(&id("a"), proxies.clone());
     plan.release(SlotNumber(0), 0);
     assert_eq!(claim(&mut plan, 0, "all:1", "a"), Ok(()));
 }
@@ -279,10 +279,10 @@ fn a_removed_proxy_is_kept_until_another_one_answers() {
 fn a_removed_proxy_that_another_one_tells_is_not_left() {
     let tunnels = [("a", "a:1"), ("b", "b:1")];
     let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
-    plan.tell(&id("b"), told(&[("a", true), ("b", true)]));
+    plan.record_report(&id("b"), told(&[("a", true), ("b", true)]));
     assert_eq!(plan.list([address("b:1")].into()), [].into());
     let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
-    plan.tell(&id("a"), told(&[("a", true)]));
+    plan.record_report(&id("a"), told(&[("a", true)]));
     assert_eq!(plan.list([address("b:1")].into()), [address("a:1")].into());
 }
 
@@ -317,7 +317,7 @@ fn beside_an_empty_proxy() -> Plan {
     let mut plan = with_tunnels(&["a:1", "b:1", "c:1"], &tunnels);
     let mut proxies = told(&[("a", true), ("b", true), ("c", true)]);
     (proxies[0].nodes, proxies[1].nodes) = (300, 200);
-    plan.tell(&id("a"), proxies);
+    plan.record_report(&id("a"), proxies);
     plan
 }
 
