@@ -148,7 +148,7 @@ impl Metrics {
         self.streams.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    pub(crate) fn dialled(&self, code: DialCode) {
+    pub(crate) fn record_dial(&self, code: DialCode) {
         self.dials
             .get_or_create(&[("outcome", culvert_tunnel::dial_reason(code))])
             .inc();

@@ -62,8 +62,10 @@ impl DialRules {
                 open.hops
             )));
         }
-        let port = u16::try_from(open.port).ok().filter(|port| *port != 0);
-        let port = port.ok_or_else(|| invalid(format!("{} is not a TCP port", open.port)))?;
+        let port = match u16::try_from(open.port) {
+            Ok(0) | Err(_) => return Err(invalid(format!("{} is not a TCP port", open.port))),
+            Ok(port) => port,
+        };
         let address = match open.address.as_str() {
             "" => None,
             text => Some(parsed(text)?),
@@ -90,7 +92,10 @@ impl DialRules {
             denied,
         } = &self.list;
         let rules = ports.len() + localhost_ports.len() + further.len() + denied.len();
-        (rules <= REPORTED_MAX).then(|| Allowed {
+        if rules > REPORTED_MAX {
+            return None;
+        }
+        Some(Allowed {
             ports: numbers(ports),
             localhost_ports: numbers(localhost_ports),
             further: further.iter().map(ToString::to_string).collect(),

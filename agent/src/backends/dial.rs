@@ -1,5 +1,6 @@
 //! Dials backends for a tunnel's streams, within the allow-list, and writes the access log.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -89,7 +90,7 @@ impl NodeBackends {
         Ok(addresses)
     }
 
-    fn take_dialled(&self, stream: u64) -> Option<Dialled> {
+    fn remove_dialled(&self, stream: u64) -> Option<Dialled> {
         let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
         let at = dialled
             .iter()
@@ -101,11 +102,11 @@ impl NodeBackends {
 impl Backends for NodeBackends {
     async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let result = self.dial_allowed(open).await;
-        self.metrics.dialled(
-            result
-                .as_ref()
-                .map_or_else(|failure| failure.code, |_| DialCode::Ok),
-        );
+        let code = match &result {
+            Ok(_) => DialCode::Ok,
+            Err(failure) => failure.code,
+        };
+        self.metrics.record_dial(code);
         result
     }
 
@@ -119,7 +120,7 @@ impl Backends for NodeBackends {
     }
 
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
-        let dialled = self.take_dialled(open.stream);
+        let dialled = self.remove_dialled(open.stream);
         let outcome = outcome(end);
         self.metrics.stream_ended(outcome);
         let reason = end.result.as_ref().err().map(|error| chain(error));
@@ -152,10 +153,13 @@ pub(crate) fn own_addresses(allow: &DialRules) -> io::Result<OwnAddresses> {
     if !allow.node_addresses.is_empty() {
         return Ok(OwnAddresses(allow.node_addresses.clone()));
     }
-    let own = interface_addresses()?
-        .into_iter()
-        .filter(|address| !holds_services(&address.interface, address.flags));
-    Ok(OwnAddresses(own.map(|address| address.ip).collect()))
+    let mut own = BTreeSet::new();
+    for address in interface_addresses()? {
+        if !holds_services(&address.interface, address.flags) {
+            own.insert(address.ip);
+        }
+    }
+    Ok(OwnAddresses(own))
 }
 
 /// Whether an interface holds only addresses of services, which belong to pods anywhere and not to
@@ -206,13 +210,16 @@ async fn dial(candidates: &Candidates) -> Result<Connected, DialFailure> {
 }
 
 async fn connect(backend: SocketAddr) -> Result<TcpStream, DialFailure> {
-    let connected = TcpStream::connect(backend)
-        .await
-        .and_then(|socket| tune_relayed(&socket).map(|()| socket));
-    connected.map_err(|error| DialFailure {
+    connect_tuned(backend).await.map_err(|error| DialFailure {
         code: dial_code(&error),
         message: format!("{backend}: {error}"),
     })
+}
+
+async fn connect_tuned(backend: SocketAddr) -> io::Result<TcpStream> {
+    let socket = TcpStream::connect(backend).await?;
+    tune_relayed(&socket)?;
+    Ok(socket)
 }
 
 fn timed_out(backend: SocketAddr, after: Duration) -> DialFailure {

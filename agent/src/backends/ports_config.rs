@@ -62,20 +62,26 @@ impl PortsDir {
 
     /// Its files, by their names, as the ConfigMap has them.
     fn data(&self) -> Result<BTreeMap<String, String>, PortsError> {
-        let failed = |source| PortsError::Folder {
-            path: self.0.clone(),
-            source,
-        };
         let mut data = BTreeMap::new();
-        for entry in fs::read_dir(&self.0).map_err(failed)?.take(MAX_FILES) {
-            let entry = entry.map_err(failed)?;
+        let entries = fs::read_dir(&self.0).map_err(|source| self.error(source))?;
+        for entry in entries.take(MAX_FILES) {
+            let entry = entry.map_err(|source| self.error(source))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             // Kubelet keeps each version in a folder `..TIME`, and names the newest `..data`.
-            if !name.starts_with("..") {
-                data.extend(text(&entry.path())?.map(|text| (name, text)));
+            if !name.starts_with("..")
+                && let Some(text) = text(&entry.path())?
+            {
+                data.insert(name, text);
             }
         }
         Ok(data)
+    }
+
+    fn error(&self, source: io::Error) -> PortsError {
+        PortsError::Folder {
+            path: self.0.clone(),
+            source,
+        }
     }
 }
 
