@@ -14,10 +14,10 @@ pub(crate) fn provider() -> Arc<CryptoProvider> {
 fn with_first(aes: bool) -> CryptoProvider {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     if !aes {
-        let is_aes = |suite| suite != CipherSuite::TLS13_CHACHA20_POLY1305_SHA256;
+        // The sort is stable: the others keep their order.
         provider
             .cipher_suites
-            .sort_by_key(|suite| is_aes(suite.suite()));
+            .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_CHACHA20_POLY1305_SHA256);
     }
     provider
 }

@@ -1,5 +1,6 @@
 //! The running agent: builds its parts and keeps them going until a signal.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -15,7 +16,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::admin;
 use crate::backends::allow_list::CurrentRules;
-use crate::backends::ports_config;
+use crate::backends::ports_config::Ports;
 use crate::certificate::current::{Certificates, ClusterSource, Source};
 use crate::certificate::first;
 use crate::certificate::renewal::Renewal;
@@ -34,15 +35,7 @@ use crate::tunnels::states::Tunnels;
 /// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy
 /// is none, nor is a cluster that has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
-    let outbound = Outbound::from_environment(|name| std::env::var(name).ok())?;
-    let congestion = config.tunnel_congestion.as_deref();
-    let congestion = congestion.filter(|name| culvert_tunnel::has_congestion(name));
-    let outbound = Arc::new(
-        outbound
-            .with_congestion(congestion.map(str::to_owned))
-            .with_segments(config.tunnel_mss)
-            .with_mptcp(config.mptcp && culvert_tunnel::has_mptcp()),
-    );
+    let outbound = Arc::new(outbound(&config)?);
     let proxies = watch::Sender::new(proxies(&config)?);
     let first = First::open(&config.source)?;
     let readiness = Readiness::default();
@@ -50,9 +43,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let metrics = Arc::new(Metrics::register(&mut registry));
     let tunnels = Tunnels::new(readiness.gate("tunnel"));
     RoundTrips(tunnels.clone()).register(&mut registry);
-    let workers = std::thread::available_parallelism()
-        .and_then(Workers::start)
-        .context("start the worker threads")?;
+    let workers = start_workers().context("start the worker threads")?;
     workers.register(registry.sub_registry_with_prefix("culvert_agent"));
     let gate = readiness.gate("certificate");
     let mut supervisor = Supervisor::new(config.grace)?;
@@ -73,16 +64,9 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn_observer("admin", admin.serve());
     supervisor.spawn_observer("systemd", report_to_systemd(readiness, &[], drain.clone()));
     supervisor.spawn_observer("idle streams", tunnels.clone().watch_idle());
-    let rules = watch::Sender::new(config.allow.clone());
-    let allow = rules.subscribe();
-    if let Some(folder) = config.ports.clone() {
-        let mut ports = ports_config::Ports::new(folder, config.allow.clone(), rules);
-        ports.read();
-        supervisor.spawn_observer("ports", ports.follow());
-    }
     let agent = Agent {
+        allow: allow(&config, &mut supervisor),
         config,
-        allow,
         outbound,
         proxies,
         metrics,
@@ -92,6 +76,37 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     };
     supervisor.spawn("tunnels", agent.run(first, drain));
     supervisor.run().await
+}
+
+/// What may be dialled: by the flags and, if it is followed, the folder of ports.
+fn allow(config: &Config, supervisor: &mut Supervisor) -> CurrentRules {
+    let rules = watch::Sender::new(config.allow.clone());
+    let allow = rules.subscribe();
+    if let Some(folder) = config.ports.clone() {
+        let mut ports = Ports::new(folder, config.allow.clone(), rules);
+        ports.read();
+        supervisor.spawn_observer("ports", ports.follow());
+    }
+    allow
+}
+
+/// How to reach the proxies, with what the kernel has of the options.
+fn outbound(config: &Config) -> Result<Outbound> {
+    let mut outbound = Outbound::from_environment(|name| std::env::var(name).ok())?
+        .with_segments(config.tunnel_mss);
+    if let Some(name) = &config.tunnel_congestion
+        && culvert_tunnel::has_congestion(name)
+    {
+        outbound = outbound.with_congestion(name);
+    }
+    if config.mptcp && culvert_tunnel::has_mptcp() {
+        outbound = outbound.with_mptcp();
+    }
+    Ok(outbound)
+}
+
+fn start_workers() -> io::Result<Arc<Workers>> {
+    Workers::start(std::thread::available_parallelism()?)
 }
 
 /// Where the first certificate comes from.
@@ -181,10 +196,10 @@ impl Agent {
 }
 
 fn milliseconds_since_1970() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
-    })
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The proxies as far as they are known before the first certificate.

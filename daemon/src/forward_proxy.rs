@@ -76,12 +76,16 @@ impl ForwardProxy {
             return false;
         };
         let sent = self.authorization().unwrap_or_default();
-        let sent = sent.trim_start_matches("Basic ");
-        text.contains(sent)
-            || [user, password].into_iter().any(|secret| {
-                let secret = String::from_utf8_lossy(secret);
-                !secret.is_empty() && text.contains(secret.as_ref())
-            })
+        if text.contains(sent.trim_start_matches("Basic ")) {
+            return true;
+        }
+        for secret in [user, password] {
+            let secret = String::from_utf8_lossy(secret);
+            if !secret.is_empty() && text.contains(secret.as_ref()) {
+                return true;
+            }
+        }
+        false
     }
 }
 
@@ -122,8 +126,10 @@ fn parse(text: &str) -> Result<ForwardProxy, Problem> {
 }
 
 fn is_scheme(text: &str) -> bool {
-    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte);
-    !text.is_empty() && text.bytes().all(is_part)
+    !text.is_empty()
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
 fn address(text: &str) -> Result<HostPort, Problem> {
@@ -156,8 +162,7 @@ fn percent_decoded(text: &str) -> Result<Vec<u8>, Problem> {
     let mut decoded = Vec::new();
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {
-        let digits = after.get(..2).and_then(hex);
-        let (byte, length) = match digits {
+        let (byte, length) = match hex(after) {
             Some(byte) if *first == b'%' => (byte, 3),
             Some(_) | None => (*first, 1),
         };
@@ -170,7 +175,9 @@ fn percent_decoded(text: &str) -> Result<Vec<u8>, Problem> {
     Ok(decoded)
 }
 
-fn hex(digits: &[u8]) -> Option<u8> {
+/// The value of two hex digits at the beginning of `text`.
+fn hex(text: &[u8]) -> Option<u8> {
+    let digits = text.get(..2)?;
     if !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }
@@ -195,16 +202,11 @@ impl ForwardProxies {
     pub fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidForwardProxy> {
-        let first = |names: [&str; 2]| {
-            names
-                .into_iter()
-                .find_map(|name| variable(name).filter(|value| !value.is_empty()))
-        };
-        let forward = match first(["HTTPS_PROXY", "https_proxy"]) {
+        let forward = match first_set(&variable, ["HTTPS_PROXY", "https_proxy"]) {
             Some(https) => Some(Arc::new(ForwardProxy::parse(&https)?)),
             None => None,
         };
-        let exceptions = first(["NO_PROXY", "no_proxy"]).unwrap_or_default();
+        let exceptions = first_set(&variable, ["NO_PROXY", "no_proxy"]).unwrap_or_default();
         Ok(Self {
             forward,
             exceptions: Arc::new(NoProxy::parse(&exceptions)),
@@ -214,9 +216,23 @@ impl ForwardProxies {
     /// The forward proxy on the way to a host. `None`: it is dialled directly.
     #[must_use]
     pub fn to(&self, host: &HostPort) -> Option<&Arc<ForwardProxy>> {
-        let forward = self.forward.as_ref()?;
-        (!self.exceptions.excepts(host)).then_some(forward)
+        if self.exceptions.excepts(host) {
+            return None;
+        }
+        self.forward.as_ref()
     }
+}
+
+/// The value of the first variable that is set and not empty.
+fn first_set(variable: impl Fn(&str) -> Option<String>, names: [&str; 2]) -> Option<String> {
+    for name in names {
+        if let Some(value) = variable(name)
+            && !value.is_empty()
+        {
+            return Some(value);
+        }
+    }
+    None
 }
 
 /// The hosts that are dialled without the forward proxy.
@@ -250,18 +266,34 @@ impl NoProxy {
 
 impl Exception {
     fn is_for(&self, proxy: &HostPort) -> bool {
-        let has = |port: &Option<u16>| port.is_none_or(|port| port == proxy.port);
         match (self, &proxy.host) {
             (Self::All, _) => true,
             (Self::Range(first, length), Host::Address(ip)) => is_in(*ip, *first, *length),
-            (Self::Address(address, port), Host::Address(ip)) => address == ip && has(port),
+            (Self::Address(address, port), Host::Address(ip)) => {
+                address == ip && is_same_port(*port, proxy.port)
+            }
             (Self::Domain(domain, port), Host::Name(name)) => {
-                let above = name.strip_suffix(domain.as_str());
-                above.is_some_and(|above| above.is_empty() || above.ends_with('.')) && has(port)
+                is_below(name, domain) && is_same_port(*port, proxy.port)
             }
             (Self::Range(..) | Self::Address(..), Host::Name(_))
             | (Self::Domain(..), Host::Address(_)) => false,
         }
+    }
+}
+
+/// Whether an exception with this port, or for all ports, is for the port that is dialled.
+fn is_same_port(excepted: Option<u16>, dialled: u16) -> bool {
+    match excepted {
+        Some(port) => port == dialled,
+        None => true,
+    }
+}
+
+/// Whether a name is the domain or below it.
+fn is_below(name: &str, domain: &str) -> bool {
+    match name.strip_suffix(domain) {
+        Some(above) => above.is_empty() || above.ends_with('.'),
+        None => false,
     }
 }
 

@@ -84,7 +84,8 @@ pub(crate) async fn connect(
     server_name: &ServerName<'static>,
 ) -> Result<Connection, ConnectError> {
     let deadline = Instant::now() + CONNECT_TIMEOUT;
-    let (proxy, via) = (proxy.clone(), outbound.via(proxy));
+    let via = outbound.via(proxy);
+    let proxy = proxy.clone();
     let stream = match outbound.dial(&proxy, deadline).await {
         Ok(stream) => ReadAhead::new(stream),
         Err(source) => return Err(ConnectError::Outbound { proxy, via, source }),

@@ -74,10 +74,10 @@ impl Outbound {
         })
     }
 
-    /// With that TCP congestion control; the system's if none is named.
+    /// With that TCP congestion control, which the kernel must have, in place of the system's.
     #[must_use]
-    pub(crate) fn with_congestion(mut self, name: Option<String>) -> Self {
-        self.congestion = name.map(Arc::from);
+    pub(crate) fn with_congestion(mut self, name: &str) -> Self {
+        self.congestion = Some(Arc::from(name));
         self
     }
 
@@ -88,14 +88,10 @@ impl Outbound {
         self
     }
 
-    /// With MPTCP, which the kernel must have, or TCP.
+    /// With MPTCP, which the kernel must have, in place of TCP.
     #[must_use]
-    pub(crate) fn with_mptcp(mut self, mptcp: bool) -> Self {
-        self.protocol = if mptcp {
-            Protocol::MPTCP
-        } else {
-            Protocol::TCP
-        };
+    pub(crate) fn with_mptcp(mut self) -> Self {
+        self.protocol = Protocol::MPTCP;
         self
     }
 
@@ -175,17 +171,7 @@ impl Direct {
             Host::Address(ip) => ip.to_string(),
             Host::Name(name) => name.clone(),
         };
-        let addresses = timeout_at(self.deadline, lookup_host((host.as_str(), to.port)))
-            .await
-            .map_err(|_| OutboundError::TimedOut {
-                step: format!("look up {host}"),
-            })?
-            .map_err(|source| OutboundError::Resolve {
-                host: host.clone(),
-                source,
-            })?
-            .collect::<Vec<_>>();
-        let addresses = in_turn(addresses, self.first);
+        let addresses = self.resolve(&host, to.port).await?;
         let mut last = OutboundError::NoAddress(host);
         for (tried, &address) in addresses.iter().enumerate() {
             let part = share(self.deadline - Instant::now(), addresses.len() - tried);
@@ -199,6 +185,20 @@ impl Direct {
             };
         }
         Err(last)
+    }
+
+    /// The addresses of a host, in the order in which they are tried.
+    async fn resolve(self, host: &str, port: u16) -> Result<Vec<SocketAddr>, OutboundError> {
+        match timeout_at(self.deadline, lookup_host((host, port))).await {
+            Ok(Ok(addresses)) => Ok(in_turn(addresses.collect(), self.first)),
+            Ok(Err(source)) => Err(OutboundError::Resolve {
+                host: host.to_owned(),
+                source,
+            }),
+            Err(_) => Err(OutboundError::TimedOut {
+                step: format!("look up {host}"),
+            }),
+        }
     }
 
     async fn connect(self, address: SocketAddr) -> io::Result<TcpStream> {
@@ -239,9 +239,15 @@ fn in_turn(mut addresses: Vec<SocketAddr>, first: usize) -> Vec<SocketAddr> {
     let preferred = addresses.first().map(SocketAddr::is_ipv4);
     addresses.sort_unstable();
     addresses.dedup();
-    let (mut these, mut those): (Vec<_>, Vec<_>) = addresses
-        .into_iter()
-        .partition(|address| Some(address.is_ipv4()) == preferred);
+    let mut these = Vec::new();
+    let mut those = Vec::new();
+    for address in addresses {
+        if Some(address.is_ipv4()) == preferred {
+            these.push(address);
+        } else {
+            those.push(address);
+        }
+    }
     for family in [&mut these, &mut those] {
         let turn = first % family.len().max(1);
         family.rotate_left(turn);

@@ -46,14 +46,17 @@ impl FromStr for Pin {
     type Err = InvalidPin;
 
     fn from_str(text: &str) -> Result<Self, InvalidPin> {
-        let wrong = || InvalidPin(text.chars().take(80).collect());
-        let digits = text.trim().strip_prefix("sha256:").ok_or_else(wrong)?;
-        let digest = HEXLOWER_PERMISSIVE
-            .decode(digits.as_bytes())
-            .ok()
-            .and_then(|digest| digest.try_into().ok());
-        digest.map(Self).ok_or_else(wrong)
+        match parse_digest(text.trim()) {
+            Some(digest) => Ok(Self(digest)),
+            None => Err(InvalidPin(text.chars().take(80).collect())),
+        }
     }
+}
+
+fn parse_digest(text: &str) -> Option<[u8; 32]> {
+    let digits = text.strip_prefix("sha256:")?;
+    let digest = HEXLOWER_PERMISSIVE.decode(digits.as_bytes()).ok()?;
+    digest.try_into().ok()
 }
 
 impl fmt::Display for Pin {
@@ -90,11 +93,13 @@ impl ServerCertVerifier for PinVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        let pinned = intermediates
+        let Some(pinned) = intermediates
             .iter()
-            .find(|certificate| Pin::of(certificate) == self.pin);
-        let pinned = pinned
-            .ok_or_else(|| Error::Other(OtherError(Arc::new(PinMismatch { pin: self.pin }))))?;
+            .find(|certificate| Pin::of(certificate) == self.pin)
+        else {
+            let mismatch = PinMismatch { pin: self.pin };
+            return Err(Error::Other(OtherError(Arc::new(mismatch))));
+        };
         let mut roots = RootCertStore::empty();
         roots.add(pinned.clone().into_owned())?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))

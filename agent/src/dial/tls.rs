@@ -74,13 +74,15 @@ pub(crate) enum TlsError {
 impl TlsError {
     /// Classifies an error of a TLS stream.
     pub(crate) fn of(error: io::Error, server_name: &ServerName<'_>) -> Self {
-        match error
-            .get_ref()
-            .and_then(|inner| inner.downcast_ref::<Error>())
+        if let Some(inner) = error.get_ref()
+            && let Some(tls) = inner.downcast_ref::<Error>()
         {
-            Some(tls) => Self::of_tls(tls.clone(), error, server_name),
-            None if error.kind() == io::ErrorKind::UnexpectedEof => Self::Ended(error),
-            None => Self::Handshake(error),
+            return Self::of_tls(tls.clone(), error, server_name);
+        }
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            Self::Ended(error)
+        } else {
+            Self::Handshake(error)
         }
     }
 

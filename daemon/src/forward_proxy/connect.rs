@@ -173,21 +173,31 @@ impl<'a> Head<'a> {
         let (_version, status) = lines.next()?.split_once(' ')?;
         let status = status.trim();
         let (code, reason) = status.split_once(' ').unwrap_or((status, ""));
-        let headers = lines.filter_map(|line| line.split_once(':'));
+        let code = code.parse().ok()?;
+        if !(100..600).contains(&code) {
+            return None;
+        }
+        let mut headers = Vec::new();
+        for line in lines {
+            if let Some((name, value)) = line.split_once(':') {
+                headers.push((name.trim(), value.trim()));
+            }
+        }
         Some(Self {
-            code: code.parse().ok().filter(|code| (100..600).contains(code))?,
+            code,
             reason: reason.trim(),
-            headers: headers
-                .map(|(name, value)| (name.trim(), value.trim()))
-                .collect(),
+            headers,
         })
     }
 
-    fn values(&self, name: &str) -> impl Iterator<Item = &'a str> {
-        let headers = self.headers.iter();
-        headers
-            .filter(move |(found, _)| found.eq_ignore_ascii_case(name))
-            .map(|(_, value)| *value)
+    fn values(&self, name: &str) -> Vec<&'a str> {
+        let mut values = Vec::new();
+        for (found, value) in &self.headers {
+            if found.eq_ignore_ascii_case(name) {
+                values.push(*value);
+            }
+        }
+        values
     }
 
     fn refusal(&self, forward: &ForwardProxy, port: u16) -> ConnectFailure {
@@ -200,24 +210,25 @@ impl<'a> Head<'a> {
         };
         let status = ConnectStatus {
             code: self.code,
-            reason: shown(self.reason, forward),
+            reason: printable(self.reason, forward),
         };
         ConnectFailure::Refused { status, advice }
     }
 
     fn redirected_to(&self, forward: &ForwardProxy) -> Option<String> {
-        let location = self.values("location").next()?;
+        let location = *self.values("location").first()?;
         let (_scheme, rest) = location.split_once("://")?;
         let authority = rest.split(['/', '?', '#']).next()?;
         let host = authority.rsplit('@').next()?;
-        Some(shown(host, forward)).filter(|host| !host.is_empty())
+        let host = printable(host, forward);
+        if host.is_empty() { None } else { Some(host) }
     }
 
     fn credentials(&self, forward: &ForwardProxy) -> ConnectAdvice {
         let mut schemes = Vec::new();
         for offer in self.values("proxy-authenticate") {
             let scheme = offer.split([' ', ',']).next().unwrap_or_default();
-            schemes.push(shown(scheme, forward));
+            schemes.push(printable(scheme, forward));
         }
         schemes.retain(|scheme| !scheme.is_empty());
         let has_basic = schemes
@@ -234,12 +245,14 @@ impl<'a> Head<'a> {
 }
 
 /// A text of the proxy, for an error: short, printable, and without the credentials.
-fn shown(text: &str, forward: &ForwardProxy) -> String {
+fn printable(text: &str, forward: &ForwardProxy) -> String {
     if forward.is_repeated_in(text) {
         return String::new();
     }
-    let printable = |letter: &char| letter.is_ascii_graphic() || *letter == ' ';
-    text.chars().filter(printable).take(SHOWN_MAX).collect()
+    text.chars()
+        .filter(|letter| letter.is_ascii_graphic() || *letter == ' ')
+        .take(SHOWN_MAX)
+        .collect()
 }
 
 #[cfg(test)]
