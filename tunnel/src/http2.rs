@@ -133,7 +133,8 @@ impl Keepalive {
     }
 
     pub(crate) fn set(&self, seconds: u32) {
-        let (least, most) = (*KEEPALIVE_RANGE.start(), *KEEPALIVE_RANGE.end());
+        let least = *KEEPALIVE_RANGE.start();
+        let most = *KEEPALIVE_RANGE.end();
         let chosen = if seconds == 0 {
             DEFAULT_KEEPALIVE
         } else {

@@ -372,7 +372,8 @@ mod tests {
 
     #[test]
     fn a_link_that_has_carried_a_large_packet_does_not_lose_them() {
-        let (mut written, start) = (Written::default(), Instant::now());
+        let mut written = Written::default();
+        let start = Instant::now();
         let later = start + LOST_AFTER;
         written.add(400, start);
         assert!(!written.lost_large(0, later), "nothing large was sent");
@@ -389,7 +390,8 @@ mod tests {
         let (mut far, near) = tokio::io::duplex(1 << 20);
         let mut near = ReadAhead::new(near);
         far.write_all(&[7; 1 << 20]).await.unwrap();
-        let (mut read, mut buffer) = (0, [0; 4096]);
+        let mut read = 0;
+        let mut buffer = [0; 4096];
         while let Poll::Ready(count) = futures_util::poll!(std::pin::pin!(near.read(&mut buffer))) {
             read += count.unwrap();
         }

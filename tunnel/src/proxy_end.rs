@@ -98,7 +98,8 @@ impl ProxyTunnel {
         let handshake = timeout(http2::HANDSHAKE_TIMEOUT, self.builder().handshake(io)).await;
         let (requests, mut connection) = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
-        let (round_trip, keepalive) = (RoundTrip::default(), Keepalive::untold(socket_state));
+        let round_trip = RoundTrip::default();
+        let keepalive = Keepalive::untold(socket_state);
         let tunnel = Tunnel {
             far_end: self.far_end,
             requests,
@@ -262,7 +263,8 @@ impl Tunnel {
     /// it.
     #[must_use]
     pub fn is_worn_out(&self) -> bool {
-        let (opened, given_up) = (&self.load.opened, &self.load.given_up_in_silence);
+        let opened = &self.load.opened;
+        let given_up = &self.load.given_up_in_silence;
         opened.load(Ordering::Relaxed) >= self.streams_in_life
             || given_up.load(Ordering::Relaxed) >= http2::GIVEN_UP_IN_SILENCE
     }

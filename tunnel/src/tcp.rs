@@ -336,10 +336,8 @@ mod tests {
         assert!(socket.nodelay().unwrap());
         let socket = SockRef::from(&socket);
         assert!(socket.keepalive().unwrap());
-        let (time, interval) = (
-            socket.tcp_keepalive_time().unwrap(),
-            socket.tcp_keepalive_interval().unwrap(),
-        );
+        let time = socket.tcp_keepalive_time().unwrap();
+        let interval = socket.tcp_keepalive_interval().unwrap();
         let detected = time + interval * socket.tcp_keepalive_retries().unwrap();
         assert_eq!(detected, Duration::from_secs(60));
     }

@@ -126,7 +126,8 @@ mod tests {
     #[test]
     fn a_total_has_the_bytes_of_streams_under_way_and_of_those_that_ended() {
         let total = Total::default();
-        let (first, second) = (total.begin(), total.begin());
+        let first = total.begin();
+        let second = total.begin();
         first.into_tunnel.add(&[0; 3]);
         second.into_tunnel.add(&[0; 4]);
         second.out_of_tunnel.add(&[0; 50]);

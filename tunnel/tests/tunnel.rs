@@ -117,7 +117,8 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
     let (drain_tx, drain_rx) = oneshot::channel::<()>();
     let mut ends = JoinSet::new();
     let agent = ends.spawn({
-        let (backends, state) = (backends.clone(), agent_state.clone());
+        let backends = backends.clone();
+        let state = agent_state.clone();
         let describe = DescribeResponse {
             instance: "test".to_owned(),
             ..Default::default()
@@ -517,7 +518,8 @@ async fn holds(budget: &Budget, bytes: usize) {
 
 /// Writes until the socket accepts no more, and returns how much it accepted.
 async fn fill(socket: &TcpStream) -> usize {
-    let (piece, mut taken) = (vec![1; 1 << 20], 0);
+    let piece = vec![1; 1 << 20];
+    let mut taken = 0;
     while timeout(Duration::from_millis(300), socket.writable())
         .await
         .is_ok()

@@ -46,7 +46,8 @@ pub(super) struct Calls<B> {
 
 impl<B: Backends> Calls<B> {
     pub(super) fn new(tunnel: AgentTunnel, state: AgentTunnelState, backends: Arc<B>) -> Self {
-        let (tunnel, tasks) = (Arc::new(tunnel), JoinSet::new());
+        let tunnel = Arc::new(tunnel);
+        let tasks = JoinSet::new();
         Self {
             tunnel,
             state,
@@ -205,7 +206,8 @@ impl<B: Backends> Call<B> {
         let (socket, tried) = match Box::pin(self.dial(&stream.open)).await? {
             Backend::Socket(socket, tried) => (Socket::from(socket), tried),
             Backend::Agent(through) => {
-                let (incoming, respond) = (&mut self.incoming, &mut self.respond);
+                let incoming = &mut self.incoming;
+                let respond = &mut self.respond;
                 let forwarded = forward(through, incoming, respond, &stream.transferred);
                 return Box::pin(forwarded).await;
             }

@@ -228,7 +228,8 @@ mod tests {
     async fn a_waiting_stream_goes_on_even_if_another_was_woken_for_nothing() {
         let budget = Budget::new(0);
         let queued = payload(&budget, TUNNEL_MIN);
-        let (mut first, mut second) = (pin!(budget.capacity()), pin!(budget.capacity()));
+        let mut first = pin!(budget.capacity());
+        let mut second = pin!(budget.capacity());
         assert!(poll!(first.as_mut()).is_pending() && poll!(second.as_mut()).is_pending());
         drop(queued);
         assert!(poll!(first.as_mut()).is_ready());

@@ -29,7 +29,9 @@ fn the_longest_stalled_is_evicted_and_only_as_many_as_needed() {
 #[test]
 fn one_that_took_all_that_had_waited_has_not_stalled_for_long() {
     let budget = Budget::new(100);
-    let (mut slow, mut stuck, mut third) = (budget.share(), budget.share(), budget.share());
+    let mut slow = budget.share();
+    let mut stuck = budget.share();
+    let mut third = budget.share();
     drop(stall(&mut slow, 40));
     let stuck = stall(&mut stuck, 40);
     slow.moves(40, 30);
@@ -40,7 +42,9 @@ fn one_that_took_all_that_had_waited_has_not_stalled_for_long() {
 #[test]
 fn one_that_takes_a_byte_now_and_then_has_stalled_all_along() {
     let budget = Budget::new(100);
-    let (mut dripping, mut stuck, mut third) = (budget.share(), budget.share(), budget.share());
+    let mut dripping = budget.share();
+    let mut stuck = budget.share();
+    let mut third = budget.share();
     drop(stall(&mut dripping, 40));
     let stuck = stall(&mut stuck, 40);
     dripping.moves(1, 39);
@@ -108,7 +112,8 @@ fn among_clients_that_cannot_be_told_apart_the_node_with_most_pays() {
 fn at_an_agent_the_proxy_with_most_pays_and_of_its_backends_the_one_with_most() {
     let budget = Budget::new(100);
     let backend = |port| SocketPeer::Backend(([127, 0, 0, 1], port).into());
-    let (honest, hostile) = (budget.of("proxy-1:7400"), budget.of("proxy-2:7400"));
+    let honest = budget.of("proxy-1:7400");
+    let hostile = budget.of("proxy-2:7400");
     let mut shares = [
         honest.share(),
         hostile.share(),

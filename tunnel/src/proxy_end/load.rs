@@ -19,8 +19,9 @@ pub(super) struct Load {
 
 impl Load {
     pub(super) fn new(keepalive: Keepalive) -> Self {
-        let (active, opened, given_up_in_silence) =
-            (AtomicU32::new(0), AtomicU32::new(0), AtomicU32::new(0));
+        let active = AtomicU32::new(0);
+        let opened = AtomicU32::new(0);
+        let given_up_in_silence = AtomicU32::new(0);
         Self {
             active,
             opened,

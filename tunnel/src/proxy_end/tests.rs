@@ -39,7 +39,8 @@ fn size_of_open<'a, F>(_: impl Fn(&'a Tunnel, Open, Option<Early<'a>>) -> F) -> 
 
 #[test]
 fn the_futures_of_a_stream_are_small() {
-    let (relay, open) = (size_of_relay(Stream::relay), size_of_open(Tunnel::open));
+    let relay = size_of_relay(Stream::relay);
+    let open = size_of_open(Tunnel::open);
     assert!(relay <= RELAY_MAX, "relay: {relay} bytes");
     assert!(open <= OPEN_MAX, "open: {open} bytes");
 }

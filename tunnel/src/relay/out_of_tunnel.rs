@@ -103,7 +103,8 @@ pub(crate) struct Incoming {
 
 impl Incoming {
     pub(crate) fn new(stream: RecvStream, share: Share) -> Self {
-        let (decoder, backlog) = (Decoder::default(), Backlog::default());
+        let decoder = Decoder::default();
+        let backlog = Backlog::default();
         Self {
             stream,
             decoder,

@@ -62,7 +62,8 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer_and_of_all_else() {
     timeout(DEADLINE, gone).await.expect("it goes");
     drop(dialling);
     let (stream, accepted) = tokio::join!(opening, listener.accept());
-    let (mut stream, mut backend) = (stream.unwrap(), accepted.unwrap().0);
+    let mut stream = stream.unwrap();
+    let mut backend = accepted.unwrap().0;
     // More than a window: the test needs the agent to release the window correctly.
     let late = "late ".repeat(100_000);
     let mut received = String::new();
@@ -148,7 +149,9 @@ impl ByHand {
         ends.spawn(async move {
             let io = ReadAhead::new(agent_socket);
             let socket_state = io.socket_state();
-            let (stream_window, max_streams, streams_in_life) = (256 << 10, 8, 1 << 29);
+            let stream_window = 256 << 10;
+            let max_streams = 8;
+            let streams_in_life = 1 << 29;
             let describe = Default::default();
             let end = AgentTunnel {
                 stream_window,

@@ -20,7 +20,8 @@ const STILL: Duration = Duration::from_millis(500);
 
 /// A message that fills a frame and is mostly framing: field 9, then data.
 fn mostly_framing() -> Bytes {
-    let (mut fields, unknown) = (BytesMut::new(), vec![0; 60 << 10]);
+    let mut fields = BytesMut::new();
+    let unknown = vec![0; 60 << 10];
     fields.put_u8((9 << 3) | 2);
     prost::encoding::encode_varint(unknown.len() as u64, &mut fields);
     fields.extend_from_slice(&unknown);
@@ -37,7 +38,8 @@ fn mostly_framing() -> Bytes {
 /// Sends such messages until the other end accepts no more. Returns how many bytes and how much
 /// payload it accepted.
 async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
-    let (mut bytes, mut messages) = (0, 0);
+    let mut bytes = 0;
+    let mut messages = 0;
     loop {
         let mut message = mostly_framing();
         while !message.is_empty() {
@@ -200,7 +202,9 @@ const SOCKETS: u64 = 16 << 20;
 #[tokio::test]
 async fn uploads_to_an_agent_that_reads_nothing_wait_at_their_clients_and_not_in_memory() {
     let mut agent = AgentByHand::start(Budget::new(1 << 30), (1 << 31) - 1).await;
-    let (total, mut relays, mut clients) = (Total::default(), JoinSet::new(), JoinSet::new());
+    let total = Total::default();
+    let mut relays = JoinSet::new();
+    let mut clients = JoinSet::new();
     let mut streams = Vec::new();
     for _ in 0..UPLOADS {
         streams.push(agent.open().await);

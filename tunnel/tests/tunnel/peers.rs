@@ -187,7 +187,8 @@ async fn an_agent_that_is_gone_is_offline_and_takes_no_byte_of_the_client() {
     timeout(DEADLINE, gone).await.expect("the tunnel ends");
     let (mut client, proxy_side) = socket_pair().await;
     client.write_all(b"early").await.unwrap();
-    let (client, transferred) = (proxy_side.into(), Transferred::default());
+    let client = proxy_side.into();
+    let transferred = Transferred::default();
     let early = Early {
         client: &client,
         transferred: &transferred,
@@ -206,7 +207,8 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer() {
     let pair = two_hops().await;
     let (listener, port) = backend().await;
     let (mut client, proxy_side) = socket_pair().await;
-    let (proxy_side, transferred) = (proxy_side.into(), Transferred::default());
+    let proxy_side = proxy_side.into();
+    let transferred = Transferred::default();
     let early = Early {
         client: &proxy_side,
         transferred: &transferred,
@@ -225,7 +227,8 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer() {
     timeout(DEADLINE, gone).await.expect("it goes");
     drop(dialling);
     let (stream, accepted) = tokio::join!(opening, listener.accept());
-    let (_stream, mut backend) = (stream.unwrap(), accepted.unwrap().0);
+    let _stream = stream.unwrap();
+    let mut backend = accepted.unwrap().0;
     let mut received = [0; 5];
     timeout(DEADLINE, backend.read_exact(&mut received))
         .await

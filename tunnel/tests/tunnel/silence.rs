@@ -25,16 +25,14 @@ struct Silent {
 }
 
 async fn silent(keepalive_seconds: u32) -> Silent {
-    let ((near, agent_link), (proxy_link, far)) =
-        (tokio::io::duplex(1 << 16), tokio::io::duplex(1 << 16));
-    let (by_proxy, by_agent, cut) = (
-        Sent::default(),
-        Sent::default(),
-        Arc::<AtomicBool>::default(),
-    );
+    let (near, agent_link) = tokio::io::duplex(1 << 16);
+    let (proxy_link, far) = tokio::io::duplex(1 << 16);
+    let by_proxy = Sent::default();
+    let by_agent = Sent::default();
+    let cut = Arc::<AtomicBool>::default();
     let mut link = JoinSet::new();
-    let ((agent_read, agent_write), (proxy_read, proxy_write)) =
-        (split(agent_link), split(proxy_link));
+    let (agent_read, agent_write) = split(agent_link);
+    let (proxy_read, proxy_write) = split(proxy_link);
     link.spawn(pass_on(
         agent_read,
         proxy_write,
@@ -119,7 +117,9 @@ async fn pass_on(
 
 /// Counts the HTTP/2 pings in the sent bytes; acknowledgements do not count.
 fn pings(sent: &Sent, preface: usize) -> usize {
-    let (sent, mut at, mut pings) = (sent.lock().unwrap(), preface, 0);
+    let sent = sent.lock().unwrap();
+    let mut at = preface;
+    let mut pings = 0;
     while let Some(head) = sent.get(at..at + 9) {
         pings += usize::from(head[3] == PING && head[4] == 0);
         at += 9 + u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
