@@ -60,7 +60,8 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn is(&self, other: &Self) -> bool {
-        let (a, b) = (self.words(), other.words());
+        let a = self.words();
+        let b = other.words();
         (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 
@@ -167,7 +168,9 @@ impl Prefix {
     #[inline(always)]
     #[must_use]
     pub const fn contains(&self, addr: &Addr) -> bool {
-        let (first, mask, words) = (self.addr.words(), self.mask.words(), addr.words());
+        let first = self.addr.words();
+        let mask = self.mask.words();
+        let words = addr.words();
         let differs = ((words[0] & mask[0]) ^ first[0])
             | ((words[1] & mask[1]) ^ first[1])
             | ((words[2] & mask[2]) ^ first[2])

@@ -42,7 +42,8 @@ fn a_socket_keeps_address_port_role_and_version() {
 
 #[test]
 fn a_tuple_is_source_destination_their_ports_and_the_sequence_number() {
-    let (src, dst) = (endpoint("10.0.3.7:4660"), endpoint("[fd00::1]:7410"));
+    let src = endpoint("10.0.3.7:4660");
+    let dst = endpoint("[fd00::1]:7410");
     let mut expected = TEN.to_vec();
     expected.extend([
         0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0x12, 0x34, 0x1c, 0xf2,
