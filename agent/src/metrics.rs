@@ -194,7 +194,7 @@ mod tests {
     fn what_goes_into_the_tunnel_goes_to_the_client() {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
-        let stream = metrics.transferred.begin();
+        let stream = metrics.transferred.start_stream();
         stream.into_tunnel.add(&[b'a'; 7]);
         stream.out_of_tunnel.add(&[b'a'; 50]);
         let mut text = String::new();

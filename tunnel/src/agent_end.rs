@@ -4,6 +4,7 @@
 mod calls;
 mod forward;
 mod proxies;
+mod respond;
 mod state;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ use crate::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
 use crate::proxy_end::Tunnel;
 use crate::relay::RelayError;
 use crate::role::Role;
+use crate::send_queue::FRAME_SIZE;
 
 /// What an agent does for its tunnels: for their streams, and when a proxy tells it something. A
 /// proxy that serves other proxies does the same for their streams.
@@ -153,7 +155,7 @@ impl AgentTunnel {
         let ended = loop {
             tokio::select! {
                 accepted = connection.accept() => match accepted {
-                    Some(Ok((request, respond))) => calls.begin(request, respond),
+                    Some(Ok((request, respond))) => calls.start(request, respond),
                     Some(Err(error)) => break Err(error.into()),
                     None if draining => break Ok(()),
                     None => break Err(TunnelError::Closed),
@@ -187,7 +189,7 @@ impl AgentTunnel {
         builder
             .initial_connection_window_size(http2::CONNECTION_WINDOW)
             .initial_window_size(http2::initial_window(self.stream_window))
-            .max_frame_size(http2::FRAME_SIZE)
+            .max_frame_size(FRAME_SIZE)
             .max_header_list_size(http2::HEADER_LIST)
             .max_send_buffer_size(http2::SEND_BUFFER)
             .max_concurrent_streams(self.max_streams.saturating_add(http2::SPARE_STREAMS))

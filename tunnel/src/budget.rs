@@ -103,7 +103,7 @@ impl Budget {
 
     /// Bytes held now for stalled sockets.
     #[must_use]
-    pub fn held(&self) -> usize {
+    pub fn stalled_bytes(&self) -> usize {
         self.lock().held
     }
 
@@ -136,7 +136,7 @@ impl Budget {
 
 impl StalledStreams {
     /// Adds a stream that stalls, after all others.
-    fn begin(&mut self, socket_peer: SocketPeer, tunnel_peer: &Arc<str>) -> (u64, Arc<Notify>) {
+    fn add(&mut self, socket_peer: SocketPeer, tunnel_peer: &Arc<str>) -> (u64, Arc<Notify>) {
         let evicted = Arc::<Notify>::default();
         let stalled = StalledStream {
             bytes: 0,
@@ -235,7 +235,7 @@ impl Share {
         let left = &mut self.left;
         let (position, evicted) = self.stalled.get_or_insert_with(|| {
             *left = bytes;
-            streams.begin(socket_peer(), &self.budget.0.tunnel_peer)
+            streams.add(socket_peer(), &self.budget.0.tunnel_peer)
         });
         if let Some(stalled) = streams.by_age.get_mut(position) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);

@@ -25,9 +25,6 @@ pub(crate) const CONNECTION_WINDOW: u32 = (1 << 31) - 1;
 pub const DEFAULT_STREAM_WINDOW: u32 = 4 << 20;
 /// The allowed range of the bytes that a stream may have in flight.
 pub const STREAM_WINDOW_RANGE: RangeInclusive<u32> = 256 << 10..=16 << 20;
-/// Largest DATA frame that either end accepts. Larger frames cost less, and 64 KiB still interleave
-/// well.
-pub(crate) const FRAME_SIZE: u32 = 64 << 10;
 /// What HTTP/2 puts before a frame. The frames of bulk leave room for it, so that with it they fill
 /// whole TLS records.
 pub(crate) const FRAME_HEAD: usize = 9;

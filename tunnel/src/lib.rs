@@ -60,7 +60,9 @@ pub use http2::{
     RoundTrip, STREAM_WINDOW_RANGE, STREAMS_IN_LIFE,
 };
 pub use io::{ReadAhead, SocketState};
-pub use proxy_end::{DIAL_TIMEOUT, Driver, Early, FarEnd, OpenError, ProxyTunnel, Stream, Tunnel};
+pub use proxy_end::{
+    DIAL_TIMEOUT, Driver, EarlyClient, FarEnd, OpenError, ProxyTunnel, Stream, Tunnel,
+};
 pub use relay::RelayError;
 pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};

@@ -17,8 +17,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use load::Load;
-pub(crate) use stream::{BegunStream, first_frame};
-pub use stream::{DIAL_TIMEOUT, Early, OpenError, Stream};
+pub use stream::{DIAL_TIMEOUT, EarlyClient, OpenError, Stream};
+pub(crate) use stream::{RequestedStream, first_frame};
 
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
@@ -33,6 +33,7 @@ use crate::proto::tunnel::{
     DescribeRequest, DescribeResponse, SetProxiesRequest, SetProxiesResponse,
 };
 use crate::role::Role;
+use crate::send_queue::FRAME_SIZE;
 
 /// What is at the other end of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -128,7 +129,7 @@ impl ProxyTunnel {
             .initial_window_size(http2::initial_window(self.stream_window))
             .initial_max_send_streams(self.max_streams as usize)
             .max_concurrent_streams(0)
-            .max_frame_size(http2::FRAME_SIZE)
+            .max_frame_size(FRAME_SIZE)
             .max_header_list_size(http2::HEADER_LIST)
             .max_send_buffer_size(http2::SEND_BUFFER)
             .max_concurrent_reset_streams(http2::RESETS)

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::http2::FRAME_SIZE;
-
+/// Largest DATA frame that either end accepts. Larger frames cost less, and 64 KiB still interleave
+/// well.
+pub(crate) const FRAME_SIZE: u32 = 64 << 10;
 /// Unsent bytes in the socket of a tunnel whose link is fast.
 const UNSENT_MOST: u32 = 256 << 10;
 /// The same while nothing is known about the link.
@@ -141,7 +142,9 @@ impl SendQueue {
                 (self.lasts * 7 / 8).max(LASTS_LEAST)
             };
         }
-        (self.looked_at, self.taken, self.was_full) = (now, 0, false);
+        self.looked_at = now;
+        self.taken = 0;
+        self.was_full = false;
         self.limits()
     }
 

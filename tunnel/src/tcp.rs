@@ -145,7 +145,7 @@ impl GetInfo {
 }
 
 /// What Linux knows about a connection.
-struct Known {
+struct Connection {
     /// tcpi_state is not TCP_CLOSE.
     is_open: bool,
     /// tcpi_unacked: packets.
@@ -156,8 +156,8 @@ struct Known {
     unsent: u32,
 }
 
-impl Known {
-    fn about(socket: &TcpStream) -> Option<Self> {
+impl Connection {
+    fn of(socket: &TcpStream) -> Option<Self> {
         const TCP_CLOSE: u8 = 7;
         let info = getsockopt(socket, TcpInfo).ok()??;
         Some(Self {
@@ -171,17 +171,17 @@ impl Known {
 
 /// Whether the peer may still acknowledge bytes that were written.
 pub(crate) fn awaits_acknowledgement(socket: &TcpStream) -> bool {
-    Known::about(socket)
+    Connection::of(socket)
         .is_some_and(|known| known.is_open && (known.unacknowledged > 0 || known.unsent > 0))
 }
 
 impl TunnelSocket for TcpStream {
     fn unsent(&self) -> Option<u32> {
-        Some(Known::about(self)?.unsent)
+        Some(Connection::of(self)?.unsent)
     }
 
     fn acknowledged(&self) -> Option<u64> {
-        Some(Known::about(self)?.acknowledged)
+        Some(Connection::of(self)?.acknowledged)
     }
 
     fn limit_unsent(&self, bytes: u32) {

@@ -14,7 +14,7 @@ pub struct Transferred {
     pub out_of_tunnel: Meter,
 }
 
-/// Payload bytes of all streams that [began](Self::begin) with it, including those that have ended.
+/// Payload bytes of all streams that [started](Self::start_stream) with it, including those that have ended.
 /// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Total {
@@ -34,9 +34,9 @@ pub struct Meter {
 }
 
 impl Total {
-    /// Begins the counters of a stream.
+    /// The counters of a stream that starts.
     #[must_use]
-    pub fn begin(&self) -> Transferred {
+    pub fn start_stream(&self) -> Transferred {
         let answer = Arc::<Mutex<Answer>>::default();
         Transferred {
             into_tunnel: Meter {
@@ -69,7 +69,7 @@ impl Total {
 
 impl Default for Transferred {
     fn default() -> Self {
-        Total::default().begin()
+        Total::default().start_stream()
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn a_stream_knows_which_way_its_last_bytes_went() {
-        let stream = Total::default().begin();
+        let stream = Total::default().start_stream();
         assert_eq!(stream.last(), None);
         stream.into_tunnel.add(&[0; 3]);
         stream.out_of_tunnel.add(&[0; 50]);
@@ -126,8 +126,8 @@ mod tests {
     #[test]
     fn a_total_has_the_bytes_of_streams_under_way_and_of_those_that_ended() {
         let total = Total::default();
-        let first = total.begin();
-        let second = total.begin();
+        let first = total.start_stream();
+        let second = total.start_stream();
         first.into_tunnel.add(&[0; 3]);
         second.into_tunnel.add(&[0; 4]);
         second.out_of_tunnel.add(&[0; 50]);

@@ -303,7 +303,7 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
     let mut relays = JoinSet::new();
     let mut stalled = Vec::new();
     let ended = loop {
-        let before = budget.held();
+        let before = budget.stalled_bytes();
         let (client, backend) = relayed(&pair, &mut relays).await;
         fill(&backend).await;
         stalled.push((client, backend));
@@ -320,9 +320,13 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
         .unwrap();
     assert_eq!(longest.unwrap_err().kind(), io::ErrorKind::ConnectionReset);
     assert_eq!(relays.len(), stalled.len() - 1);
-    assert!(budget.held() <= limit);
+    assert!(budget.stalled_bytes() <= limit);
     relays.shutdown().await;
-    assert_eq!(budget.held(), 0, "nothing is left of those that ended");
+    assert_eq!(
+        budget.stalled_bytes(),
+        0,
+        "nothing is left of those that ended"
+    );
 }
 
 #[tokio::test]
@@ -511,7 +515,7 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
 
 /// Waits until stalled streams hold as many bytes.
 async fn holds(budget: &Budget, bytes: usize) {
-    while budget.held() < bytes {
+    while budget.stalled_bytes() < bytes {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

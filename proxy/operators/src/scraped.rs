@@ -52,7 +52,8 @@ impl Collector for Scraped {
         }
         let help = "Payload bytes in memory for clients that take nothing at the moment";
         let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from(self.budget.held()).unwrap_or(i64::MAX)).encode(waiting)?;
+        ConstGauge::new(i64::try_from(self.budget.stalled_bytes()).unwrap_or(i64::MAX))
+            .encode(waiting)?;
         let help = "Other proxies to which this one is connected";
         let peers = encoder.encode_descriptor("peers", help, None, MetricType::Gauge)?;
         let connected = self
@@ -146,7 +147,11 @@ mod tests {
         let registry = Registry::new(directory.clone(), metrics.clone());
         directory.set_online(&node, true);
         let mut all = prometheus_client::registry::Registry::default();
-        metrics.transferred.begin().into_tunnel.add(&[b'a'; 7]);
+        metrics
+            .transferred
+            .start_stream()
+            .into_tunnel
+            .add(&[b'a'; 7]);
         metrics.register(
             &mut all,
             Scraped {

@@ -154,7 +154,7 @@ impl Streams {
         let (since, node, transferred) = (
             Instant::now(),
             OnceLock::new(),
-            self.0.metrics.transferred.begin(),
+            self.0.metrics.transferred.start_stream(),
         );
         let direct = AtomicBool::new(false);
         let live = Arc::new(Live {

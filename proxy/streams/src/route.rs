@@ -9,7 +9,7 @@ use culvert_daemon::{Quota, Worker};
 use culvert_proxy_core::directory::{Destination, Directory, ResolveError, Target};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
-use culvert_tunnel::{Early, OpenError, Stream, dial_reason};
+use culvert_tunnel::{EarlyClient, OpenError, Stream, dial_reason};
 
 use crate::error::RouteError;
 use crate::limits::{ClientKind, MAX_STREAMS_PER_AGENT, SHARE, Share};
@@ -161,7 +161,7 @@ impl Router {
         &self,
         route: &Route,
         number: u64,
-        early: Option<Early<'_>>,
+        early: Option<EarlyClient<'_>>,
     ) -> Result<Stream, RouteError> {
         let dial = self.0.metrics.dial();
         // Boxed, because a stream's task keeps space for every future that it awaits.
@@ -179,7 +179,7 @@ async fn open_in_any(
     registry: &Registry,
     route: &Route,
     number: u64,
-    early: Option<Early<'_>>,
+    early: Option<EarlyClient<'_>>,
 ) -> Result<Stream, RouteError> {
     let Target {
         node,
@@ -210,12 +210,12 @@ async fn open_in_any(
             Err(OpenError::Refused(failure))
                 if matches!(candidate, Candidate::Peer(_))
                     && failure.code == DialCode::Offline
-                    && !early.is_some_and(Early::has_gone) => {}
+                    && !early.is_some_and(EarlyClient::has_gone) => {}
             // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
             // can work, unless the backend may already have the first bytes of the client: it must
             // not get them twice.
             Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
-                if !early.is_some_and(Early::has_gone) =>
+                if !early.is_some_and(EarlyClient::has_gone) =>
             {
                 failed = Some(error);
             }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use culvert_daemon::Worker;
-use culvert_tunnel::{Early, RelayError, Socket, Stream};
+use culvert_tunnel::{EarlyClient, RelayError, Socket, Stream};
 
 use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
@@ -53,7 +53,7 @@ impl RoutedClient {
         let opened = match self.router.share(&self.route, self.client) {
             Ok(share) => {
                 self._share = share;
-                let early = early.map(|client| Early {
+                let early = early.map(|client| EarlyClient {
                     client,
                     transferred: self.record.transferred(),
                 });

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use h2::RecvStream;
 use h2::server::SendResponse;
-use h2::{RecvStream, SendStream};
 use http::Request;
-use prost::Message;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::forward::forward;
 use super::proxies::{self, PROXIES_MAX_BYTES};
+use super::respond::{answer, answer_whole, opened, refuse, reject};
 use super::state::StreamPermit;
 use super::{AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamError};
 use crate::budget::outbox::Payload;
@@ -21,7 +21,7 @@ use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
-use crate::proto::tunnel::{DialCode, Frame, Open, Opened, SetProxiesResponse, frame::Kind};
+use crate::proto::tunnel::{DialCode, Open, SetProxiesResponse, frame::Kind};
 use crate::relay::{self, Incoming, RelayError};
 use crate::role::Role;
 use crate::socket::Socket;
@@ -41,7 +41,7 @@ pub(super) struct Calls<B> {
     backends: Arc<B>,
     tasks: JoinSet<()>,
     /// Calls in the whole life of the tunnel.
-    begun: u32,
+    started: u32,
 }
 
 impl<B: Backends> Calls<B> {
@@ -53,11 +53,11 @@ impl<B: Backends> Calls<B> {
             state,
             backends,
             tasks,
-            begun: 0,
+            started: 0,
         }
     }
 
-    pub(super) fn begin(&mut self, request: Request<RecvStream>, respond: SendResponse<Payload>) {
+    pub(super) fn start(&mut self, request: Request<RecvStream>, respond: SendResponse<Payload>) {
         let method = Method::of(&request);
         let mut call = Call {
             tunnel: self.tunnel.clone(),
@@ -67,8 +67,8 @@ impl<B: Backends> Calls<B> {
             respond,
         };
         self.tasks.spawn(async move { call.serve(method).await });
-        self.begun = self.begun.saturating_add(1);
-        if self.begun == self.tunnel.streams_in_life {
+        self.started = self.started.saturating_add(1);
+        if self.started == self.tunnel.streams_in_life {
             self.state.wear_out();
         }
     }
@@ -266,40 +266,6 @@ fn too_many_streams(limit: u32) -> DialFailure {
     }
 }
 
-/// Answers an `Open` with the reason why its dial failed.
-pub(super) fn refuse(
-    respond: &mut SendResponse<Payload>,
-    failure: &DialFailure,
-) -> Result<(), TunnelError> {
-    answer_whole(respond, &opened(failure.code, failure.message.clone()))
-}
-
-pub(super) fn opened(code: DialCode, message: String) -> Frame {
-    let code = code.into();
-    Frame {
-        kind: Some(Kind::Opened(Opened { code, message })),
-    }
-}
-
-/// Answers a call to its end.
-fn answer_whole(
-    respond: &mut SendResponse<Payload>,
-    message: &impl Message,
-) -> Result<(), TunnelError> {
-    let mut send = answer(respond, message)?;
-    Ok(send.send_trailers(grpc::trailers(grpc::OK))?)
-}
-
-/// Answers a call with headers and one message.
-fn answer(
-    respond: &mut SendResponse<Payload>,
-    message: &impl Message,
-) -> Result<SendStream<Payload>, h2::Error> {
-    let mut send = respond.send_response(grpc::response(), false)?;
-    send.send_data(frame::encode(message).into(), false)?;
-    Ok(send)
-}
-
 /// Reads what follows a refusal, because the client may send until the proxy has received it. On a
 /// dropped stream that data would count as an error of the proxy ([`crate::http2::LOCAL_ERRORS`]).
 ///
@@ -310,17 +276,6 @@ fn discard(incoming: &mut Incoming) -> Pin<Box<impl Future<Output = ()>>> {
             .await
             .unwrap_or_default()
     })
-}
-
-fn reject(
-    respond: &mut SendResponse<Payload>,
-    status: u8,
-    message: &'static str,
-) -> Result<(), TunnelError> {
-    respond
-        .send_response(grpc::error_response(status, message), true)
-        .map(|_| ())
-        .map_err(TunnelError::from)
 }
 
 #[cfg(test)]

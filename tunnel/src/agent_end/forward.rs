@@ -7,14 +7,14 @@ use h2::server::SendResponse;
 use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 
-use super::calls::{opened, refuse};
+use super::respond::{opened, refuse};
 use super::{StreamError, ThroughTunnel};
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::frame;
 use crate::grpc;
 use crate::proto::tunnel::DialCode;
-use crate::proxy_end::{BegunStream, OpenError, first_frame};
+use crate::proxy_end::{OpenError, RequestedStream, first_frame};
 use crate::relay::{Incoming, RelayError, after_delivery, between_tunnels, reset};
 use crate::transferred::Transferred;
 
@@ -31,8 +31,8 @@ pub(super) async fn forward(
     transferred: &Transferred,
 ) -> Result<(), StreamError> {
     let ThroughTunnel { tunnel, open } = *through;
-    let begun = match tunnel.begin(first_frame(open)).await {
-        Ok(begun) => begun,
+    let requested = match tunnel.request_stream(first_frame(open)).await {
+        Ok(requested) => requested,
         Err(error) => {
             let failure = failure(&error);
             // The stream has failed, whether or not the answer can be sent.
@@ -43,12 +43,12 @@ pub(super) async fn forward(
     let mut to_proxy = respond
         .send_response(grpc::response(), false)
         .map_err(|error| StreamError::Relay(error.into()))?;
-    let BegunStream {
+    let RequestedStream {
         response,
         send: mut to_agent,
         budget,
         permit: _permit,
-    } = begun;
+    } = requested;
     let peer_budget = incoming.budget();
     let result = {
         let up = pin!(async {

@@ -98,7 +98,7 @@ impl StreamPermit {
         let stream = Arc::new(LiveStream {
             open,
             since: Instant::now(),
-            transferred: state.0.total.begin(),
+            transferred: state.0.total.start_stream(),
         });
         streams.insert(number, stream.clone());
         Some(Self {

@@ -23,7 +23,7 @@ fn the_longest_stalled_is_evicted_and_only_as_many_as_needed() {
         evicted.into_iter().map(is_evicted).collect::<Vec<_>>(),
         [true, false, false]
     );
-    assert_eq!(budget.held(), 80);
+    assert_eq!(budget.stalled_bytes(), 80);
 }
 
 #[test]
@@ -57,16 +57,16 @@ fn what_has_been_held_is_given_back() {
     let budget = Budget::new(100);
     let mut share = budget.share();
     drop((stall(&mut share, 70), stall(&mut share, 90)));
-    assert_eq!(budget.held(), 90);
+    assert_eq!(budget.stalled_bytes(), 90);
     share.moves(90, 0);
-    assert_eq!(budget.held(), 0);
+    assert_eq!(budget.stalled_bytes(), 0);
     assert!(
         is_evicted(stall(&mut share, 101)),
         "alone it may not be over it either"
     );
     drop(stall(&mut share, 50));
     drop(share);
-    assert_eq!(budget.held(), 0);
+    assert_eq!(budget.stalled_bytes(), 0);
 }
 
 /// `kubectl logs -f | less` beside a pod with connections to a hundred nodes.

@@ -39,7 +39,7 @@ pub enum OpenError {
     #[error("{0} streams are open in the tunnel already")]
     TooManyStreams(u32),
     /// The tunnel failed before the agent answered. Another tunnel of the node can be tried, unless
-    /// the client's bytes went [`Early`].
+    /// the client's bytes went [`EarlyClient`].
     #[error("the tunnel was lost while opening")]
     Tunnel(#[source] h2::Error),
     /// The agent did not report the result of its dial in time.
@@ -75,14 +75,14 @@ impl From<FirstMessageError> for OpenError {
 /// After that ([`Self::has_gone`]) the request must not be repeated in another tunnel: the backend
 /// may have received them.
 #[derive(Clone, Copy, Debug)]
-pub struct Early<'a> {
+pub struct EarlyClient<'a> {
     /// The client.
     pub client: &'a Socket,
     /// Its bytes so far.
     pub transferred: &'a Transferred,
 }
 
-impl Early<'_> {
+impl EarlyClient<'_> {
     /// Whether bytes have been sent.
     #[must_use]
     pub fn has_gone(self) -> bool {
@@ -96,7 +96,7 @@ impl Early<'_> {
 
 /// A stream that was requested and not answered yet.
 #[derive(Debug)]
-pub(crate) struct BegunStream {
+pub(crate) struct RequestedStream {
     pub(crate) response: ResponseFuture,
     pub(crate) send: SendStream<Payload>,
     /// Of the stream's tunnel.
@@ -121,21 +121,25 @@ impl Tunnel {
     /// # Errors
     /// After [`OpenError::Tunnel`] another tunnel of the node can be tried, unless bytes were sent
     /// early. Other errors are final.
-    pub async fn open(&self, open: Open, early: Option<Early<'_>>) -> Result<Stream, OpenError> {
+    pub async fn open(
+        &self,
+        open: Open,
+        early: Option<EarlyClient<'_>>,
+    ) -> Result<Stream, OpenError> {
         timeout(OPEN_TIMEOUT, self.open_in_time(first_frame(open), early))
             .await
             .map_err(|_| OpenError::TimedOut)?
     }
 
     /// Requests a stream with its first frame, of [`first_frame`]. The answer is still to come.
-    pub(crate) async fn begin(&self, first: Bytes) -> Result<BegunStream, OpenError> {
+    pub(crate) async fn request_stream(&self, first: Bytes) -> Result<RequestedStream, OpenError> {
         let permit = StreamPermit::acquire(&self.load, self.max_streams)
             .ok_or(OpenError::TooManyStreams(self.max_streams))?;
         let (response, send) = self
             .call(grpc::OPEN, first, false)
             .await
             .map_err(OpenError::Tunnel)?;
-        Ok(BegunStream {
+        Ok(RequestedStream {
             response,
             send,
             budget: self.budget.clone(),
@@ -146,14 +150,14 @@ impl Tunnel {
     async fn open_in_time(
         &self,
         first: Bytes,
-        early: Option<Early<'_>>,
+        early: Option<EarlyClient<'_>>,
     ) -> Result<Stream, OpenError> {
-        let BegunStream {
+        let RequestedStream {
             response,
             send,
             budget,
             permit,
-        } = self.begin(first).await?;
+        } = self.request_stream(first).await?;
         // A dropped stream alone would keep its unsent data until the connection takes bytes again.
         let mut send = scopeguard::guard(send, |mut send| send.send_reset(Reason::CANCEL));
         let (before, after) = match self.far_end {
@@ -170,7 +174,7 @@ impl Tunnel {
         let mut incoming = Incoming::new(response.into_body(), budget.share());
         let tried = {
             let message = pin!(async { Ok(incoming.first_message(frame::MESSAGE_MAX).await?) });
-            dialled(sending(after, &mut send, &budget, message).await?)?
+            parse_opened(sending(after, &mut send, &budget, message).await?)?
         };
         Ok(Stream {
             send: ScopeGuard::into_inner(send),
@@ -190,7 +194,7 @@ pub(crate) fn first_frame(open: Open) -> Bytes {
 
 /// Waits for an answer, and sends an `early` client's first bytes meanwhile.
 async fn sending<T>(
-    early: Option<Early<'_>>,
+    early: Option<EarlyClient<'_>>,
     send: &mut SendStream<Payload>,
     budget: &Budget,
     mut answer: Pin<&mut impl Future<Output = Result<T, OpenError>>>,
@@ -206,7 +210,7 @@ async fn sending<T>(
 }
 
 /// Reads an agent's `opened`: whether its dial reached the backend, and what it tried before.
-fn dialled(message: Bytes) -> Result<Option<Box<str>>, OpenError> {
+fn parse_opened(message: Bytes) -> Result<Option<Box<str>>, OpenError> {
     let Kind::Opened(Opened { code, message }) = frame::first_kind(message)? else {
         return Err(OpenError::Answer("a frame other than `opened`".to_owned()));
     };

@@ -33,7 +33,7 @@ fn size_of_relay<'a, F>(_: impl Fn(&'a mut Stream, &'a Socket, &'a Transferred) 
     size_of::<F>()
 }
 
-fn size_of_open<'a, F>(_: impl Fn(&'a Tunnel, Open, Option<Early<'a>>) -> F) -> usize {
+fn size_of_open<'a, F>(_: impl Fn(&'a Tunnel, Open, Option<EarlyClient<'a>>) -> F) -> usize {
     size_of::<F>()
 }
 

@@ -32,7 +32,7 @@ impl Backlog {
     }
 
     /// Memory that the backlog keeps alive: its payload, and what the first piece is a slice of.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn memory(&self) -> usize {
         self.bytes + self.spent
     }
 
@@ -86,8 +86,8 @@ impl Backlog {
         }
     }
 
-    /// Takes at most `most` bytes from the front.
-    pub(super) fn take(&mut self, most: usize) -> Bytes {
+    /// Removes at most `most` bytes from the front.
+    pub(super) fn read(&mut self, most: usize) -> Bytes {
         let length = self.front().len().min(most);
         let taken = match self.pieces.front() {
             Some(piece) => piece.slice(..length),
@@ -148,7 +148,7 @@ mod tests {
             backlog.advance(part);
         }
         assert!(read == pieces.concat());
-        assert_eq!((backlog.held(), backlog.tail.capacity()), (0, 0));
+        assert_eq!((backlog.memory(), backlog.tail.capacity()), (0, 0));
     }
 
     #[test]
@@ -156,14 +156,14 @@ mod tests {
         let mut backlog = Backlog::default();
         push(&mut backlog, vec![7; COPY_BELOW]);
         push(&mut backlog, &b"tail"[..]);
-        assert_eq!(backlog.take(10), vec![7; 10]);
-        assert_eq!(backlog.held(), COPY_BELOW + 4, "the rest of the piece");
-        assert_eq!(backlog.take(usize::MAX), vec![7; COPY_BELOW - 10]);
+        assert_eq!(backlog.read(10), vec![7; 10]);
+        assert_eq!(backlog.memory(), COPY_BELOW + 4, "the rest of the piece");
+        assert_eq!(backlog.read(usize::MAX), vec![7; COPY_BELOW - 10]);
         assert_eq!(
-            (backlog.take(1), backlog.take(9)),
+            (backlog.read(1), backlog.read(9)),
             ("t".into(), "ail".into())
         );
-        assert_eq!(backlog.held(), 0);
+        assert_eq!(backlog.memory(), 0);
     }
 
     #[test]
@@ -172,18 +172,18 @@ mod tests {
         let mut backlog = Backlog::default();
         backlog.push(frame.slice(..9), frame.len());
         assert_eq!(
-            backlog.held(),
+            backlog.memory(),
             frame.len(),
             "the first is a slice until its socket blocks"
         );
         backlog.blocks();
-        assert_eq!(backlog.held(), 9);
+        assert_eq!(backlog.memory(), 9);
         let lengths = [1, PIECE_MIN, COPY_BELOW - 1, COPY_BELOW + 1];
         for length in lengths {
             backlog.push(frame.slice(..length), frame.len());
         }
         assert!(frame.is_unique(), "none is kept alive");
-        assert_eq!(backlog.held(), 9 + lengths.iter().sum::<usize>());
+        assert_eq!(backlog.memory(), 9 + lengths.iter().sum::<usize>());
     }
 
     #[test]
@@ -192,8 +192,8 @@ mod tests {
         push(&mut backlog, vec![7; 64 << 10]);
         push(&mut backlog, vec![8; 64 << 10]);
         backlog.advance(60 << 10);
-        assert_eq!(backlog.held(), 128 << 10);
+        assert_eq!(backlog.memory(), 128 << 10);
         backlog.advance(4 << 10);
-        assert_eq!(backlog.held(), 64 << 10);
+        assert_eq!(backlog.memory(), 64 << 10);
     }
 }

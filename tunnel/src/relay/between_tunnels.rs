@@ -9,7 +9,8 @@ use super::into_tunnel::reset;
 use super::out_of_tunnel::Incoming;
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
-use crate::http2::{FRAME_HEAD, FRAME_SIZE};
+use crate::http2::FRAME_HEAD;
+use crate::send_queue::FRAME_SIZE;
 use crate::transferred::Meter;
 
 /// Copies until the stream's end. While the other tunnel takes nothing, frames are still taken from
@@ -38,7 +39,7 @@ pub(crate) async fn between_tunnels(
             // Boxed to keep idle streams small.
             Box::pin(stalled(incoming, send, budget)).await?;
         } else {
-            let piece = incoming.take(send.capacity().min(limit))?;
+            let piece = incoming.read(send.capacity().min(limit))?;
             meter.add(&piece);
             send.send_data(Payload::forwarded(piece, budget), false)?;
         }

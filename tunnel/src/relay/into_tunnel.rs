@@ -10,7 +10,8 @@ use super::RelayError;
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::frame::HEADER_MAX;
-use crate::http2::{FRAME_HEAD, FRAME_SIZE};
+use crate::http2::FRAME_HEAD;
+use crate::send_queue::FRAME_SIZE;
 use crate::socket::Socket;
 use crate::transferred::Meter;
 

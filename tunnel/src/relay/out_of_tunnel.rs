@@ -155,14 +155,14 @@ impl Incoming {
         Ok(false)
     }
 
-    /// How many bytes [`Self::take`] returns at most.
+    /// How many bytes [`Self::read`] returns at most.
     pub(super) fn next_piece(&self) -> usize {
         self.backlog.front().len()
     }
 
-    /// Takes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
-    pub(super) fn take(&mut self, most: usize) -> Result<Bytes, RelayError> {
-        let taken = self.backlog.take(most);
+    /// Removes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
+    pub(super) fn read(&mut self, most: usize) -> Result<Bytes, RelayError> {
+        let taken = self.backlog.read(most);
         self.moves(taken.len())?;
         Ok(taken)
     }
@@ -207,7 +207,7 @@ impl Incoming {
         if !self.share.is_stalled() {
             self.backlog.blocks();
         }
-        self.share.stalls(self.backlog.held(), socket_peer)
+        self.share.stalls(self.backlog.memory(), socket_peer)
     }
 
     /// Waits for more payload; `false` at the end.
@@ -243,7 +243,7 @@ impl Incoming {
     }
 
     fn moves(&mut self, taken: usize) -> Result<(), RelayError> {
-        self.share.moves(taken, self.backlog.held());
+        self.share.moves(taken, self.backlog.memory());
         self.release(taken)
     }
 

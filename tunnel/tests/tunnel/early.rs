@@ -4,7 +4,7 @@
 use std::future::poll_fn;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use culvert_tunnel::Early;
+use culvert_tunnel::EarlyClient;
 use culvert_tunnel::proto::tunnel::{Frame, frame::Kind};
 use h2::SendStream;
 use h2::client::{ResponseFuture, SendRequest};
@@ -23,8 +23,8 @@ struct ProxySide {
 }
 
 impl ProxySide {
-    fn early(&self) -> Early<'_> {
-        Early {
+    fn early(&self) -> EarlyClient<'_> {
+        EarlyClient {
             client: &self.client,
             transferred: &self.transferred,
         }

@@ -60,7 +60,7 @@ async fn pour(send: &mut SendStream<Bytes>) -> (usize, usize) {
 /// The released window covers the payload that the socket accepted, and its framing, but nothing
 /// that the socket did not accept.
 fn check(budget: &Budget, (bytes, payload): (usize, usize)) {
-    let held = budget.held();
+    let held = budget.stalled_bytes();
     let taken = payload.saturating_sub(held);
     let message = mostly_framing().len();
     let most = taken.div_ceil(PAYLOAD) * message + WINDOW + 2 * message;
@@ -183,14 +183,14 @@ async fn what_comes_while_a_backend_is_dialled_counts_in_the_budget() {
     let data = message(Kind::Data(vec![7; 200 << 10].into()));
     send.send_data(data.clone(), false).unwrap();
     let counted = async {
-        while budget.held() < 200 << 10 {
+        while budget.stalled_bytes() < 200 << 10 {
             yield_now().await;
         }
     };
     timeout(DEADLINE, counted).await.expect("it counts");
     send.send_data(data, false).unwrap();
     let ended = timeout(DEADLINE, response).await.expect("it has to go");
-    assert!(ended.is_err() && budget.held() == 0, "{ended:?}");
+    assert!(ended.is_err() && budget.stalled_bytes() == 0, "{ended:?}");
 }
 
 /// So many streams that their queues would hold four times what a tunnel may have unsent.
@@ -214,7 +214,7 @@ async fn uploads_to_an_agent_that_reads_nothing_wait_at_their_clients_and_not_in
     for (mut stream, answer) in streams {
         answers.push(answer);
         let (mut client, proxy_side) = UnixStream::pair().unwrap();
-        let transferred = total.begin();
+        let transferred = total.start_stream();
         relays.spawn(async move { stream.relay(&proxy_side.into(), &transferred).await });
         clients.spawn(async move { client.write_all(&[7; 1 << 20]).await });
     }

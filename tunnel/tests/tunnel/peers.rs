@@ -1,7 +1,7 @@
 //! Tests of streams that go through another proxy: each test has a tunnel between two proxies, and
 //! the second one forwards into the tunnel of the agent.
 
-use culvert_tunnel::Early;
+use culvert_tunnel::EarlyClient;
 
 use super::*;
 
@@ -189,7 +189,7 @@ async fn an_agent_that_is_gone_is_offline_and_takes_no_byte_of_the_client() {
     client.write_all(b"early").await.unwrap();
     let client = proxy_side.into();
     let transferred = Transferred::default();
-    let early = Early {
+    let early = EarlyClient {
         client: &client,
         transferred: &transferred,
     };
@@ -209,7 +209,7 @@ async fn what_a_client_says_first_goes_ahead_of_the_answer() {
     let (mut client, proxy_side) = socket_pair().await;
     let proxy_side = proxy_side.into();
     let transferred = Transferred::default();
-    let early = Early {
+    let early = EarlyClient {
         client: &proxy_side,
         transferred: &transferred,
     };

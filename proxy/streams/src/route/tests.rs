@@ -140,7 +140,7 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
     let (mut client, proxy_side) = UnixStream::pair().unwrap();
     client.write_all(said).await.unwrap();
     let (proxy_side, transferred) = (Socket::from(proxy_side), Transferred::default());
-    let early = Early {
+    let early = EarlyClient {
         client: &proxy_side,
         transferred: &transferred,
     };
