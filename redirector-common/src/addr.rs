@@ -20,7 +20,7 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn from_words(words: [u32; 4]) -> Self {
-        // SAFETY: as in `words`.
+        // SAFETY: as in `as_words`.
         unsafe { core::mem::transmute::<[u32; 4], Self>(words) }
     }
 
@@ -34,7 +34,7 @@ impl Addr {
     /// The address as four words, each in network order.
     #[inline(always)]
     #[must_use]
-    pub const fn words(&self) -> [u32; 4] {
+    pub const fn as_words(&self) -> [u32; 4] {
         // SAFETY: both types are 16 bytes of plain integers. Safe code that assembles the words
         // from bytes would cost the kernel programs four loads and shifts per word.
         unsafe { core::mem::transmute::<Self, [u32; 4]>(*self) }
@@ -44,7 +44,7 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn is_v4(&self) -> bool {
-        let words = self.words();
+        let words = self.as_words();
         words[0] | words[1] | (words[2] ^ 0xffff_u32.to_be()) == 0
     }
 
@@ -52,7 +52,7 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn is_none(&self) -> bool {
-        let words = self.words();
+        let words = self.as_words();
         words[0] | words[1] | words[2] | words[3] == 0
     }
 
@@ -60,8 +60,8 @@ impl Addr {
     #[inline(always)]
     #[must_use]
     pub const fn is(&self, other: &Self) -> bool {
-        let a = self.words();
-        let b = other.words();
+        let a = self.as_words();
+        let b = other.as_words();
         (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 
@@ -168,9 +168,9 @@ impl Prefix {
     #[inline(always)]
     #[must_use]
     pub const fn contains(&self, addr: &Addr) -> bool {
-        let first = self.addr.words();
-        let mask = self.mask.words();
-        let words = addr.words();
+        let first = self.addr.as_words();
+        let mask = self.mask.as_words();
+        let words = addr.as_words();
         let differs = ((words[0] & mask[0]) ^ first[0])
             | ((words[1] & mask[1]) ^ first[1])
             | ((words[2] & mask[2]) ^ first[2])
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn words_are_the_bytes_in_their_order() {
         let six = addr("fd00:1:2:3:4:5:6:7");
-        assert_eq!(Addr::from_words(six.words()), six);
+        assert_eq!(Addr::from_words(six.as_words()), six);
         assert_eq!(
             Addr::from_v4_word(u32::from_ne_bytes([10, 0, 3, 7])),
             addr("10.0.3.7")

@@ -2,8 +2,8 @@
 
 use crate::loopback::mix;
 use crate::{
-    Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Reach,
-    loopback,
+    Addr, Config, Counter, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS,
+    SocketReach, loopback,
 };
 
 /// A TCP `connect()` as the hook sees it.
@@ -14,7 +14,7 @@ pub struct Connect {
     /// The socket's mark.
     pub mark: u32,
     /// Where the socket can be steered to.
-    pub reach: Reach,
+    pub reach: SocketReach,
     /// The socket has its source port already, and is bound to no interface.
     pub has_source_port: bool,
 }
@@ -161,7 +161,8 @@ pub fn decide(
 /// no more edge destinations. nftables translates to any number.
 #[inline(always)]
 fn is_for_nftables(config: &Config, connect: &Connect) -> bool {
-    let has_own_address = connect.dst.addr.is_v4() && matches!(connect.reach, Reach::Loopback);
+    let has_own_address =
+        connect.dst.addr.is_v4() && matches!(connect.reach, SocketReach::Loopback);
     config.nftables != 0 && connect.has_source_port && !has_own_address
 }
 
@@ -177,8 +178,8 @@ fn intercept_addr(config: &Config, connect: &Connect) -> Option<Addr> {
         return None;
     }
     match connect.reach {
-        Reach::Loopback if is_v4 => Some(loopback(connect.dst)),
-        Reach::Loopback | Reach::Node => Some(addr),
+        SocketReach::Loopback if is_v4 => Some(loopback(connect.dst)),
+        SocketReach::Loopback | SocketReach::Node => Some(addr),
     }
 }
 
@@ -187,7 +188,7 @@ fn intercept_addr(config: &Config, connect: &Connect) -> Option<Addr> {
 #[inline(always)]
 #[must_use]
 pub const fn spread(config: &Config, dst: Endpoint) -> u16 {
-    let words = dst.addr.words();
+    let words = dst.addr.as_words();
     let hash = mix(words[0] ^ words[1] ^ words[2] ^ words[3] ^ dst.port as u32);
     let index = if config.port_count == 0 {
         0

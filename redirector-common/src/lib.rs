@@ -30,5 +30,5 @@ pub use config::{Config, MAX_INTERCEPT_PORTS};
 pub use counter::Counter;
 pub use decide::{Connect, Pass, Reject, Steer, Storage, Verdict, decide, spread};
 pub use destination::{DestinationKey, DestinationValue};
-pub use loopback::{LOOPBACK, LOOPBACK_CIDR, Reach, loopback};
+pub use loopback::{LOOPBACK, LOOPBACK_CIDR, SocketReach, loopback};
 pub use socket_dst::{Role, SocketDst, Tuple};

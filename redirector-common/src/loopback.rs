@@ -23,14 +23,14 @@ pub const LOOPBACK_CIDR: &str = "127.64.0.0/10";
 
 /// Which addresses of its host a client's socket can be steered to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum SocketReach {
     /// Loopback addresses too.
     Loopback,
     /// The node's own address alone.
     Node,
 }
 
-impl Reach {
+impl SocketReach {
     /// The reach of a socket of the host's network namespace that is bound to the interface with
     /// this index, and to this IPv4 address in network order; 0 if to none.
     ///
@@ -52,7 +52,7 @@ impl Reach {
 #[inline(always)]
 #[must_use]
 pub const fn loopback(dst: Endpoint) -> Addr {
-    let address = u32::from_be(dst.addr.words()[3]);
+    let address = u32::from_be(dst.addr.as_words()[3]);
     let rest = mix(dst.port as u32 | address >> 22 << 16);
     Addr::from_v4_word((FIRST | (address ^ rest) & HOST_BITS).to_be())
 }
@@ -122,12 +122,12 @@ mod tests {
     #[test]
     fn a_socket_bound_to_another_interface_or_address_cannot_reach_loopback() {
         let own = word([10, 9, 0, 1]);
-        assert_eq!(Reach::of_host_socket(0, 0), Reach::Loopback);
+        assert_eq!(SocketReach::of_host_socket(0, 0), SocketReach::Loopback);
         assert_eq!(
-            Reach::of_host_socket(1, word([127, 0, 0, 1])),
-            Reach::Loopback
+            SocketReach::of_host_socket(1, word([127, 0, 0, 1])),
+            SocketReach::Loopback
         );
-        assert_eq!(Reach::of_host_socket(2, 0), Reach::Node);
-        assert_eq!(Reach::of_host_socket(0, own), Reach::Node);
+        assert_eq!(SocketReach::of_host_socket(2, 0), SocketReach::Node);
+        assert_eq!(SocketReach::of_host_socket(0, own), SocketReach::Node);
     }
 }

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use culvert_redirector_common::{
     Addr, Config, Connect, DestinationKey, DestinationValue, Endpoint, MAX_INTERCEPT_PORTS, Pass,
-    Prefix, Reach, Reject, Role, SocketDst, Steer, Verdict, decide, loopback, spread,
+    Prefix, Reject, Role, SocketDst, SocketReach, Steer, Verdict, decide, loopback, spread,
 };
 use proptest::collection::{hash_set, vec};
 use proptest::option;
@@ -146,7 +146,7 @@ fn scene() -> impl Strategy<Value = Scene> {
     let entries = vec((address(), any::<bool>(), value), 1..24);
     let dst = (any::<bool>(), any::<Index>(), address());
     let mark = option::of(any::<u32>());
-    let reach = prop_oneof![Just(Reach::Loopback), Just(Reach::Node)];
+    let reach = prop_oneof![Just(SocketReach::Loopback), Just(SocketReach::Node)];
     (config(), entries, dst, mark, reach, 0..2000_u64).prop_map(
         |((config, vip4), entries, dst, mark, reach, now)| {
             let (is_listed, index, other) = dst;
@@ -217,8 +217,8 @@ proptest! {
         if let Verdict::Steer(Steer { to }) = scene.decide() {
             let own = match (scene.dst().is_ipv4(), scene.connect.reach) {
                 (false, _) => scene.config.intercept6,
-                (true, Reach::Node) => scene.config.intercept4,
-                (true, Reach::Loopback) => loopback(scene.connect.dst),
+                (true, SocketReach::Node) => scene.config.intercept4,
+                (true, SocketReach::Loopback) => loopback(scene.connect.dst),
             };
             prop_assert_eq!(to.addr, own);
             prop_assert!(scene.config.ports[..scene.config.port_count as usize].contains(&to.port));
@@ -303,7 +303,7 @@ proptest! {
         let endpoint = Endpoint::from(address);
         prop_assert_eq!(endpoint.socket_addr(), canonical);
         prop_assert_eq!(endpoint.port.to_ne_bytes(), address.port().to_be_bytes(), "network order");
-        prop_assert_eq!(Addr::from_words(endpoint.addr.words()), endpoint.addr);
+        prop_assert_eq!(Addr::from_words(endpoint.addr.as_words()), endpoint.addr);
         prop_assert_eq!(endpoint.addr.is_v4(), canonical.is_ipv4());
         prop_assert_eq!(endpoint.addr.is_none(), canonical.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED));
     }

@@ -7,7 +7,7 @@ use aya_ebpf::helpers::{bpf_ktime_get_ns, bpf_set_retval};
 use aya_ebpf::macros::cgroup_sock_addr;
 use aya_ebpf::programs::SockAddrContext;
 use culvert_redirector_common::{
-    Addr, Connect, Counter, Endpoint, Reach, SocketDst, Steer, Storage, Verdict, decide,
+    Addr, Connect, Counter, Endpoint, SocketDst, SocketReach, Steer, Storage, Verdict, decide,
 };
 
 use crate::maps::{CONFIG, DESTINATIONS, SOCKETS, count};
@@ -74,7 +74,7 @@ fn connect4(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
     let rewrite = |to: Endpoint| {
         // SAFETY: as above; both fields are writable in this hook.
         unsafe {
-            write_volatile(addr_of_mut!((*address).user_ip4), to.addr.words()[3]);
+            write_volatile(addr_of_mut!((*address).user_ip4), to.addr.as_words()[3]);
             write_volatile(addr_of_mut!((*address).user_port), u32::from(to.port));
         }
     };
@@ -108,7 +108,7 @@ fn connect6(ctx: &SockAddrContext, choose_error: impl FnOnce()) -> i32 {
         port: port as u16,
     };
     let rewrite = |to: Endpoint| {
-        let words = to.addr.words();
+        let words = to.addr.as_words();
         // SAFETY: as above; all of these are writable in this hook.
         unsafe {
             write_volatile(addr_of_mut!((*address).user_ip6[0]), words[0]);
@@ -186,9 +186,9 @@ fn steer(
 /// Where `socket`, which is not null, can be steered to. IPv6 sockets have an IPv4 source address
 /// too.
 #[inline(always)]
-fn reach(ctx: &SockAddrContext, socket: *mut bpf_sock) -> Reach {
+fn reach(ctx: &SockAddrContext, socket: *mut bpf_sock) -> SocketReach {
     if !is_of_host(ctx) {
-        return Reach::Node;
+        return SocketReach::Node;
     }
     // SAFETY: not null, and both may be read from a `bpf_sock` in this hook.
     let (interface, source4) = unsafe {
@@ -197,7 +197,7 @@ fn reach(ctx: &SockAddrContext, socket: *mut bpf_sock) -> Reach {
             read_volatile(addr_of!((*socket).src_ip4)),
         )
     };
-    Reach::of_host_socket(interface, source4)
+    SocketReach::of_host_socket(interface, source4)
 }
 
 /// Whether `socket`, which is not null, is bound to a port, and to no interface: nftables changes

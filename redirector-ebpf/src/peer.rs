@@ -18,7 +18,7 @@ pub fn cv_peer4(ctx: SockAddrContext) -> i32 {
         unsafe {
             write_volatile(
                 addr_of_mut!((*ctx.sock_addr).user_ip4),
-                dialled.addr.words()[3],
+                dialled.addr.as_words()[3],
             );
             write_volatile(
                 addr_of_mut!((*ctx.sock_addr).user_port),
@@ -32,7 +32,7 @@ pub fn cv_peer4(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(getpeername6)]
 pub fn cv_peer6(ctx: SockAddrContext) -> i32 {
     if let Some(dialled) = dialled(&ctx) {
-        let words = dialled.addr.words();
+        let words = dialled.addr.as_words();
         // SAFETY: the kernel passes a valid context; all of these fields are writable in this hook.
         unsafe {
             write_volatile(addr_of_mut!((*ctx.sock_addr).user_ip6[0]), words[0]);

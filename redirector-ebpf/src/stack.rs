@@ -19,7 +19,7 @@ pub type TupleSlot = MaybeUninit<[u64; 5]>;
 /// Writes a key into its slot.
 #[inline(always)]
 pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKey {
-    let [a, b, c, d] = key.addr.words();
+    let [a, b, c, d] = key.addr.as_words();
     let port = u64::from(key.port) | u64::from(key.zero) << 16;
     let first = slot.as_mut_ptr().cast::<u64>();
     // SAFETY: the slot has three words, of which the key takes the first 20 bytes, and they are
@@ -35,7 +35,8 @@ pub fn key<'a>(slot: &'a mut KeySlot, key: &DestinationKey) -> &'a DestinationKe
 /// Writes a client's tuple into its slot.
 #[inline(always)]
 pub fn tuple<'a>(slot: &'a mut TupleSlot, client: &Ends, isn: u32) -> &'a Tuple {
-    let ([a, b, c, d], [e, f, g, h]) = (client.local.addr.words(), client.remote.addr.words());
+    let ([a, b, c, d], [e, f, g, h]) =
+        (client.local.addr.as_words(), client.remote.addr.as_words());
     let ports = u32::from(client.local.port) | u32::from(client.remote.port) << 16;
     let first = slot.as_mut_ptr().cast::<u64>();
     // SAFETY: the slot has the five words of the tuple, and they are aligned for it.

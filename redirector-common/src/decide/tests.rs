@@ -59,7 +59,7 @@ fn decide_with(config: &Config, dst: &str, mark: u32, now: u64) -> Verdict {
         &Connect {
             dst: endpoint(dst),
             mark,
-            reach: Reach::Node,
+            reach: SocketReach::Node,
             has_source_port: false,
         },
         |key| table.get(key).copied(),
@@ -98,7 +98,7 @@ fn a_client_that_reaches_loopback_addresses_is_steered_to_the_one_of_its_destina
         let connect = Connect {
             dst: endpoint(dst),
             mark: 0,
-            reach: Reach::Loopback,
+            reach: SocketReach::Loopback,
             has_source_port: true,
         };
         let table = table();
@@ -248,7 +248,7 @@ fn a_client_with_a_source_port_is_left_to_nftables_while_that_is_vouched_for() {
         nftables: 1,
         ..config()
     };
-    let decide_at = |now: u64, dst: &str, reach: Reach, has_source_port: bool| {
+    let decide_at = |now: u64, dst: &str, reach: SocketReach, has_source_port: bool| {
         let connect = Connect {
             dst: endpoint(dst),
             mark: 0,
@@ -259,21 +259,24 @@ fn a_client_with_a_source_port_is_left_to_nftables_while_that_is_vouched_for() {
         decide(&config, &connect, |key| table.get(key).copied(), || now)
     };
     let left = Verdict::Pass(Pass::ToNftables);
-    assert_eq!(decide_at(50, "10.0.3.7:10250", Reach::Node, true), left);
     assert_eq!(
-        decide_at(50, "[fd00::7]:10250", Reach::Loopback, true),
+        decide_at(50, "10.0.3.7:10250", SocketReach::Node, true),
+        left
+    );
+    assert_eq!(
+        decide_at(50, "[fd00::7]:10250", SocketReach::Loopback, true),
         left
     );
     let steered = [
-        decide_at(50, "10.0.3.7:10250", Reach::Node, false),
-        decide_at(50, "10.0.3.7:10250", Reach::Loopback, true),
-        decide_at(100, "10.0.3.7:10250", Reach::Node, true),
+        decide_at(50, "10.0.3.7:10250", SocketReach::Node, false),
+        decide_at(50, "10.0.3.7:10250", SocketReach::Loopback, true),
+        decide_at(100, "10.0.3.7:10250", SocketReach::Node, true),
     ];
     for verdict in steered {
         assert!(matches!(verdict, Verdict::Steer(_)), "{verdict:?}");
     }
     assert_eq!(
-        decide_at(50, "198.18.0.2:80", Reach::Node, true),
+        decide_at(50, "198.18.0.2:80", SocketReach::Node, true),
         Verdict::Reject(Reject::Offline)
     );
 }

@@ -11,7 +11,9 @@ use anyhow::{Context, Result, bail};
 use culvert_api::installed::Refusal;
 use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
-use culvert_redirector_common::{Connect, DestinationValue, LOOPBACK, Reach, Verdict, decide};
+use culvert_redirector_common::{
+    Connect, DestinationValue, LOOPBACK, SocketReach, Verdict, decide,
+};
 
 use crate::args::SharedArgs;
 use crate::directory::{Directory, Names, SavedDirectory};
@@ -205,7 +207,7 @@ impl HostState {
 struct KernelView {
     config: KernelConfig,
     value: Option<DestinationValue>,
-    reach: Reach,
+    reach: SocketReach,
     now_ns: u64,
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
-use culvert_redirector_common::{LOOPBACK_CIDR, Reach};
+use culvert_redirector_common::{LOOPBACK_CIDR, SocketReach};
 
 use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::{
@@ -166,7 +166,7 @@ fn intercept(config: &KernelConfig) -> String {
         .map(|port| u16::from_be(*port).to_string())
         .collect();
     let mut addresses = Vec::new();
-    if reach_of_host() == Reach::Loopback && !config.intercept4.is_none() {
+    if reach_of_host() == SocketReach::Loopback && !config.intercept4.is_none() {
         addresses.push(LOOPBACK_CIDR.to_owned());
     }
     for addr in [config.intercept4, config.intercept6] {

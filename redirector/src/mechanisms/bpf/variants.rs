@@ -3,7 +3,7 @@
 use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
 use culvert_api::installed::Refusal;
-use culvert_redirector_common::Reach;
+use culvert_redirector_common::SocketReach;
 use culvert_redirector_common::names::{CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD};
 
 use super::sys::netns_cookie;
@@ -41,11 +41,11 @@ pub(crate) fn can_tell_namespaces() -> bool {
 }
 
 /// The reach of a socket of the host that is bound to nothing.
-pub(crate) fn reach_of_host() -> Reach {
+pub(crate) fn reach_of_host() -> SocketReach {
     if can_tell_namespaces() {
-        Reach::of_host_socket(0, 0)
+        SocketReach::of_host_socket(0, 0)
     } else {
-        Reach::Node
+        SocketReach::Node
     }
 }
 

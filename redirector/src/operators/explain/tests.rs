@@ -38,7 +38,7 @@ fn kernel(address: &str, lease: u64) -> KernelView {
             ..config
         },
         value,
-        reach: Reach::Node,
+        reach: SocketReach::Node,
         now_ns: 100,
     }
 }
@@ -147,7 +147,7 @@ fn the_hooks_verdict_is_the_programs_own() {
 fn where_a_client_of_the_host_is_steered_to_is_said_for_one_port_and_for_all() {
     let of_host = |address: &str| {
         let kernel = KernelView {
-            reach: Reach::Loopback,
+            reach: SocketReach::Loopback,
             ..kernel(address, 0)
         };
         kernel.decides(address.parse().unwrap()).to_string()
