@@ -134,17 +134,17 @@ impl Metrics {
 
     /// Counts a tunnel as up while the guard lives.
     pub(crate) fn tunnel(&self) -> Active {
-        self.tunnel_attempt(AttemptOutcome::Ok);
+        self.record_attempt(AttemptOutcome::Ok);
         Active::count(&self.tunnels)
     }
 
-    pub(crate) fn tunnel_attempt(&self, outcome: AttemptOutcome) {
+    pub(crate) fn record_attempt(&self, outcome: AttemptOutcome) {
         self.tunnel_attempts
             .get_or_create(&[("outcome", outcome.into())])
             .inc();
     }
 
-    pub(crate) fn stream_ended(&self, outcome: &'static str) {
+    pub(crate) fn record_stream_end(&self, outcome: &'static str) {
         self.streams.get_or_create(&[("outcome", outcome)]).inc();
     }
 
@@ -154,13 +154,13 @@ impl Metrics {
             .inc();
     }
 
-    pub(crate) fn renewal(&self, outcome: RenewalOutcome) {
+    pub(crate) fn record_renewal(&self, outcome: RenewalOutcome) {
         self.renewals
             .get_or_create(&[("outcome", outcome.into())])
             .inc();
     }
 
-    pub(crate) fn certificate_ends(&self, at: SystemTime) {
+    pub(crate) fn set_certificate_end(&self, at: SystemTime) {
         self.certificate_end.set(
             at.duration_since(UNIX_EPOCH)
                 .unwrap_or_default()

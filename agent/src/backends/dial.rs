@@ -122,7 +122,7 @@ impl Backends for NodeBackends {
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
         let dialled = self.remove_dialled(open.stream);
         let outcome = outcome(end);
-        self.metrics.stream_ended(outcome);
+        self.metrics.record_stream_end(outcome);
         let reason = end.result.as_ref().err().map(|error| chain(error));
         tracing::info!(
             node = %self.node,

@@ -174,7 +174,7 @@ impl Renewal {
                 );
             }
             Err(error) => {
-                self.metrics.renewal(RenewalOutcome::Failed);
+                self.metrics.record_renewal(RenewalOutcome::Failed);
                 tracing::warn!(
                     node = %identity.node,
                     reason = format!("{error:#}"),
@@ -187,7 +187,7 @@ impl Renewal {
     }
 
     fn report(&self, validity: Validity, now: SystemTime) {
-        self.metrics.certificate_ends(validity.not_after);
+        self.metrics.set_certificate_end(validity.not_after);
         let is_unsaved = self.certificates.is_unsaved();
         let remark = is_unsaved.then(|| format!("renewed; {NOT_STORED}"));
         self.gate.remark(remark);
@@ -217,7 +217,7 @@ impl Renewal {
                     return Ok(());
                 }
                 Err(error) => {
-                    self.metrics.renewal(RenewalOutcome::Failed);
+                    self.metrics.record_renewal(RenewalOutcome::Failed);
                     tracing::warn!(
                         node = %identity.node,
                         proxy = %proxy,
@@ -264,7 +264,7 @@ impl Renewal {
                 RenewalOutcome::NotStored
             }
         };
-        self.metrics.renewal(outcome);
+        self.metrics.record_renewal(outcome);
         Ok(())
     }
 

@@ -182,7 +182,7 @@ impl TunnelSlot {
         life: Duration,
     ) -> Duration {
         if let Some(outcome) = error.outcome() {
-            self.shared.metrics.tunnel_attempt(outcome);
+            self.shared.metrics.record_attempt(outcome);
         }
         if let SlotError::Declined(proxy) = error {
             pace.looks = pace.looks.saturating_sub(1);

@@ -1,5 +1,5 @@
 //! The addresses that may lead to a proxy, and what is known about each: whether it is listed or
-//! told, which proxy answered there last, and how attempts there failed.
+//! reported, which proxy answered there last, and how attempts there failed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::ProxyId;
 
 /// An agent whose certificate is refused needs a person; asking often would only fill logs.
 const REFUSED_WAIT: Duration = Duration::from_secs(60);
-/// First and longest wait before an address is tried again that only proxies tell: it may be one
+/// First and longest wait before an address is tried again that only proxies report: it may be one
 /// that edge nodes cannot reach.
 const REPORTED_FIRST: Duration = Duration::from_secs(15);
 const REPORTED_LONGEST: Duration = Duration::from_secs(900);
@@ -27,7 +27,7 @@ pub(super) struct Addresses {
     reports: BTreeMap<ProxyId, Vec<Proxy>>,
     /// The same by proxy.
     proxies: BTreeMap<ProxyId, ReportedProxy>,
-    /// The proxy of each told address; None if several are told there.
+    /// The proxy of each reported address; None if several are reported there.
     owners: BTreeMap<HostPort, Option<ProxyId>>,
     /// The proxy that answered last.
     met: BTreeMap<HostPort, ProxyId>,
@@ -37,7 +37,7 @@ pub(super) struct Addresses {
 /// A proxy as proxies describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReportedProxy {
-    /// Those that another proxy tells. A proxy's word on itself leads nowhere new.
+    /// Those that another proxy reports. What a proxy reports about itself leads nowhere new.
     pub(super) addresses: BTreeSet<HostPort>,
     pub(super) nodes: u32,
     pub(super) draining: bool,
@@ -80,8 +80,7 @@ impl Addresses {
     }
 
     /// Records what the proxy `by` reports, and forgets reports of those that are not `ours` any
-    /// more.
-    /// Returns whether that changes more than numbers of tunnels.
+    /// more. Returns whether that changes more than numbers of nodes.
     pub(super) fn record_report(
         &mut self,
         by: &ProxyId,
@@ -135,7 +134,7 @@ impl Addresses {
         is_news
     }
 
-    /// Forgets what is known about addresses that are neither listed nor told any more.
+    /// Forgets what is known about addresses that are neither listed nor reported any more.
     fn forget_others(&mut self) {
         let listed = &self.listed;
         let owners = &self.owners;
@@ -229,7 +228,7 @@ impl Addresses {
         }
     }
 
-    /// The proxy whose own address this is, by what proxies tell.
+    /// The proxy whose own address this is, by what proxies report.
     pub(super) fn owner(&self, address: &HostPort) -> Option<&ProxyId> {
         self.owners.get(address)?.as_ref()
     }
@@ -246,7 +245,7 @@ impl Addresses {
         }
     }
 
-    /// Whether one proxy tells this address of another one.
+    /// Whether one proxy reports this address of another one.
     pub(super) fn is_reported(&self, address: &HostPort) -> bool {
         self.proxies
             .values()
