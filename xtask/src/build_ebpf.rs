@@ -179,10 +179,8 @@ fn check_types(object: &[u8]) -> Result<()> {
 }
 
 fn precompiled_core() -> Option<Toolchain> {
-    let (rustc, cargo) = (
-        PathBuf::from("/usr/bin/rustc"),
-        PathBuf::from("/usr/bin/cargo"),
-    );
+    let rustc = PathBuf::from("/usr/bin/rustc");
+    let cargo = PathBuf::from("/usr/bin/cargo");
     let sysroot = sysroot(Command::new(&rustc).arg("--print=sysroot"))?;
     let libraries = std::fs::read_dir(sysroot.join("lib/rustlib").join(TARGET).join("lib")).ok()?;
     let core = libraries

@@ -102,7 +102,8 @@ mod tests {
                 .args(files);
             culvert_lab::workspace::output(&mut tar).unwrap()
         };
-        let (listed, text) = (run("-tvf", &[]), run("-xOf", &["etc/a"]));
+        let listed = run("-tvf", &[]);
+        let text = run("-xOf", &["etc/a"]);
         std::fs::remove_file(&path).unwrap();
         let lines: Vec<_> = listed
             .lines()

@@ -328,7 +328,8 @@ mod tests {
     "#;
 
     fn made(folder: &Path) -> Suite {
-        let (source, executable) = (folder.join("suite.rs"), folder.join("suite"));
+        let source = folder.join("suite.rs");
+        let executable = folder.join("suite");
         std::fs::write(&source, SUITE).unwrap();
         let mut rustc = Command::new("rustc");
         workspace::without_outer_cargo(&mut rustc)

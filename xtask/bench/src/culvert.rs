@@ -105,7 +105,8 @@ fn file(site: &Site, name: &str) -> String {
 }
 
 fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<Process> {
-    let (name, port) = (place.name, place.port);
+    let name = place.name;
+    let port = place.port;
     let mut command = cloud.command("culvert-proxy");
     command.args(["--log", "warn", "--advertise", advertised]);
     command.args(["--state-dir", &file(cloud.site, &format!("{name}-proxy"))]);
@@ -148,7 +149,8 @@ fn start_agent(
     proxy: &str,
     backends: &[u16],
 ) -> Result<Process> {
-    let (state, tunnels) = (agent_state(edge, place), place.tunnels);
+    let state = agent_state(edge, place);
+    let tunnels = place.tunnels;
     let run = format!(
         "--log warn --state-dir {state} --proxy {proxy} --admin-listen 127.0.0.1:0 --admin-socket \
          {state}.sock --tunnels {tunnels}"

@@ -27,10 +27,8 @@ impl Load {
             .stdout(Stdio::piped())
             .spawn()
             .context("start the load")?;
-        let (input, output) = (
-            child.stdin.take().context("stdin")?,
-            child.stdout.take().context("stdout")?,
-        );
+        let input = child.stdin.take().context("stdin")?;
+        let output = child.stdout.take().context("stdout")?;
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
             BufReader::new(output)

@@ -336,7 +336,8 @@ impl Job {
         match self.work {
             Work::Bulk { direction, streams } => {
                 let kind = format!("{}_{streams}", direction.word());
-                let (bulk, cpu) = (format!("bulk_{kind}"), format!("cpu_{kind}"));
+                let bulk = format!("bulk_{kind}");
+                let cpu = format!("cpu_{kind}");
                 vec![
                     row(bulk, "GiB/s", "gib_per_second", beside_bulk),
                     row(cpu, "CPU-s/GiB", "cpu_per_gib", beside_cpu),

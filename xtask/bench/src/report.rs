@@ -157,7 +157,8 @@ impl fmt::Display for Paired {
 fn interval(sorted: &[f64]) -> Option<(f64, f64)> {
     let count = sorted.len();
     let mut chance = 0.5_f64.powi(i32::try_from(count).ok()?);
-    let (mut below, mut outside) = (0, 0.0);
+    let mut below = 0;
+    let mut outside = 0.0;
     while outside + 2.0 * chance <= 0.05 {
         outside += 2.0 * chance;
         below += 1;
@@ -203,7 +204,8 @@ pub(super) fn short(value: f64) -> String {
 pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
+    let low = sorted[(sorted.len() - 1) / 2];
+    let high = sorted[sorted.len() / 2];
     (low + high) / 2.0
 }
 

@@ -52,7 +52,8 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         | Work::SmallFrames
         | Work::IdleStreams => {
             let route = world.route(path, job.distance)?;
-            let (endpoint, pids) = (&route.endpoint, pid_options(&route.pids));
+            let endpoint = &route.endpoint;
+            let pids = pid_options(&route.pids);
             let line = match job.work {
                 Work::Bulk { direction, streams } => {
                     format!(

@@ -68,7 +68,8 @@ impl Host {
 
     /// Starts it. The hosts of the cloud ask the DNS server on the master's address.
     pub(crate) fn start(place: &Place, node: &Node) -> Result<()> {
-        let (folder, cgroup) = (place.folder_of(*node), place.cgroup(*node)?);
+        let folder = place.folder_of(*node);
+        let cgroup = place.cgroup(*node)?;
         for made in [&folder, &cgroup]
             .into_iter()
             .map(PathBuf::as_path)

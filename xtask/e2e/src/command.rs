@@ -45,17 +45,17 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Finish
         .process_group(0)
         .spawn();
     let mut child = Group(child.with_context(|| format!("start {:?}", command.get_program()))?);
-    let (out, err) = (child.0.stdout.take(), child.0.stderr.take());
+    let out = child.0.stdout.take();
+    let err = child.0.stderr.take();
     std::thread::scope(|scope| {
-        let (out, err) = (scope.spawn(|| read(out)), scope.spawn(|| read(err)));
+        let out = scope.spawn(|| read(out));
+        let err = scope.spawn(|| read(err));
         let status = child.wait(deadline);
         // At the deadline this ends the processes that still hold the pipes, for which the readers
         // would wait.
         drop(child);
-        let (out, err) = (
-            out.join().unwrap_or_default(),
-            err.join().unwrap_or_default(),
-        );
+        let out = out.join().unwrap_or_default();
+        let err = err.join().unwrap_or_default();
         match status? {
             Some(status) => Ok(Finished { status, out, err }),
             None => bail!("no end within {deadline:?}; so far it said: {out}{err}"),

@@ -15,10 +15,8 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim_once(
         &format!("kubectl cp to {node} and back: the same bytes"),
         |world| {
-            let (there, back) = (
-                world.file(&format!("to-{node}")),
-                world.file(&format!("from-{node}")),
-            );
+            let there = world.file(&format!("to-{node}"));
+            let back = world.file(&format!("from-{node}"));
             let mut bytes = Vec::new();
             std::fs::File::open("/dev/urandom")?
                 .take(SIZE)

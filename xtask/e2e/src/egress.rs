@@ -199,7 +199,8 @@ fn webhook(world: &mut World) -> Result<()> {
             let script = world.file("webhook.py");
             std::fs::write(&script, WEBHOOK)
                 .with_context(|| format!("write {}", script.display()))?;
-            let (subject, name) = ("/CN=webhook", "subjectAltName=DNS:webhook.shop.svc");
+            let subject = "/CN=webhook";
+            let name = "subjectAltName=DNS:webhook.shop.svc";
             let SelfSigned { certificate, key } =
                 SelfSigned::make(world.folder(), "webhook", subject, name)?;
             let mut python = world.cluster.enter(MASTER, "python3");

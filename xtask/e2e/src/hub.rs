@@ -204,7 +204,8 @@ fn change_meanwhile(world: &World) -> Result<()> {
 
 /// Returns how long the API server's audit log was before.
 fn come_back(world: &mut World) -> Result<usize> {
-    let (app, logged) = (running(world, APP, MAIN)?, rbac::audit_log(world)?.len());
+    let app = running(world, APP, MAIN)?;
+    let logged = rbac::audit_log(world)?.len();
     world.claim_once(
         "the link is back: the Node is ready; the deleted pod ends, the created one runs, and the \
          changed ConfigMap reaches the other one, whose container is the same",
@@ -288,10 +289,8 @@ fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
                 ["nodes", "pods", "services"]
                     .iter()
                     .try_for_each(|resource| {
-                        let (watches, lists) = (
-                            asked(&log, "watch", resource),
-                            asked(&log, "list", resource),
-                        );
+                        let watches = asked(&log, "watch", resource);
+                        let lists = asked(&log, "list", resource);
                         ensure!(
                             watches > 0 && lists == 0,
                             "{resource}: {watches} watches, {lists} lists"

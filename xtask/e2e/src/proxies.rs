@@ -57,7 +57,8 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 pub(super) fn linked_to(world: &World, node: &str, hosts: &[&str]) -> Result<()> {
     let status = world.in_pod_on(node, "culvert-proxy", &["status"])?;
     // The host names of this cluster are the names of its nodes.
-    let (mut listed, mut hosts) = (linked(&status), hosts.to_vec());
+    let mut listed = linked(&status);
+    let mut hosts = hosts.to_vec();
     listed.sort_unstable();
     hosts.sort_unstable();
     ensure!(listed == hosts, "{node} says:\n{status}");

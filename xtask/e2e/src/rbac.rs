@@ -143,7 +143,8 @@ impl Access {
 /// permissions are left out: every account may send them.
 fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     let user = format!("system:serviceaccount:{CULVERT}:{account}");
-    let (mut asked, mut torn) = (BTreeSet::new(), 0);
+    let mut asked = BTreeSet::new();
+    let mut torn = 0;
     for line in log.lines().filter(|line| !line.is_empty()) {
         let event: Value = match serde_json::from_str(line) {
             Ok(event) => event,
@@ -188,7 +189,8 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
     for binding in bindings {
         // A ClusterRole that is bound in a namespace grants only in that namespace.
         let namespace = binding["metadata"]["namespace"].as_str().map(str::to_owned);
-        let (kind, name) = (&binding["roleRef"]["kind"], &binding["roleRef"]["name"]);
+        let kind = &binding["roleRef"]["kind"];
+        let name = &binding["roleRef"]["name"];
         let roles = objects.iter().filter(|object| {
             &object["kind"] == kind
                 && &object["metadata"]["name"] == name

@@ -78,7 +78,8 @@ fn update(world: &World, followed: Option<&str>) -> Result<()> {
             broken = broken.take().or(gone_on.err());
         }
         world.clouds.iter().try_for_each(|node| {
-            let (now, before) = (now.get(*node), before.get(*node));
+            let now = now.get(*node);
+            let before = before.get(*node);
             let is_new = now.is_some_and(|pod| {
                 pod.is_ready && before.is_none_or(|before| before.name != pod.name)
             });

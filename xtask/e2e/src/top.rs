@@ -32,7 +32,8 @@ pub(super) fn aggregation_flags(folder: &Path) -> Result<Vec<String>> {
     let subject = format!("/CN={FRONT_PROXY}");
     let SelfSigned { certificate, key } =
         SelfSigned::make(folder, FRONT_PROXY, &subject, "extendedKeyUsage=clientAuth")?;
-    let (certificate, key) = (certificate.display(), key.display());
+    let certificate = certificate.display();
+    let key = key.display();
     Ok(vec![
         format!("--proxy-client-cert-file={certificate}"),
         format!("--proxy-client-key-file={key}"),
@@ -202,7 +203,8 @@ fn top_pod(world: &World, node: &str) -> Result<()> {
 fn measured(said: &str) -> BTreeSet<String> {
     let lines = said.lines().filter_map(|line| {
         let mut words = line.split_whitespace();
-        let (name, processor) = (words.next()?, words.next()?);
+        let name = words.next()?;
+        let processor = words.next()?;
         let is_measured = processor
             .trim_end_matches('m')
             .bytes()

@@ -70,8 +70,9 @@ struct Results {
 
 /// Runs all connections and prints the results.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (results, started, mut random) =
-        (Results::default(), Instant::now(), Random::new(args.seed));
+    let results = Results::default();
+    let started = Instant::now();
+    let mut random = Random::new(args.seed);
     std::thread::scope(|scope| {
         for _ in 0..args.threads {
             let random = random.split();
@@ -128,7 +129,8 @@ fn work(args: &Args, mut random: Random, results: &Results) {
                 }
             }
         } else {
-            let (point, leave) = (*random.one_of(&POINTS), *random.one_of(&LEAVES));
+            let point = *random.one_of(&POINTS);
+            let leave = *random.one_of(&LEAVES);
             // The result of an aborted connection does not matter.
             abort(args, &target, point, leave, &mut random).ok();
             let mut aborted = results.aborted.lock().expect("no thread panics with it");

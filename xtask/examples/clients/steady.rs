@@ -94,11 +94,9 @@ enum End {
 
 /// Runs until its input ends.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (results, over, mut random) = (
-        Mutex::new(Results::nothing()),
-        AtomicBool::new(false),
-        Random::new(args.seed),
-    );
+    let results = Mutex::new(Results::nothing());
+    let over = AtomicBool::new(false);
+    let mut random = Random::new(args.seed);
     std::thread::scope(|scope| {
         for target in &args.targets {
             for _ in 0..args.threads {

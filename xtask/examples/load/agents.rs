@@ -210,7 +210,8 @@ async fn greet(listener: TcpListener) -> Result<()> {
     loop {
         let (backend, _) = listener.accept().await?;
         connections.spawn(async move {
-            let (mut backend, mut name) = (BufReader::new(backend), String::new());
+            let mut backend = BufReader::new(backend);
+            let mut name = String::new();
             backend.read_line(&mut name).await?;
             let mut backend = backend.into_inner();
             backend

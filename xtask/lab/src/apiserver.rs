@@ -175,10 +175,8 @@ impl ApiServer {
             &self.folder,
             command.args(&self.flags),
         )?);
-        let (kubectl, kubeconfig) = (
-            self.assets.join("kubectl"),
-            self.folder.join("admin.kubeconfig"),
-        );
+        let kubectl = self.assets.join("kubectl");
+        let kubeconfig = self.folder.join("admin.kubeconfig");
         wait::until("kube-apiserver is ready", READY, || {
             self.etcd.check()?;
             server.check()?;

@@ -298,7 +298,8 @@ impl<'lab> Culvert<'lab> {
                 let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
                 cloud.metric(REDIRECTOR_ADMIN, &name)
             };
-            let (online, offline) = (steered("online")?, steered("offline")?);
+            let online = steered("online")?;
+            let offline = steered("offline")?;
             ensure!(
                 online > 0.0 && offline == 0.0,
                 "{online} destinations are online, {offline} offline"

@@ -20,7 +20,8 @@ impl Cut {
     /// # Errors
     /// The rule cannot be set.
     pub fn of(lab: &Lab, host: Host) -> Result<Self> {
-        let (router, link) = (lab.name().netns(network::INTERNET), host.router_link());
+        let router = lab.name().netns(network::INTERNET);
+        let link = host.router_link();
         let table = format!("cut_{link}");
         let rules = format!(
             "add table inet {table}
@@ -70,7 +71,8 @@ impl Cut {
     /// # Errors
     /// The rule cannot be set.
     pub fn to_port(lab: &Lab, host: Host, port: u16) -> Result<Self> {
-        let (netns, table) = (lab.name().netns(host.name()), format!("cut_to_{port}"));
+        let netns = lab.name().netns(host.name());
+        let table = format!("cut_to_{port}");
         let rules = format!(
             "add table inet {table}
              add chain inet {table} drop_all {{ type filter hook input priority filter; }}
@@ -85,10 +87,8 @@ impl Cut {
     /// # Errors
     /// The rule cannot be set.
     pub fn one_way(lab: &Lab, from: CloudHost, to: CloudHost) -> Result<Self> {
-        let (netns, table) = (
-            lab.name().netns(to.name()),
-            format!("cut_from_{}", from.name().replace('-', "_")),
-        );
+        let netns = lab.name().netns(to.name());
+        let table = format!("cut_from_{}", from.name().replace('-', "_"));
         let rules = format!(
             "add table inet {table}
              add chain inet {table} drop_all {{ type filter hook input priority filter; }}

@@ -151,7 +151,8 @@ fn read(packet: &[u8], question: usize) -> Result<Answer> {
         5 => return Ok(Answer::Refused),
         other => return Ok(Answer::Other(other)),
     }
-    let (mut at, mut addresses) = (question, Vec::new());
+    let mut at = question;
+    let mut addresses = Vec::new();
     for _ in 0..count {
         at = after_name(packet, at).context("a cut name")?;
         ensure!(packet.len() >= at + 10, "a cut record: {packet:?}");

@@ -27,7 +27,8 @@ pub(crate) fn make(name: &LabName) -> Result<()> {
     let internet = name.netns(INTERNET);
     let mut links = format!("netns add {internet}\n");
     for host in Host::ALL {
-        let (site, link) = (name.netns(host.name()), host.router_link());
+        let site = name.netns(host.name());
+        let link = host.router_link();
         links += &format!(
             "netns add {site}\nlink add wan netns {site} type veth peer name {link} netns \
              {internet}\n"
@@ -48,7 +49,8 @@ pub(crate) fn make(name: &LabName) -> Result<()> {
 
 /// Creates a pod's namespace behind the cloud host; returns its name.
 pub(crate) fn make_pod(name: &LabName) -> Result<String> {
-    let (cloud, pod) = (name.netns(Host::Cloud.name()), name.netns(POD));
+    let cloud = name.netns(Host::Cloud.name());
+    let pod = name.netns(POD);
     ip_batch(
         &[],
         &format!(
@@ -68,12 +70,11 @@ pub(crate) fn make_pod(name: &LabName) -> Result<String> {
 
 /// Creates the namespace of a further host of the cloud, behind the first one.
 pub(crate) fn make_cloud_host(name: &LabName, host: CloudHost) -> Result<()> {
-    let (cloud, netns, link) = (
-        name.netns(Host::Cloud.name()),
-        name.netns(host.name()),
-        host.name(),
-    );
-    let (own, first) = (host.address(), CloudHost::First.address());
+    let cloud = name.netns(Host::Cloud.name());
+    let netns = name.netns(host.name());
+    let link = host.name();
+    let own = host.address();
+    let first = CloudHost::First.address();
     ip_batch(
         &[],
         &format!(
@@ -96,8 +97,10 @@ pub(crate) fn make_cloud_host(name: &LabName, host: CloudHost) -> Result<()> {
 /// Gives an edge another address in the internet, on the same link: first it loses the one that it
 /// has. The kernel is told that MPTCP may use the new one.
 pub(crate) fn move_edge(name: &LabName, host: Host) -> Result<()> {
-    let (site, link) = (name.netns(host.name()), host.router_link());
-    let ((old, _), (own, router)) = (host.wan(), host.second_wan());
+    let site = name.netns(host.name());
+    let link = host.router_link();
+    let (old, _) = host.wan();
+    let (own, router) = host.second_wan();
     let gateway = address_of(&router);
     let commands = format!(
         "addr del {old} dev wan\naddr add {own} dev wan\nroute add default via {gateway}\n"

@@ -53,7 +53,8 @@ fn with_agents(
     programs: &Programs,
     proxies: &mut Proxies<'_>,
 ) -> Result<Report> {
-    let (empty, resources) = (proxies.usage()?, proxies.resources()?);
+    let empty = proxies.usage()?;
+    let resources = proxies.resources()?;
     let step = Step::start(format!("make {} agents' certificates", args.agents));
     let mut swarm = Swarm::start(args, folder, programs, proxies)?;
     let agents_empty = swarm.resident()?;
@@ -106,9 +107,13 @@ fn steady(
     let step = Step::start(format!("nothing but pings for {} s", args.steady));
     let tunnels = wait_registered(args, proxies)?;
     let lost_before = swarm.counts()?.back.len();
-    let (began, usage, wire) = (Instant::now(), proxies.usage()?, Wire::now()?);
+    let began = Instant::now();
+    let usage = proxies.usage()?;
+    let wire = Wire::now()?;
     wait::throughout("nothing but pings", args.steady(), || proxies.check())?;
-    let (time, after, wire) = (began.elapsed(), proxies.usage()?, Wire::now()?.since(wire));
+    let time = began.elapsed();
+    let after = proxies.usage()?;
+    let wire = Wire::now()?.since(wire);
     let counts = swarm.counts()?;
     ensure!(
         lost_before == 0 && counts.back.is_empty(),

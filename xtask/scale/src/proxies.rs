@@ -209,10 +209,8 @@ impl<'a> Proxies<'a> {
         for name in &self.extra {
             writeln!(text, "[nodes.{name}]")?;
         }
-        let (new, path) = (
-            self.folder.file("nodes.new"),
-            self.folder.file("nodes.toml"),
-        );
+        let new = self.folder.file("nodes.new");
+        let path = self.folder.file("nodes.toml");
         std::fs::write(&new, text).with_context(|| format!("write {new}"))?;
         std::fs::rename(&new, &path).with_context(|| format!("write {path}"))
     }

@@ -129,7 +129,8 @@ impl Report {
     }
 
     fn arrivals(&self) -> Vec<Row> {
-        let (first, again) = (&self.arrival, &self.restart.arrival);
+        let first = &self.arrival;
+        let again = &self.restart.arrival;
         vec![
             row("all tunnels up at first", first.time.as_secs_f64(), "s"),
             row(
@@ -176,7 +177,8 @@ impl Report {
 
     fn memory(&self) -> Vec<Row> {
         let agents = f64::from(self.args.agents);
-        let (empty, steady) = (resident(&self.empty), resident(&self.steady.usage));
+        let empty = resident(&self.empty);
+        let steady = resident(&self.steady.usage);
         let tunnels = f64::from(self.args.all_tunnels());
         let peak = |usage: &[Usage]| {
             let peak = usage.iter().map(|usage| usage.peak).max();

@@ -138,7 +138,8 @@ impl Swarm {
         patience: Duration,
         failed_before: &BTreeMap<String, u64>,
     ) -> Result<Arrival> {
-        let (mut back, mut said) = (Vec::new(), Instant::now());
+        let mut back = Vec::new();
+        let mut said = Instant::now();
         loop {
             interrupt::check()?;
             let counts = self.counts()?;
@@ -152,7 +153,8 @@ impl Swarm {
                     failed: difference(&counts.failed, failed_before),
                 });
             }
-            let (waited, all) = (started.elapsed(), self.tunnels);
+            let waited = started.elapsed();
+            let all = self.tunnels;
             if waited >= patience {
                 bail!(
                     "{what}: {up} of {all} tunnels after {waited:?}: {:?}",
@@ -207,10 +209,8 @@ impl Agents {
     fn start(command: &mut Command) -> Result<Self> {
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut child = child.context("start the agents")?;
-        let (input, output) = (
-            child.stdin.take().context("stdin")?,
-            child.stdout.take().context("stdout")?,
-        );
+        let input = child.stdin.take().context("stdin")?;
+        let output = child.stdout.take().context("stdout")?;
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
             BufReader::new(output)

@@ -48,7 +48,8 @@ impl Watchers {
             .iter()
             .map(|one| one.wait(node))
             .collect::<Result<_>>()?;
-        let (first, last) = (seen.iter().min(), seen.iter().max());
+        let first = seen.iter().min();
+        let last = seen.iter().max();
         let (first, last) = first.zip(last).context("no watchers")?;
         Ok([*first, *last])
     }
@@ -56,10 +57,8 @@ impl Watchers {
 
 impl Watcher {
     fn of(mut child: Child) -> Result<Self> {
-        let (input, output) = (
-            child.stdin.take().context("stdin")?,
-            child.stdout.take().context("stdout")?,
-        );
+        let input = child.stdin.take().context("stdin")?;
+        let output = child.stdout.take().context("stdout")?;
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
             BufReader::new(output)

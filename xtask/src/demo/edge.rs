@@ -92,10 +92,8 @@ pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
         .arg(certificate(lab, host))
         .arg(&url);
         let done = curl.output().context("run curl")?;
-        let (page, said) = (
-            String::from_utf8_lossy(&done.stdout),
-            String::from_utf8_lossy(&done.stderr),
-        );
+        let page = String::from_utf8_lossy(&done.stdout);
+        let said = String::from_utf8_lossy(&done.stderr);
         ensure!(
             done.status.success(),
             "curl {url} ended with {}: {said}",

@@ -32,7 +32,8 @@ pub(super) fn write(
     build: &Build,
     out: &Path,
 ) -> Result<PathBuf> {
-    let (version, processor) = (build.package_version(), processor.name());
+    let version = build.package_version();
+    let processor = processor.name();
     let name = format!("culvert-{version}-linux-{processor}");
     let mut tar = Tar::default();
     for parts in parts {

@@ -35,7 +35,9 @@ impl Build {
         ])?;
         let mut lines = shown.lines().map(str::to_owned);
         let mut line = || lines.next().context("git show prints three lines");
-        let (mut commit, epoch, time) = (line()?, line()?, line()?);
+        let mut commit = line()?;
+        let epoch = line()?;
+        let time = line()?;
         let tags = git(&["tag", "--points-at", "HEAD"])?;
         let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
         if is_changed {

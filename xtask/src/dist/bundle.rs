@@ -91,7 +91,8 @@ mod tests {
             std::fs::write(&path, name).expect("write");
             path
         };
-        let (package, image) = (file("culvert-agent.deb"), file("culvert-agent.tar"));
+        let package = file("culvert-agent.deb");
+        let image = file("culvert-agent.tar");
         let build = Build::of_work_tree().expect("a work tree");
         write(&[package], &[image], &build, None, folder).expect("a bundle")
     }

@@ -19,7 +19,8 @@ const DEPTH: usize = 4;
 
 /// Each crate of a program with its licence, then each text with the crates that have it.
 pub(crate) fn of_crates(package: &str, processor: Processor) -> Result<String> {
-    let (mut folders, mut linked) = (BTreeMap::new(), BTreeSet::new());
+    let mut folders = BTreeMap::new();
+    let mut linked = BTreeSet::new();
     for graph in crates::graphs(package, processor) {
         folders.extend(sources(&graph)?);
         linked.extend(graph.linked()?);

@@ -61,7 +61,8 @@ pub fn write(
     out: &Path,
 ) -> Result<PathBuf> {
     let work = tempfile::tempdir().context("make a folder")?;
-    let (tree, top) = (work.path().join("tree"), work.path().join("top"));
+    let tree = work.path().join("tree");
+    let top = work.path().join("top");
     let mut paths = Vec::new();
     for (path, file) in parts.files()? {
         let path = moved(&path, parts.package.name);

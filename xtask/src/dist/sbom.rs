@@ -21,7 +21,8 @@ type Crate = String;
 
 /// Writes the list of a program into a folder and returns its path.
 pub(super) fn write(parts: &Parts, build: &Build, out: &Path) -> Result<PathBuf> {
-    let (name, version) = (parts.package.name, build.package_version());
+    let name = parts.package.name;
+    let version = build.package_version();
     let list = list(parts, build)?;
     let path = out.join(format!(
         "{name}_{version}_{}.cdx.json",
@@ -33,7 +34,8 @@ pub(super) fn write(parts: &Parts, build: &Build, out: &Path) -> Result<PathBuf>
 }
 
 fn list(parts: &Parts, build: &Build) -> Result<Value> {
-    let (mut checksums, mut needs) = (BTreeMap::new(), BTreeMap::new());
+    let mut checksums = BTreeMap::new();
+    let mut needs = BTreeMap::new();
     let mut linked = BTreeSet::new();
     for graph in crates::graphs(parts.package.name, parts.processor) {
         checksums.extend(checksums_of(&graph.lock()?));

@@ -81,7 +81,8 @@ fn an_authority_is_changed_in_three_steps_and_its_node_is_reached_meanwhile() {
     world::prepared(&[Host::Edge1], with_authority_files, |world| {
         let files = Authority::at(world.lab.site(Host::Cloud).file("authority"));
         let new = Authority::at(world.lab.site(Host::Cloud).file("new")).make()?;
-        let (old, next) = (files.pem()?, new.pem()?);
+        let old = files.pem()?;
+        let next = new.pem()?;
 
         let both = format!("{old}{next}");
         std::fs::write(files.certificate(), &both)?;
@@ -117,7 +118,8 @@ fn while_the_authority_of_three_proxies_is_changed_each_reaches_the_node_even_on
         let files = Authority::at(cloud.file("operator"));
         let new = Authority::at(cloud.file("new")).make()?;
         let _second = proxies::start(world, SECOND, &peer_flags())?;
-        let (old, next) = (files.pem()?, new.pem()?);
+        let old = files.pem()?;
+        let next = new.pem()?;
         for (certificates, key) in [
             (format!("{old}{next}"), None),
             (format!("{next}{old}"), Some(new.key())),
@@ -205,19 +207,16 @@ fn authority(lab: &Lab) -> Authority {
 
 fn with_ready_certificates(lab: &Lab) -> Result<Options> {
     let authority = authority(lab).make()?;
-    let (server, agent) = (
-        authority.issue(SERVER_NAME, Use::Server)?,
-        authority.issue("edge-1", Use::Client)?,
-    );
-    let (ca, nodes) = (
-        text(&authority.certificate()),
-        lab.site(Host::Cloud).file("nodes.toml"),
-    );
+    let server = authority.issue(SERVER_NAME, Use::Server)?;
+    let agent = authority.issue("edge-1", Use::Client)?;
+    let ca = text(&authority.certificate());
+    let nodes = lab.site(Host::Cloud).file("nodes.toml");
     std::fs::write(
         &nodes,
         "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\nports = [9004]\n",
     )?;
-    let (server_cert, server_key) = (text(&server.certificate), text(&server.key));
+    let server_cert = text(&server.certificate);
+    let server_key = text(&server.key);
     let mut options = world::proxy_options([
         "--tls-cert",
         &server_cert,
@@ -229,7 +228,8 @@ fn with_ready_certificates(lab: &Lab) -> Result<Options> {
     options
         .proxy
         .extend(["--server-name", SERVER_NAME, "--directory", &text(&nodes)].map(str::to_owned));
-    let (agent_cert, agent_key) = (text(&agent.certificate), text(&agent.key));
+    let agent_cert = text(&agent.certificate);
+    let agent_key = text(&agent.key);
     let agent = [
         "--cert",
         &agent_cert,

@@ -50,7 +50,8 @@ fn sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
     };
     world::with(EDGE, options, |world| {
         let _source = source(world)?;
-        let (targets, mut random) = (Targets::of(world)?, swarm::chance()?);
+        let targets = Targets::of(world)?;
+        let mut random = swarm::chance()?;
         churn(world, &targets, &mut random, WARM_UP)?;
         world.wait_for_no_streams()?;
         let before = Leftovers::now(world)?;
@@ -236,7 +237,8 @@ impl Leftovers {
             look("the redirector", &world.culvert.redirector)?,
             look("the agent", world.culvert.agent(0))?,
         ];
-        let (cloud, edge) = (world.lab.site(Host::Cloud), world.lab.site(Host::Edge1));
+        let cloud = world.lab.site(Host::Cloud);
+        let edge = world.lab.site(Host::Edge1);
         let dumped = cloud.output(
             "bpftool",
             [

@@ -104,7 +104,8 @@ fn proxies_whose_clocks_differ_reach_each_other_and_agree_on_who_is_revoked() {
         wait_greets_everywhere(world)?;
 
         let edge = world.lab.site(Host::Edge1);
-        let (agent, revoked) = (text(&edge.file("agent")), text(&edge.file("revoked")));
+        let agent = text(&edge.file("agent"));
+        let revoked = text(&edge.file("revoked"));
         edge.output("cp", ["-r", &agent, &revoked])?;
         revoke(world)?;
         for (number, proxy) in [(FIRST, &world.culvert.proxy), (FAST, &fast), (SLOW, &slow)] {

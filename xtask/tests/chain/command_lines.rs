@@ -60,8 +60,10 @@ fn every_program_takes_run_with_the_flags_of_its_daemon() -> Result<()> {
             let mut command = Command::new(workspace::binary(program));
             workspace::output(command.args(words).arg("--help"))
         };
-        let (all, of_run) = (help(&[])?, help(&["run"])?);
-        let (all, of_run) = (flags(&all), flags(&of_run));
+        let all = help(&[])?;
+        let of_run = help(&["run"])?;
+        let all = flags(&all);
+        let of_run = flags(&of_run);
         let missing: Vec<_> = all.difference(&of_run).collect();
         ensure!(missing.is_empty(), "{program} run has no {missing:?}");
     }

@@ -35,10 +35,8 @@ fn names_addresses_and_vips_lead_to_the_node() {
 
 /// Every name and address of edge-1 that a client may use.
 fn hosts(world: &World<'_>) -> Result<Vec<String>> {
-    let (vip4, vip6) = (
-        world.vip(Host::Edge1, "vip4")?,
-        world.vip(Host::Edge1, "vip6")?,
-    );
+    let vip4 = world.vip(Host::Edge1, "vip4")?;
+    let vip6 = world.vip(Host::Edge1, "vip6")?;
     Ok(vec![
         "edge-1".into(),
         "edge-1.edge.internal".into(),
@@ -261,7 +259,8 @@ impl Answer {
         enough: usize,
     ) -> Result<Self> {
         input.write_all(sent)?;
-        let (mut answer, mut piece) = (Vec::new(), [0; 65536]);
+        let mut answer = Vec::new();
+        let mut piece = [0; 65536];
         loop {
             let head = answer
                 .windows(4)
@@ -387,10 +386,8 @@ fn connect_tls(
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
-    let (input, output) = (
-        child.stdin.take().context("stdin")?,
-        child.stdout.take().context("stdout")?,
-    );
+    let input = child.stdin.take().context("stdin")?;
+    let output = child.stdout.take().context("stdout")?;
     let answer = Answer::of(output, &input, &request(target), enough)?;
     drop(input);
     let said = child.wait_with_output()?.stderr;

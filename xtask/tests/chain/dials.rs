@@ -202,7 +202,8 @@ const SHARE: usize = 256;
 #[test]
 fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
     world::with(&[Host::Edge1], Options::default(), |world| {
-        let (pod, cloud) = (world.lab.add_pod()?, world.lab.site(Host::Cloud));
+        let pod = world.lab.add_pod()?;
+        let cloud = world.lab.site(Host::Cloud);
         let in_the_pod = || cloud.command_in(&pod, world::XTASK);
         let target = format!("10.0.3.7:{ECHO}");
         let all = Client::hold(&target, SHARE);

@@ -124,7 +124,8 @@ fn unknown(program: &Path, words: &[&str]) -> Result<Option<String>> {
             .copied()
             .collect();
         let own = own.join(" ");
-        let (given, known) = (all_flags(&own), all_flags(&help));
+        let given = all_flags(&own);
+        let known = all_flags(&help);
         let flag = given.difference(&known).next();
         return Ok(flag.map(|flag| format!("no flag {flag}")));
     }

@@ -32,7 +32,8 @@ fn the_documented_metrics_are_those_exposed_and_a_stock_prometheus_takes_them() 
                 || {
                     let text = world.lab.site(host).http_get(port, "/metrics")?;
                     ensure!(text.ends_with("# EOF\n"), "no end: {text}");
-                    let (real, mut written) = (exposed(&text), tabled(&documented, prefix));
+                    let real = exposed(&text);
+                    let mut written = tabled(&documented, prefix);
                     written.extend(tabled(&documented, "process_"));
                     ensure!(real == written, "exposed {real:?}\ndocumented {written:?}");
                     let unknown: Vec<_> = values(&text)

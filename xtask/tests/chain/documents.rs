@@ -69,7 +69,8 @@ fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
             )?;
         }
         let section = page::section(&page, &format!("## {program}"))?;
-        let (real, written) = (flags(&help), flags(section));
+        let real = flags(&help);
+        let written = flags(section);
         let (missing, invented): (Vec<_>, Vec<_>) = (
             real.difference(&written).collect(),
             written.difference(&real).collect(),

@@ -125,7 +125,8 @@ fn a_token_of_one_proxy_works_at_another_and_once_and_vips_are_equal() {
             ensure!(listed.matches("used").count() == 3, "{listed}");
         }
         wait::until("all VIPs are equal", PATIENCE, || {
-            let (own, followed) = (vips(world, FIRST)?, vips(world, SECOND)?);
+            let own = vips(world, FIRST)?;
+            let followed = vips(world, SECOND)?;
             ensure!(own.len() == 3 && own == followed, "{own:?}, {followed:?}");
             Ok(())
         })

@@ -25,10 +25,8 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
             world.vip(Host::Edge1, "vip6")?,
         );
         world.greeting("edge-1")?;
-        let (agent, redirector) = (
-            world.culvert.agent(0).kernel_resources()?,
-            world.culvert.redirector.kernel_resources()?,
-        );
+        let agent = world.culvert.agent(0).kernel_resources()?;
+        let redirector = world.culvert.redirector.kernel_resources()?;
         world.culvert.proxy.kill()?;
         let refused = world.failing_client(&Client::talk(format!("edge-1:{ECHO}"), "x"))?;
         ensure!(
@@ -50,10 +48,8 @@ fn a_killed_proxy_comes_back_with_the_same_nodes_and_agents_return() {
 
 #[test]
 fn every_program_reports_to_systemd_that_it_is_ready() {
-    let (cloud, edge) = (
-        Systemd::listen("cloud").expect("a socket"),
-        Systemd::listen("edge").expect("a socket"),
-    );
+    let cloud = Systemd::listen("cloud").expect("a socket");
+    let edge = Systemd::listen("edge").expect("a socket");
     let options = Options {
         cloud_env: cloud.environment(),
         agent_env: edge.environment(),
@@ -154,7 +150,8 @@ pub(crate) fn wait_within(who: &str, process: &Process, before: KernelResources)
 fn traffic_goes_on_while_the_redirector_is_dead_and_the_next_one_takes_over_the_pins() {
     world::with(EDGE, Options::default(), |world| {
         world.greeting("10.0.3.7")?;
-        let (before, proxy) = (pins(world)?, world.culvert.proxy.kernel_resources()?);
+        let before = pins(world)?;
+        let proxy = world.culvert.proxy.kernel_resources()?;
         world.culvert.redirector.kill()?;
         // Names need the redirector's DNS server; addresses need only the kernel.
         world.check_greeting("10.0.3.7", "edge-1")?;
@@ -213,10 +210,8 @@ fn ended_connections_leave_no_file_thread_or_stream_behind() {
         // One run before the measurement fills pools and caches.
         every_kind_of_end(world)?;
         world.wait_for_no_streams()?;
-        let (proxy, agent) = (
-            world.culvert.proxy.kernel_resources()?,
-            world.culvert.agent(0).kernel_resources()?,
-        );
+        let proxy = world.culvert.proxy.kernel_resources()?;
+        let agent = world.culvert.agent(0).kernel_resources()?;
         every_kind_of_end(world)?;
         world.wait_for_no_streams()?;
         wait_within("the proxy", &world.culvert.proxy, proxy)?;
@@ -237,7 +232,8 @@ fn every_kind_of_end(world: &mut World<'_>) -> Result<()> {
         world.culvert.proxy.kernel_resources()?,
         world.culvert.agent(0).kernel_resources()?,
     );
-    let (proxy, agent) = (now.0.files - before.0.files, now.1.files - before.1.files);
+    let proxy = now.0.files - before.0.files;
+    let agent = now.1.files - before.1.files;
     ensure!(
         proxy >= 90 && agent >= 90,
         "a hundred connections are {proxy} and {agent} files"

@@ -340,7 +340,8 @@ fn curl(world: &World<'_>, args: &[&str]) -> Result<Output> {
 
 /// What curl printed.
 pub(crate) fn body(output: Output) -> Result<String> {
-    let (said, error) = (&output.stdout, &output.stderr);
+    let said = &output.stdout;
+    let error = &output.stderr;
     let error = String::from_utf8_lossy(error);
     ensure!(output.status.success(), "curl: {error}");
     Ok(String::from_utf8_lossy(said).into_owned())

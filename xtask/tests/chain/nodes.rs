@@ -277,10 +277,8 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
         );
         cloud.output("nft", [table])?;
         let pod = world.lab.add_pod()?;
-        let (node, bridge) = (
-            format!("203.0.113.1:{GREET}"),
-            format!("10.244.0.1:{GREET}"),
-        );
+        let node = format!("203.0.113.1:{GREET}");
+        let bridge = format!("10.244.0.1:{GREET}");
         let in_the_pod = |target: &str| {
             let mut client = cloud.command_in(&pod, "timeout");
             client.args(["10", world::XTASK]);
@@ -352,10 +350,8 @@ fn a_stream_has_one_number_in_the_pages_and_logs_of_proxy_and_agent() {
                 .filter_map(|stream| stream["stream"].as_u64())
                 .collect())
         };
-        let (proxy, agent) = (
-            numbers(Host::Cloud, PROXY_ADMIN)?,
-            numbers(Host::Edge1, AGENT_ADMIN)?,
-        );
+        let proxy = numbers(Host::Cloud, PROXY_ADMIN)?;
+        let agent = numbers(Host::Edge1, AGENT_ADMIN)?;
         ensure!(
             proxy.len() == 3 && proxy == agent,
             "proxy {proxy:?}, agent {agent:?}"

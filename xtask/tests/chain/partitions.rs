@@ -105,7 +105,8 @@ impl Dropped {
 
     /// Cuts proxy `one` from proxy `other`, until the result is dropped.
     fn between(self, lab: &Lab, one: u16, other: u16) -> Result<Vec<Cut>> {
-        let (one, other) = (host(one), host(other));
+        let one = host(one);
+        let other = host(other);
         let ways = match self {
             Self::Sent => vec![(one, other)],
             Self::Received => vec![(other, one)],

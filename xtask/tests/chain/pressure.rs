@@ -57,7 +57,8 @@ fn start_ready(
 
 /// Waits until a gauge of the proxy has a value, and reports progress.
 fn wait_gauge(lab: &Lab, name: &str, expected: usize, deadline: Duration) -> Result<()> {
-    let (started, mut told) = (Instant::now(), Instant::now());
+    let started = Instant::now();
+    let mut told = Instant::now();
     wait::until(&format!("{name} is {expected}"), deadline, || {
         let now = lab.site(Host::Cloud).metric(PROXY_ADMIN, name)?;
         if told.elapsed() >= REPORT {

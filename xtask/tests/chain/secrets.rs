@@ -38,10 +38,8 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
             .skip_while(|word| *word != "--token")
             .nth(1)
             .context("no token")?;
-        let (edge, agent) = (
-            world.lab.site(Host::Edge2),
-            workspace::binary("culvert-agent"),
-        );
+        let edge = world.lab.site(Host::Edge2);
+        let agent = workspace::binary("culvert-agent");
         let log = edge.file("join.log");
         let mut command = edge.command("sh");
         command

@@ -158,7 +158,8 @@ fn packets_of_another_host_to_an_intercept_port_are_dropped() {
             "the edge cannot reach the cloud at all"
         );
         for port in 7410..=7413 {
-            let (edge, own) = (dial(Host::Edge1, port)?, dial(Host::Cloud, port)?);
+            let edge = dial(Host::Edge1, port)?;
+            let own = dial(Host::Cloud, port)?;
             // The proxy accepts connections of its host and resets them; packets of other hosts are
             // dropped.
             ensure!(
@@ -197,10 +198,8 @@ fn a_port_that_no_node_has_is_left_alone() {
 #[test]
 fn names_have_addresses_and_unknown_ones_do_not_exist() {
     world::with(&[Host::Edge1], Options::default(), |world| {
-        let (vip4, vip6) = (
-            world.vip(Host::Edge1, "vip4")?,
-            world.vip(Host::Edge1, "vip6")?,
-        );
+        let vip4 = world.vip(Host::Edge1, "vip4")?;
+        let vip6 = world.vip(Host::Edge1, "vip6")?;
         for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal"] {
             ensure!(
                 dns::ask(world.lab, name, dns::A)? == Answer::Addresses(vec![vip4]),

@@ -22,7 +22,8 @@ const EDGE: &[Host] = &[Host::Edge1];
 fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
     world::in_lab(|lab| {
         let _culvert = Culvert::start(lab, EDGE, world::with_defaults(Options::default()))?;
-        let (cloud, edge) = (lab.site(Host::Cloud), lab.site(Host::Edge1));
+        let cloud = lab.site(Host::Cloud);
+        let edge = lab.site(Host::Edge1);
         let mut serve = edge.command(XTASK);
         let backend = edge.start_process(
             "stalled",
@@ -44,10 +45,8 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
             "both ends show a stream that stands still",
             PATIENCE,
             || {
-                let (near, far) = (
-                    only_stream(cloud, PROXY_ADMIN)?,
-                    only_stream(edge, AGENT_ADMIN)?,
-                );
+                let near = only_stream(cloud, PROXY_ADMIN)?;
+                let far = only_stream(edge, AGENT_ADMIN)?;
                 ensure!(near["stream"] == far["stream"], "{near} {far}");
                 let number = |view: &Value, field: &str| {
                     view[field]
@@ -80,7 +79,8 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         );
         upload.kill()?;
         upload.wait()?;
-        let (real, written) = (found?, written_streams()?);
+        let real = found?;
+        let written = written_streams()?;
         ensure!(
             real.each_ref().map(fields) == written.each_ref().map(fields),
             "shown {real:?}\nwritten {written:?}"

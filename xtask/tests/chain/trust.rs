@@ -174,7 +174,8 @@ fn root_joins_and_the_agents_own_user_runs_by_it() {
         workspace::output(&mut command)?;
         for file in ["", "identity.pem", "ca.pem", "joined.json"] {
             let found = std::fs::metadata(state.join(file))?;
-            let (owner, mode) = (found.uid(), found.permissions().mode() & 0o777);
+            let owner = found.uid();
+            let mode = found.permissions().mode() & 0o777;
             ensure!(owner == NOBODY, "{file:?} belongs to {owner}");
             ensure!(
                 mode & 0o077 == 0 || file == "ca.pem" || file == "joined.json",

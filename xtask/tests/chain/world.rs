@@ -364,10 +364,8 @@ impl HeldClient {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let (input, output) = (
-            child.stdin.take().context("stdin")?,
-            child.stdout.take().context("stdout")?,
-        );
+        let input = child.stdin.take().context("stdin")?;
+        let output = child.stdout.take().context("stdout")?;
         let (line_tx, lines) = channel();
         std::thread::spawn(move || {
             BufReader::new(output)

@@ -32,10 +32,8 @@ fn crowd(server: &ApiServer) -> Result<()> {
     let before = peak(&mut there_before)?;
     let mut comes_later = Proxy::start(server, "comes-later", &[])?;
     let later = peak(&mut comes_later)?;
-    let (in_mb, after) = (
-        |bytes: u64| bytes / 1_000_000,
-        there_before.process.resident()?,
-    );
+    let in_mb = |bytes: u64| bytes / 1_000_000;
+    let after = there_before.process.resident()?;
     let said = format!(
         "{} MB while they came, {} MB after that; {} MB by a list",
         in_mb(before),
@@ -65,10 +63,8 @@ fn create(server: &ApiServer) -> Result<()> {
     let cluster = &kubeconfig["clusters"][0]["cluster"];
     let text = |value: &Value| value.as_str().map(str::to_owned).context("the kubeconfig");
     let authority = text(&cluster["certificate-authority"])?;
-    let (url, token) = (
-        text(&cluster["server"])?,
-        text(&kubeconfig["users"][0]["user"]["token"])?,
-    );
+    let url = text(&cluster["server"])?;
+    let token = text(&kubeconfig["users"][0]["user"]["token"])?;
     // With its own user agent, curl would get indented JSON.
     let request = |number: u32| {
         let file = server.folder().join(format!("node-{number}.json"));

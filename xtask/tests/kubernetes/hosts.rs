@@ -56,10 +56,8 @@ fn hosts(server: &ApiServer) -> Result<()> {
         Proxy::start(server, "proxy-2", &PLACE)?,
     ];
     let registry = "10.0.0.9\tregistry.example";
-    let (edge_1, master) = (
-        "198.18.0.1\tedge-1 # culvert",
-        "192.0.2.10\tmaster # culvert",
-    );
+    let edge_1 = "198.18.0.1\tedge-1 # culvert";
+    let master = "192.0.2.10\tmaster # culvert";
     wait_for(server, &[registry, edge_1, master])?;
 
     edge(server, "edge-2", "10.0.3.8")?;

@@ -268,10 +268,8 @@ fn refused_tokens(server: &ApiServer, good: &str) -> Result<Vec<RefusedToken>> {
         "edge-2",
     )?;
     let account = "wrong_account";
-    let (gone, unknown) = (
-        "its pod is gone",
-        "the API server does not accept the token",
-    );
+    let gone = "its pod is gone";
+    let unknown = "the API server does not accept the token";
     let cases = [
         (
             "no-token",

@@ -23,7 +23,8 @@ fn migrate(server: &ApiServer, tunnel: &str, further: &[&str]) -> Result<[String
     command.args(["migrate", "--from", tunnel, "--kubeconfig"]);
     let done = command.arg(server.kubeconfig()).args(further).output()?;
     let text = |bytes| String::from_utf8(bytes).context("its output is text");
-    let (printed, said) = (text(done.stdout)?, text(done.stderr)?);
+    let printed = text(done.stdout)?;
+    let said = text(done.stderr)?;
     ensure!(done.status.success(), "{said}");
     Ok([printed, said])
 }
@@ -88,7 +89,8 @@ fn applied(server: &ApiServer) -> Result<()> {
         let set = get(server, &["daemonset", "-n", "culvert-system", name])?;
         Ok(set["spec"]["template"]["spec"]["containers"][0]["args"].clone())
     };
-    let (proxy, agent) = (args("culvert-proxy")?, args("culvert-agent")?);
+    let proxy = args("culvert-proxy")?;
+    let agent = args("culvert-agent")?;
     ensure!(
         proxy.to_string().contains("--advertise=198.51.100.7:30740"),
         "{proxy}"

@@ -127,7 +127,8 @@ fn an_agent_dials_a_port_of_the_config_map_in_the_tunnels_that_it_has() {
 fn followed(server: &ApiServer) -> Result<()> {
     create_objects(server)?;
     apply_file(server, "ports.yaml")?;
-    let (backend, later) = (echo_backend()?, format!("edge-1:{}", echo_backend()?));
+    let backend = echo_backend()?;
+    let later = format!("edge-1:{}", echo_backend()?);
     let mut proxy = Proxy::start(server, "proxy", &[])?;
     let token = agent_token(server, "agent", "edge-1")?;
     let mut agent = Agent::start(server, "agent", &token, backend)?;

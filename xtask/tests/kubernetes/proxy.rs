@@ -56,7 +56,9 @@ impl Proxy {
     ) -> Result<Self> {
         let folder = server.folder().join(name);
         fs::create_dir_all(&folder)?;
-        let (agents, peers, admin) = (free_address()?, free_address()?, free_address()?);
+        let agents = free_address()?;
+        let peers = free_address()?;
+        let admin = free_address()?;
         let mut command = program("culvert-proxy");
         command
             .arg("--kubeconfig")
@@ -80,7 +82,8 @@ impl Proxy {
             .args(["--intercept-listen", "127.0.0.1:0"])
             .args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
-        let (name, logs) = (name.to_owned(), server.folder().to_owned());
+        let name = name.to_owned();
+        let logs = server.folder().to_owned();
         Ok(Self {
             process,
             agents,

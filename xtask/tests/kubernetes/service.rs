@@ -135,7 +135,8 @@ fn seventeen(server: &ApiServer) -> Result<String> {
         &json!({"apiVersion": "v1", "kind": "List", "items": nodes}),
     )?;
     for number in &names {
-        let (name, on) = (format!("proxy-{number}"), format!("master-{number}"));
+        let name = format!("proxy-{number}");
+        let on = format!("master-{number}");
         pod(server, "culvert-system", &name, "culvert-proxy", &on)?;
         let status = json!({"conditions": [{"type": "Ready", "status": "True"}]});
         set_status(server, &format!("{PODS}/{name}"), &status)?;

@@ -146,7 +146,8 @@ impl Work {
         let seconds = if is_quick { 2 } else { 8 };
         let line = match self {
             Self::Scrape { kilobytes, is_kept } => {
-                let (bytes, count) = (kilobytes * 1_000, seconds / 2);
+                let bytes = kilobytes * 1_000;
+                let count = seconds / 2;
                 let kept = if is_kept && path != Path::DirectNew {
                     " --kept"
                 } else {

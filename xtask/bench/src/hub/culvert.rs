@@ -15,7 +15,8 @@ use super::subject::Prepared;
 pub(super) fn prepare(programs: &Path, place: &Place, cluster: &Cluster) -> Result<Prepared> {
     let folder = place.folder("hub")?;
     let program = programs.join("culvert-hub");
-    let (state, socket) = (folder.join("state"), folder.join("admin.sock"));
+    let state = folder.join("state");
+    let socket = folder.join("admin.sock");
     let listen = ports::free_address()?.to_string();
     let args = |command: &str| {
         [

@@ -74,10 +74,8 @@ impl Place {
             // Of the round before. The kernel stacks two of them at most.
             umount(folder).with_context(|| format!("unmount {}", folder.display()))?;
         }
-        let (upper, work) = (
-            self.folder(&format!("upper{name}"))?,
-            self.folder(&format!("work{name}"))?,
-        );
+        let upper = self.folder(&format!("upper{name}"))?;
+        let work = self.folder(&format!("work{name}"))?;
         let options = format!(
             "lowerdir={},upperdir={},workdir={}",
             folder.display(),

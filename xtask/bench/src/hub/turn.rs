@@ -160,10 +160,12 @@ impl Turn<'_> {
     fn updates_on_disk(&mut self, target: &Path, pid: u32) -> Result<()> {
         rest()?;
         self.place.sync()?;
-        let (before, started) = (self.place.disk_use()?, Instant::now());
+        let before = self.place.disk_use()?;
+        let started = Instant::now();
         self.updates(target, Some(pid))?;
         rest()?;
-        let (after, elapsed) = (self.place.disk_use()?, started.elapsed());
+        let after = self.place.disk_use()?;
+        let elapsed = started.elapsed();
         let flushes = (after.flushes - before.flushes) as f64;
         self.add(
             "disk_1000_events",

@@ -23,7 +23,8 @@ pub(super) fn program() -> Option<PathBuf> {
 /// One that knows nothing.
 pub(super) fn prepare(_programs: &Path, place: &Place, cluster: &Cluster) -> Result<Prepared> {
     let folder = place.folder("yurthub")?;
-    let (root, pki) = (folder.join("root"), folder.join("root/pki"));
+    let root = folder.join("root");
+    let pki = folder.join("root/pki");
     std::fs::create_dir_all(&pki)?;
     // Nobody signs certificates here, and nobody asks this port.
     let serving = SelfSigned::make(
@@ -74,10 +75,8 @@ pub(super) fn prepare(_programs: &Path, place: &Place, cluster: &Cluster) -> Res
 fn write_kubelets_files(place: &Place, cluster: &Cluster) -> Result<()> {
     place.own_folder(Path::new("/etc"))?;
     place.own_folder(Path::new("/var/lib"))?;
-    let (etc, pki) = (
-        Path::new("/etc/kubernetes"),
-        Path::new("/var/lib/kubelet/pki"),
-    );
+    let etc = Path::new("/etc/kubernetes");
+    let pki = Path::new("/var/lib/kubelet/pki");
     for folder in [&etc.join("pki"), pki] {
         std::fs::create_dir_all(folder)?;
     }

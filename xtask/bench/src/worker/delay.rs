@@ -65,7 +65,8 @@ async fn serve(args: Args) -> Result<()> {
     loop {
         let (near, _) = listener.accept().await?;
         while links.try_join_next().is_some() {}
-        let (to, window) = (args.to, args.window);
+        let to = args.to;
+        let window = args.window;
         let delay = (Duration::from_millis(args.round_trip) / 2).saturating_sub(LATENESS);
         links.spawn(async move {
             // The clients see how it ended.
@@ -82,7 +83,8 @@ async fn link(near: TcpStream, to: SocketAddr, delay: Duration, window: usize) -
     let far = socket.connect(to).await?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
-    let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
+    let (near_read, near_write) = near.into_split();
+    let (far_read, far_write) = far.into_split();
     tokio::try_join!(
         direction(near_read, far_write, delay, window),
         direction(far_read, near_write, delay, window)

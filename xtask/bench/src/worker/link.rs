@@ -93,7 +93,9 @@ fn loss(args: &Args) -> Result<Loss> {
         None => Loss::Random { share: args.loss },
         Some(packets) => {
             ensure!(packets >= 1.0, "bursts of {packets} packets");
-            let (recovers, share, bad) = (1.0 / packets, 0.5, args.loss * 2.0);
+            let recovers = 1.0 / packets;
+            let share = 0.5;
+            let bad = args.loss * 2.0;
             Loss::Bursts {
                 worsens: recovers * bad / (1.0 - bad),
                 recovers,

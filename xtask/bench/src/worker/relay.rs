@@ -131,7 +131,8 @@ where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let ((from_near, to_near), (from_far, to_far)) = (split(near), split(far));
+    let (from_near, to_near) = split(near);
+    let (from_far, to_far) = split(far);
     tokio::try_join!(copy(from_near, to_far), copy(from_far, to_near))?;
     Ok(())
 }

@@ -92,7 +92,8 @@ pub(crate) fn far(
     backend: u16,
     certificate: Option<&PathBuf>,
 ) -> Result<Process> {
-    let (listen, backend) = (format!("0.0.0.0:{port}"), local(backend));
+    let listen = format!("0.0.0.0:{port}");
+    let backend = local(backend);
     let words = ["relay-far", "--listen", &listen, "--backend", &backend].map(str::to_owned);
     starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
 }

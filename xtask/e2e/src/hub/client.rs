@@ -95,10 +95,8 @@ fn names(world: &World, is_local: bool) -> Result<Names> {
 /// Asks as a program in the pod does.
 fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
     let pod = running(world, APP, MAIN)?;
-    let (host, port) = (
-        variable(&pod, "KUBERNETES_SERVICE_HOST")?,
-        variable(&pod, "KUBERNETES_SERVICE_PORT")?,
-    );
+    let host = variable(&pod, "KUBERNETES_SERVICE_HOST")?;
+    let port = variable(&pod, "KUBERNETES_SERVICE_PORT")?;
     ensure!(host == ADDRESS, "the pod is led to {host}");
     let mut command = Command::new("nsenter");
     command.args(["--target", &pod.pid.to_string(), "--net"]);

@@ -47,7 +47,8 @@ pub(super) fn running(world: &World, pod: &str, name: &str) -> Result<Container>
 /// A running container in a line of `ctr tasks list`: `ID PID STATUS`.
 fn task(line: &str) -> Option<Container> {
     let mut words = line.split_whitespace();
-    let (id, pid) = (words.next()?.to_owned(), words.next()?.parse().ok()?);
+    let id = words.next()?.to_owned();
+    let pid = words.next()?.parse().ok()?;
     (words.next() == Some("RUNNING")).then_some(Container { id, pid })
 }
 

@@ -156,7 +156,8 @@ fn wait_for_reset(client: &TcpStream) -> io::Result<()> {
 
 fn http_proxy(client: TcpStream) -> io::Result<()> {
     let mut reader = BufReader::new(client.try_clone()?);
-    let (mut request, mut line) = (String::new(), String::new());
+    let mut request = String::new();
+    let mut line = String::new();
     reader.read_line(&mut request)?;
     while reader.read_line(&mut line)? > 2 {
         line.clear();

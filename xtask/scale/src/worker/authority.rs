@@ -51,7 +51,8 @@ impl Authority {
             let path = folder.join(name);
             std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
         };
-        let (pem, key) = (read("ca.crt")?, read("ca.key")?);
+        let pem = read("ca.crt")?;
+        let key = read("ca.key")?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pem.as_bytes())?)?;
         Ok(Self {

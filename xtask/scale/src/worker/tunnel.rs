@@ -141,7 +141,8 @@ impl Tunnel {
             describe: self.describe.clone(),
         };
         let socket_state = connection.get_ref().get_ref().0.socket_state();
-        let (state, backends) = (AgentTunnelState::default(), Arc::new(NoBackend));
+        let state = AgentTunnelState::default();
+        let backends = Arc::new(NoBackend);
         tunnel
             .serve(
                 connection,

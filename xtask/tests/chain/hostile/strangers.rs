@@ -87,7 +87,8 @@ fn agents_get_in(world: &mut World<'_>) -> Result<()> {
                 &format!("culvert_proxy_agent_connections_total{{outcome=\"{outcome}\"}}"),
             )
         };
-        let (busy, evicted) = (turned_away("busy")?, turned_away("evicted")?);
+        let busy = turned_away("busy")?;
+        let evicted = turned_away("evicted")?;
         ensure!(busy + evicted > 0.0, "nobody was turned away");
         Ok(())
     })?;

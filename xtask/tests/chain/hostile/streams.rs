@@ -74,7 +74,8 @@ fn an_agent_that_claims_every_window_and_reads_nothing_holds_a_little_for_each_s
 /// Writes until the proxy accepts no more; returns how much it accepted.
 fn pour(client: &mut UnixStream) -> Result<u64> {
     client.set_write_timeout(Some(STILL))?;
-    let (piece, mut taken) = (vec![7; 64 << 10], 0);
+    let piece = vec![7; 64 << 10];
+    let mut taken = 0;
     loop {
         match client.write(&piece) {
             Ok(count) => taken += count as u64,

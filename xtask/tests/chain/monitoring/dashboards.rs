@@ -62,7 +62,8 @@ fn check(dashboard: &Value) -> Result<()> {
             "{variable}"
         );
     }
-    let (mut ids, mut cells) = (BTreeSet::new(), BTreeSet::new());
+    let mut ids = BTreeSet::new();
+    let mut cells = BTreeSet::new();
     for panel in list(&dashboard["panels"]) {
         let title = text(&panel["title"])?;
         let id = panel["id"].as_u64().filter(|id| *id > 0);
@@ -89,7 +90,10 @@ fn is_of_the_data_source(value: &Value) -> bool {
 /// The columns and rows that a panel covers.
 fn covered(panel: &Value) -> Option<Vec<(u64, u64)>> {
     let number = |name: &str| panel["gridPos"][name].as_u64();
-    let (x, y, w, h) = (number("x")?, number("y")?, number("w")?, number("h")?);
+    let x = number("x")?;
+    let y = number("y")?;
+    let w = number("w")?;
+    let h = number("h")?;
     Some(
         (x..x + w)
             .flat_map(|column| (y..y + h).map(move |row| (column, row)))

@@ -30,10 +30,8 @@ fn the_alerts_fire_for_their_faults_and_for_nothing_else() -> Result<()> {
     promtool(&["test", "rules", "rules_test.yaml"])?;
     let tests = monitoring::read("rules_test.yaml")?;
     for alert in alerts()?.keys() {
-        let (quiet, fires) = (
-            tests.contains(&format!("alertname: {alert}}}\n")),
-            tests.contains(&format!("alertname: {alert}\n    exp_alerts:\n")),
-        );
+        let quiet = tests.contains(&format!("alertname: {alert}}}\n"));
+        let fires = tests.contains(&format!("alertname: {alert}\n    exp_alerts:\n"));
         ensure!(
             quiet && fires,
             "{alert}: tested that it is quiet {quiet}, that it fires {fires}"
@@ -44,7 +42,8 @@ fn the_alerts_fire_for_their_faults_and_for_nothing_else() -> Result<()> {
 
 #[test]
 fn each_alert_has_a_severity_a_summary_and_a_section_that_says_what_to_do() -> Result<()> {
-    let (metrics, troubleshooting) = (page::read("metrics.md")?, page::read("troubleshooting.md")?);
+    let metrics = page::read("metrics.md")?;
+    let troubleshooting = page::read("troubleshooting.md")?;
     let alerts = alerts()?;
     for (alert, text) in &alerts {
         let severity = ["warning", "critical"]

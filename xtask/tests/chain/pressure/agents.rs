@@ -34,8 +34,10 @@ fn two_thousand_agents_register_serve_and_all_come_back_after_a_restart() {
         let resident = world.culvert.proxy.resident()?;
         let started = Instant::now();
         let ca = authority(world.lab);
-        let (certificate, key) = (text(&ca.certificate()), text(&ca.key()));
-        let (proxy, count) = (PROXY_FOR_AGENTS, AGENTS.to_string());
+        let certificate = text(&ca.certificate());
+        let key = text(&ca.key());
+        let proxy = PROXY_FOR_AGENTS;
+        let count = AGENTS.to_string();
         let args = [
             "agents",
             "--proxy",

@@ -38,7 +38,8 @@ impl Clock {
     }
 
     fn environment(self, lab: &Lab) -> Vec<(String, String)> {
-        let (library, file) = (workspace::example("libjumping_clock.so"), self.file(lab));
+        let library = workspace::example("libjumping_clock.so");
+        let file = self.file(lab);
         let text = |path: PathBuf| path.display().to_string();
         vec![
             ("LD_PRELOAD".into(), text(library)),
@@ -63,7 +64,8 @@ fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
             "{} is missing: `cargo build -p xtask --examples` makes it",
             library.display()
         );
-        let (cloud_env, agent_env) = (Clock::Cloud.environment(lab), Clock::Edge.environment(lab));
+        let cloud_env = Clock::Cloud.environment(lab);
+        let agent_env = Clock::Edge.environment(lab);
         Ok(Options {
             cloud_env,
             agent_env,

@@ -95,7 +95,8 @@ fn name(number: usize) -> String {
 
 /// Joins one more node and starts its agent. All agents run on one host.
 fn start_agent(world: &World<'_>, number: usize) -> Result<Process> {
-    let (node, site) = (name(number), world.lab.site(Host::Edge1));
+    let node = name(number);
+    let site = world.lab.site(Host::Edge1);
     let agent = || site.command(workspace::binary("culvert-agent"));
     let join = world
         .culvert

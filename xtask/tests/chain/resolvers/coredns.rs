@@ -146,7 +146,8 @@ fn coredns_may_ask_nobody_but_a_redirector_that_forwards() {
 fn coredns_with_a_hosts_file_follows_it_and_answers_all_others() {
     with_coredns(&[], |world, _upstream| {
         let cloud = world.lab.site(Host::Cloud);
-        let (hosts, resolv_conf) = (cloud.file("tunnel-nodes"), cloud.file("upstream.conf"));
+        let hosts = cloud.file("tunnel-nodes");
+        let resolv_conf = cloud.file("upstream.conf");
         let listed = documented("edge-1 # culvert")?;
         std::fs::write(&hosts, &listed)?;
         std::fs::write(&resolv_conf, format!("nameserver {UPSTREAM}\n"))?;
@@ -230,7 +231,8 @@ impl CoreDns {
 
 /// A Corefile without a plugin and its settings, or without one setting.
 fn without(word: &str, corefile: &str) -> Result<String> {
-    let (mut kept, mut lines) = (String::new(), corefile.lines());
+    let mut kept = String::new();
+    let mut lines = corefile.lines();
     while let Some(line) = lines.next() {
         if line.split_whitespace().next() != Some(word) {
             kept += &format!("{line}\n");

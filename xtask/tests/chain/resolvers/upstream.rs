@@ -97,7 +97,8 @@ fn serve(socket: &UdpSocket, shared: &Shared) {
 
 /// The name in a question, in lower case.
 fn name(question: &[u8]) -> Option<String> {
-    let (mut at, mut labels) = (12, Vec::new());
+    let mut at = 12;
+    let mut labels = Vec::new();
     loop {
         let length = usize::from(*question.get(at)?);
         if length == 0 {

@@ -103,7 +103,8 @@ impl Agent {
         ]);
         command.args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
-        let (name, server) = (name.to_owned(), server.folder().to_owned());
+        let name = name.to_owned();
+        let server = server.folder().to_owned();
         Ok(Self {
             process,
             admin,
@@ -161,7 +162,8 @@ impl Agent {
             || {
                 self.mount(server)?;
                 let read = |name: &str| fs::read_to_string(self.folder.join("config").join(name));
-                let (ca, proxies) = (read("ca.crt")?, read("proxies")?);
+                let ca = read("ca.crt")?;
+                let proxies = read("proxies")?;
                 ensure!(holds(&ca, &proxies), "{proxies}\n{ca}");
                 Ok(())
             },

@@ -85,7 +85,8 @@ async fn one(target: Target, path: String, begin: Instant) -> Asked {
 
 /// Drops what comes from and to an address, in this network namespace. Nobody is told.
 pub(super) fn sever(address: SocketAddr) -> Result<()> {
-    let (ip, port) = (address.ip(), address.port());
+    let ip = address.ip();
+    let port = address.port();
     nft(&format!(
         "add table ip cut
          add chain ip cut packets {{ type filter hook input priority -300; }}

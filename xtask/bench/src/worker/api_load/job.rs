@@ -100,7 +100,8 @@ impl Job {
                 per_second,
                 pid,
             } => {
-                let (target, writer) = (Target::read(&target)?, Target::read(&writer)?);
+                let target = Target::read(&target)?;
+                let writer = Target::read(&writer)?;
                 updates::run(&target, &writer, &path, count, per_second, &pid).await
             }
             Self::Hold {

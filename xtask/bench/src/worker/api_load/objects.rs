@@ -28,7 +28,8 @@ pub(super) async fn create(target: &Target, path: &str, count: usize) -> Result<
     let mut tasks = JoinSet::new();
     for _ in 0..AT_ONCE {
         let mut connection = target.connect().await?;
-        let (next, path) = (next.clone(), path.to_owned());
+        let next = next.clone();
+        let path = path.to_owned();
         tasks.spawn(async move {
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);

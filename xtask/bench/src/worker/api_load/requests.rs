@@ -45,11 +45,13 @@ pub(super) async fn run(
         tasks.spawn(ask_on(connection, path.to_owned(), phase.clone()));
     }
     sleep(WARM_UP).await;
-    let (before, started) = (processor_time(pids)?, Instant::now());
+    let before = processor_time(pids)?;
+    let started = Instant::now();
     phase.store(COUNTING, Ordering::Relaxed);
     sleep(Duration::from_secs_f64(seconds)).await;
     phase.store(OVER, Ordering::Relaxed);
-    let (used, elapsed) = (processor_time(pids)? - before, started.elapsed());
+    let used = processor_time(pids)? - before;
+    let elapsed = started.elapsed();
     let mut all = Answers::default();
     while let Some(done) = tasks.join_next().await {
         let answers = done??;

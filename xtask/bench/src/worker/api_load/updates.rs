@@ -32,12 +32,14 @@ pub(super) async fn run(
     let mut writers = JoinSet::new();
     for first in 0..WRITERS {
         let mut connection = writer.connect().await?;
-        let (path, sent) = (path.to_owned(), sent.clone());
+        let path = path.to_owned();
+        let sent = sent.clone();
         let mut pace = interval(Duration::from_secs(1) * WRITERS / per_second);
         writers.spawn(async move {
             for number in (first..count).step_by(WRITERS as usize) {
                 pace.tick().await;
-                let (index, change) = (number as usize, first_change + u64::from(number));
+                let index = number as usize;
+                let change = first_change + u64::from(number);
                 sent.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(Instant::now());
                 objects::change(&mut connection, &path, index % OBJECTS, change).await?;
             }

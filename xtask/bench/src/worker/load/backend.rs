@@ -137,7 +137,8 @@ impl Backend {
     }
 
     fn sink(&self, client: &mut TcpStream) -> io::Result<()> {
-        let (mut buffer, mut counter) = (vec![0; PIECE], self.0.received.counter());
+        let mut buffer = vec![0; PIECE];
+        let mut counter = self.0.received.counter();
         loop {
             match client.read(&mut buffer)? {
                 0 => return Ok(()),

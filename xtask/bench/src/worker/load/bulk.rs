@@ -59,7 +59,8 @@ impl Bulk {
     /// Waits until all streams are `under_way`: over a long or busy link, some start seconds after
     /// others.
     fn settle(&self, under_way: impl Fn() -> usize) -> Result<()> {
-        let (started, streams) = (Instant::now(), self.threads.len());
+        let started = Instant::now();
+        let streams = self.threads.len();
         while under_way() < streams {
             self.check()?;
             ensure!(
@@ -108,7 +109,8 @@ fn send(stream: &mut Stream) -> std::io::Result<()> {
 }
 
 fn receive(stream: &mut Stream, down: &Moved) -> std::io::Result<()> {
-    let (mut buffer, mut counter) = (vec![0; PIECE], down.counter());
+    let mut buffer = vec![0; PIECE];
+    let mut counter = down.counter();
     stream.write_all(&[SOURCE])?;
     loop {
         match stream.read(&mut buffer)? {
@@ -131,9 +133,12 @@ pub(super) fn run(
     let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
     bulk.settle(under_way)?;
     let bytes = || bulk.down.bytes() + backend.received().bytes();
-    let (started, before, cpu_before) = (Instant::now(), bytes(), processor_time(pids)?);
+    let started = Instant::now();
+    let before = bytes();
+    let cpu_before = processor_time(pids)?;
     sleep(Duration::from_secs_f64(seconds));
-    let (elapsed, moved) = (started.elapsed(), (bytes() - before) as f64);
+    let elapsed = started.elapsed();
+    let moved = (bytes() - before) as f64;
     let cpu = processor_time(pids)?.saturating_sub(cpu_before);
     bulk.check()?;
     ensure!(moved > 0.0, "nothing moved");

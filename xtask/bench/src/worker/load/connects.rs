@@ -25,7 +25,8 @@ pub(super) fn run(endpoint: &Endpoint, at_once: usize, seconds: f64) -> Result<F
             .map(|thread| thread.join().expect("it does not panic"))
             .collect::<Result<Vec<_>>>()
     })?;
-    let (mut times, elapsed) = (times.concat(), started.elapsed());
+    let mut times = times.concat();
+    let elapsed = started.elapsed();
     times.sort_unstable();
     Ok(vec![
         ("per_second", times.len() as f64 / elapsed.as_secs_f64()),

@@ -43,7 +43,8 @@ pub(super) fn run(
         sleep(limits.warm_up);
         connect()?
     };
-    let (counts, stop) = (AtomicBool::new(false), AtomicBool::new(false));
+    let counts = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let times = thread::scope(|scope| {
         let threads: Vec<_> = streams
             .iter_mut()
