@@ -6,6 +6,7 @@
 mod links;
 
 use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -87,14 +88,7 @@ fn build(mdbook: &Path, root: &Path, summary: &str, out: &Path) -> Result<()> {
     for file in ["book.toml", STYLE] {
         copy(root, file, sources.path())?;
     }
-    let copied = sources.path().join(PAGES);
-    let chapters = chapters(root, summary)?;
-    for page in &chapters {
-        copy(root, page, &copied)?;
-        let text = without_other_pages(&read(&root.join(page))?, page, &chapters);
-        std::fs::write(copied.join(page), text).with_context(|| format!("write {page}"))?;
-    }
-    std::fs::write(copied.join(SUMMARY), moved(summary)?).context("write the list of chapters")?;
+    copy_pages(root, summary, &sources.path().join(PAGES))?;
     let mut build = Command::new(mdbook);
     build.arg("build").arg(sources.path());
     workspace::output(build.arg("--dest-dir").arg(std::path::absolute(out)?))?;
@@ -108,10 +102,21 @@ fn build(mdbook: &Path, root: &Path, summary: &str, out: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Copies the chapters and their list into a folder, as mdBook reads them.
+fn copy_pages(root: &Path, summary: &str, to: &Path) -> Result<()> {
+    let chapters = chapters(root, summary)?;
+    for page in &chapters {
+        copy(root, page, to)?;
+        let text = without_other_pages(&read(&root.join(page))?, page, &chapters);
+        std::fs::write(to.join(page), text).with_context(|| format!("write {page}"))?;
+    }
+    std::fs::write(to.join(SUMMARY), moved(summary)?).context("write the list of chapters")
+}
+
 /// The text of a page in which a link to a page for builders is its path: `[runs](../notes/x.md)`
 /// becomes `runs (notes/x.md)`.
 fn without_other_pages(text: &str, page: &str, chapters: &[String]) -> String {
-    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let folder = links::folder_of(page);
     let mut changed = String::new();
     let mut rest = text;
     while let Some((before, after)) = rest.split_once("](") {
@@ -120,14 +125,15 @@ fn without_other_pages(text: &str, page: &str, chapters: &[String]) -> String {
         };
         rest = after;
         let path = link.split('#').next().unwrap_or_default();
-        let target = links::joined(folder, path).filter(|target| is_for_builders(target));
-        let label = before.rfind('[');
-        match (target, label) {
-            (Some(target), Some(label)) if !chapters.contains(&target) => {
-                changed.push_str(&before[..label]);
-                changed.push_str(&format!("{} (`{target}`)", &before[label + 1..]));
-            }
-            _ => changed.push_str(&format!("{before}]({link})")),
+        if let Some(target) = links::joined(folder, path)
+            && is_for_builders(&target)
+            && !chapters.contains(&target)
+            && let Some(label) = before.rfind('[')
+        {
+            changed.push_str(&before[..label]);
+            changed.push_str(&format!("{} (`{target}`)", &before[label + 1..]));
+        } else {
+            changed.push_str(&format!("{before}]({link})"));
         }
     }
     changed + rest
@@ -156,7 +162,10 @@ pub fn pages(root: &Path) -> Result<Vec<String>> {
 /// The pages that a list of chapters names.
 fn chapters(root: &Path, summary: &str) -> Result<Vec<String>> {
     let mut pages = Vec::new();
-    for chapter in summary.lines().filter_map(Chapter::of) {
+    for line in summary.lines() {
+        let Some(chapter) = Chapter::of(line) else {
+            continue;
+        };
         let page = chapter.page()?;
         ensure!(root.join(&page).is_file(), "{SUMMARY}: there is no {page}");
         ensure!(!pages.contains(&page), "{SUMMARY}: {page} is there twice");
@@ -193,16 +202,17 @@ impl<'a> Chapter<'a> {
 
 /// The list of chapters as it is at the top of the repository.
 fn moved(summary: &str) -> Result<String> {
-    let lines = summary.lines().map(|line| {
-        Ok(match Chapter::of(line) {
+    let mut moved = String::new();
+    for line in summary.lines() {
+        match Chapter::of(line) {
             Some(chapter) => {
                 let page = chapter.page()?;
-                format!("{}]({page}){}\n", chapter.before, chapter.after)
+                moved.push_str(&format!("{}]({page}){}\n", chapter.before, chapter.after));
             }
-            None => format!("{line}\n"),
-        })
-    });
-    lines.collect()
+            None => moved.push_str(&format!("{line}\n")),
+        }
+    }
+    Ok(moved)
 }
 
 /// Adds the files that pages link to and that are no pages, such as manifests.
@@ -232,12 +242,13 @@ fn collect(root: &Path, folder: &str, found: &mut BTreeSet<String>) -> Result<()
 
 /// Copies a file to the same path in another folder.
 fn copy(root: &Path, file: &str, to: &Path) -> Result<()> {
-    let to = to.join(file);
-    let copied = (|| {
-        std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
-        std::fs::copy(root.join(file), &to)
-    })();
-    copied.map(drop).with_context(|| format!("copy {file}"))
+    copy_file(&root.join(file), &to.join(file)).with_context(|| format!("copy {file}"))
+}
+
+fn copy_file(from: &Path, to: &Path) -> io::Result<()> {
+    std::fs::create_dir_all(to.parent().unwrap_or(to))?;
+    std::fs::copy(from, to)?;
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<String> {

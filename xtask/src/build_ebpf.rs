@@ -99,13 +99,7 @@ pub fn run() -> Result<()> {
     let bytes = std::fs::read(&built).with_context(|| format!("read {}", built.display()))?;
     check_types(&bytes)?;
     let object = workspace::bpf_object();
-    // An unchanged object keeps its modification time: otherwise cargo would compile the redirector
-    // again.
-    if std::fs::read(&object).ok().as_deref() != Some(&bytes) {
-        let folder = object.parent().context("the object's path has no folder")?;
-        std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
-        std::fs::write(&object, &bytes).with_context(|| format!("write {}", object.display()))?;
-    }
+    write_changed(&object, &bytes)?;
     step.done();
     progress::say(&format!(
         "    {} ({} bytes, with BTF)",
@@ -113,6 +107,17 @@ pub fn run() -> Result<()> {
         bytes.len()
     ));
     Ok(())
+}
+
+/// Writes the object. An unchanged one keeps its modification time: otherwise cargo would compile
+/// the redirector again.
+fn write_changed(object: &Path, bytes: &[u8]) -> Result<()> {
+    if std::fs::read(object).is_ok_and(|earlier| earlier == bytes) {
+        return Ok(());
+    }
+    let folder = object.parent().context("the object's path has no folder")?;
+    std::fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))?;
+    std::fs::write(object, bytes).with_context(|| format!("write {}", object.display()))
 }
 
 fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
@@ -153,12 +158,16 @@ fn compile(toolchain: &Toolchain, linker: &Path) -> Result<PathBuf> {
 
 /// The last executable in cargo's JSON messages.
 fn executable(messages: &str) -> Option<PathBuf> {
-    let parsed = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
-    parsed
-        .filter_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .next_back()
+    let mut executable = None;
+    for line in messages.lines() {
+        let Ok(message) = serde_json::from_str::<serde_json::Value>(line) else {
+            continue;
+        };
+        if let Some(path) = message["executable"].as_str() {
+            executable = Some(PathBuf::from(path));
+        }
+    }
+    executable
 }
 
 /// Fails if the maps have no BTF: `bpftool map dump` would show bytes instead of fields.
@@ -183,19 +192,25 @@ fn precompiled_core() -> Option<Toolchain> {
     let cargo = PathBuf::from("/usr/bin/cargo");
     let sysroot = sysroot(Command::new(&rustc).arg("--print=sysroot"))?;
     let libraries = std::fs::read_dir(sysroot.join("lib/rustlib").join(TARGET).join("lib")).ok()?;
-    let core = libraries
-        .filter_map(Result::ok)
+    let has_core = libraries
+        .flatten()
         .any(|file| file.file_name().to_string_lossy().starts_with("libcore-"));
-    (core && cargo.is_file()).then_some(Toolchain::PrecompiledCore { rustc, cargo })
+    if has_core && cargo.is_file() {
+        Some(Toolchain::PrecompiledCore { rustc, cargo })
+    } else {
+        None
+    }
 }
 
 fn nightly() -> Option<Toolchain> {
     let sysroot =
         sysroot(Command::new("rustup").args(["run", "nightly", "rustc", "--print=sysroot"]))?;
-    sysroot
-        .join("lib/rustlib/src/rust/library/core/Cargo.toml")
-        .is_file()
-        .then_some(Toolchain::Nightly)
+    let core = sysroot.join("lib/rustlib/src/rust/library/core/Cargo.toml");
+    if core.is_file() {
+        Some(Toolchain::Nightly)
+    } else {
+        None
+    }
 }
 
 fn sysroot(command: &mut Command) -> Option<PathBuf> {

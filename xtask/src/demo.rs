@@ -118,7 +118,7 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
     show_kernel(lab)?;
     println!("\nready after {:.1} s", ready.as_secs_f32());
     if args.hold {
-        hold(lab, args.port, &mut culvert, &mut monitoring, &mut edges)?;
+        run_until_interrupt(lab, args.port, &mut culvert, &mut monitoring, &mut edges)?;
     }
     Ok(())
 }
@@ -128,17 +128,14 @@ fn show(lab: &Lab, args: &Args, started: Instant) -> Result<()> {
 fn show_shared_address(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Host::Cloud);
     let state = cloud.file("redirector").display().to_string();
-    let explained = |what: &str| {
+    for what in ["10.0.3.7:9100", "192.168.1.10:9100", "edge-2"] {
         let text = cloud.output(
             workspace::binary("culvert-redirector"),
             ["explain", what, "--state-dir", &state],
         )?;
-        anyhow::Ok(text.trim_end().replace('\n', "\n    "))
-    };
-    for what in ["10.0.3.7:9100", "192.168.1.10:9100", "edge-2"] {
         println!(
             "\n$ culvert-redirector explain {what}\n    {}",
-            explained(what)?
+            text.trim_end().replace('\n', "\n    ")
         );
     }
     Ok(())
@@ -154,10 +151,9 @@ fn show_kernel(lab: &Lab) -> Result<()> {
             .trim_end()
     );
     let maps = cloud.output("find", ["/sys/fs/bpf/culvert", "-path", "*/maps/*"])?;
-    let map = maps
-        .lines()
-        .find(|path| path.ends_with("cv_destinations"))
-        .or_else(|| maps.lines().next())
+    let destinations = maps.lines().find(|path| path.ends_with("cv_destinations"));
+    let map = destinations
+        .or(maps.lines().next())
         .context("no map is pinned")?;
     let dump = cloud.output("bpftool", ["map", "dump", "pinned", map])?;
     println!(
@@ -167,7 +163,7 @@ fn show_kernel(lab: &Lab) -> Result<()> {
     Ok(())
 }
 
-fn hold(
+fn run_until_interrupt(
     lab: &Lab,
     port: u16,
     culvert: &mut Culvert<'_>,

@@ -53,23 +53,10 @@ fn check(command: &mut Command) -> Result<()> {
 
 /// Of the names and contents of all files that decide about dependencies.
 fn digest() -> Result<String> {
-    let mut metadata = workspace::cargo();
-    metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
-    let metadata: Value = serde_json::from_str(&workspace::output(&mut metadata)?)?;
     let root = workspace::root();
-    let mut files: Vec<PathBuf> = ["Cargo.toml", "Cargo.lock", "deny.toml"]
-        .map(|file| root.join(file))
-        .into();
-    for package in metadata["packages"]
-        .as_array()
-        .context("cargo lists no packages")?
-    {
-        files.push(
-            package["manifest_path"]
-                .as_str()
-                .context("no manifest")?
-                .into(),
-        );
+    let mut files = manifests()?;
+    for file in ["Cargo.toml", "Cargo.lock", "deny.toml"] {
+        files.push(root.join(file));
     }
     files.sort();
     let mut hash = Sha256::new();
@@ -81,4 +68,18 @@ fn digest() -> Result<String> {
         hash.update(bytes);
     }
     Ok(HEXLOWER.encode(&hash.finalize()) + "\n")
+}
+
+/// The manifests of all packages of the workspace.
+fn manifests() -> Result<Vec<PathBuf>> {
+    let mut metadata = workspace::cargo();
+    metadata.args(["metadata", "--no-deps", "--format-version", "1"]);
+    let metadata: Value = serde_json::from_str(&workspace::output(&mut metadata)?)?;
+    let packages = metadata["packages"].as_array();
+    let mut manifests = Vec::new();
+    for package in packages.context("cargo lists no packages")? {
+        let manifest = package["manifest_path"].as_str().context("no manifest")?;
+        manifests.push(manifest.into());
+    }
+    Ok(manifests)
 }

@@ -4,13 +4,10 @@
 //! the tools.
 
 mod archive;
-pub mod build;
 mod bundle;
 mod checksums;
 mod compile;
-mod crates;
 pub mod deb;
-pub(crate) mod licences;
 pub mod package;
 pub mod rpm;
 mod sbom;
@@ -22,10 +19,11 @@ use clap::builder::PossibleValuesParser;
 use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
+use crate::build::Build;
 use crate::processor::Processor;
 use crate::setup::Use;
-use crate::{build_ebpf, image, setup};
-use build::Build;
+use crate::{build_ebpf, image, licences, setup};
+
 use deb::Compression;
 use package::{PACKAGES, Package, Parts};
 
@@ -83,7 +81,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     checksums::write(&files, &build.package_version(), args.sign.as_deref(), &out)?;
     for file in &files {
-        progress::say(&format!("    {}", shown(file)?));
+        progress::say(&format!("    {}", describe(file)?));
     }
     Ok(())
 }
@@ -99,13 +97,7 @@ fn names() -> PossibleValuesParser {
 
 /// Makes the files for one processor.
 fn make(build: &Build, processor: Processor, names: &[String], out: &Path) -> Result<Vec<PathBuf>> {
-    let is_named =
-        |package: &&Package| names.is_empty() || names.iter().any(|name| name == package.name);
-    let wanted: Vec<_> = PACKAGES
-        .iter()
-        .filter(is_named)
-        .filter(|package| package.is_for(processor))
-        .collect();
+    let wanted = packages_for(processor, names);
     ensure!(
         !wanted.is_empty(),
         "for {} there are only the packages of edge nodes",
@@ -117,13 +109,12 @@ fn make(build: &Build, processor: Processor, names: &[String], out: &Path) -> Re
         "write the packages of {version} for {}",
         processor.name()
     ));
-    let parts = wanted
-        .into_iter()
-        .map(|package| {
-            let licences = licences::of_crates(package.name, processor)?;
-            Parts::collect(package, processor, &programs[package.name], licences)
-        })
-        .collect::<Result<Vec<_>>>()?;
+    let mut parts = Vec::new();
+    for package in wanted {
+        let licences = licences::of_crates(package.name, processor)?;
+        let program = &programs[package.name];
+        parts.push(Parts::collect(package, processor, program, licences)?);
+    }
     let mut files = Vec::new();
     if names.is_empty() {
         files.push(archive::write(&parts, processor, build, out)?);
@@ -137,7 +128,20 @@ fn make(build: &Build, processor: Processor, names: &[String], out: &Path) -> Re
     Ok(files)
 }
 
-fn shown(file: &Path) -> Result<String> {
+/// The packages of these names, or all, that are made for a processor.
+fn packages_for(processor: Processor, names: &[String]) -> Vec<&'static Package> {
+    let mut packages = Vec::new();
+    for package in &PACKAGES {
+        let is_named = names.is_empty() || names.iter().any(|name| name == package.name);
+        if is_named && package.is_for(processor) {
+            packages.push(package);
+        }
+    }
+    packages
+}
+
+/// The path of a file, and its size.
+fn describe(file: &Path) -> Result<String> {
     let bytes = file.metadata()?.len();
     Ok(format!("{} ({} KiB)", file.display(), bytes >> 10))
 }

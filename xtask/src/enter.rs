@@ -38,10 +38,9 @@ pub fn run(args: &Args) -> Result<ExitCode> {
             .env("CULVERT_STATE_DIR", files.join("redirector"));
     }
     let status = command.status()?;
-    Ok(ExitCode::from(
-        status
-            .code()
-            .and_then(|code| u8::try_from(code).ok())
-            .unwrap_or(1),
-    ))
+    let code = match status.code() {
+        Some(code) => u8::try_from(code).unwrap_or(1),
+        None => 1,
+    };
+    Ok(ExitCode::from(code))
 }

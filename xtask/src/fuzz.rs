@@ -5,8 +5,10 @@
 //! It works with the project's own stable compiler. The code under test is safe Rust, so coverage
 //! is enough: a sanitizer, which needs nightly, would find nothing.
 
+use std::fs::DirEntry;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::SystemTime;
 
 use anyhow::{Context, Result, bail, ensure};
 use clap::builder::PossibleValuesParser;
@@ -75,11 +77,13 @@ pub fn run(args: &Args) -> Result<()> {
     if let (Some(target), Some(input)) = (&args.target, &args.replay) {
         return replay(target, input);
     }
-    let targets = TARGETS
-        .into_iter()
-        .filter(|target| args.target.as_ref().is_none_or(|chosen| chosen == target));
     let mut faults = Vec::new();
-    for target in targets {
+    for target in TARGETS {
+        if let Some(chosen) = &args.target
+            && chosen != target
+        {
+            continue;
+        }
         if let Err(fault) = fuzz(target, args.seconds) {
             interrupt::check()?;
             faults.push(format!("{fault:#}"));
@@ -171,10 +175,12 @@ fn program(target: &str) -> Result<Command> {
 }
 
 fn newest(folder: &Path) -> Option<PathBuf> {
-    let files = std::fs::read_dir(folder).ok()?.filter_map(Result::ok);
-    files
-        .max_by_key(|file| file.metadata().and_then(|data| data.modified()).ok())
-        .map(|file| file.path())
+    let files = std::fs::read_dir(folder).ok()?.flatten();
+    Some(files.max_by_key(modified)?.path())
+}
+
+fn modified(file: &DirEntry) -> Option<SystemTime> {
+    file.metadata().ok()?.modified().ok()
 }
 
 /// The compiler's own target triple, after which cargo-fuzz names a folder.

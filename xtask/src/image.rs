@@ -19,7 +19,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::progress::{self, Step};
 use culvert_lab::workspace;
 
-use crate::dist::licences;
+use crate::licences;
 use crate::processor::Processor;
 use crate::setup::Use;
 use crate::tar::Tar;
@@ -53,15 +53,15 @@ pub fn run(args: &Args) -> Result<()> {
     }
     build_ebpf::run()?;
     let processors = Processor::named_or_here(&args.processor)?;
-    let built = processors
-        .iter()
-        .map(|processor| programs::build(&args.profile, *processor))
-        .collect::<Result<Vec<_>>>()?;
+    let mut built = Vec::new();
+    for processor in &processors {
+        built.extend(programs::build(&args.profile, *processor)?);
+    }
     let step = Step::start("write the images");
     let folder = workspace::images_dir();
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
     let here = Processor::here()?;
-    for program in built.iter().flatten() {
+    for program in &built {
         if program.processor == here {
             let bare = workspace::image_program(program.name);
             std::fs::copy(&program.path, &bare)
@@ -69,25 +69,29 @@ pub fn run(args: &Args) -> Result<()> {
         }
     }
     for (name, contents) in programs::with_image() {
-        let of_name = |program: &&Program| program.name == name;
-        let platforms = built.iter().flatten().filter(of_name);
-        let image = Image {
-            name,
-            platforms: platforms
-                .map(|program| platform(program, contents))
-                .collect::<Result<_>>()?,
-        };
-        let path = workspace::image_archive(name);
-        let (digest, bytes) = image.archive()?;
-        std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
-        progress::say(&format!(
-            "    {}@{digest} {} ({} MiB)",
-            image.reference(),
-            path.display(),
-            bytes.len() >> 20
-        ));
+        let mut platforms = Vec::new();
+        for program in &built {
+            if program.name == name {
+                platforms.push(platform(program, contents)?);
+            }
+        }
+        write(&Image { name, platforms })?;
     }
     step.done();
+    Ok(())
+}
+
+/// Writes the archive of an image, and prints its reference.
+fn write(image: &Image) -> Result<()> {
+    let path = workspace::image_archive(image.name);
+    let (digest, bytes) = image.archive()?;
+    std::fs::write(&path, &bytes).with_context(|| format!("write {}", path.display()))?;
+    progress::say(&format!(
+        "    {}@{digest} {} ({} MiB)",
+        image.reference(),
+        path.display(),
+        bytes.len() >> 20
+    ));
     Ok(())
 }
 
@@ -106,8 +110,11 @@ pub(crate) fn release(processors: &[Processor]) -> Result<Vec<PathBuf>> {
         profile: "release".to_owned(),
         processor,
     })?;
-    let archive = |(name, _)| workspace::image_archive(name);
-    Ok(programs::with_image().map(archive).collect())
+    let mut archives = Vec::new();
+    for (name, _) in programs::with_image() {
+        archives.push(workspace::image_archive(name));
+    }
+    Ok(archives)
 }
 
 fn platform(program: &Program, contents: Contents) -> Result<Platform> {

@@ -3,9 +3,11 @@
 
 pub mod bench;
 pub mod book;
+pub mod build;
 pub mod build_ebpf;
 mod cargo_tool;
 pub mod cluster;
+mod crates;
 pub mod demo;
 pub mod deps;
 pub mod dist;
@@ -14,6 +16,7 @@ pub mod enter;
 pub mod fuzz;
 pub mod image;
 pub mod kube;
+mod licences;
 pub mod manifests;
 pub mod processor;
 pub mod setup;

@@ -73,9 +73,11 @@ pub const PROMETHEUS_RULE: &str = "prometheusrule.yaml";
 /// # Errors
 /// `rules.yaml` cannot be read, or has no groups.
 pub fn prometheus_rule() -> Result<String> {
-    let groups = alerts()?;
-    let lines = groups.lines();
-    Ok(lines.fold(RULE_HEAD.to_owned(), |all, line| format!("{all}  {line}\n")))
+    let mut rule = RULE_HEAD.to_owned();
+    for line in alerts()?.lines() {
+        rule += &format!("  {line}\n");
+    }
+    Ok(rule)
 }
 
 /// The groups of `rules.yaml`, without the comment above them.

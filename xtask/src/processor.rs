@@ -139,20 +139,26 @@ fn readelf(what: &str, program: &Path) -> Result<String> {
 
 /// The libraries in lines like `0x1 (NEEDED)  Shared library: [libc.so.6]`.
 fn needed(listed: &str) -> Vec<String> {
-    let name = |line: &str| {
-        let (_, name) = line.split_once("(NEEDED)")?;
-        name.split(['[', ']']).nth(1).map(str::to_owned)
-    };
-    listed.lines().filter_map(name).collect()
+    let mut libraries = Vec::new();
+    for line in listed.lines() {
+        if let Some((_, library)) = line.split_once("(NEEDED)")
+            && let Some(name) = library.split(['[', ']']).nth(1)
+        {
+            libraries.push(name.to_owned());
+        }
+    }
+    libraries
 }
 
 /// The newest version in lines like `0x0010:   Name: GLIBC_2.2.5  Flags: none  Version: 4`.
 fn newest(listed: &str) -> Option<(u32, u32)> {
-    let version = |name: &str| {
-        let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(str::parse);
-        Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
-    };
-    listed.split_whitespace().filter_map(version).max()
+    listed.split_whitespace().filter_map(glibc_version).max()
+}
+
+/// The version in `GLIBC_2.2.5`.
+fn glibc_version(name: &str) -> Option<(u32, u32)> {
+    let mut numbers = name.strip_prefix("GLIBC_")?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 #[cfg(test)]

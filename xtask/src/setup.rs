@@ -101,7 +101,7 @@ pub fn is_complete() -> bool {
 fn is_there(uses: &[Use]) -> bool {
     packages_to_install(uses).is_empty()
         && (!uses.contains(&Use::Ebpf) || can_compile_for_ebpf())
-        && unpacked_for(uses).all(Unpacked::is_there)
+        && unpacked_for(uses).into_iter().all(Unpacked::is_there)
         && (!uses.contains(&Use::Tests) || python_with_grpc().is_some())
 }
 
@@ -109,11 +109,14 @@ fn can_compile_for_ebpf() -> bool {
     build_ebpf::Toolchain::find().is_some() && build_ebpf::linker().is_some()
 }
 
-fn unpacked_for(uses: &[Use]) -> impl Iterator<Item = Unpacked> {
-    let wanted = UNPACKED
-        .iter()
-        .filter(|(_, its_use)| uses.contains(its_use));
-    wanted.map(|(program, _)| *program)
+fn unpacked_for(uses: &[Use]) -> Vec<Unpacked> {
+    let mut programs = Vec::new();
+    for (program, its_use) in UNPACKED {
+        if uses.contains(&its_use) {
+            programs.push(program);
+        }
+    }
+    programs
 }
 
 /// Installs what is missing for these uses. Tests also need programs that Go compiles:
@@ -139,14 +142,19 @@ pub(crate) fn lacks(uses: &[Use]) -> Option<String> {
     if uses.contains(&Use::Ebpf) && !can_compile_for_ebpf() {
         names.push("a compiler for eBPF".to_owned());
     }
-    for program in unpacked_for(uses).filter(|program| !program.is_there()) {
-        names.push(program.program().display().to_string());
+    for program in unpacked_for(uses) {
+        if !program.is_there() {
+            names.push(program.program().display().to_string());
+        }
     }
     if uses.contains(&Use::Tests) && python_with_grpc().is_none() {
         names.push("Python with grpcio".to_owned());
     }
+    if names.is_empty() {
+        return None;
+    }
     let list = names.join(", ");
-    (!names.is_empty()).then(|| format!("`cargo xtask setup` installs or names {list}"))
+    Some(format!("`cargo xtask setup` installs or names {list}"))
 }
 
 /// What is missing of the programs in Go that tests need, and what brings it.
@@ -157,10 +165,13 @@ pub(crate) fn lacks_go_programs() -> Option<String> {
             names.push(program.name());
         }
     }
+    if names.is_empty() {
+        return None;
+    }
     let list = names.join(", ");
-    (!names.is_empty()).then(|| {
-        format!("install Go 1.21 or later, with which `cargo xtask setup` compiles {list}")
-    })
+    Some(format!(
+        "install Go 1.21 or later, with which `cargo xtask setup` compiles {list}"
+    ))
 }
 
 /// Runs setup if something is missing.
@@ -187,20 +198,20 @@ pub fn run(args: &Args) -> Result<()> {
 fn install() -> Result<()> {
     let mut missing = Missing::default();
     install_programs(&Use::ALL, &mut missing);
-    missing.note(go::install(&GoProgram::FOR_TESTS));
+    missing.record(go::install(&GoProgram::FOR_TESTS));
     missing.into_result()
 }
 
 fn install_programs(uses: &[Use], missing: &mut Missing) {
-    missing.note(system_packages(uses));
+    missing.record(system_packages(uses));
     if uses.contains(&Use::Ebpf) {
-        missing.note(linker::install());
+        missing.record(linker::install());
     }
     for program in unpacked_for(uses) {
-        missing.note(unpacked::install(program));
+        missing.record(unpacked::install(program));
     }
     if uses.contains(&Use::Tests) {
-        missing.note(venv::GRPC.install().map(drop));
+        missing.record(venv::GRPC.install().map(drop));
     }
 }
 
@@ -211,7 +222,7 @@ fn install_programs(uses: &[Use], missing: &mut Missing) {
 pub fn ensure_for_cluster() -> Result<()> {
     let mut missing = Missing::default();
     for program in Unpacked::FOR_CLUSTER {
-        missing.note(unpacked::install(program));
+        missing.record(unpacked::install(program));
     }
     missing.into_result()
 }
@@ -225,7 +236,8 @@ pub fn ensure_for_e2e() -> Result<()> {
 }
 
 impl Missing {
-    fn note(&mut self, step: Result<()>) {
+    /// Adds the reason of a step that failed.
+    fn record(&mut self, step: Result<()>) {
         if let Err(error) = step {
             self.0.push(format!("{error:#}"));
         }

@@ -2,7 +2,6 @@
 //! beginning of 1970, and they are sorted.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use anyhow::Result;
 use tar::{Builder, EntryType, Header};
@@ -20,12 +19,9 @@ struct Entry {
 impl Tar {
     /// Adds a file, and its parent folders.
     pub(crate) fn file(&mut self, path: &str, mode: u32, bytes: Vec<u8>) {
-        let folders = Path::new(path)
-            .ancestors()
-            .skip(1)
-            .filter_map(Path::to_str)
-            .filter(|folder| !folder.is_empty());
-        for folder in folders {
+        let mut rest = path;
+        while let Some((folder, _)) = rest.rsplit_once('/') {
+            rest = folder;
             self.0.insert(
                 format!("{folder}/"),
                 Entry {

@@ -12,7 +12,8 @@ mod summary;
 mod watch;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
@@ -42,6 +43,14 @@ const NO_ROOT: &str = "it needs root: run the same command as root";
 const NO_API_SERVER: &str = "there is no Kubernetes: install Go 1.21 or later, then `cargo xtask \
                              kube` compiles it; or let KUBEBUILDER_ASSETS name a folder with etcd, \
                              kube-apiserver and kubectl";
+
+/// The tests that run on other kernels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum KernelTests {
+    All,
+    /// What kernels are known to differ in.
+    Short,
+}
 
 /// Environment variable that selects the long forms of tests.
 pub const LONG: &str = "CULVERT_TEST_LONG";
@@ -89,10 +98,11 @@ pub struct Args {
 
 impl Args {
     fn jobs(&self) -> usize {
-        self.jobs.map_or_else(
-            || JOBS_PER_PROCESSOR * available_parallelism().map_or(1, NonZeroUsize::get),
-            NonZeroUsize::get,
-        )
+        if let Some(jobs) = self.jobs {
+            return jobs.get();
+        }
+        let processors = available_parallelism().map_or(1, NonZeroUsize::get);
+        JOBS_PER_PROCESSOR * processors
     }
 
     fn silence(&self) -> Duration {
@@ -105,6 +115,40 @@ impl Args {
 
     fn programs(&self) -> Programs {
         Programs::chosen(self.kube.as_ref())
+    }
+
+    /// What the names of the tests to run contain.
+    fn filter(&self) -> Option<&str> {
+        self.filter.as_deref()
+    }
+
+    /// Whether a test of this name is to run.
+    fn matches(&self, test: &str) -> bool {
+        self.filter().is_none_or(|filter| test.contains(filter))
+    }
+
+    /// Where the failures are written for a later second look.
+    fn record(&self) -> Option<&Path> {
+        self.first_look.as_deref()
+    }
+
+    /// What runs on other kernels; `None` if this machine's is tested.
+    fn kernels(&self) -> Option<KernelTests> {
+        if !self.kernels {
+            return None;
+        }
+        Some(if self.short {
+            KernelTests::Short
+        } else {
+            KernelTests::All
+        })
+    }
+
+    /// Selects the long forms of tests for a suite, if they are wanted.
+    fn set_length(&self, suite: &mut Command) {
+        if self.long {
+            suite.env(LONG, "1").arg("--include-ignored");
+        }
     }
 
     /// The command that runs a test again, or without a name all of them.
@@ -151,21 +195,30 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let mut stdout = std::io::stdout();
     let mut looked = FirstLook::new(args, &mut stdout)?;
-    if args.kernels {
-        kernels::run(args, &suites, &mut looked)?;
-    } else {
-        if let KernelPrograms::Missing(reason) = &kernel_programs {
-            looked.skip(needs::REDIRECTOR, reason);
-        }
-        run_suites(args, &suites, &mut looked)?;
+    if let KernelPrograms::Missing(reason) = &kernel_programs {
+        looked.skip(suite::REDIRECTOR, reason);
+    }
+    match args.kernels() {
+        Some(tests) => kernels::run(tests, args, &suites, &mut looked)?,
+        None => run_suites(args, &suites, &mut looked)?,
     }
     if args.first_look.is_some() {
         summary::show_suites(&looked.outcomes, &looked.failures);
         return Ok(());
     }
-    let again = second_look::run(&mut looked.failures, &suites, args, &mut std::io::stdout());
-    summary::show_suites(&looked.outcomes, &looked.failures);
-    again.and(summary::report(&looked.failures))
+    finish(args, &suites, looked)
+}
+
+/// Runs the tests again that failed, and says how all ended.
+fn finish(args: &Args, suites: &[Suite], looked: FirstLook<'_>) -> Result<()> {
+    let FirstLook {
+        mut failures,
+        outcomes,
+        ..
+    } = looked;
+    let again = second_look::run(&mut failures, suites, args, &mut std::io::stdout());
+    summary::show_suites(&outcomes, &failures);
+    again.and(summary::report(&failures))
 }
 
 /// The kernel programs, which the redirector contains.
@@ -250,7 +303,7 @@ fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Resu
     }
     if args.measured || args.first_look.is_none() {
         for suite in &may_run {
-            measured::run(suite, args, looked)?;
+            looked.run_measured(suite)?;
         }
     }
     if let Some(filter) = &args.filter {
@@ -298,9 +351,6 @@ fn has_api_server(args: &Args, suites: &[Suite]) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-    use std::process::Command;
-
     use clap::Parser;
     use culvert_lab::failures::{Failure, SecondLook};
 

@@ -35,12 +35,15 @@ pub(super) fn dead(folder: &Path) -> Result<Vec<String>> {
 /// # Errors
 /// A page cannot be read.
 pub(super) fn files(folder: &Path) -> Result<BTreeSet<String>> {
-    let pages = Page::all(folder)?;
-    let links = pages.iter().flat_map(|(path, page)| {
-        let links = page.links.iter();
-        links.filter_map(|link| Some(target(path, link)?.0))
-    });
-    Ok(links.collect())
+    let mut files = BTreeSet::new();
+    for (path, page) in Page::all(folder)? {
+        for link in &page.links {
+            if let Some((file, _)) = target(&path, link) {
+                files.insert(file);
+            }
+        }
+    }
+    Ok(files)
 }
 
 /// Where a relative path leads from a folder, without `.` and `..`; `None` if out of the top one.
@@ -56,20 +59,28 @@ pub(super) fn joined(folder: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
+/// The folder of a page. The top one is the empty text.
+pub(super) fn folder_of(page: &str) -> &str {
+    match page.rsplit_once('/') {
+        Some((folder, _)) => folder,
+        None => "",
+    }
+}
+
 /// The file that a link of a page leads to, and the place in it.
 fn target<'a>(page: &str, link: &'a str) -> Option<(String, Option<&'a str>)> {
     let (path, place) = match link.split_once('#') {
+        // A page's whole.
+        Some((path, "")) => (path, None),
         Some((path, place)) => (path, Some(place)),
         None => (link, None),
     };
     let path = path.split('?').next().unwrap_or_default();
-    let folder = page.rsplit_once('/').map_or("", |(folder, _)| folder);
     let file = match path {
         "" => page.to_owned(),
-        path => joined(folder, path)?,
+        path => joined(folder_of(page), path)?,
     };
-    // A page's whole: the empty place.
-    Some((file, place.filter(|place| !place.is_empty())))
+    Some((file, place))
 }
 
 /// What is of interest of a page.
@@ -116,8 +127,11 @@ impl Page {
         while let Some(start) = rest.find('<') {
             let (tag, after) = tag(&rest[start + 1..]);
             for name in ["href", "src"] {
-                let link = attribute(tag, name).filter(|link| !leaves(link));
-                page.links.extend(link.map(str::to_owned));
+                if let Some(link) = attribute(tag, name)
+                    && !leaves(link)
+                {
+                    page.links.push(link.to_owned());
+                }
             }
             page.places.extend(attribute(tag, "id").map(str::to_owned));
             // A script and a comment may have a `<` that begins no tag.

@@ -2,6 +2,7 @@
 //! stands for kubelet.
 
 use std::path::PathBuf;
+use std::process::Output;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::Lab;
@@ -72,6 +73,16 @@ fn certificate(lab: &Lab, host: Host) -> PathBuf {
     lab.site(host).file("kubelet/kubelet.crt")
 }
 
+/// Runs curl in the cloud. It trusts the certificate of `host` alone.
+fn curl(lab: &Lab, host: Host, url: &str) -> Result<Output> {
+    let mut curl = lab.site(Host::Cloud).command("curl");
+    curl.args(["--silent", "--show-error", "--verbose"])
+        .args(["--max-time", "10", "--cacert"])
+        .arg(certificate(lab, host))
+        .arg(url);
+    curl.output().context("run curl")
+}
+
 /// Shows that curl sees and verifies the server's own certificate, by name and by address.
 pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
     for (host, address) in [
@@ -80,18 +91,7 @@ pub(super) fn show_kubelet(lab: &Lab) -> Result<()> {
         (Host::Edge3, "edge-3"),
     ] {
         let url = format!("https://{address}:{KUBELET}/healthz");
-        let mut curl = lab.site(Host::Cloud).command("curl");
-        curl.args([
-            "--silent",
-            "--show-error",
-            "--verbose",
-            "--max-time",
-            "10",
-            "--cacert",
-        ])
-        .arg(certificate(lab, host))
-        .arg(&url);
-        let done = curl.output().context("run curl")?;
+        let done = curl(lab, host, &url)?;
         let page = String::from_utf8_lossy(&done.stdout);
         let said = String::from_utf8_lossy(&done.stderr);
         ensure!(

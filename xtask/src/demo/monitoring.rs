@@ -113,27 +113,25 @@ impl<'lab> Monitoring<'lab> {
     }
 }
 
+/// The entry of a list whose labels, which are in its field `labels`, have this address.
+fn entry_of<'a>(address: &str, list: &'a Value, labels: &str) -> Option<&'a Value> {
+    let mut entries = list.as_array()?.iter();
+    entries.find(|entry| entry[labels]["instance"] == address)
+}
+
 fn read_target(active: &Value, named: &Value, address: &str, expected: &str) -> Result<Target> {
-    let of = |list: &Value, labels: &str| {
-        list.as_array()
-            .and_then(|all| {
-                all.iter()
-                    .find(|entry| entry[labels]["instance"] == address)
-            })
-            .cloned()
-    };
-    let target = of(&active["activeTargets"], "labels")
+    let target = entry_of(address, &active["activeTargets"], "labels")
         .with_context(|| format!("Prometheus does not know {address} yet"))?;
-    let metric = of(&named["result"], "metric").unwrap_or_default();
+    let node = match entry_of(address, &named["result"], "metric") {
+        Some(metric) => metric["metric"]["nodename"].as_str().unwrap_or_default(),
+        None => "",
+    };
     Ok(Target {
         address: address.to_owned(),
         expected: expected.to_owned(),
         is_up: target["health"] == "up",
         milliseconds: target["lastScrapeDuration"].as_f64().unwrap_or_default() * 1000.0,
-        node: metric["metric"]["nodename"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned(),
+        node: node.to_owned(),
         error: target["lastError"].as_str().unwrap_or_default().to_owned(),
     })
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::build::Build;
 use super::package::{Parts, gzip};
+use crate::build::Build;
 use crate::processor::Processor;
 use crate::tar::Tar;
 
@@ -56,22 +56,17 @@ fn add(tar: &mut Tar, top: &str, parts: &Parts) {
         0o755,
         parts.program.clone(),
     );
-    let mut file = |path: String, bytes: &[u8]| {
-        tar.file(&format!("{top}/{path}"), 0o644, bytes.to_vec());
-    };
-    file(format!("{}.service", package.name), parts.unit.as_bytes());
-    file(
-        format!("settings/{}.env", package.short()),
-        parts.settings.as_bytes(),
-    );
-    file(
-        format!("licences/{}.txt", package.name),
-        parts.licences.as_bytes(),
-    );
+    for (path, text) in [
+        (format!("{}.service", package.name), &parts.unit),
+        (format!("settings/{}.env", package.short()), &parts.settings),
+        (format!("licences/{}.txt", package.name), &parts.licences),
+    ] {
+        tar.file(&format!("{top}/{path}"), 0o644, text.clone().into_bytes());
+    }
     for (name, bytes) in &parts.generated {
         let is_page = name.ends_with(".1");
         let folder = if is_page { "man" } else { "completions" };
-        file(format!("{folder}/{name}"), bytes);
+        tar.file(&format!("{top}/{folder}/{name}"), 0o644, bytes.clone());
     }
 }
 

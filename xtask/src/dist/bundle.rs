@@ -8,9 +8,9 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
 use super::archive::tracked;
-use super::build::Build;
 use super::checksums;
 use super::package::gzip;
+use crate::build::Build;
 use crate::tar::Tar;
 
 const CHART: &str = "deploy/chart/culvert";

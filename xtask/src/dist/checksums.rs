@@ -1,6 +1,5 @@
 //! `SHA256SUMS`, and its signature by an SSH key.
 
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -47,29 +46,43 @@ fn remove_other_versions(files: &[PathBuf], version: &str, folder: &Path) -> Res
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         read => read.with_context(|| format!("read {}", sums.display()))?,
     };
-    let names = earlier.lines().filter_map(|line| line.split_once("  "));
-    for (_, name) in names {
-        let is_other = |file: &PathBuf| {
-            let given = file.file_name().and_then(OsStr::to_str);
-            given.is_some_and(|given| is_other_version(name, given, version))
+    for line in earlier.lines() {
+        let Some((_, name)) = line.split_once("  ") else {
+            continue;
         };
         let file = folder.join(name);
-        if files.iter().any(is_other) && file.is_file() {
+        if has_other_version(files, name, version) && file.is_file() {
             std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
     }
     Ok(())
 }
 
+/// Whether a name is that of one of these files with another version.
+fn has_other_version(files: &[PathBuf], name: &str, version: &str) -> bool {
+    for file in files {
+        if let Some(given) = file.file_name()
+            && let Some(given) = given.to_str()
+            && is_other_version(name, given, version)
+        {
+            return true;
+        }
+    }
+    false
+}
+
 /// Whether a file's name is that of `given` with something else in place of `version`.
 fn is_other_version(name: &str, given: &str, version: &str) -> bool {
-    let between = given.split_once(version).and_then(|(begin, end)| {
-        let rest = name.strip_prefix(begin)?;
-        rest.strip_suffix(end)
-    });
-    between.is_some_and(|other| {
-        other != version && other.starts_with(|c: char| c.is_ascii_digit()) && !other.contains('/')
-    })
+    let Some((begin, end)) = given.split_once(version) else {
+        return false;
+    };
+    let Some(rest) = name.strip_prefix(begin) else {
+        return false;
+    };
+    let Some(other) = rest.strip_suffix(end) else {
+        return false;
+    };
+    other != version && other.starts_with(|c: char| c.is_ascii_digit()) && !other.contains('/')
 }
 
 fn line(file: &Path, folder: &Path) -> Result<String> {

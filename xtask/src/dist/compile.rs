@@ -13,8 +13,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
-use super::build::Build;
 use super::package::Package;
+use crate::build::Build;
 use crate::cargo_tool;
 use crate::processor::toolchain::Toolchain;
 use crate::processor::{self, Processor};

@@ -7,8 +7,8 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::build::Build;
 use super::package::{File, Package, Parts, text};
+use crate::build::Build;
 
 /// What is run before and after dpkg changes files: `deploy/packages`.
 const SCRIPTS: [&str; 3] = ["postinst", "prerm", "postrm"];
@@ -33,13 +33,7 @@ pub fn write(
     out: &Path,
 ) -> Result<PathBuf> {
     let tree = tempfile::tempdir().context("make a folder")?;
-    std::fs::set_permissions(tree.path(), std::fs::Permissions::from_mode(0o755))?;
-    for (path, file) in parts.files()? {
-        put(tree.path(), &path, &file)?;
-    }
-    for (path, file) in control_files(parts, build)? {
-        put(&tree.path().join("DEBIAN"), path, &file)?;
-    }
+    fill(tree.path(), parts, build)?;
     let name = parts.package.name;
     let version = build.package_version();
     let path = out.join(format!("{name}_{version}_{}.deb", parts.processor.debian()));
@@ -53,6 +47,18 @@ pub fn write(
     .env("SOURCE_DATE_EPOCH", &build.epoch);
     workspace::output(&mut dpkg)?;
     Ok(path)
+}
+
+/// Writes the tree that `dpkg-deb` makes a package of.
+fn fill(tree: &Path, parts: &Parts, build: &Build) -> Result<()> {
+    std::fs::set_permissions(tree, std::fs::Permissions::from_mode(0o755))?;
+    for (path, file) in parts.files()? {
+        put(tree, &path, &file)?;
+    }
+    for (path, file) in control_files(parts, build)? {
+        put(&tree.join("DEBIAN"), path, &file)?;
+    }
+    Ok(())
 }
 
 fn control_files(parts: &Parts, build: &Build) -> Result<Vec<(&'static str, File)>> {
@@ -101,11 +107,10 @@ pub(super) fn put(tree: &Path, path: &str, file: &File) -> Result<()> {
     let permissions = std::fs::Permissions::from_mode(file.mode);
     std::fs::set_permissions(&path, permissions)?;
     // dpkg-deb keeps the modes of folders, which the umask decides.
-    for folder in path
-        .ancestors()
-        .skip(1)
-        .take_while(|folder| *folder != tree)
-    {
+    for folder in path.ancestors().skip(1) {
+        if folder == tree {
+            break;
+        }
         std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755))?;
     }
     Ok(())

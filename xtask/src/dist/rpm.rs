@@ -8,9 +8,9 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::build::Build;
 use super::deb::{Compression, put, script};
 use super::package::Parts;
+use crate::build::Build;
 
 /// rpm's name of each script, the script, and what its argument means in Debian's words. rpm gives
 /// the number of versions that are installed afterwards.

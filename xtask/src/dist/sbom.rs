@@ -10,9 +10,9 @@ use data_encoding::HEXLOWER;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::build::Build;
-use super::crates;
 use super::package::Parts;
+use crate::build::Build;
+use crate::crates;
 use crate::processor::Processor;
 use crate::processor::toolchain::Toolchain;
 
@@ -33,18 +33,37 @@ pub(super) fn write(parts: &Parts, build: &Build, out: &Path) -> Result<PathBuf>
     Ok(path)
 }
 
-fn list(parts: &Parts, build: &Build) -> Result<Value> {
-    let mut checksums = BTreeMap::new();
-    let mut needs = BTreeMap::new();
-    let mut linked = BTreeSet::new();
-    for graph in crates::graphs(parts.package.name, parts.processor) {
-        checksums.extend(checksums_of(&graph.lock()?));
-        needs.extend(needs_of(&graph.metadata()?));
-        linked.extend(graph.linked()?);
+/// What cargo has of the crates of a program and of what it embeds.
+#[derive(Default)]
+struct Crates {
+    /// `NAME vVERSION|LICENCE` of each that is linked.
+    linked: BTreeSet<String>,
+    checksums: BTreeMap<Crate, String>,
+    needs: BTreeMap<Crate, BTreeSet<Crate>>,
+}
+
+impl Crates {
+    fn read(parts: &Parts) -> Result<Self> {
+        let mut crates = Self::default();
+        for graph in crates::graphs(parts.package.name, parts.processor) {
+            crates.checksums.extend(checksums_of(&graph.lock()?));
+            crates.needs.extend(needs_of(&graph.metadata()?));
+            crates.linked.extend(graph.linked()?);
+        }
+        Ok(crates)
     }
+}
+
+fn list(parts: &Parts, build: &Build) -> Result<Value> {
+    let Crates {
+        linked,
+        checksums,
+        needs,
+    } = Crates::read(parts)?;
     let standard_library = standard_library(parts.processor)?;
+    let mut of_program = vec![standard_library["bom-ref"].clone()];
     let mut program = Value::Null;
-    let mut crates = vec![standard_library.clone()];
+    let mut crates = vec![standard_library];
     let mut listed = BTreeSet::new();
     for line in linked {
         let (one, licence) = line.split_once('|').context("two fields")?;
@@ -52,6 +71,10 @@ fn list(parts: &Parts, build: &Build) -> Result<Value> {
         let mut component = component(&one, licence)?;
         if let Some(checksum) = checksums.get(&one) {
             component["hashes"] = digest(checksum);
+        }
+        if component["name"] == crates::KERNEL {
+            // No crate needs the kernel programs.
+            of_program.push(component["bom-ref"].clone());
         }
         if component["name"] == parts.package.name {
             component["type"] = "application".into();
@@ -63,22 +86,14 @@ fn list(parts: &Parts, build: &Build) -> Result<Value> {
         }
         listed.insert(one);
     }
-    let dependencies: Vec<_> = listed
-        .iter()
-        .map(|one| {
-            let needs = needs.get(one).into_iter().flatten();
-            let needs: Vec<_> = needs.filter(|need| listed.contains(*need)).collect();
-            let mut refs: Vec<_> = needs
-                .into_iter()
-                .map(|need| Value::from(reference(need)))
-                .collect();
-            if program["bom-ref"] == reference(one) {
-                refs.push(standard_library["bom-ref"].clone());
-                refs.extend(embedded(&crates));
-            }
-            json!({"ref": reference(one), "dependsOn": refs})
-        })
-        .collect();
+    let mut dependencies = Vec::new();
+    for one in &listed {
+        let mut refs = needed_refs(needs.get(one), &listed);
+        if program["bom-ref"] == reference(one) {
+            refs.append(&mut of_program);
+        }
+        dependencies.push(json!({"ref": reference(one), "dependsOn": refs}));
+    }
     Ok(json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -93,6 +108,17 @@ fn list(parts: &Parts, build: &Build) -> Result<Value> {
     }))
 }
 
+/// The references of those crates that one needs and that are listed.
+fn needed_refs(needs: Option<&BTreeSet<Crate>>, listed: &BTreeSet<Crate>) -> Vec<Value> {
+    let mut refs = Vec::new();
+    for need in needs.into_iter().flatten() {
+        if listed.contains(need) {
+            refs.push(reference(need).into());
+        }
+    }
+    refs
+}
+
 /// The part that the compiler adds.
 fn standard_library(processor: Processor) -> Result<Value> {
     let version = Toolchain::of(processor)?.version()?;
@@ -105,13 +131,6 @@ fn standard_library(processor: Processor) -> Result<Value> {
         "purl": reference,
         "licenses": [{"expression": "MIT OR Apache-2.0"}],
     }))
-}
-
-/// The kernel programs among the components: no crate needs them.
-fn embedded(components: &[Value]) -> impl Iterator<Item = Value> {
-    let is_kernel = |component: &&Value| component["name"] == crates::KERNEL;
-    let found = components.iter().filter(is_kernel);
-    found.map(|component| component["bom-ref"].clone())
 }
 
 fn component(one: &Crate, licence: &str) -> Result<Value> {
@@ -138,47 +157,68 @@ fn digest(sha256: &str) -> Value {
 
 /// The digest of each crate's archive, from `Cargo.lock`.
 fn checksums_of(lock: &str) -> BTreeMap<Crate, String> {
-    let block = |block: &str| {
-        let field = |name: &str| {
-            let start = format!("{name} = \"");
-            let line = block.lines().find_map(|line| line.strip_prefix(&start))?;
-            Some(line.trim_end_matches('"').to_owned())
-        };
-        let one = format!("{} {}", field("name")?, field("version")?);
-        Some((one, field("checksum")?))
-    };
-    lock.split("[[package]]").filter_map(block).collect()
+    let mut checksums = BTreeMap::new();
+    for block in lock.split("[[package]]") {
+        if let Some(name) = field(block, "name")
+            && let Some(version) = field(block, "version")
+            && let Some(checksum) = field(block, "checksum")
+        {
+            checksums.insert(format!("{name} {version}"), checksum.to_owned());
+        }
+    }
+    checksums
+}
+
+/// The text in the line `NAME = "TEXT"`.
+fn field<'a>(block: &'a str, name: &str) -> Option<&'a str> {
+    let start = format!("{name} = \"");
+    let text = block.lines().find_map(|line| line.strip_prefix(&start))?;
+    Some(text.trim_end_matches('"'))
 }
 
 /// The crates that each crate links, from cargo's metadata.
 fn needs_of(metadata: &Value) -> BTreeMap<Crate, BTreeSet<Crate>> {
-    let array = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let names: BTreeMap<_, _> = array(&metadata["packages"])
+    let mut names = BTreeMap::new();
+    for package in elements(&metadata["packages"]) {
+        if let Some(id) = package["id"].as_str()
+            && let Some(name) = package["name"].as_str()
+            && let Some(version) = package["version"].as_str()
+        {
+            names.insert(id, format!("{name} {version}"));
+        }
+    }
+    let mut needs = BTreeMap::new();
+    for node in elements(&metadata["resolve"]["nodes"]) {
+        let Some(one) = name_of(&node["id"], &names) else {
+            continue;
+        };
+        let mut needed = BTreeSet::new();
+        for edge in elements(&node["deps"]) {
+            if is_linked(edge) {
+                needed.extend(name_of(&edge["pkg"], &names));
+            }
+        }
+        needs.insert(one, needed);
+    }
+    needs
+}
+
+fn name_of(id: &Value, names: &BTreeMap<&str, Crate>) -> Option<Crate> {
+    names.get(id.as_str()?).cloned()
+}
+
+fn is_linked(edge: &Value) -> bool {
+    elements(&edge["dep_kinds"])
         .iter()
-        .filter_map(|package| {
-            let text = |field: &str| package[field].as_str();
-            let name = format!("{} {}", text("name")?, text("version")?);
-            Some((text("id")?.to_owned(), name))
-        })
-        .collect();
-    let name = |id: &Value| names.get(id.as_str()?).cloned();
-    let is_linked = |edge: &Value| {
-        array(&edge["dep_kinds"])
-            .iter()
-            .any(|kind| kind["kind"].is_null())
-    };
-    let node = |node: &Value| {
-        let edges = array(&node["deps"]);
-        let edges = edges.iter().filter(|edge| is_linked(edge));
-        Some((
-            name(&node["id"])?,
-            edges.filter_map(|edge| name(&edge["pkg"])).collect(),
-        ))
-    };
-    array(&metadata["resolve"]["nodes"])
-        .iter()
-        .filter_map(node)
-        .collect()
+        .any(|kind| kind["kind"].is_null())
+}
+
+/// Those of an array. Anything else has none.
+fn elements(value: &Value) -> &[Value] {
+    match value.as_array() {
+        Some(elements) => elements,
+        None => &[],
+    }
 }
 
 #[cfg(test)]

@@ -6,8 +6,23 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
-use super::nft;
 use crate::processor::{Processor, foreign};
+
+/// Debian's packages that have `nft` and its libraries.
+pub(super) const PACKAGES: [&str; 12] = [
+    "libbsd0",
+    "libc6",
+    "libedit2",
+    "libgmp10",
+    "libjansson4",
+    "libmd0",
+    "libmnl0",
+    "libnftables1",
+    "libnftnl11",
+    "libtinfo6",
+    "libxtables12",
+    "nftables",
+];
 
 /// The libraries of a program, and their loader: content by path, without the first slash.
 pub(super) fn of(program: &Path, processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -33,7 +48,7 @@ pub(super) fn root(processor: Processor) -> Result<PathBuf> {
     if processor == Processor::here()? {
         Ok("/".into())
     } else {
-        foreign::tree(processor, &nft::PACKAGES)
+        foreign::tree(processor, &PACKAGES)
     }
 }
 
@@ -59,7 +74,11 @@ fn paths(listed: &str) -> Vec<PathBuf> {
 fn path(line: &str) -> Option<PathBuf> {
     let (_, found) = line.split_once("=> ")?;
     let found = Path::new(found.split_whitespace().next()?);
-    found.is_absolute().then(|| found.into())
+    if found.is_absolute() {
+        Some(found.into())
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]

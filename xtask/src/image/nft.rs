@@ -6,24 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::libraries::{self, below, read, root};
+use super::libraries::{self, PACKAGES, below, read, root};
 use crate::processor::Processor;
-
-/// Debian's packages that have `nft` and its libraries.
-pub(super) const PACKAGES: [&str; 12] = [
-    "libbsd0",
-    "libc6",
-    "libedit2",
-    "libgmp10",
-    "libjansson4",
-    "libmd0",
-    "libmnl0",
-    "libnftables1",
-    "libnftnl11",
-    "libtinfo6",
-    "libxtables12",
-    "nftables",
-];
 
 /// `nft` and the files that it loads: content by path, without the first slash.
 pub(super) fn with_libraries(processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
@@ -60,15 +44,20 @@ pub(super) fn licences_of_libraries(processor: Processor) -> Result<BTreeMap<Str
 
 fn licences_of(packages: &[&str], processor: Processor) -> Result<BTreeMap<String, Vec<u8>>> {
     let root = root(processor)?;
-    let text = |package: &&str| PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
-    let is_there = |path: &PathBuf| below(&root, path).is_file();
-    let there = packages.iter().map(text).filter(is_there);
-    let texts = there.map(|path| read(&root, path));
-    let mut texts = texts.collect::<Result<BTreeMap<_, _>>>()?;
-    let named = texts.values().flat_map(|text| common(text));
-    let named: BTreeSet<_> = named.filter(|path| path.is_file()).collect();
-    for path in named {
-        texts.extend([read(Path::new("/"), path)?]);
+    let mut texts = BTreeMap::new();
+    let mut referred = BTreeSet::new();
+    for package in packages {
+        let path = PathBuf::from(format!("/usr/share/doc/{package}/copyright"));
+        if below(&root, &path).is_file() {
+            let (path, text) = read(&root, path)?;
+            referred.extend(common(&text));
+            texts.insert(path, text);
+        }
+    }
+    for path in referred {
+        if path.is_file() {
+            texts.extend([read(Path::new("/"), path)?]);
+        }
     }
     Ok(texts)
 }
@@ -76,13 +65,15 @@ fn licences_of(packages: &[&str], processor: Processor) -> Result<BTreeMap<Strin
 /// The files in [`COMMON`] that a text names.
 fn common(text: &[u8]) -> BTreeSet<PathBuf> {
     let text = String::from_utf8_lossy(text);
-    let names = text.split(COMMON).skip(1).map(|rest| {
-        let is_of_name = |c: char| c.is_ascii_alphanumeric() || "-.+".contains(c);
-        let end = rest.find(|c| !is_of_name(c)).unwrap_or(rest.len());
-        rest[..end].trim_end_matches('.').to_owned()
-    });
-    let names = names.filter(|name| !name.is_empty());
-    names.map(|name| Path::new(COMMON).join(name)).collect()
+    let mut files = BTreeSet::new();
+    for rest in text.split(COMMON).skip(1) {
+        let end = rest.find(|c: char| !c.is_ascii_alphanumeric() && !"-.+".contains(c));
+        let name = rest[..end.unwrap_or(rest.len())].trim_end_matches('.');
+        if !name.is_empty() {
+            files.insert(Path::new(COMMON).join(name));
+        }
+    }
+    files
 }
 
 #[cfg(test)]

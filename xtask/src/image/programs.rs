@@ -6,7 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, workspace};
 
-use crate::dist::build::Build;
+use crate::build::Build;
 use crate::processor::toolchain::Toolchain;
 use crate::processor::{self, Processor};
 use crate::setup::apt;
@@ -52,9 +52,14 @@ const PROGRAMS: [(&str, Option<Contents>); 4] = [
 ];
 
 /// The programs that have an image, and what it has.
-pub(super) fn with_image() -> impl Iterator<Item = (&'static str, Contents)> {
-    let named = |(name, image): (&'static str, Option<Contents>)| Some((name, image?));
-    PROGRAMS.into_iter().filter_map(named)
+pub(super) fn with_image() -> Vec<(&'static str, Contents)> {
+    let mut programs = Vec::new();
+    for (name, image) in PROGRAMS {
+        if let Some(contents) = image {
+            programs.push((name, contents));
+        }
+    }
+    programs
 }
 
 /// Compiles them for a processor.

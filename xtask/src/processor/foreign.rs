@@ -11,7 +11,7 @@ use culvert_lab::workspace;
 use super::Processor;
 use crate::setup::apt;
 
-/// The beginning of the name of the file that says that a package was unpacked.
+/// How the names of [`marker`]s begin.
 const MARKER: &str = "culvert-has-";
 
 /// A folder with packages of a processor, named as for `apt-get download`.
@@ -20,9 +20,8 @@ pub(crate) fn tree(processor: Processor, packages: &[&str]) -> Result<PathBuf> {
     if has_other_version(&folder, packages)? {
         std::fs::remove_dir_all(&folder).with_context(|| format!("remove {}", folder.display()))?;
     }
-    let marker = |package: &str| folder.join(format!("{MARKER}{package}"));
-    let is_missing = |package: &&str| !marker(package).is_file();
-    let missing: Vec<_> = packages.iter().copied().filter(is_missing).collect();
+    let mut missing = packages.to_vec();
+    missing.retain(|package| !marker(&folder, package).is_file());
     if missing.is_empty() {
         return Ok(folder);
     }
@@ -33,9 +32,14 @@ pub(crate) fn tree(processor: Processor, packages: &[&str]) -> Result<PathBuf> {
     );
     apt::unpack_foreign(architecture, &missing, &folder)?;
     for package in missing {
-        std::fs::write(marker(package), "").context("write a marker")?;
+        std::fs::write(marker(&folder, package), "").context("write a marker")?;
     }
     Ok(folder)
+}
+
+/// The file that says that a package was unpacked.
+fn marker(folder: &Path, package: &str) -> PathBuf {
+    folder.join(format!("{MARKER}{package}"))
 }
 
 /// Whether one of the packages, where it has a version, was unpacked in another one.
@@ -46,19 +50,19 @@ fn has_other_version(folder: &Path, packages: &[&str]) -> Result<bool> {
     };
     for entry in entries {
         let name = entry?.file_name().to_string_lossy().into_owned();
-        let Some((unpacked, version)) = name
-            .strip_prefix(MARKER)
-            .and_then(|package| package.split_once('='))
-        else {
+        let Some(package) = name.strip_prefix(MARKER) else {
             continue;
         };
-        let is_other = |package: &&str| {
-            package
-                .split_once('=')
-                .is_some_and(|(wanted, of)| wanted == unpacked && of != version)
+        let Some((unpacked, version)) = package.split_once('=') else {
+            continue;
         };
-        if packages.iter().any(is_other) {
-            return Ok(true);
+        for package in packages {
+            if let Some((wanted, its_version)) = package.split_once('=')
+                && wanted == unpacked
+                && its_version != version
+            {
+                return Ok(true);
+            }
         }
     }
     Ok(false)

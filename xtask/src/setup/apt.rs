@@ -1,9 +1,9 @@
 //! Debian's package tools, without prompts and without recommended packages.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{progress, workspace};
 
 /// Whether this system has Debian's package tools.
@@ -47,9 +47,10 @@ pub(crate) fn unpack_foreign(architecture: &str, packages: &[&str], folder: &Pat
     let mut update = apt_get();
     with_settings(&mut update, &settings).arg("update");
     progress::run(&format!("apt-get update for {architecture}"), &mut update)?;
-    packages
-        .iter()
-        .try_for_each(|package| download(package, folder, &settings))
+    for package in packages {
+        download(package, folder, &settings)?;
+    }
+    Ok(())
 }
 
 fn download(package: &str, folder: &Path, settings: &[String]) -> Result<()> {
@@ -65,22 +66,24 @@ fn download(package: &str, folder: &Path, settings: &[String]) -> Result<()> {
         .args(["download", package])
         .current_dir(&downloads);
     progress::run(&format!("apt-get download {package}"), &mut download)?;
-    let name = package.split('=').next().unwrap_or(package);
-    let archive = std::fs::read_dir(&downloads)?
-        .filter_map(Result::ok)
-        .map(|file| file.path())
-        .find(|path| {
-            path.file_name()
-                .is_some_and(|file| file.to_string_lossy().starts_with(&format!("{name}_")))
-        })
-        .with_context(|| {
-            format!(
-                "apt-get download {package} left no file in {}",
-                downloads.display()
-            )
-        })?;
+    let archive = archive_of(package, &downloads)?;
     workspace::output(Command::new("dpkg").arg("-x").arg(&archive).arg(folder))?;
     Ok(())
+}
+
+/// The file `NAME_VERSION_ARCHITECTURE.deb` of a package.
+fn archive_of(package: &str, downloads: &Path) -> Result<PathBuf> {
+    let name = package.split('=').next().unwrap_or(package);
+    let start = format!("{name}_");
+    for file in std::fs::read_dir(downloads)?.flatten() {
+        if file.file_name().to_string_lossy().starts_with(&start) {
+            return Ok(file.path());
+        }
+    }
+    bail!(
+        "apt-get download {package} left no file in {}",
+        downloads.display()
+    );
 }
 
 fn with_settings<'a>(command: &'a mut Command, settings: &[String]) -> &'a mut Command {

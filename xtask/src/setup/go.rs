@@ -30,6 +30,17 @@ pub(super) fn install(programs: &[GoProgram]) -> Result<()> {
     if stale.contains(&GoProgram::MetricsServer) {
         copy_manifests()?;
     }
+    let step = format!("compile {list} (minutes, the first time)");
+    progress::run(&step, &mut build(&stale)?)?;
+    for program in stale {
+        let path = program.path();
+        touch(&path).with_context(|| format!("touch {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The command that compiles programs.
+fn build(programs: &[GoProgram]) -> Result<Command> {
     // Go names the programs after their packages if it is given a folder.
     let folder = go_program::folder();
     std::fs::create_dir_all(&folder).with_context(|| format!("create {}", folder.display()))?;
@@ -38,15 +49,8 @@ pub(super) fn install(programs: &[GoProgram]) -> Result<()> {
         .args(["build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w"])
         .args(["-tags", TAGS, "-o"])
         .arg(folder)
-        .args(stale.iter().map(|program| program.package()));
-    progress::run(
-        &format!("compile {list} (minutes, the first time)"),
-        &mut build,
-    )?;
-    for program in stale {
-        touch(&program.path())?;
-    }
-    Ok(())
+        .args(programs.iter().map(|program| program.package()));
+    Ok(build)
 }
 
 /// Go, in the folder of the module.
@@ -59,10 +63,9 @@ fn go() -> Command {
 }
 
 /// Go leaves a program as it is if a change of its source makes no difference to it.
-fn touch(program: &Path) -> Result<()> {
-    let opened = File::options().append(true).open(program);
-    let touched = opened.and_then(|file| file.set_modified(SystemTime::now()));
-    touched.with_context(|| format!("touch {}", program.display()))
+fn touch(program: &Path) -> io::Result<()> {
+    let file = File::options().append(true).open(program)?;
+    file.set_modified(SystemTime::now())
 }
 
 /// Copies the manifests that are in metrics-server's module.

@@ -33,7 +33,11 @@ impl Venv {
     /// The interpreter, if it is installed with these packages.
     pub(crate) fn interpreter(self) -> Option<PathBuf> {
         let made_with = std::fs::read_to_string(self.marker()).ok()?;
-        (made_with == self.packages.join(" ")).then(|| self.path().join("bin/python"))
+        if made_with == self.packages.join(" ") {
+            Some(self.path().join("bin/python"))
+        } else {
+            None
+        }
     }
 
     /// Creates the environment unless it exists. Returns its interpreter.

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use culvert_lab::failures::{Failure, Record, SecondLook, suite_title};
 use culvert_lab::{interrupt, progress};
 
@@ -12,7 +12,24 @@ use super::report::{FailedTest, Report, notable_lines};
 use super::suite::Suite;
 use super::summary::{Outcome, SuiteResult};
 use super::watch::{End, Ended, watch};
-use super::{Args, second_look};
+use super::{Args, measured};
+
+/// Words in the name of a test whose failure would be lost or mixed-up data, or a data race. If it
+/// fails once, it failed.
+const ABOUT_DATA: [&str; 12] = [
+    "bytes_arrive",
+    "data_race",
+    "destination",
+    "destinations",
+    "lose_no",
+    "lose_nothing",
+    "loses_no",
+    "loses_nothing",
+    "nothing_is_lost",
+    "order",
+    "what_it_dialled",
+    "whole",
+];
 
 /// What the suites showed so far.
 pub(super) struct FirstLook<'a> {
@@ -28,11 +45,14 @@ pub(super) struct FirstLook<'a> {
 impl<'a> FirstLook<'a> {
     /// Nothing yet.
     pub(super) fn new(args: &'a Args, shown: &'a mut dyn Write) -> Result<Self> {
-        let path = args.first_look.as_deref();
+        let record = match args.record() {
+            Some(path) => Some(Record::create(path)?),
+            None => None,
+        };
         Ok(Self {
             args,
             shown,
-            record: path.map(Record::create).transpose()?,
+            record,
             outcomes: Vec::new(),
             failures: Vec::new(),
         })
@@ -80,7 +100,7 @@ impl<'a> FirstLook<'a> {
         if let Some(record) = &self.record {
             record.write(&self.failures)?;
         }
-        if let Some(outcome) = self.outcomes.last_mut().filter(|_| passed) {
+        if passed && let Some(outcome) = self.outcomes.last_mut() {
             outcome.result = SuiteResult::Ran(report);
             outcome.time += started.elapsed();
         }
@@ -124,6 +144,30 @@ impl<'a> FirstLook<'a> {
         } else {
             SuiteEnd::Reached
         })
+    }
+
+    /// Runs those tests of a suite that measure and are wanted, one after the other.
+    ///
+    /// # Errors
+    /// The suite lacks one of them, or cannot be started, or this program is interrupted.
+    pub(super) fn run_measured(&mut self, suite: &Suite) -> Result<()> {
+        let tests = measured::of(&suite.name);
+        if tests.is_empty() {
+            return Ok(());
+        }
+        let there = suite.tests()?;
+        let mut wanted = Vec::new();
+        for test in tests {
+            ensure!(there.contains(*test), "{} has no test {test}", suite.name);
+            if self.args.matches(test) {
+                wanted.push(*test);
+            }
+        }
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let command = suite.tests_alone(&wanted, self.args);
+        self.run(None, suite, command).map(drop)
     }
 
     /// Adds how a suite ended, or the rest of it.
@@ -179,10 +223,9 @@ pub(super) fn failures(suite: &Suite, ended: &Ended, report: &Report, args: &Arg
         test: None,
         output: notable_lines(&ended.output) + &ended.output,
         second: SecondLook::Never(reason.to_owned()),
-        repeat: if args.kernels {
-            args.command("")
-        } else {
-            suite.whole_again()
+        repeat: match args.kernels() {
+            Some(_) => args.command(""),
+            None => suite.whole_again(),
         },
     }]
 }
@@ -193,7 +236,7 @@ fn nameless_reason(ended: &Ended, report: &Report, args: &Args) -> Option<&'stat
         End::Silent => Some("the suite was stopped"),
         End::Interrupted => Some("the run was interrupted"),
         End::Success if !report.is_complete => Some("the suite ended before its end"),
-        End::Success if args.kernels && report.skipped > 0 => {
+        End::Success if args.kernels().is_some() && report.skipped > 0 => {
             Some("tests were skipped, which proves nothing about this kernel")
         }
         End::Success => None,
@@ -208,7 +251,39 @@ pub(super) fn failure_of(suite: &Suite, test: &FailedTest, args: &Args) -> Failu
         suite: suite.name.clone(),
         test: Some(test.name.clone()),
         output: test.output.clone(),
-        second: second_look::planned(&test.name),
+        second: planned(&test.name),
         repeat: args.command(&test.name),
+    }
+}
+
+/// What the second look does about a test that failed.
+pub(super) fn planned(test: &str) -> SecondLook {
+    let (_, name) = test.rsplit_once("::").unwrap_or(("", test));
+    let name = format!("_{name}_");
+    for words in ABOUT_DATA {
+        if name.contains(&format!("_{words}_")) {
+            return SecondLook::Never(format!("a test about data: its name has {words:?}"));
+        }
+    }
+    SecondLook::Pending
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn runs_again(test: &str) -> bool {
+        planned(test) == SecondLook::Pending
+    }
+
+    #[test]
+    fn a_test_about_data_never_runs_again() {
+        assert!(!runs_again("bytes::a_gibibyte_arrives_whole_each_way"));
+        assert!(!runs_again(
+            "steering::an_ipv4_client_keeps_its_destination"
+        ));
+        assert!(runs_again(
+            "whole::a_silent_agent_is_noticed_within_the_grace"
+        ));
     }
 }

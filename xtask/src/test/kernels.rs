@@ -5,13 +5,13 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::process::bound;
 use culvert_lab::workspace;
 
 use super::first_look::FirstLook;
 use super::suite::Suite;
-use super::{Args, LONG};
+use super::{Args, KernelTests};
 
 /// The variable that names the program that boots kernels. CONTRIBUTING.md says what the program
 /// must do.
@@ -78,14 +78,24 @@ const PARTS: [Part; 2] = [
 ];
 
 /// Runs the tests on one kernel after the other.
-pub(super) fn run(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
+pub(super) fn run(
+    tests: KernelTests,
+    args: &Args,
+    suites: &[Suite],
+    looked: &mut FirstLook<'_>,
+) -> Result<()> {
     let runner = runner()?;
-    let kernels: &[&str] = if args.short { &SHORT_KERNELS } else { &KERNELS };
+    let kernels: &[&str] = match tests {
+        KernelTests::All => &KERNELS,
+        KernelTests::Short => &SHORT_KERNELS,
+    };
     for kernel in kernels {
-        for part in PARTS.iter().filter(|part| part.kernels.contains(kernel)) {
-            let suite = suites.iter().find(|suite| suite.name == part.suite);
-            let suite = suite.with_context(|| format!("no suite {}", part.suite))?;
-            let chosen = part.chosen(args, suite)?;
+        for part in &PARTS {
+            if !part.kernels.contains(kernel) {
+                continue;
+            }
+            let suite = part.suite_in(suites)?;
+            let chosen = part.chosen(tests, args, suite)?;
             if chosen.as_ref().is_some_and(Vec::is_empty) {
                 continue;
             }
@@ -97,7 +107,7 @@ pub(super) fn run(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> 
     ensure!(
         !looked.outcomes.is_empty(),
         "no test has that name: {}",
-        args.filter.as_deref().unwrap_or_default()
+        args.filter().unwrap_or_default()
     );
     Ok(())
 }
@@ -109,48 +119,46 @@ pub(super) fn one_test(kernel: &str, suite: &Suite, test: &str, args: &Args) -> 
 }
 
 fn runner() -> Result<OsString> {
-    let runner = std::env::var_os(RUNNER).filter(|runner| !runner.is_empty());
-    runner.with_context(|| {
-        format!(
+    match std::env::var_os(RUNNER) {
+        Some(runner) if !runner.is_empty() => Ok(runner),
+        _ => bail!(
             "{RUNNER} names no program that boots other kernels; CONTRIBUTING.md says what it has \
              to do"
-        )
-    })
+        ),
+    }
 }
 
 impl Part {
+    fn suite_in<'a>(&self, suites: &'a [Suite]) -> Result<&'a Suite> {
+        let suite = suites.iter().find(|suite| suite.name == self.suite);
+        suite.with_context(|| format!("no suite {}", self.suite))
+    }
     /// The names of the tests to run; `None` means all of the suite.
-    fn chosen(&self, args: &Args, suite: &Suite) -> Result<Option<Vec<String>>> {
+    fn chosen(
+        &self,
+        tests: KernelTests,
+        args: &Args,
+        suite: &Suite,
+    ) -> Result<Option<Vec<String>>> {
         let there = suite.tests()?;
-        let missing: Vec<_> = self
-            .short
-            .iter()
-            .filter(|test| !there.contains(**test))
-            .collect();
+        let mut missing = self.short.to_vec();
+        missing.retain(|test| !there.contains(*test));
         ensure!(
             missing.is_empty(),
             "{} has no such tests any more: {missing:?}",
             suite.name
         );
-        let matches = |test: &str| {
-            args.filter
-                .as_deref()
-                .is_none_or(|filter| test.contains(filter))
-        };
-        if !args.short && self.all == Tests::Every {
-            return Ok(args
-                .filter
-                .is_some()
-                .then(|| there.into_iter().filter(|test| matches(test)).collect()));
+        let mut chosen = Vec::new();
+        if tests == KernelTests::All && self.all == Tests::Every {
+            if args.filter().is_none() {
+                return Ok(None);
+            }
+            chosen.extend(there);
+        } else {
+            chosen.extend(self.short.iter().map(ToString::to_string));
         }
-        Ok(Some(
-            self.short
-                .iter()
-                .copied()
-                .filter(|test| matches(test))
-                .map(str::to_owned)
-                .collect(),
-        ))
+        chosen.retain(|test| args.matches(test));
+        Ok(Some(chosen))
     }
 }
 
@@ -161,7 +169,10 @@ fn command(
     suite: &Suite,
     chosen: Option<&[String]>,
 ) -> Command {
-    let seconds = if args.short { SHORT_TIME } else { TIME };
+    let seconds = match args.kernels() {
+        Some(KernelTests::Short) => SHORT_TIME,
+        Some(KernelTests::All) | None => TIME,
+    };
     let mut command = bound(Path::new(runner));
     command
         .args([kernel, "--timeout", &seconds.to_string(), "--"])
@@ -170,9 +181,7 @@ fn command(
     if let Some(tests) = chosen {
         command.arg("--exact").args(tests);
     }
-    if args.long {
-        command.env(LONG, "1").arg("--include-ignored");
-    }
+    args.set_length(&mut command);
     // On other kernels no test may be skipped.
     workspace::without_outer_cargo(&mut command)
         .current_dir(&suite.package)

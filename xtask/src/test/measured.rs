@@ -1,12 +1,6 @@
 //! Tests that measure time or processor time, or that load the whole machine. They run last, each
 //! alone.
 
-use anyhow::{Result, ensure};
-
-use super::Args;
-use super::first_look::FirstLook;
-use super::suite::Suite;
-
 const MEASURED: [(&str, &[&str]); 2] = [
     (
         "xtask: chain",
@@ -29,35 +23,11 @@ const MEASURED: [(&str, &[&str]); 2] = [
 ];
 
 /// Those of a suite.
-pub(super) fn of(suite: &Suite) -> &'static [&'static str] {
+pub(super) fn of(suite: &str) -> &'static [&'static str] {
     for (name, tests) in MEASURED {
-        if name == suite.name {
+        if name == suite {
             return tests;
         }
     }
     &[]
-}
-
-/// Runs those of a suite that are wanted, one after the other.
-///
-/// # Errors
-/// The suite lacks one of them, or cannot be started, or this program is interrupted.
-pub(super) fn run(suite: &Suite, args: &Args, looked: &mut FirstLook<'_>) -> Result<()> {
-    let tests = of(suite);
-    if tests.is_empty() {
-        return Ok(());
-    }
-    let there = suite.tests()?;
-    let mut wanted = Vec::new();
-    for test in tests {
-        ensure!(there.contains(*test), "{} has no test {test}", suite.name);
-        if args.filter.as_ref().is_none_or(|part| test.contains(part)) {
-            wanted.push(*test);
-        }
-    }
-    if wanted.is_empty() {
-        return Ok(());
-    }
-    let command = suite.tests_alone(&wanted, args);
-    looked.run(None, suite, command).map(drop)
 }

@@ -5,9 +5,6 @@ use crate::setup::{self, Use};
 
 use super::suite::Suite;
 
-/// The package that cannot be compiled without its kernel programs.
-pub(super) const REDIRECTOR: &str = "redirector";
-
 /// What a suite needs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Needs {

@@ -112,8 +112,12 @@ fn names(lines: &mut Peekable<Lines<'_>>) -> Vec<String> {
     while let Some(line) =
         lines.next_if(|line| name_of_section(line).is_none() && !line.starts_with("test result: "))
     {
-        let name = line.strip_prefix("    ").filter(|name| !name.contains(' '));
-        names.extend(name.filter(|name| !name.is_empty()).map(str::to_owned));
+        if let Some(name) = line.strip_prefix("    ")
+            && !name.is_empty()
+            && !name.contains(' ')
+        {
+            names.push(name.to_owned());
+        }
     }
     names
 }

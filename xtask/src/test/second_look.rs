@@ -15,35 +15,6 @@ use super::{Args, LONG_SILENCE, kernels};
 /// With more failures than these, something is broken, and nothing runs again.
 const MOST_AGAIN: usize = 5;
 
-/// Words in the name of a test whose failure would be lost or mixed-up data, or a data race. If it
-/// fails once, it failed.
-const ABOUT_DATA: [&str; 12] = [
-    "bytes_arrive",
-    "data_race",
-    "destination",
-    "destinations",
-    "lose_no",
-    "lose_nothing",
-    "loses_no",
-    "loses_nothing",
-    "nothing_is_lost",
-    "order",
-    "what_it_dialled",
-    "whole",
-];
-
-/// What the second look does about a test that failed.
-pub(super) fn planned(test: &str) -> SecondLook {
-    let (_, name) = test.rsplit_once("::").unwrap_or(("", test));
-    let name = format!("_{name}_");
-    for words in ABOUT_DATA {
-        if name.contains(&format!("_{words}_")) {
-            return SecondLook::Never(format!("a test about data: its name has {words:?}"));
-        }
-    }
-    SecondLook::Pending
-}
-
 /// Runs tests that failed again, and shows what they print.
 ///
 /// # Errors
@@ -107,21 +78,6 @@ fn result(ended: Ended) -> SecondLook {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn runs_again(test: &str) -> bool {
-        planned(test) == SecondLook::Pending
-    }
-
-    #[test]
-    fn a_test_about_data_never_runs_again() {
-        assert!(!runs_again("bytes::a_gibibyte_arrives_whole_each_way"));
-        assert!(!runs_again(
-            "steering::an_ipv4_client_keeps_its_destination"
-        ));
-        assert!(runs_again(
-            "whole::a_silent_agent_is_noticed_within_the_grace"
-        ));
-    }
 
     fn passes(how: End, output: &str) -> bool {
         let output = output.to_owned();

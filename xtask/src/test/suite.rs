@@ -10,8 +10,10 @@ use culvert_lab::process::bound;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
 
-use super::needs::REDIRECTOR;
-use super::{Args, KernelPrograms, LONG, measured};
+use super::{Args, KernelPrograms, measured};
+
+/// The package that cannot be compiled without its kernel programs.
+pub(super) const REDIRECTOR: &str = "redirector";
 
 /// Suites that load kernel programs and create namespaces: folder of the package, name of the test,
 /// and order of its tests.
@@ -62,11 +64,14 @@ pub(super) fn build(kernel_programs: &KernelPrograms) -> Result<Vec<Suite>> {
     }
     let mut messages = messages_of("build the programs and their tests", with_programs)?;
     messages.push_str(&messages_of("build the unit tests", unit_tests)?);
-    let mut suites: Vec<Suite> = messages
-        .lines()
-        .filter_map(|line| serde_json::from_str(line).ok())
-        .filter_map(|message| Suite::of(&message))
-        .collect();
+    let mut suites = Vec::new();
+    for line in messages.lines() {
+        if let Ok(message) = serde_json::from_str(line)
+            && let Some(suite) = Suite::of(&message)
+        {
+            suites.push(suite);
+        }
+    }
     ensure!(!suites.is_empty(), "cargo built no tests");
     suites.sort_by(|a, b| (a.privileged, &a.name).cmp(&(b.privileged, &b.name)));
     Ok(suites)
@@ -104,12 +109,12 @@ impl Suite {
         } else {
             format!("{folder}: unit tests of the {kind}")
         };
-        let privileged = PRIVILEGED
-            .into_iter()
-            .find(|(its_folder, its_test, _)| {
-                kind == "test" && (*its_folder, *its_test) == (folder, test)
-            })
-            .map(|(_, _, order)| order);
+        let mut privileged = None;
+        for (its_folder, its_test, order) in PRIVILEGED {
+            if kind == "test" && its_folder == folder && its_test == test {
+                privileged = Some(order);
+            }
+        }
         Some(Self {
             name,
             executable: message["executable"].as_str()?.into(),
@@ -123,27 +128,29 @@ impl Suite {
         if !WITH_API_SERVER.contains(&self.name.as_str()) {
             return Ok(false);
         }
-        let Some(filter) = &args.filter else {
+        if args.filter().is_none() {
             return Ok(true);
-        };
-        Ok(self.tests()?.iter().any(|test| test.contains(filter)))
+        }
+        Ok(self.tests()?.iter().any(|test| args.matches(test)))
     }
 
     /// The names of its tests.
     pub(super) fn tests(&self) -> Result<BTreeSet<String>> {
         let listed = workspace::output(Command::new(&self.executable).arg("--list"))?;
-        Ok(listed
-            .lines()
-            .filter_map(|line| line.strip_suffix(": test"))
-            .map(str::to_owned)
-            .collect())
+        let mut tests = BTreeSet::new();
+        for line in listed.lines() {
+            if let Some(test) = line.strip_suffix(": test") {
+                tests.insert(test.to_owned());
+            }
+        }
+        Ok(tests)
     }
 
     /// The command that runs its tests, without those that measure.
     pub(super) fn all_tests(&self, args: &Args) -> Command {
         let mut command = self.command(args);
-        command.args(&args.filter);
-        for test in measured::of(self) {
+        command.args(args.filter());
+        for test in measured::of(&self.name) {
             command.args(["--skip", test]);
         }
         // Privileged tests take long, so their progress is shown.
@@ -182,9 +189,7 @@ impl Suite {
     fn command(&self, args: &Args) -> Command {
         let mut command = bound(&self.executable);
         workspace::without_outer_cargo(&mut command).current_dir(&self.package);
-        if args.long {
-            command.env(LONG, "1").arg("--include-ignored");
-        }
+        args.set_length(&mut command);
         if let Programs::Compiled(release) = args.programs()
             && release.is_there()
         {

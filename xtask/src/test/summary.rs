@@ -48,7 +48,10 @@ pub(super) fn show_suites(outcomes: &[Outcome], failures: &[Failure]) {
         "\n{:<40} {:>6} {:>6} {:>6} {:>7} {:>8}",
         "suite", "passed", "failed", "flaky", "skipped", "seconds"
     ));
-    for outcome in outcomes.iter().filter(|outcome| !outcome.is_empty()) {
+    for outcome in outcomes {
+        if outcome.is_empty() {
+            continue;
+        }
         let seconds = outcome.time.as_secs_f32();
         let line = match &outcome.result {
             SuiteResult::Ran(report) => {
@@ -79,8 +82,15 @@ fn is_of(failure: &Failure, outcome: &Outcome) -> bool {
 /// # Errors
 /// A test failed, or too many were flaky.
 pub(super) fn report(failures: &[Failure]) -> Result<()> {
-    let (flaky, failed): (Vec<&Failure>, Vec<&Failure>) =
-        failures.iter().partition(|failure| failure.is_flaky());
+    let mut flaky = Vec::new();
+    let mut failed = Vec::new();
+    for failure in failures {
+        if failure.is_flaky() {
+            flaky.push(failure);
+        } else {
+            failed.push(failure);
+        }
+    }
     for failure in &failed {
         progress::say(&both_outputs("FAILED", failure));
     }

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use culvert_lab::workspace;
 use tempfile::TempPath;
-use xtask::dist::build::Build;
+use xtask::build::Build;
 use xtask::dist::deb::{self, Compression};
 use xtask::dist::package::{PACKAGES, Parts};
 use xtask::dist::rpm;

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 use culvert_lab::workspace;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -14,7 +14,7 @@ const DIGITS: &str = "--abbrev=12";
 pub struct Build {
     commit: String,
     /// Seconds since 1970, for `SOURCE_DATE_EPOCH`.
-    pub(super) epoch: String,
+    pub(crate) epoch: String,
     /// In UTC, as `2026-11-26 06:42:49`.
     time: String,
     is_release: bool,
@@ -33,11 +33,11 @@ impl Build {
             "--date=format-local:%Y-%m-%d %H:%M:%S",
             "--format=%h%n%ct%n%cd",
         ])?;
-        let mut lines = shown.lines().map(str::to_owned);
-        let mut line = || lines.next().context("git show prints three lines");
-        let mut commit = line()?;
-        let epoch = line()?;
-        let time = line()?;
+        let lines: Vec<&str> = shown.lines().collect();
+        let [commit, epoch, time, ..] = lines[..] else {
+            bail!("git show prints three lines");
+        };
+        let mut commit = commit.to_owned();
         let tags = git(&["tag", "--points-at", "HEAD"])?;
         let is_changed = !git(&["status", "--porcelain", "--untracked-files=no"])?.is_empty();
         if is_changed {
@@ -46,8 +46,8 @@ impl Build {
         let is_release = !is_changed && tags.lines().any(|tag| tag == format!("v{VERSION}"));
         Ok(Self {
             commit,
-            epoch,
-            time,
+            epoch: epoch.to_owned(),
+            time: time.to_owned(),
             is_release,
         })
     }
@@ -59,7 +59,7 @@ impl Build {
     }
 
     /// In the form of ISO 8601.
-    pub(super) fn timestamp(&self) -> String {
+    pub(crate) fn timestamp(&self) -> String {
         self.time.replace(' ', "T") + "Z"
     }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::crates::{self, Graph};
+use crate::crates::{self, Graph};
 use crate::processor::Processor;
 
 const HEAD: &str = "The source of this program is under the licence Apache-2.0. It contains the \
@@ -40,28 +40,34 @@ pub(crate) fn of_crates(package: &str, processor: Processor) -> Result<String> {
             texts.entry(one).or_default().push(name.to_owned());
         }
     }
-    for (one, crates) in texts {
-        text += &format!(
-            "\n{}\n{}\n\n{}\n",
-            "=".repeat(80),
-            crates.join(", "),
-            one.trim_end()
-        );
+    for (licence, crates) in &texts {
+        text += &section(licence, crates);
     }
     Ok(text)
+}
+
+/// The text of a licence below the crates that have it.
+fn section(licence: &str, crates: &[String]) -> String {
+    format!(
+        "\n{}\n{}\n\n{}\n",
+        "=".repeat(80),
+        crates.join(", "),
+        licence.trim_end()
+    )
 }
 
 /// The source of each crate, by `NAME vVERSION`.
 fn sources(graph: &Graph) -> Result<BTreeMap<String, PathBuf>> {
     let metadata = graph.metadata()?;
     let packages = metadata["packages"].as_array().context("no packages")?;
-    let folder = |package: &Value| {
-        let text = |field: &str| package[field].as_str();
-        let manifest = Path::new(text("manifest_path")?);
-        let name = format!("{} v{}", text("name")?, text("version")?);
-        Some((name, manifest.parent()?.to_owned()))
-    };
-    Ok(packages.iter().filter_map(folder).collect())
+    Ok(packages.iter().filter_map(source).collect())
+}
+
+fn source(package: &Value) -> Option<(String, PathBuf)> {
+    let name = package["name"].as_str()?;
+    let version = package["version"].as_str()?;
+    let manifest = Path::new(package["manifest_path"].as_str()?);
+    Some((format!("{name} v{version}"), manifest.parent()?.to_owned()))
 }
 
 fn collect(folder: &Path, depth: usize, found: &mut BTreeSet<String>) -> Result<()> {

@@ -13,12 +13,12 @@ use crate::build_ebpf;
 use crate::processor::Processor;
 
 /// The package of the kernel programs, which is no member of the workspace.
-pub(super) const KERNEL: &str = "culvert-redirector-ebpf";
+pub(crate) const KERNEL: &str = "culvert-redirector-ebpf";
 /// The package of the program that embeds them.
 const EMBEDS_KERNEL: &str = "culvert-redirector";
 
 /// Something that is compiled for one target, with the crates that it needs.
-pub(super) struct Graph {
+pub(crate) struct Graph {
     /// Of its `Cargo.lock`.
     folder: PathBuf,
     package: String,
@@ -26,7 +26,7 @@ pub(super) struct Graph {
 }
 
 /// The graph of a package's program first, then of what it embeds.
-pub(super) fn graphs(package: &str, processor: Processor) -> Vec<Graph> {
+pub(crate) fn graphs(package: &str, processor: Processor) -> Vec<Graph> {
     let mut graphs = vec![Graph {
         folder: workspace::root(),
         package: package.to_owned(),
@@ -44,7 +44,7 @@ pub(super) fn graphs(package: &str, processor: Processor) -> Vec<Graph> {
 
 impl Graph {
     /// `NAME vVERSION|LICENCE` of each crate that is linked, the program's own too.
-    pub(super) fn linked(&self) -> Result<BTreeSet<String>> {
+    pub(crate) fn linked(&self) -> Result<BTreeSet<String>> {
         let mut cargo = self.cargo();
         cargo
             .args(["tree", "--locked", "--edges", "normal", "--prefix", "none"])
@@ -52,17 +52,20 @@ impl Graph {
             .args(["--no-dedupe", "--format", "{p}|{l}"])
             .args(["--package", &self.package]);
         let listed = workspace::output(&mut cargo)?;
-        let line = |line: &str| {
-            let (name, licence) = line.split_once('|')?;
+        let mut linked = BTreeSet::new();
+        for line in listed.lines() {
+            let Some((name, licence)) = line.split_once('|') else {
+                continue;
+            };
             // Without the folder, or that it is a proc macro.
             let name: Vec<_> = name.split(' ').take(2).collect();
-            Some(format!("{}|{licence}", name.join(" ")))
-        };
-        Ok(listed.lines().filter_map(line).collect())
+            linked.insert(format!("{}|{licence}", name.join(" ")));
+        }
+        Ok(linked)
     }
 
     /// What cargo knows of its packages.
-    pub(super) fn metadata(&self) -> Result<Value> {
+    pub(crate) fn metadata(&self) -> Result<Value> {
         let mut cargo = self.cargo();
         cargo
             .args(["metadata", "--locked", "--format-version", "1"])
@@ -71,7 +74,7 @@ impl Graph {
     }
 
     /// The text of its `Cargo.lock`.
-    pub(super) fn lock(&self) -> Result<String> {
+    pub(crate) fn lock(&self) -> Result<String> {
         Ok(std::fs::read_to_string(self.folder.join("Cargo.lock"))?)
     }
 
