@@ -223,8 +223,10 @@ impl Ports {
 fn remove_left_behind(parent: &Path) {
     for folder in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = folder.file_name();
-        let pid = name.to_str().and_then(|name| name.split('-').next());
-        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        if let Some(name) = name.to_str()
+            && let Some(pid) = name.split('-').next()
+            && !Path::new("/proc").join(pid).exists()
+        {
             fs::remove_dir_all(folder.path()).ok();
         }
     }

@@ -92,7 +92,9 @@ fn kill_all(cgroup: &Path) -> Result<()> {
 fn processes(cgroup: &Path) -> Vec<i32> {
     let own = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
     let mut all: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).collect();
-    all.extend(below(cgroup).iter().flat_map(|child| processes(child)));
+    for child in below(cgroup) {
+        all.extend(processes(&child));
+    }
     all
 }
 
@@ -100,11 +102,14 @@ fn below(cgroup: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(cgroup) else {
         return Vec::new();
     };
-    entries
-        .filter_map(Result::ok)
-        .map(|entry| entry.path())
-        .filter(|path| path.is_dir())
-        .collect()
+    let mut folders = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    folders
 }
 
 fn remove_folders(cgroup: &Path) -> io::Result<()> {

@@ -27,9 +27,11 @@ impl CloudHost {
     /// # Errors
     /// They are there already.
     pub fn add_all(lab: &Lab) -> Result<()> {
-        [Self::Second, Self::Third]
-            .into_iter()
-            .try_for_each(|host| network::make_cloud_host(lab.name(), host))
+        for host in [Self::Second, Self::Third] {
+            let first = Self::First.address();
+            network::make_cloud_host(lab.name(), host.name(), host.address(), first)?;
+        }
+        Ok(())
     }
 
     /// Its address, which edges can dial.
@@ -61,8 +63,8 @@ impl CloudHost {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::First => Host::Cloud.name(),
-            Self::Second => "cloud-2",
-            Self::Third => "cloud-3",
+            Self::Second => network::FURTHER_CLOUD_HOSTS[0],
+            Self::Third => network::FURTHER_CLOUD_HOSTS[1],
         }
     }
 }

@@ -277,29 +277,32 @@ impl<'lab> Culvert<'lab> {
         )
     }
 
+    /// The nodes of the directory in a state.
+    fn nodes(&self, state: &str) -> Result<f64> {
+        let name = format!("culvert_proxy_nodes{{state=\"{state}\"}}");
+        self.lab.site(Host::Cloud).metric(PROXY_ADMIN, &name)
+    }
+
+    /// The destinations of the redirector in a state.
+    fn destinations(&self, state: &str) -> Result<f64> {
+        let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
+        self.lab.site(Host::Cloud).metric(REDIRECTOR_ADMIN, &name)
+    }
+
     /// Waits until the directory has `online` nodes that are, and the redirector knows it too, if
     /// all nodes are online.
     fn wait_steered(&self, online: usize) -> Result<()> {
-        let cloud = self.lab.site(Host::Cloud);
         wait::until("the redirector steers to all nodes", START_TIME, || {
-            let nodes = |state| {
-                let name = format!("culvert_proxy_nodes{{state=\"{state}\"}}");
-                cloud.metric(PROXY_ADMIN, &name)
-            };
-            let in_directory = nodes("online")?;
+            let in_directory = self.nodes("online")?;
             ensure!(
                 in_directory >= online as f64,
                 "{in_directory} of {online} nodes are online in the directory"
             );
-            if nodes("offline")? > 0.0 {
+            if self.nodes("offline")? > 0.0 {
                 return Ok(());
             }
-            let steered = |state| {
-                let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
-                cloud.metric(REDIRECTOR_ADMIN, &name)
-            };
-            let online = steered("online")?;
-            let offline = steered("offline")?;
+            let online = self.destinations("online")?;
+            let offline = self.destinations("offline")?;
             ensure!(
                 online > 0.0 && offline == 0.0,
                 "{online} destinations are online, {offline} offline"

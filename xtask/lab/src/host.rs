@@ -65,8 +65,10 @@ impl Host {
 }
 
 fn pair(base: u8) -> (String, String) {
-    let address = |number| format!("198.51.100.{number}/30");
-    (address(base + 1), address(base + 2))
+    (
+        format!("198.51.100.{}/30", base + 1),
+        format!("198.51.100.{}/30", base + 2),
+    )
 }
 
 #[cfg(test)]

@@ -75,10 +75,10 @@ fn unchunk(mut rest: &str) -> String {
     let mut body = String::new();
     while let Some((size, after)) = rest.split_once("\r\n") {
         let size = usize::from_str_radix(size.trim(), 16).unwrap_or(0);
-        let Some(chunk) = after.get(..size).filter(|chunk| !chunk.is_empty()) else {
-            break;
-        };
-        body.push_str(chunk);
+        match after.get(..size) {
+            None | Some("") => break,
+            Some(chunk) => body.push_str(chunk),
+        }
         rest = after.get(size + 2..).unwrap_or_default();
     }
     body
@@ -95,7 +95,7 @@ pub fn forward(local_port: u16, netns: PathBuf, port: u16) -> Result<()> {
     std::thread::Builder::new()
         .name("forward".into())
         .spawn(move || {
-            for client in listener.incoming().filter_map(Result::ok) {
+            for client in listener.incoming().flatten() {
                 let netns = netns.clone();
                 std::thread::spawn(move || relay(client, &netns, port));
             }
@@ -109,7 +109,10 @@ fn relay(client: TcpStream, netns: &Path, port: u16) {
     }) else {
         return;
     };
-    let (Ok(client_too), Ok(server_too)) = (client.try_clone(), server.try_clone()) else {
+    let Ok(client_too) = client.try_clone() else {
+        return;
+    };
+    let Ok(server_too) = server.try_clone() else {
         return;
     };
     let back = std::thread::spawn(move || copy(server_too, client_too));

@@ -35,7 +35,7 @@ impl Lab {
     pub fn start(name: LabName) -> Result<Self> {
         check_root()?;
         let lock = name
-            .take()?
+            .lock()?
             .with_context(|| format!("{} is in use by another run", name.prefix()))?;
         Self::make(name, lock)
     }
@@ -53,7 +53,7 @@ impl Lab {
                 eprintln!("removing what killed tests left behind: {error:#}");
             }
         });
-        let (name, lock) = LabName::take_for_test()?;
+        let (name, lock) = LabName::lock_for_test()?;
         Self::make(name, lock)
     }
 
@@ -131,7 +131,7 @@ fn check_root() -> Result<()> {
 /// Removes the labs of test processes that were killed: no process holds their names.
 fn sweep_killed_tests() -> Result<()> {
     for name in LabName::taken_by_tests()? {
-        if let Some(_lock) = name.take()? {
+        if let Some(_lock) = name.lock()? {
             sweep(&name)?;
         }
     }

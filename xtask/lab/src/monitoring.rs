@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::workspace;
@@ -81,13 +81,18 @@ pub fn paths_of_variables() -> Result<Vec<String>> {
                 continue;
             }
             let asked = text(&variable["query"]["query"])?;
-            let values = asked.strip_prefix("label_values(");
-            let values = values.and_then(|values| values.strip_suffix(')')?.split_once(", "));
-            let (metric, label) = values.with_context(|| format!("{name}: {asked}"))?;
+            let (metric, label) =
+                label_values(asked).with_context(|| format!("{name}: {asked}"))?;
             paths.push(format!("/api/v1/label/{label}/values?match[]={metric}"));
         }
     }
     Ok(paths)
+}
+
+/// The metric and the label in `label_values(METRIC, LABEL)`.
+fn label_values(query: &str) -> Option<(&str, &str)> {
+    let arguments = query.strip_prefix("label_values(")?.strip_suffix(')')?;
+    arguments.split_once(", ")
 }
 
 /// The path in Prometheus' API for the values of an expression now.
@@ -109,6 +114,8 @@ pub fn list(value: &Value) -> &[Value] {
 /// # Errors
 /// It is something else.
 pub fn text(value: &Value) -> Result<&str> {
-    let text = value.as_str().filter(|text| !text.is_empty());
-    text.with_context(|| format!("{value} is no text"))
+    match value.as_str() {
+        Some(text) if !text.is_empty() => Ok(text),
+        _ => bail!("{value} is no text"),
+    }
 }

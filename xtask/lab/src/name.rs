@@ -34,11 +34,11 @@ impl LabName {
         Self("culvert-bench".to_owned())
     }
 
-    /// Takes the first test lab name that is free.
-    pub(crate) fn take_for_test() -> Result<(Self, NameLock)> {
+    /// Locks the first test lab name that is free.
+    pub(crate) fn lock_for_test() -> Result<(Self, NameLock)> {
         let names = (1..u16::MAX).map(|number| Self(format!("{TEST}{number}")));
         for name in names {
-            if let Some(lock) = name.take()? {
+            if let Some(lock) = name.lock()? {
                 return Ok((name, lock));
             }
         }
@@ -50,8 +50,10 @@ impl LabName {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(RUN).with_context(|| format!("list {RUN}"))? {
             let file = entry?.file_name();
-            let name = file.to_str().and_then(|file| file.strip_suffix(".lock"));
-            if let Some(name) = name.filter(|name| name.starts_with(TEST)) {
+            if let Some(file) = file.to_str()
+                && let Some(name) = file.strip_suffix(".lock")
+                && name.starts_with(TEST)
+            {
                 names.push(Self(name.to_owned()));
             }
         }
@@ -76,8 +78,8 @@ impl LabName {
         Ok(cgroup::mount_point()?.join(&self.0))
     }
 
-    /// Takes the name; `None` if another lab holds it.
-    pub(crate) fn take(&self) -> Result<Option<NameLock>> {
+    /// Locks the name; `None` if another lab has it.
+    pub(crate) fn lock(&self) -> Result<Option<NameLock>> {
         let path = self.folder().with_extension("lock");
         loop {
             let file = File::create(&path).with_context(|| format!("create {}", path.display()))?;

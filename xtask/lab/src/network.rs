@@ -1,11 +1,11 @@
 //! The namespaces and links of a lab, and the filters of its routers.
 
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::cloud_host::CloudHost;
 use crate::host::Host;
 use crate::{LabName, workspace};
 
@@ -14,6 +14,9 @@ pub(crate) const INTERNET: &str = "internet";
 
 /// The pod of the cloud host, if there is one.
 const POD: &str = "pod";
+
+/// The hosts of the cloud behind the first one.
+pub(crate) const FURTHER_CLOUD_HOSTS: [&str; 2] = ["cloud-2", "cloud-3"];
 
 /// The folder of the names of network namespaces.
 pub(crate) const NAMES: &str = "/run/netns";
@@ -68,13 +71,16 @@ pub(crate) fn make_pod(name: &LabName) -> Result<String> {
     Ok(pod)
 }
 
-/// Creates the namespace of a further host of the cloud, behind the first one.
-pub(crate) fn make_cloud_host(name: &LabName, host: CloudHost) -> Result<()> {
+/// Creates the namespace of a further host of the cloud, with the address `own`, behind the first
+/// one. `link` is its name and that of the first one's link to it.
+pub(crate) fn make_cloud_host(
+    name: &LabName,
+    link: &str,
+    own: Ipv4Addr,
+    first: Ipv4Addr,
+) -> Result<()> {
     let cloud = name.netns(Host::Cloud.name());
-    let netns = name.netns(host.name());
-    let link = host.name();
-    let own = host.address();
-    let first = CloudHost::First.address();
+    let netns = name.netns(link);
     ip_batch(
         &[],
         &format!(
@@ -124,8 +130,7 @@ pub(crate) fn move_edge(name: &LabName, host: Host) -> Result<()> {
 
 /// Removes all namespaces of that name, and with them everything in them.
 pub(crate) fn remove(name: &LabName) -> Result<()> {
-    let further = [CloudHost::Second, CloudHost::Third].map(CloudHost::name);
-    let others = [INTERNET, POD].into_iter().chain(further);
+    let others = [INTERNET, POD].into_iter().chain(FURTHER_CLOUD_HOSTS);
     for host in Host::ALL.map(Host::name).into_iter().chain(others) {
         let netns = name.netns(host);
         if std::path::Path::new(NAMES).join(&netns).exists() {

@@ -29,9 +29,13 @@ pub fn section<'a>(page: &'a str, heading: &str) -> Result<&'a str> {
 pub fn blocks<'a>(text: &'a str, kind: &str) -> Vec<&'a str> {
     let begin = format!("```{kind}\n");
     let parts = text.split(begin.as_str()).skip(1);
-    parts
-        .filter_map(|part| Some(part.split_once("```")?.0))
-        .collect()
+    let mut blocks = Vec::new();
+    for part in parts {
+        if let Some((block, _)) = part.split_once("```") {
+            blocks.push(block);
+        }
+    }
+    blocks
 }
 
 /// The block of code, of whatever kind, that contains these words.
@@ -55,12 +59,15 @@ pub fn block_with<'a>(text: &'a str, words: &str) -> Result<&'a str> {
 /// What is typed in each block of kind `console`: the lines after the prompt `# ` or `$ `. Blocks
 /// without that prompt are left out.
 pub fn typed(text: &str, prompt: &str) -> Vec<String> {
-    let typed = |block: &str| {
+    let mut all = Vec::new();
+    for block in blocks(text, "console") {
         let lines = block.lines().filter_map(|line| line.strip_prefix(prompt));
-        lines.collect::<Vec<_>>().join("\n")
-    };
-    let blocks = blocks(text, "console").into_iter().map(typed);
-    blocks.filter(|typed| !typed.is_empty()).collect()
+        let typed = lines.collect::<Vec<_>>().join("\n");
+        if !typed.is_empty() {
+            all.push(typed);
+        }
+    }
+    all
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, bail};
 
 /// Below the range of client ports: the kernel could give such a port to a client between the check
 /// and the program's start.
@@ -27,12 +27,20 @@ pub fn free_in_row(length: u16) -> Result<u16> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     // Test runs side by side start at different offsets.
     let offset = std::process::id().wrapping_mul(101);
-    let is_free = |port: u16| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok();
-    (0..COUNT)
-        .map(|_| offset.wrapping_add(NEXT.fetch_add(length.into(), Ordering::Relaxed)) % COUNT)
-        .filter_map(|number| u16::try_from(FIRST + number).ok())
-        .find(|first| (*first..first + length).all(is_free))
-        .context("no port of this machine is free")
+    for _ in 0..COUNT {
+        let next = NEXT.fetch_add(length.into(), Ordering::Relaxed);
+        let first = FIRST + offset.wrapping_add(next) % COUNT;
+        if let Ok(first) = u16::try_from(first)
+            && (first..first + length).all(is_free)
+        {
+            return Ok(first);
+        }
+    }
+    bail!("no port of this machine is free")
+}
+
+fn is_free(port: u16) -> bool {
+    TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).is_ok()
 }
 
 /// Such a port, with the loopback address.

@@ -171,7 +171,7 @@ impl Client {
     }
 
     /// See [`Client::Hold`].
-    pub fn hold(target: impl Into<String>, count: usize) -> Self {
+    pub fn hold_open(target: impl Into<String>, count: usize) -> Self {
         Self::Hold {
             target: target.into(),
             count,
@@ -215,7 +215,7 @@ impl Client {
             Self::PingPong { target, rounds } => client::ping_pong(target, *rounds),
             Self::OutLive { target, bytes } => client::out_live(target, *bytes),
             Self::Stall { target, count } => held::stall(target, *count),
-            Self::Hold { target, count } => held::hold(target, *count),
+            Self::Hold { target, count } => held::hold_open(target, *count),
             Self::Drip {
                 target,
                 count,

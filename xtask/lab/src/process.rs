@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -101,7 +101,8 @@ impl Process {
         let what = format!("{} logs {message:?} with {fields:?}", self.name);
         wait::until(&what, patience, || {
             let found = !self.logged(message, fields).is_empty();
-            found.then_some(()).with_context(|| self.log())
+            ensure!(found, "{}", self.log());
+            Ok(())
         })
     }
 
@@ -165,18 +166,17 @@ impl Process {
     /// # Errors
     /// It has ended.
     pub fn kernel_resources(&self) -> Result<KernelResources> {
-        let count = |what: &str| {
-            let folder = format!("/proc/{}/{what}", self.pid());
-            anyhow::Ok(
-                std::fs::read_dir(&folder)
-                    .with_context(|| format!("read {folder}"))?
-                    .count(),
-            )
-        };
         Ok(KernelResources {
-            files: count("fd")?,
-            threads: count("task")?,
+            files: self.count_entries("fd")?,
+            threads: self.count_entries("task")?,
         })
+    }
+
+    /// How many entries a folder of its `/proc/PID` has.
+    fn count_entries(&self, folder: &str) -> Result<usize> {
+        let folder = format!("/proc/{}/{folder}", self.pid());
+        let entries = std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+        Ok(entries.count())
     }
 
     /// Resident memory in bytes.
@@ -256,7 +256,8 @@ pub fn show_logs(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else {
         return;
     };
-    for path in entries.filter_map(Result::ok).map(|entry| entry.path()) {
+    for entry in entries.flatten() {
+        let path = entry.path();
         if path.is_dir() {
             show_logs(&path);
         } else if path.extension().is_some_and(|extension| extension == "log") {

@@ -22,10 +22,9 @@ impl SelfSigned {
     /// Makes `<name>.crt` and `<name>.key` in a folder. `subject` and `extension` are the values of
     /// openssl's `-subj` and `-addext`.
     pub fn make(folder: &Path, name: &str, subject: &str, extension: &str) -> Result<Self> {
-        let file = |end: &str| folder.join(format!("{name}.{end}"));
         let made = Self {
-            certificate: file("crt"),
-            key: file("key"),
+            certificate: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
         };
         let mut openssl = Command::new("openssl");
         openssl.args([

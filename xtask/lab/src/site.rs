@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::host::Host;
@@ -61,10 +61,8 @@ impl Site {
             Duration::from_secs(60),
             || {
                 holder.check()?;
-                ready
-                    .exists()
-                    .then_some(())
-                    .context("its mounts are not ready")
+                ensure!(ready.exists(), "its mounts are not ready");
+                Ok(())
             },
         )?;
         Ok(Self {

@@ -206,7 +206,7 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
         let cloud = world.lab.site(Host::Cloud);
         let in_the_pod = || cloud.command_in(&pod, world::XTASK);
         let target = format!("10.0.3.7:{ECHO}");
-        let all = Client::hold(&target, SHARE);
+        let all = Client::hold_open(&target, SHARE);
         let mut greedy = HeldClient::spawn(all.complete(&mut in_the_pod())?)?;
         greedy.expect(&Report::Held)?;
         let one = Client::talk(&target, "x");

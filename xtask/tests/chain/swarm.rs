@@ -83,7 +83,7 @@ pub(crate) fn by_connect(socket: &Path, edges: &[Host]) -> Vec<String> {
 /// Twenty connections to a node, tested on request.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Host) -> Result<HeldClient> {
     let mut command = steered.command(world, XTASK);
-    let hold = Client::hold(format!("{}:{ECHO}", node.name()), 20);
+    let hold = Client::hold_open(format!("{}:{ECHO}", node.name()), 20);
     let held = HeldClient::spawn(hold.complete(&mut command)?)?;
     held.expect(&probe::Report::Held)?;
     Ok(held)

@@ -216,7 +216,7 @@ impl<'lab> World<'lab> {
 
     /// Established connections to an echo.
     pub(crate) fn hold(&self, target: impl Into<String>, count: usize) -> Result<HeldClient> {
-        let client = self.held_client(&Client::hold(target, count))?;
+        let client = self.held_client(&Client::hold_open(target, count))?;
         client.expect(&Report::Held)?;
         Ok(client)
     }

@@ -94,13 +94,14 @@ fn consume_into(passed: &mut Counter, from: &mut impl Read) -> io::Result<()> {
 
 fn noise() -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-    let mut next = || {
+    let mut noise = Vec::with_capacity(PIECE);
+    for _ in 0..PIECE {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..PIECE).map(|_| next()).collect()
+        noise.push(state.to_le_bytes()[3]);
+    }
+    noise
 }
 
 #[cfg(test)]

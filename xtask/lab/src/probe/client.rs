@@ -10,11 +10,13 @@ use super::{PATIENCE, bytes};
 /// Connects to `host:port`. The host's resolver looks names up.
 pub(super) fn connect(target: &str) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(target).map_err(Failure::of(Phase::Connect))?;
-    let patient = stream
-        .set_read_timeout(Some(PATIENCE))
-        .and_then(|()| stream.set_write_timeout(Some(PATIENCE)));
-    patient.map_err(Failure::of(Phase::Connect))?;
+    set_timeouts(&stream).map_err(Failure::of(Phase::Connect))?;
     Ok(stream)
+}
+
+fn set_timeouts(stream: &TcpStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))
 }
 
 /// Sends a text, ends its direction, and returns the answer. Without a text it reads the first
@@ -49,11 +51,14 @@ pub(super) fn dial(target: &str, patience: Duration) -> Result<Report, Failure> 
 
 /// The first address of `host:port`.
 pub(super) fn resolve(target: &str) -> Result<SocketAddr, Failure> {
-    let found = target
-        .to_socket_addrs()
-        .map_err(Failure::of(Phase::Resolve))?
-        .next();
-    found.ok_or_else(|| Failure::of(Phase::Resolve)(io::Error::other("the name has no address")))
+    first_address(target).map_err(Failure::of(Phase::Resolve))
+}
+
+fn first_address(target: &str) -> io::Result<SocketAddr> {
+    let Some(address) = target.to_socket_addrs()?.next() else {
+        return Err(io::Error::other("the name has no address"));
+    };
+    Ok(address)
 }
 
 /// Sends while it reads. The server may close while our bytes are unread, so both directions may

@@ -28,24 +28,24 @@ pub(super) fn stall(target: &str, count: usize) -> Result<Report, Failure> {
 }
 
 /// Opens connections that stay idle. Each line of input makes the client test them.
-pub(super) fn hold(target: &str, count: usize) -> Result<Report, Failure> {
+pub(super) fn hold_open(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &mut streams {
         client::exchange(stream, b"first")?;
     }
     announce(&Report::Held)?;
     while wait_for_line()? {
-        let failed: Vec<Failure> = streams
-            .iter_mut()
-            .filter_map(|stream| client::exchange(stream, b"still there").err())
-            .collect();
+        let mut failed = Vec::new();
+        for stream in &mut streams {
+            if let Err(failure) = client::exchange(stream, b"still there") {
+                failed.push(failure);
+            }
+        }
         let count = failed.len();
-        announce(
-            &failed
-                .into_iter()
-                .next()
-                .map_or(Report::AllServed, |first| Report::Broken { count, first }),
-        )?;
+        announce(&match failed.into_iter().next() {
+            Some(first) => Report::Broken { count, first },
+            None => Report::AllServed,
+        })?;
     }
     Ok(Report::Left)
 }
@@ -109,11 +109,12 @@ pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Result<
             })
         })
         .collect();
-    let answered = tries
-        .into_iter()
-        .filter_map(|thread| thread.join().ok())
-        .filter(|result| matches!(result, Ok(1)))
-        .count();
+    let mut answered = 0;
+    for thread in tries {
+        if let Ok(Ok(1)) = thread.join() {
+            answered += 1;
+        }
+    }
     Ok(Report::Answered(answered))
 }
 

@@ -81,7 +81,7 @@ pub(super) fn serve(services: &[Service]) -> Result<()> {
         let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, service.port))
             .with_context(|| format!("listen on {}", service.port))?;
         threads.push(std::thread::spawn(move || {
-            for client in listener.incoming().filter_map(Result::ok) {
+            for client in listener.incoming().flatten() {
                 std::thread::spawn(move || {
                     if let Err(error) = service.behaviour.answer(client) {
                         eprintln!("port {}: {error}", service.port);
@@ -162,30 +162,36 @@ fn http_proxy(client: TcpStream) -> io::Result<()> {
     while reader.read_line(&mut line)? > 2 {
         line.clear();
     }
-    let target = request
-        .strip_prefix("CONNECT ")
-        .and_then(|rest| rest.split(' ').next()?.parse::<SocketAddr>().ok());
-    let Some(target) = target else {
+    let Some(target) = requested_target(&request) else {
         return (&client).write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     };
     (&client).write_all(b"HTTP/1.1 200 OK\r\n\r\n")?;
     relay(client, TcpStream::connect(target)?)
 }
 
+/// The target in `CONNECT HOST:PORT HTTP/1.1`.
+fn requested_target(request: &str) -> Option<SocketAddr> {
+    let rest = request.strip_prefix("CONNECT ")?;
+    rest.split(' ').next()?.parse().ok()
+}
+
 /// The header of a connection from `client`, with both addresses as IPv6 ones.
 fn proxy_header(client: SocketAddr, target: SocketAddr) -> Vec<u8> {
-    let address = |address: SocketAddr| match address.ip() {
-        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
-        IpAddr::V6(ip) => ip.octets(),
-    };
     let ports = [client, target].map(|address| address.port().to_be_bytes());
     [
         b"\r\n\r\n\0\r\nQUIT\n\x21\x21\0\x24".as_slice(),
-        &address(client),
-        &address(target),
+        &octets(client.ip()),
+        &octets(target.ip()),
         &ports.concat(),
     ]
     .concat()
+}
+
+fn octets(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
 }
 
 fn relay(client: TcpStream, server: TcpStream) -> io::Result<()> {

@@ -155,7 +155,7 @@ fn limit_to_open_files(process: &Process) -> Result<()> {
 fn fill(world: &World<'_>) -> Result<Vec<HeldClient>> {
     let mut fillers = Vec::new();
     while fillers.len() < FILLERS {
-        let filler = world.held_client(&Client::hold(format!("edge-1:{ECHO}"), 1))?;
+        let filler = world.held_client(&Client::hold_open(format!("edge-1:{ECHO}"), 1))?;
         if filler.report(Duration::from_secs(30))? != Report::Held {
             return Ok(fillers);
         }

@@ -49,7 +49,7 @@ fn ten_thousand_idle_streams_all_answer_beside_new_ones_and_leave_nothing() {
         let mut clients = Vec::new();
         for number in 0..AGENTS {
             let target = format!("{}:{OWN}", name(number));
-            clients.push(world.held_client(&Client::hold(target, STREAMS_EACH))?);
+            clients.push(world.held_client(&Client::hold_open(target, STREAMS_EACH))?);
         }
         for client in &clients {
             client.expect(&Report::Held)?;
