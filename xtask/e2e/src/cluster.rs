@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::kubernetes::Release;
 use culvert_lab::{progress, workspace};
 
-use crate::command::{Finished, finish};
+use crate::command::{finish, output};
 
 /// The environment variable that names a program in place of `cargo xtask cluster`.
 const PROGRAM: &str = "E2E_CLUSTER";
@@ -68,9 +68,10 @@ pub(super) enum Maker {
 impl Maker {
     /// The one of this run.
     pub(super) fn find(release: Option<&Release>) -> Result<Self> {
-        let Some(program) = std::env::var_os(PROGRAM).filter(|program| !program.is_empty()) else {
+        let program = std::env::var_os(PROGRAM).unwrap_or_default();
+        if program.is_empty() {
             return Ok(Self::Own(release.cloned()));
-        };
+        }
         let path = workspace::root().join(program);
         ensure!(
             path.is_file(),
@@ -173,8 +174,8 @@ impl Cluster {
 
     /// The output of a kubectl command that takes long.
     pub(super) fn ask_within(&self, deadline: Duration, args: &[&str]) -> Result<String> {
-        let said = finish(&mut self.kubectl(args), deadline).and_then(Finished::success);
-        said.with_context(|| format!("kubectl {}", args.join(" ")))
+        output(&mut self.kubectl(args), deadline)
+            .with_context(|| format!("kubectl {}", args.join(" ")))
     }
 
     /// An object as JSON.
@@ -204,8 +205,7 @@ impl Cluster {
     /// The output of a command on a node.
     pub(super) fn on(&self, node: &str, line: &[&str]) -> Result<String> {
         let (program, args) = line.split_first().context("an empty command")?;
-        let said =
-            finish(self.enter(node, program).args(args), KUBECTL_TIME).and_then(Finished::success);
+        let said = output(self.enter(node, program).args(args), KUBECTL_TIME);
         said.with_context(|| format!("{} on {node}", line.join(" ")))
     }
 

@@ -63,6 +63,11 @@ pub(super) fn finish(command: &mut Command, deadline: Duration) -> Result<Finish
     })
 }
 
+/// What a command prints that succeeds within `deadline`.
+pub(super) fn output(command: &mut Command, deadline: Duration) -> Result<String> {
+    finish(command, deadline)?.success()
+}
+
 fn read(pipe: Option<impl Read>) -> String {
     let mut bytes = Vec::new();
     // An error means the end, as when a process was killed.

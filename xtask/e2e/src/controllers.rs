@@ -49,18 +49,24 @@ impl Controllers {
 
     fn start_missing(&self, cluster: &Cluster) -> Result<()> {
         let there = running(cluster)?;
-        let missing = self.0.iter().filter(|line| !there.contains(line));
-        missing
-            .into_iter()
-            .try_for_each(|line| processes::start(cluster, MASTER, line, Path::new("/dev/null")))
+        for line in &self.0 {
+            if !there.contains(line) {
+                processes::start(cluster, MASTER, line, Path::new("/dev/null"))?;
+            }
+        }
+        Ok(())
     }
 }
 
 /// The controllers' command lines among the master's processes.
 fn running(cluster: &Cluster) -> Result<Vec<Vec<String>>> {
-    let all = processes::of_node(cluster, MASTER)?.into_iter();
-    let controllers = all.filter(|process| PROGRAMS.contains(&process.program()));
-    Ok(controllers.map(|process| process.line).collect())
+    let mut controllers = Vec::new();
+    for process in processes::of_node(cluster, MASTER)? {
+        if PROGRAMS.contains(&process.program()) {
+            controllers.push(process.line);
+        }
+    }
+    Ok(controllers)
 }
 
 fn renewed(cluster: &Cluster, name: &str) -> Result<String> {

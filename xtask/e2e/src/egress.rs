@@ -78,7 +78,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         .try_for_each(|node| names::everything(world, node))?;
     logs::prove(world, MASTER)?;
     webhook(world)?;
-    dialled(world, "uds")?;
+    count_dials(world, "uds")?;
     two_proxies(world)?;
     by_tcp(world)
 }
@@ -104,19 +104,14 @@ fn two_proxies(world: &mut World) -> Result<()> {
 }
 
 /// Proves by kube-apiserver's own metrics that it dials through the egress selector.
-fn dialled(world: &mut World, transport: &str) -> Result<()> {
+fn count_dials(world: &mut World, transport: &str) -> Result<()> {
     let claim = format!(
         "kube-apiserver's own metrics count its dials by CONNECT over {transport}, and none that \
          failed"
     );
     world.claim(&claim, |world| {
         let metrics = world.cluster.ask(&["get", "--raw", "/metrics"])?;
-        let of_egress = |name: &str| -> Vec<&str> {
-            let name = format!("apiserver_egress_dialer_{name}");
-            let lines = metrics.lines();
-            lines.filter(|line| line.starts_with(&name)).collect()
-        };
-        let done = of_egress("dial_duration_seconds_count");
+        let done = dialer_metrics(&metrics, "dial_duration_seconds_count");
         let ours = [
             "protocol=\"http_connect\"".to_owned(),
             format!("transport=\"{transport}\""),
@@ -125,10 +120,17 @@ fn dialled(world: &mut World, transport: &str) -> Result<()> {
             .iter()
             .any(|line| ours.iter().all(|label| line.contains(label)));
         ensure!(counted, "it counts {done:?}");
-        let failed = of_egress("dial_failure_count");
+        let failed = dialer_metrics(&metrics, "dial_failure_count");
         ensure!(failed.is_empty(), "{failed:?}");
         Ok(())
     })
+}
+
+/// The lines of a metric of kube-apiserver's egress dialer.
+fn dialer_metrics<'page>(metrics: &'page str, name: &str) -> Vec<&'page str> {
+    let name = format!("apiserver_egress_dialer_{name}");
+    let lines = metrics.lines();
+    lines.filter(|line| line.starts_with(&name)).collect()
 }
 
 /// The same by TCP: kube-apiserver shows a certificate at the proxies' CONNECT port.
@@ -153,7 +155,7 @@ fn by_tcp(world: &mut World) -> Result<()> {
     forward::prove(world, "edge-2")?;
     logs::prove(world, MASTER)?;
     webhook(world)?;
-    dialled(world, "tcp")
+    count_dials(world, "tcp")
 }
 
 /// Opens the CONNECT port of the proxies, and writes the file of an egress selector for it.

@@ -43,16 +43,21 @@ impl Follower {
     }
 }
 
+/// The number in `tick N`.
+fn tick(line: &str) -> Option<u64> {
+    line.strip_prefix("tick ")?.parse().ok()
+}
+
 /// The last number in the output; fails if an earlier one is missing.
 fn last_tick(said: &str) -> Result<u64> {
     let mut last = None;
     // The last line may be incomplete.
     let (whole, _) = said.rsplit_once('\n').context("nothing yet")?;
-    for line in whole.lines().filter(|line| !line.starts_with("hello")) {
-        let number: u64 = line
-            .strip_prefix("tick ")
-            .and_then(|number| number.parse().ok())
-            .with_context(|| format!("{line:?}"))?;
+    for line in whole.lines() {
+        if line.starts_with("hello") {
+            continue;
+        }
+        let number = tick(line).with_context(|| format!("{line:?}"))?;
         match last {
             Some(before) if number != before + 1 => bail!("after tick {before} came tick {number}"),
             _ => last = Some(number),

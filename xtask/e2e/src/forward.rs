@@ -160,11 +160,8 @@ pub(super) fn make_file(world: &World, node: &str, page: Page) -> Result<String>
 /// Parses `Forwarding from 127.0.0.1:41234 -> 8080`.
 fn port_of(said: &str) -> Result<u16> {
     let after = said.split("127.0.0.1:").nth(1).context("no port yet")?;
-    after
-        .split_whitespace()
-        .next()
-        .and_then(|port| port.parse().ok())
-        .context("no number")
+    let port = after.split_whitespace().next().unwrap_or_default();
+    port.parse().ok().context("no number")
 }
 
 #[cfg(test)]

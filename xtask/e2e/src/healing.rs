@@ -57,8 +57,10 @@ fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
         "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
         |world| {
             // It is an error, for the Node is still there.
-            let said = world.in_pod("culvert-proxy", &["node", "remove", "edge-1"]);
-            let said = said.unwrap_or_else(|error| format!("{error:#}"));
+            let said = match world.in_pod("culvert-proxy", &["node", "remove", "edge-1"]) {
+                Ok(said) => said,
+                Err(error) => format!("{error:#}"),
+            };
             ensure!(said.contains("revoked on all proxies"), "it says {said}");
             let shared = [
                 "get",
@@ -113,19 +115,22 @@ fn new_node(world: &mut World) -> Result<()> {
             let metadata = json!({"name": "edge-9", "labels": labels});
             let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata});
             world.apply("edge-9", &[node])?;
-            let known = || -> Result<bool> {
-                let nodes = world.in_pod("culvert-proxy", &["node", "list"])?;
-                Ok(nodes.contains("edge-9"))
-            };
             wait::until("it is known", HEALED, || {
-                known()?.then_some(()).context("not yet")
+                ensure!(is_listed(world, "edge-9")?, "not yet");
+                Ok(())
             })?;
             world.cluster.ask(&["delete", "node", "edge-9"])?;
             wait::until("it is forgotten", HEALED, || {
-                (!known()?).then_some(()).context("not yet")
+                ensure!(!is_listed(world, "edge-9")?, "not yet");
+                Ok(())
             })
         },
     )
+}
+
+fn is_listed(world: &World, node: &str) -> Result<bool> {
+    let nodes = world.in_pod("culvert-proxy", &["node", "list"])?;
+    Ok(nodes.contains(node))
 }
 
 fn invalid_ports(world: &mut World) -> Result<()> {

@@ -19,11 +19,11 @@ use self::pods::{APP, CONFIG, CREATED, DELETED, MAIN, has_volumes, pod};
 use self::service::Service;
 use crate::cluster::MASTER;
 use crate::command::Running;
-use crate::world::World;
+use crate::world::{Cuts, HUB_NODE, World};
 use crate::{exec, logs, rbac};
 
 /// The node whose kubelet asks the hub.
-pub(super) const NODE: &str = "edge-1";
+const NODE: &str = HUB_NODE;
 /// A cut is noticed after 18 s at worst.
 const NOTICED: Duration = Duration::from_secs(40);
 /// Kubelet starts in 15 s here, and starts a container again after up to 40 s.
@@ -111,7 +111,10 @@ fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
 }
 
 fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
-    let lasts = Duration::from_secs(if world.long { 600 } else { 30 });
+    let lasts = match world.cuts {
+        Cuts::Short => Duration::from_secs(30),
+        Cuts::Long => Duration::from_secs(600),
+    };
     world.claim_once("the link is cut: the hub notices", |world| {
         node::cut(world)?;
         wait::until("the link is down", NOTICED, || says(world, "link: down"))?;
@@ -229,7 +232,10 @@ fn come_back(world: &mut World) -> Result<usize> {
 }
 
 fn flap(world: &mut World, node: &Node) -> Result<()> {
-    let lasts = Duration::from_secs(if world.long { 300 } else { 45 });
+    let lasts = match world.cuts {
+        Cuts::Short => Duration::from_secs(45),
+        Cuts::Long => Duration::from_secs(300),
+    };
     let kubectl = kubectl(world, node)?;
     world.claim_once(
         &format!(
@@ -289,8 +295,8 @@ fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
                 ["nodes", "pods", "services"]
                     .iter()
                     .try_for_each(|resource| {
-                        let watches = asked(&log, "watch", resource);
-                        let lists = asked(&log, "list", resource);
+                        let watches = count_requests(&log, "watch", resource);
+                        let lists = count_requests(&log, "list", resource);
                         ensure!(
                             watches > 0 && lists == 0,
                             "{resource}: {watches} watches, {lists} lists"
@@ -303,18 +309,22 @@ fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
 }
 
 /// How often kubelet asked the API server for this, in lines of its audit log.
-fn asked(log: &str, verb: &str, resource: &str) -> usize {
-    let events = log
-        .lines()
-        .filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let is_it = |event: &Value| {
+fn count_requests(log: &str, verb: &str, resource: &str) -> usize {
+    let mut requests = 0;
+    for line in log.lines() {
+        let Ok(event) = serde_json::from_str::<Value>(line) else {
+            continue;
+        };
         let agent = event["userAgent"].as_str().unwrap_or_default();
-        event["user"]["username"] == format!("system:node:{NODE}")
+        if event["user"]["username"] == format!("system:node:{NODE}")
             && agent.starts_with("kubelet/")
             && event["verb"] == verb
             && event["objectRef"]["resource"] == resource
-    };
-    events.filter(is_it).count()
+        {
+            requests += 1;
+        }
+    }
+    requests
 }
 
 fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {

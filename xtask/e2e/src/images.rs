@@ -66,10 +66,13 @@ fn copy(from: &Path, folder: &Path, inside: &Path) -> Result<()> {
 /// Parses the files in the output of `ldd`: `libc.so.6 => /lib/libc.so.6 (0x..)` and
 /// `/lib64/ld-linux-x86-64.so.2 (0x..)`.
 fn libraries(ldd: &str) -> Vec<PathBuf> {
-    ldd.lines()
-        .filter_map(|line| line.split_whitespace().find(|word| word.starts_with('/')))
-        .map(PathBuf::from)
-        .collect()
+    let mut libraries = Vec::new();
+    for line in ldd.lines() {
+        if let Some(path) = line.split_whitespace().find(|word| word.starts_with('/')) {
+            libraries.push(PathBuf::from(path));
+        }
+    }
+    libraries
 }
 
 #[cfg(test)]

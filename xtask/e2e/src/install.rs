@@ -62,11 +62,12 @@ pub(super) fn check(world: &mut World) -> Result<()> {
     world.claim(
         "culvert-proxy check finds nothing wrong on any cloud node",
         |world| {
-            let check = |node: &&str| {
-                let said = world.in_pod_on(node, "culvert-proxy", &["check", "--kubernetes"]);
-                said.map(drop).with_context(|| format!("on {node}"))
-            };
-            world.clouds.iter().try_for_each(check)
+            for node in &world.clouds {
+                world
+                    .in_pod_on(node, "culvert-proxy", &["check", "--kubernetes"])
+                    .with_context(|| format!("on {node}"))?;
+            }
+            Ok(())
         },
     )
 }
@@ -125,10 +126,8 @@ fn is_online(list: &str, node: &str) -> Result<bool> {
 /// Parses the number of a node's tunnels at this proxy: `edge-1  2 (also cloud-2)  10.0.3.7 ...`.
 pub(super) fn tunnels(list: &str, node: &str) -> Result<usize> {
     let line = line_of(list, node)?;
-    let count = line
-        .split_whitespace()
-        .nth(1)
-        .and_then(|count| count.parse().ok());
+    let count = line.split_whitespace().nth(1).unwrap_or_default();
+    let count = count.parse().ok();
     count.with_context(|| format!("no number of tunnels: {line}"))
 }
 

@@ -53,7 +53,7 @@ use culvert_lab::kubernetes::{Programs, Release};
 use culvert_lab::{interrupt, progress, silence, workspace};
 
 use cluster::{AtEnd, Cluster, Maker};
-use world::World;
+use world::{Cuts, World};
 
 /// A run that prints nothing for this long is stopped. One claim may wait for three rollouts.
 const SILENCE: Duration = Duration::from_mins(15);
@@ -202,7 +202,12 @@ impl Run<'_> {
         };
         let cluster = Cluster::up(maker, &flags, at_end)?;
         let record = self.args.first_look.as_deref().map(Record::at);
-        let mut world = World::new(cluster, folder, flags, self.args.long, record);
+        let cuts = if self.args.long {
+            Cuts::Long
+        } else {
+            Cuts::Short
+        };
+        let mut world = World::new(cluster, folder, flags, cuts, record);
         let shown = show(&mut world, &steps);
         if shown.is_err() && interrupt::check().is_ok() {
             world.show_state();
@@ -259,22 +264,28 @@ fn chosen(only: &[String], long: bool) -> Result<Vec<Step>> {
             names.join(", ")
         );
     }
-    let in_other_way = |name: &String| OTHER_WAYS.contains(&name.as_str());
+
     // The RBAC step compares requests that these steps cause.
     let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
         &[INSTALL, "healing", "egress"]
-    } else if only.iter().all(in_other_way) {
+    } else if only.iter().all(is_in_other_way) {
         &[]
-    } else if only.iter().any(in_other_way) {
+    } else if only.iter().any(is_in_other_way) {
         &[INSTALL, "uninstall"]
     } else {
         &[INSTALL]
     };
-    let wanted = |name: &str| match only {
-        [] => long || !LONG_STEPS.contains(&name),
-        only => needed.contains(&name) || only.iter().any(|wanted| wanted == name),
-    };
-    Ok(STEPS.into_iter().filter(|(name, _)| wanted(name)).collect())
+    let mut steps = Vec::from(STEPS);
+    if only.is_empty() {
+        steps.retain(|(name, _)| long || !LONG_STEPS.contains(name));
+    } else {
+        steps.retain(|(name, _)| needed.contains(name) || only.iter().any(|it| it == name));
+    }
+    Ok(steps)
+}
+
+fn is_in_other_way(step: &String) -> bool {
+    OTHER_WAYS.contains(&step.as_str())
 }
 
 #[cfg(test)]

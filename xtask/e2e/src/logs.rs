@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use crate::follower::Follower;
 use crate::pods;
@@ -36,7 +36,8 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
     world.claim(&format!("kubectl logs of a pod on {node}"), |world| {
         let said = world.shop(&["logs", &pods::name(node)])?;
         let is_of_node = said.starts_with(&format!("hello from {node}\n"));
-        WrongData::unless(is_of_node, || format!("it says {said:.200}"))
+        ensure!(is_of_node, WrongData(format!("it says {said:.200}")));
+        Ok(())
     })
 }
 

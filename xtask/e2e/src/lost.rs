@@ -25,10 +25,11 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     names::by_name(world)?;
     let lost = busiest(world)?;
     world.clouds.retain(|node| *node != lost);
-    let start = |host: &&'static str| {
-        Reacher::start(world, host, PATIENCE, &[&TARGETS[..], &[READYZ]].concat())
-    };
-    let mut reachers = world.clouds.iter().map(start).collect::<Result<Vec<_>>>()?;
+    let mut reachers = Vec::new();
+    for host in &world.clouds {
+        let targets = [&TARGETS[..], &[READYZ]].concat();
+        reachers.push(Reacher::start(world, host, PATIENCE, &targets)?);
+    }
     let cut = reacher::now();
     world.claim_once(
         &format!("{lost} is cut off: the other cloud nodes reach all edges without it"),
@@ -79,12 +80,12 @@ fn busiest(world: &World) -> Result<&'static str> {
     let holders = wait::until("two proxies for each edge", NOTICED, || {
         proxies::holders(world)
     })?;
-    let edges = |node: &&str| {
+    let others = CLOUDS.into_iter().filter(|node| *node != MASTER);
+    let busiest = others.max_by_key(|node| {
         let of_node = holders.iter().filter(|holders| holders.contains(node));
         of_node.count()
-    };
-    let others = CLOUDS.into_iter().filter(|node| *node != MASTER);
-    others.max_by_key(edges).context("there is no other one")
+    });
+    busiest.context("there is no other one")
 }
 
 /// Waits for a time from now on without a failure.

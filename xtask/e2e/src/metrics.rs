@@ -134,7 +134,8 @@ pub(super) fn prove_summary(world: &mut World, node: &str) -> Result<()> {
             let page: Value = serde_json::from_str(&page)
                 .with_context(|| format!("this is not JSON: {page:.200}"))?;
             let of = &page["node"]["nodeName"];
-            WrongData::unless(of == node, || format!("it is of {of}"))
+            ensure!(of == node, WrongData(format!("it is of {of}")));
+            Ok(())
         },
     )
 }

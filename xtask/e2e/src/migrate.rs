@@ -176,14 +176,15 @@ fn folder(world: &World) -> PathBuf {
 /// A folder of the source as seen from another one: kustomizations take relative paths only.
 fn from_folder(folder: &Path, of_source: &str) -> Result<String> {
     std::fs::create_dir_all(folder)?;
-    let real = |path: &Path| {
-        path.canonicalize()
-            .with_context(|| format!("find {}", path.display()))
-    };
-    let depth = real(folder)?.components().count() - 1;
-    let source = real(&workspace::root().join(of_source))?;
+    let depth = canonical(folder)?.components().count() - 1;
+    let source = canonical(&workspace::root().join(of_source))?;
     let source = source.strip_prefix("/").context("it is absolute")?;
     Ok(format!("{}{}", "../".repeat(depth), source.display()))
+}
+
+fn canonical(path: &Path) -> Result<PathBuf> {
+    path.canonicalize()
+        .with_context(|| format!("find {}", path.display()))
 }
 
 /// Runs the kubectl commands below a title of the printed comments.
@@ -209,14 +210,16 @@ fn run_commands(world: &World, printed: &str, title: &str) -> Result<()> {
 
 /// The arguments of these commands, until the next title.
 fn commands<'printed>(printed: &'printed str, title: &str) -> Vec<&'printed str> {
-    let below = printed
-        .lines()
-        .skip_while(|line| !line.starts_with(title))
-        .skip(1)
-        .take_while(|line| line.starts_with("#   "));
-    below
-        .filter_map(|line| line.strip_prefix("#   kubectl "))
-        .collect()
+    let mut commands = Vec::new();
+    let mut lines = printed.lines();
+    lines.find(|line| line.starts_with(title));
+    for line in lines {
+        if !line.starts_with("#   ") {
+            break;
+        }
+        commands.extend(line.strip_prefix("#   kubectl "));
+    }
+    commands
 }
 
 /// Applies the printed kustomization with what this cluster needs besides: images that are loaded,

@@ -52,16 +52,19 @@ pub(super) fn start(world: &World) -> Result<()> {
     Ok(())
 }
 
+fn container(name: &str, script: &str, node: &str) -> Value {
+    json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script, node]})
+}
+
 fn pod(node: &str) -> Value {
-    let container = |name: &str, script: &str| json!({"name": name, "image": IMAGE, "imagePullPolicy": "Never", "command": ["sh", "-c", script, node]});
-    let mut ear = container("ear", EAR);
+    let mut ear = container("ear", EAR, node);
     ear["stdin"] = true.into();
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": name(node), "namespace": SHOP, "annotations": {"kubectl.kubernetes.io/default-container": "main"}},
         "spec": {
             "nodeName": node, "tolerations": [{"operator": "Exists"}], "terminationGracePeriodSeconds": 1,
-            "automountServiceAccountToken": false, "containers": [container("main", MAIN), ear]
+            "automountServiceAccountToken": false, "containers": [container("main", MAIN, node), ear]
         }
     })
 }

@@ -19,9 +19,10 @@ impl Process {
     /// The name of its program, without the folder.
     pub(super) fn program(&self) -> &str {
         let path = Path::new(self.line.first().map_or("", String::as_str));
-        path.file_name()
-            .and_then(|name| name.to_str())
-            .unwrap_or_default()
+        match path.file_name() {
+            Some(name) => name.to_str().unwrap_or_default(),
+            None => "",
+        }
     }
 }
 
@@ -30,14 +31,17 @@ pub(super) fn of_node(cluster: &Cluster, node: &str) -> Result<Vec<Process>> {
     let file = Path::new(cluster.variable_of(node, "CGROUP")?).join("cgroup.procs");
     let pids =
         std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-    let processes = pids.lines().filter_map(|pid| {
+    let mut processes = Vec::new();
+    for pid in pids.lines() {
         // A process that has just ended has no command line.
-        let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
-        let line = line.split_terminator('\0').map(str::to_owned).collect();
-        let pid = pid.parse().ok()?;
-        Some(Process { pid, line })
-    });
-    Ok(processes.collect())
+        if let Ok(line) = std::fs::read_to_string(format!("/proc/{pid}/cmdline"))
+            && let Ok(pid) = pid.parse()
+        {
+            let line = line.split_terminator('\0').map(str::to_owned).collect();
+            processes.push(Process { pid, line });
+        }
+    }
+    Ok(processes)
 }
 
 /// Starts a process of a node in the background; its output is appended to `log`.

@@ -27,11 +27,11 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "culvert-proxy status on each cloud node names three proxies, all with links",
         |world| {
-            let all = |node: &&str| {
+            for node in &world.clouds {
                 let what = format!("the status on {node}");
-                wait::until(&what, SETTLED, || linked_to(world, node, &CLOUDS))
-            };
-            world.clouds.iter().try_for_each(all)
+                wait::until(&what, SETTLED, || linked_to(world, node, &CLOUDS))?;
+            }
+            Ok(())
         },
     )?;
     let holders = world.claim(
@@ -67,16 +67,16 @@ pub(super) fn linked_to(world: &World, node: &str, hosts: &[&str]) -> Result<()>
 
 /// Parses the hosts in a status: of this proxy and of those with a link.
 fn linked(status: &str) -> Vec<&str> {
-    let lines = status.lines().skip(1);
-    let is_up = |line: &&str| {
-        [" this proxy ", " away ", " linked "]
+    let mut hosts = Vec::new();
+    for line in status.lines().skip(1) {
+        let is_up = [" this proxy ", " away ", " linked "]
             .iter()
-            .any(|link| line.contains(link))
-    };
-    lines
-        .filter(is_up)
-        .filter_map(|line| line.split_whitespace().next())
-        .collect()
+            .any(|link| line.contains(link));
+        if is_up {
+            hosts.extend(line.split_whitespace().next());
+        }
+    }
+    hosts
 }
 
 /// The cloud nodes at which each edge has tunnels; fails unless these are two for each.
@@ -99,24 +99,29 @@ pub(super) fn holders(world: &World) -> Result<Vec<Vec<&'static str>>> {
 
 fn many_logs(world: &World) -> Result<()> {
     let next = AtomicUsize::new(0);
-    let work = || {
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= LOGS {
-                return Ok(());
-            }
-            let edge = EDGES[number % EDGES.len()];
-            one_log(world, edge).with_context(|| format!("number {number}"))?;
-        }
-    };
     std::thread::scope(|scope| {
-        let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        let ended = workers.into_iter().map(|worker| {
+        let workers: Vec<_> = (0..AT_ONCE)
+            .map(|_| scope.spawn(|| read_logs(world, &next)))
+            .collect();
+        let mut result = Ok(());
+        for worker in workers {
             let ended = worker.join();
-            ended.unwrap_or_else(|_| Err(anyhow!("a worker panicked")))
-        });
-        ended.collect()
+            result = result.and(ended.unwrap_or_else(|_| Err(anyhow!("a worker panicked"))));
+        }
+        result
     })
+}
+
+/// Reads logs of all edges in turn, up to number [`LOGS`].
+fn read_logs(world: &World, next: &AtomicUsize) -> Result<()> {
+    loop {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        if number >= LOGS {
+            return Ok(());
+        }
+        let edge = EDGES[number % EDGES.len()];
+        one_log(world, edge).with_context(|| format!("number {number}"))?;
+    }
 }
 
 /// Fails unless `kubectl logs` of the pod on `edge` begins with its greeting.
@@ -158,11 +163,12 @@ fn streams_to(world: &World, host: &str) -> Result<Vec<(String, u64)>> {
     let page = page(world, host, "debug/peers")?;
     let peers: Vec<Value> =
         serde_json::from_str(&page).with_context(|| format!("this is no list: {page:.200}"))?;
-    let view = |peer: &Value| {
-        let host = peer["host"].as_str().unwrap_or_default().to_owned();
-        (host, peer["streams"].as_u64().unwrap_or(0))
-    };
-    Ok(peers.iter().map(view).collect())
+    let mut view = Vec::new();
+    for peer in &peers {
+        let host = peer["host"].as_str().unwrap_or_default();
+        view.push((host.to_owned(), peer["streams"].as_u64().unwrap_or(0)));
+    }
+    Ok(view)
 }
 
 /// The streams of other proxies that go through the one on a host.

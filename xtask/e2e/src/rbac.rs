@@ -7,9 +7,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use crate::hub;
 use crate::install::PROGRAMS;
-use crate::world::{CULVERT, World};
+use crate::world::{CULVERT, HUB_NODE, World};
 
 /// The ConfigMaps that open ports: of agents, and of cloud nodes.
 const OPENING: [&str; 2] = ["culvert-ports", "culvert-forwards"];
@@ -42,7 +41,7 @@ pub(super) fn audit_log(world: &World) -> Result<String> {
 /// the hub, without bodies.
 fn policy() -> Value {
     let group = format!("system:serviceaccounts:{CULVERT}");
-    let node = format!("system:node:{}", hub::NODE);
+    let node = format!("system:node:{}", HUB_NODE);
     json!({
         "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
         "rules": [
@@ -68,17 +67,17 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             for name in OPENING {
                 world.culvert(&["get", "configmap", name])?;
             }
-            let mut all = PROGRAMS
-                .iter()
-                .flat_map(|account| granted(objects, account));
-            let opens = all.find(opens_ports);
-            ensure!(opens.is_none(), "granted: {opens:?}");
+            for account in PROGRAMS {
+                let granted = granted(objects, account);
+                let opens = granted.iter().find(|grant| opens_ports(grant));
+                ensure!(opens.is_none(), "granted: {opens:?}");
+            }
             Ok(())
         },
     )?;
     let minor = world.cluster.minor_version()?;
     for account in PROGRAMS {
-        let asked = asked(&log, account)?;
+        let asked = requests(&log, account)?;
         let granted = granted(objects, account);
         world.claim_once(
             &format!(
@@ -86,19 +85,17 @@ pub(super) fn run(world: &mut World) -> Result<()> {
                 asked.len()
             ),
             |_| {
-                let missing: Vec<_> = asked
-                    .iter()
-                    .filter(|ask| !granted.iter().any(|grant| grant.covers(ask)))
-                    .collect();
+                let mut missing: Vec<_> = asked.iter().collect();
+                missing.retain(|ask| !granted.iter().any(|grant| grant.covers(ask)));
                 ensure!(
                     missing.is_empty(),
                     "asked for, but not granted: {missing:#?}\ngranted: {granted:#?}"
                 );
-                let idle: Vec<_> = granted
-                    .iter()
-                    .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
-                    .filter(|grant| !is_of_older_clusters(grant, minor))
-                    .collect();
+                let mut idle: Vec<_> = granted.iter().collect();
+                idle.retain(|grant| {
+                    !is_of_older_clusters(grant, minor)
+                        && !asked.iter().any(|ask| grant.covers(ask))
+                });
                 ensure!(
                     idle.is_empty(),
                     "granted, but never asked for: {idle:#?}\nasked for: {asked:#?}"
@@ -141,11 +138,14 @@ impl Access {
 
 /// The requests of an account in the log. Requests for versions and for the account's own
 /// permissions are left out: every account may send them.
-fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
+fn requests(log: &str, account: &str) -> Result<BTreeSet<Access>> {
     let user = format!("system:serviceaccount:{CULVERT}:{account}");
     let mut asked = BTreeSet::new();
     let mut torn = 0;
-    for line in log.lines().filter(|line| !line.is_empty()) {
+    for line in log.lines() {
+        if line.is_empty() {
+            continue;
+        }
         let event: Value = match serde_json::from_str(line) {
             Ok(event) => event,
             Err(_) if torn < TORN_LINES => {
@@ -162,7 +162,6 @@ fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
         if event["user"]["username"] != user.as_str() || object.is_null() || of_everybody {
             continue;
         }
-        let text = |value: &Value| value.as_str().map(str::to_owned);
         let resource = [text(&object["resource"]), text(&object["subresource"])];
         asked.insert(Access {
             verb: text(&event["verb"]).unwrap_or_default(),
@@ -177,57 +176,60 @@ fn asked(log: &str, account: &str) -> Result<BTreeSet<Access>> {
 
 /// The permissions of the roles that are bound to an account, one by one.
 fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
-    let is_ours = |subject: &Value| {
-        subject["kind"] == "ServiceAccount"
-            && subject["name"] == account
-            && subject["namespace"] == CULVERT
-    };
-    let bindings = objects
-        .iter()
-        .filter(|object| list(&object["subjects"]).iter().any(is_ours));
     let mut granted = BTreeSet::new();
-    for binding in bindings {
+    for binding in objects {
+        if !binds(binding, account) {
+            continue;
+        }
         // A ClusterRole that is bound in a namespace grants only in that namespace.
         let namespace = binding["metadata"]["namespace"].as_str().map(str::to_owned);
         let kind = &binding["roleRef"]["kind"];
         let name = &binding["roleRef"]["name"];
-        let roles = objects.iter().filter(|object| {
-            &object["kind"] == kind
+        for object in objects {
+            let is_bound = &object["kind"] == kind
                 && &object["metadata"]["name"] == name
                 && (kind == "ClusterRole"
-                    || object["metadata"]["namespace"] == binding["metadata"]["namespace"])
-        });
-        for rule in roles.flat_map(|role| list(&role["rules"])) {
-            take_apart(rule, namespace.as_deref(), &mut granted);
+                    || object["metadata"]["namespace"] == binding["metadata"]["namespace"]);
+            if !is_bound {
+                continue;
+            }
+            for rule in list(&object["rules"]) {
+                take_apart(rule, namespace.as_deref(), &mut granted);
+            }
         }
     }
     granted
+}
+
+/// Whether an object binds a role to one of Culvert's accounts.
+fn binds(object: &Value, account: &str) -> bool {
+    list(&object["subjects"]).iter().any(|subject| {
+        subject["kind"] == "ServiceAccount"
+            && subject["name"] == account
+            && subject["namespace"] == CULVERT
+    })
 }
 
 /// Whether it lets its holder change a ConfigMap that opens ports. `create` does not, while the
 /// ConfigMap is there.
 fn opens_ports(grant: &Access) -> bool {
     let is_read = ["get", "list", "watch", "create"].contains(&grant.verb.as_str());
-    let is_meant = grant
-        .name
-        .as_deref()
-        .is_none_or(|name| OPENING.contains(&name));
+    let is_meant = match &grant.name {
+        Some(name) => OPENING.contains(&name.as_str()),
+        None => true,
+    };
     ["configmaps", "*"].contains(&grant.resource.as_str()) && is_meant && !is_read
 }
 
 fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
-    let texts = |key: &str| {
-        list(&rule[key])
-            .iter()
-            .filter_map(Value::as_str)
-            .map(str::to_owned)
-            .collect::<Vec<_>>()
-    };
-    let names: Vec<_> = texts("resourceNames").into_iter().map(Some).collect();
+    let names: Vec<_> = texts(&rule["resourceNames"])
+        .into_iter()
+        .map(Some)
+        .collect();
     let names = if names.is_empty() { vec![None] } else { names };
-    for group in texts("apiGroups") {
-        for resource in texts("resources") {
-            for verb in texts("verbs") {
+    for group in texts(&rule["apiGroups"]) {
+        for resource in texts(&rule["resources"]) {
+            for verb in texts(&rule["verbs"]) {
                 granted.extend(names.iter().map(|name| Access {
                     verb: verb.clone(),
                     group: group.clone(),
@@ -238,6 +240,14 @@ fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Acce
             }
         }
     }
+}
+
+fn texts(values: &Value) -> Vec<String> {
+    list(values).iter().filter_map(text).collect()
+}
+
+fn text(value: &Value) -> Option<String> {
+    value.as_str().map(str::to_owned)
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -274,7 +284,7 @@ mod tests {
             event("culvert-agent", "list", "x"),
         ]
         .join("\n");
-        let asked = asked(&log, "culvert-proxy").unwrap();
+        let asked = requests(&log, "culvert-proxy").unwrap();
         assert_eq!(asked.len(), 1, "the other account's are not its own");
         assert!(
             asked

@@ -106,7 +106,7 @@ impl Reacher {
 /// Now, as the attempts have it.
 pub(super) fn now() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0.0, |since| since.as_secs_f64())
+    since.unwrap_or_default().as_secs_f64()
 }
 
 fn reached_since(attempts: &[Attempt], target: &str, since: f64) -> Result<()> {
@@ -123,19 +123,19 @@ fn reached_since(attempts: &[Attempt], target: &str, since: f64) -> Result<()> {
 fn outages(attempts: &[Attempt], target: &str, since: f64) -> Vec<Outage> {
     let mut outages: Vec<Outage> = Vec::new();
     let mut is_out = false;
-    let ours = attempts
-        .iter()
-        .filter(|attempt| attempt.target == target && attempt.started >= since);
-    for attempt in ours {
+    for attempt in attempts {
+        if attempt.target != target || attempt.started < since {
+            continue;
+        }
         let failed = attempt.result != "ok";
-        match outages.last_mut().filter(|_| is_out) {
-            Some(outage) => outage.to = attempt.ended,
-            None if failed => outages.push(Outage {
+        if is_out && let Some(outage) = outages.last_mut() {
+            outage.to = attempt.ended;
+        } else if failed {
+            outages.push(Outage {
                 from: attempt.started,
                 to: attempt.ended,
                 reason: attempt.result.clone(),
-            }),
-            None => {}
+            });
         }
         is_out = failed;
     }
@@ -144,8 +144,10 @@ fn outages(attempts: &[Attempt], target: &str, since: f64) -> Vec<Outage> {
 
 /// Parses `<started> <ended> <target> <result>`. The last line may be incomplete.
 fn attempts(said: &str) -> Vec<Attempt> {
-    let whole = said.rsplit_once('\n').map_or("", |(whole, _)| whole);
-    whole.lines().filter_map(attempt).collect()
+    match said.rsplit_once('\n') {
+        Some((whole, _)) => whole.lines().filter_map(attempt).collect(),
+        None => Vec::new(),
+    }
 }
 
 fn attempt(line: &str) -> Option<Attempt> {

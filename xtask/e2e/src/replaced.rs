@@ -9,11 +9,11 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, wait};
 
 use crate::cluster::{EDGES, MASTER};
-use crate::follower::Follower;
+
 use crate::forward::{self, Forward};
 use crate::reacher::{self, Reacher};
-use crate::world::{CULVERT, World};
-use crate::{install, logs, rolling};
+use crate::world::{CULVERT, Pod, World};
+use crate::{install, logs};
 
 /// Shorter than the time that a proxy lets streams end in.
 const DOWNLOAD: usize = 15;
@@ -42,8 +42,10 @@ pub(super) fn edge_at_master(world: &World) -> Result<Option<&'static str>> {
 /// the master.
 pub(super) fn prove(world: &mut World, node: &str, followed: Option<&str>) -> Result<()> {
     let digest = forward::make_file(world, node, forward::STEADY)?;
-    let start = |host: &&'static str| Reacher::start(world, host, PATIENCE, &[TARGET]);
-    let mut reachers = world.clouds.iter().map(start).collect::<Result<Vec<_>>>()?;
+    let mut reachers = Vec::new();
+    for host in &world.clouds {
+        reachers.push(Reacher::start(world, host, PATIENCE, &[TARGET])?);
+    }
     let begun = reacher::now();
     world.claim_once(
         "the proxies' rolling update: a download under way ends whole; logs -f through a tunnel at \
@@ -66,29 +68,44 @@ pub(super) fn prove(world: &mut World, node: &str, followed: Option<&str>) -> Re
 
 /// Replaces all proxies.
 fn update(world: &World, followed: Option<&str>) -> Result<()> {
-    let follow = |edge| logs::follow(world, "follow-proxies", edge);
-    let mut follower = followed.map(follow).transpose()?;
+    let mut follower = match followed {
+        Some(edge) => Some(logs::follow(world, "follow-proxies", edge)?),
+        None => None,
+    };
     let before = world.pods(PROXY)?;
-    rolling::begin(world, PROXY)?;
+    world.start_rollout(PROXY)?;
     let mut broken = None;
     wait::until("every proxy is replaced", REPLACED, || {
         let now = world.pods(PROXY)?;
         if now.get(MASTER).map(|pod| &pod.name) == before.get(MASTER).map(|pod| &pod.name) {
-            let gone_on = follower.as_mut().map_or(Ok(()), Follower::goes_on);
-            broken = broken.take().or(gone_on.err());
+            if let Some(follower) = &mut follower
+                && let Err(error) = follower.goes_on()
+            {
+                broken.get_or_insert(error);
+            }
         }
-        world.clouds.iter().try_for_each(|node| {
+        for node in &world.clouds {
             let now = now.get(*node);
             let before = before.get(*node);
-            let is_new = now.is_some_and(|pod| {
-                pod.is_ready && before.is_none_or(|before| before.name != pod.name)
-            });
-            ensure!(is_new, "{node} has {now:?}, before {before:?}");
-            Ok(())
-        })
+            ensure!(is_new(now, before), "{node} has {now:?}, before {before:?}");
+        }
+        Ok(())
     })?;
     world.wait_for_rollout(PROXY)?;
-    broken.map_or(Ok(()), Err)
+    match broken {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}
+
+/// Whether a node has a pod that is ready and is not the one of before.
+fn is_new(now: Option<&Pod>, before: Option<&Pod>) -> bool {
+    let Some(now) = now else { return false };
+    let is_other = match before {
+        Some(before) => before.name != now.name,
+        None => true,
+    };
+    now.is_ready && is_other
 }
 
 /// No attempt to connect failed, unless the next pod came too late: then the redirector says so.

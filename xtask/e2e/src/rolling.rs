@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use crate::cluster::EDGES;
 use crate::forward::{self, Forward};
-use crate::world::{CULVERT, Pod, World};
+use crate::world::{Pod, World};
 use crate::{install, logs, names, replaced};
 
 /// A node whose kubelet is silent is not ready after 40 s; then pods are replaced.
@@ -67,10 +67,13 @@ fn agents_beside(world: &mut World, silent: &str, stopped: StoppedKubelet) -> Re
                 Ok(())
             })?;
             let before = agents(world)?;
-            begin(world, "culvert-agent")?;
+            world.start_rollout("culvert-agent")?;
             wait::until("the others have new agents", NOTICED, || {
                 let now = agents(world)?;
-                for node in EDGES.into_iter().filter(|node| *node != silent) {
+                for node in EDGES {
+                    if node == silent {
+                        continue;
+                    }
                     ensure!(
                         now.contains_key(node) && now.get(node) != before.get(node),
                         "{node}: {now:?}, before {before:?}"
@@ -106,13 +109,13 @@ impl StoppedKubelet {
         let file = Path::new(world.cluster.variable_of(node, "CGROUP")?).join("cgroup.procs");
         let pids =
             std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
-        let is_kubelet = |pid: &&str| {
-            std::fs::read_to_string(format!("/proc/{pid}/comm"))
-                .is_ok_and(|name| name == "kubelet\n")
-        };
-        let pids = pids.lines().filter(is_kubelet);
-        let pids = pids.map(|pid| Ok(Pid::from_raw(pid.parse()?)));
-        let stopped = Self(pids.collect::<Result<_>>()?);
+        let mut stopped = Self(Vec::new());
+        for pid in pids.lines() {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            if name == "kubelet\n" {
+                stopped.0.push(Pid::from_raw(pid.parse()?));
+            }
+        }
         ensure!(!stopped.0.is_empty(), "{node} has no kubelet");
         stopped.signal(Signal::SIGSTOP)?;
         Ok(stopped)
@@ -133,18 +136,6 @@ impl Drop for StoppedKubelet {
 }
 
 fn restart(world: &World, daemon_set: &str) -> Result<()> {
-    begin(world, daemon_set)?;
+    world.start_rollout(daemon_set)?;
     world.wait_for_rollout(daemon_set)
-}
-
-/// Begins to replace all pods of a DaemonSet.
-pub(super) fn begin(world: &World, daemon_set: &str) -> Result<()> {
-    world.cluster.ask(&[
-        "--namespace",
-        CULVERT,
-        "rollout",
-        "restart",
-        &format!("daemonset/{daemon_set}"),
-    ])?;
-    Ok(())
 }

@@ -86,7 +86,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )?;
     world.claim("each of the three proxies has taken connections", |world| {
         world.clouds.iter().try_for_each(|node| {
-            let taken = taken(world, node)?;
+            let taken = connections(world, node)?;
             ensure!(taken > 0.0, "the proxy of {node} has taken none");
             Ok(())
         })
@@ -232,20 +232,19 @@ fn curl(world: &World, node: &str) -> Result<()> {
 }
 
 /// Connections to name-routed ports that the proxy of a cloud node has served.
-fn taken(world: &World, node: &str) -> Result<f64> {
+fn connections(world: &World, node: &str) -> Result<f64> {
     let url = "http://127.0.0.1:7409/metrics";
     let metrics = world
         .cluster
         .on(node, &["curl", "--silent", "--show-error", url])?;
-    let lines = metrics
-        .lines()
-        .filter(|line| line.contains("culvert_proxy_streams_total{frontend=\"name_"));
-    lines
-        .map(|line| {
+    let mut connections = 0.0;
+    for line in metrics.lines() {
+        if line.contains("culvert_proxy_streams_total{frontend=\"name_") {
             let value = line.rsplit(' ').next().unwrap_or_default();
-            value.parse::<f64>().with_context(|| line.to_owned())
-        })
-        .sum()
+            connections += value.parse::<f64>().with_context(|| line.to_owned())?;
+        }
+    }
+    Ok(connections)
 }
 
 fn as_before(world: &World) -> Result<()> {

@@ -201,17 +201,22 @@ fn top_pod(world: &World, node: &str) -> Result<()> {
 
 /// Parses `master  250m  12%  1024Mi  6%`. A node without metrics is `edge-1  <unknown>  ...`.
 fn measured(said: &str) -> BTreeSet<String> {
-    let lines = said.lines().filter_map(|line| {
+    let mut nodes = BTreeSet::new();
+    for line in said.lines() {
         let mut words = line.split_whitespace();
-        let name = words.next()?;
-        let processor = words.next()?;
-        let is_measured = processor
-            .trim_end_matches('m')
-            .bytes()
-            .all(|byte| byte.is_ascii_digit());
-        is_measured.then(|| name.to_owned())
-    });
-    lines.collect()
+        if let Some(name) = words.next()
+            && let Some(processor) = words.next()
+            && is_measure(processor)
+        {
+            nodes.insert(name.to_owned());
+        }
+    }
+    nodes
+}
+
+fn is_measure(processor: &str) -> bool {
+    let mut digits = processor.trim_end_matches('m').bytes();
+    digits.all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]

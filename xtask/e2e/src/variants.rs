@@ -122,17 +122,9 @@ fn hosts(world: &World) -> Result<()> {
         "--output",
         "jsonpath={.data.hosts}",
     ];
-    let all = || {
-        let text = world.cluster.ask(&map)?;
-        for node in [&world.clouds[..], &EDGES].concat() {
-            let line = text
-                .lines()
-                .find(|line| line.ends_with(&format!("\t{node} # culvert")));
-            line.with_context(|| format!("{node} is not in it:\n{text}"))?;
-        }
-        Ok(())
-    };
-    wait::until("all nodes are in the ConfigMap of hosts", SOON, all)?;
+    wait::until("all nodes are in the ConfigMap of hosts", SOON, || {
+        all_listed(world, &world.cluster.ask(&map)?)
+    })?;
     let empty = json!({"data": {"hosts": ""}}).to_string();
     world.cluster.ask(&[
         "--namespace",
@@ -145,5 +137,18 @@ fn hosts(world: &World) -> Result<()> {
         "--patch",
         &empty,
     ])?;
-    wait::until("all nodes are in it again", SOON, all)
+    wait::until("all nodes are in it again", SOON, || {
+        all_listed(world, &world.cluster.ask(&map)?)
+    })
+}
+
+/// Fails unless all nodes are in the hosts of the ConfigMap.
+fn all_listed(world: &World, hosts: &str) -> Result<()> {
+    for node in [&world.clouds[..], &EDGES].concat() {
+        let line = hosts
+            .lines()
+            .find(|line| line.ends_with(&format!("\t{node} # culvert")));
+        line.with_context(|| format!("{node} is not in it:\n{hosts}"))?;
+    }
+    Ok(())
 }

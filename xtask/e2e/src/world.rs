@@ -20,6 +20,8 @@ use crate::follower::Follower;
 pub(super) const CULVERT: &str = "culvert-system";
 /// The namespace of the pods that are reached through Culvert.
 pub(super) const SHOP: &str = "shop";
+/// The node whose kubelet asks the hub.
+pub(super) const HUB_NODE: &str = "edge-1";
 /// The address that only edge-1 has.
 pub(super) const EDGE_1_ADDRESS: &str = "10.0.3.7";
 
@@ -33,6 +35,14 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
 /// Time for a DaemonSet's rollout: its pods are replaced one after the other.
 const ROLLOUT_TIME: Duration = Duration::from_secs(240);
+
+/// How long the cuts of links last.
+#[derive(Clone, Copy)]
+pub(super) enum Cuts {
+    Short,
+    /// As long as on real links.
+    Long,
+}
 
 /// A run on a cluster.
 pub(super) struct World {
@@ -52,8 +62,7 @@ pub(super) struct World {
     pub(super) has_images: bool,
     /// The cloud nodes that are not lost.
     pub(super) clouds: Vec<&'static str>,
-    /// Whether cuts last as long as on real links.
-    pub(super) long: bool,
+    pub(super) cuts: Cuts,
     folder: PathBuf,
     /// Flags that kube-apiserver always has.
     apiserver_flags: Vec<String>,
@@ -67,7 +76,7 @@ impl World {
         cluster: Cluster,
         folder: PathBuf,
         apiserver_flags: Vec<String>,
-        long: bool,
+        cuts: Cuts,
         record: Option<Record>,
     ) -> Self {
         Self {
@@ -80,7 +89,7 @@ impl World {
             follower: None,
             has_images: false,
             clouds: CLOUDS.to_vec(),
-            long,
+            cuts,
             folder,
             apiserver_flags,
             further_flags: Mutex::default(),
@@ -156,7 +165,10 @@ impl World {
 
     /// The command that runs the present step again.
     pub(super) fn repeat(&self) -> String {
-        let long = if self.long { " --long" } else { "" };
+        let long = match self.cuts {
+            Cuts::Short => "",
+            Cuts::Long => " --long",
+        };
         match self.step {
             Some(step) => format!("cargo xtask e2e{long} --only {step}"),
             None => format!("cargo xtask e2e{long}"),
@@ -238,6 +250,13 @@ impl World {
         })
     }
 
+    /// Starts to replace all pods of a DaemonSet.
+    pub(super) fn start_rollout(&self, daemon_set: &str) -> Result<()> {
+        let daemon_set = format!("daemonset/{daemon_set}");
+        self.culvert(&["rollout", "restart", &daemon_set])?;
+        Ok(())
+    }
+
     /// Waits until all pods of a DaemonSet exist, are ready and have its newest version.
     pub(super) fn wait_for_rollout(&self, daemon_set: &str) -> Result<()> {
         self.wait_for_rollout_of(CULVERT, &format!("daemonset/{daemon_set}"), ROLLOUT_TIME)
@@ -304,12 +323,14 @@ impl World {
         let list =
             self.cluster
                 .json(&["--namespace", CULVERT, "get", "pods", "--selector", &label])?;
-        let pods = list["items"].as_array().into_iter().flatten();
-        let present = pods.filter(|pod| pod["metadata"]["deletionTimestamp"].is_null());
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        Ok(present
-            .map(|pod| (text(&pod["spec"]["nodeName"]), Pod::from(pod)))
-            .collect())
+        let mut pods = BTreeMap::new();
+        for pod in list["items"].as_array().into_iter().flatten() {
+            if pod["metadata"]["deletionTimestamp"].is_null() {
+                let node = pod["spec"]["nodeName"].as_str().unwrap_or_default();
+                pods.insert(node.to_owned(), Pod::from(pod));
+            }
+        }
+        Ok(pods)
     }
 
     /// Prints what helps to find the reason of a failure.
@@ -317,7 +338,7 @@ impl World {
         let pods = self
             .cluster
             .ask(&["get", "pods", "--all-namespaces", "--output", "wide"]);
-        progress::say(&pods.unwrap_or_else(|error| format!("{error:#}")));
+        progress::say(&text_of(pods));
         let events = self
             .culvert(&["get", "events", "--sort-by", ".lastTimestamp"])
             .unwrap_or_default();
@@ -327,28 +348,22 @@ impl World {
             \"--- $log\" && tail -n 20 \"$log\"; done; true";
         for node in [&CLOUDS[..], &EDGES].concat() {
             let logs = self.cluster.on(node, &["sh", "-c", tail]);
-            progress::say(&format!(
-                "logs on {node}:\n{}",
-                logs.unwrap_or_else(|error| format!("{error:#}"))
-            ));
+            progress::say(&format!("logs on {node}:\n{}", text_of(logs)));
         }
         progress::say(&format!("more is in {}", self.folder.display()));
     }
 }
 
-/// A proof found data of another node, or other data than was sent.
-#[derive(Debug)]
-pub(super) struct WrongData(String);
-
-impl WrongData {
-    /// Fails with what was found, unless it is right.
-    pub(super) fn unless(is_right: bool, found: impl FnOnce() -> String) -> Result<()> {
-        if is_right {
-            return Ok(());
-        }
-        Err(Self(found()).into())
+fn text_of(output: Result<String>) -> String {
+    match output {
+        Ok(text) => text,
+        Err(error) => format!("{error:#}"),
     }
 }
+
+/// A proof found data of another node, or other data than was sent.
+#[derive(Debug)]
+pub(super) struct WrongData(pub(super) String);
 
 impl fmt::Display for WrongData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -367,13 +382,12 @@ pub(super) struct Pod {
 
 impl From<&Value> for Pod {
     fn from(pod: &Value) -> Self {
-        let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-        let is_ready =
-            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        let mut conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
         let name = pod["metadata"]["name"].as_str();
         Self {
             name: name.unwrap_or_default().to_owned(),
-            is_ready: conditions.into_iter().any(is_ready),
+            is_ready: conditions
+                .any(|condition| condition["type"] == "Ready" && condition["status"] == "True"),
         }
     }
 }

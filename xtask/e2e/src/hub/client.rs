@@ -3,14 +3,14 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::containers::{Container, running};
 use super::pods::{APP, MAIN};
 use crate::cluster::KUBECTL_TIME;
-use crate::command::{Finished, finish};
-use crate::world::{SHOP, World};
+use crate::command::output;
+use crate::world::World;
 
 /// Where the hub serves pods.
 pub(super) const ADDRESS: &str = "169.254.74.40";
@@ -29,19 +29,6 @@ struct Answer {
     /// Out of the hub's memory.
     is_local: bool,
     body: String,
-}
-
-/// The pod's account, and what it may do.
-pub(super) fn account() -> [Value; 2] {
-    let subject = json!({"kind": "ServiceAccount", "name": APP, "namespace": SHOP});
-    let group = "rbac.authorization.k8s.io";
-    [
-        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": APP, "namespace": SHOP}}),
-        json!({
-            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": APP, "namespace": SHOP},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"}, "subjects": [subject]
-        }),
-    ]
 }
 
 /// With a link: what the API server says.
@@ -118,7 +105,7 @@ fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
         command.args(["--header", &format!("Authorization: Bearer {token}")]);
     }
     command.arg(format!("https://{host}:{port}{path}"));
-    let said = finish(&mut command, KUBECTL_TIME).and_then(Finished::success)?;
+    let said = output(&mut command, KUBECTL_TIME)?;
     Answer::parse(&said).with_context(|| said.clone())
 }
 
@@ -138,9 +125,14 @@ impl Answer {
 fn variable(pod: &Container, name: &str) -> Result<String> {
     let path = format!("/proc/{}/environ", pod.pid);
     let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    let mut pairs = text.split('\0').filter_map(|pair| pair.split_once('='));
-    let found = pairs.find(|(key, _)| *key == name);
-    Ok(found.with_context(|| format!("no {name}"))?.1.to_owned())
+    for pair in text.split('\0') {
+        if let Some((key, value)) = pair.split_once('=')
+            && key == name
+        {
+            return Ok(value.to_owned());
+        }
+    }
+    bail!("no {name}")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 
 use super::NODE;
 use crate::world::World;
@@ -37,11 +37,14 @@ pub(super) fn running(world: &World, pod: &str, name: &str) -> Result<Container>
     );
     let ids = ctr(world, &["containers", "list", "--quiet", &filter])?;
     let tasks = ctr(world, &["tasks", "list"])?;
-    let running = tasks.lines().filter_map(task);
-    let mut of_pod = running.filter(|container| ids.lines().any(|id| id == container.id));
-    of_pod
-        .next()
-        .with_context(|| format!("container {name} of pod {pod} does not run"))
+    for line in tasks.lines() {
+        if let Some(container) = task(line)
+            && ids.lines().any(|id| id == container.id)
+        {
+            return Ok(container);
+        }
+    }
+    bail!("container {name} of pod {pod} does not run")
 }
 
 /// A running container in a line of `ctr tasks list`: `ID PID STATUS`.
@@ -49,7 +52,11 @@ fn task(line: &str) -> Option<Container> {
     let mut words = line.split_whitespace();
     let id = words.next()?.to_owned();
     let pid = words.next()?.parse().ok()?;
-    (words.next() == Some("RUNNING")).then_some(Container { id, pid })
+    if words.next() == Some("RUNNING") {
+        Some(Container { id, pid })
+    } else {
+        None
+    }
 }
 
 fn ctr(world: &World, args: &[&str]) -> Result<String> {

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{NODE, client};
-use crate::processes::{self, Process};
+use crate::processes;
 use crate::world::World;
 
 pub(super) const HUB: &str = "culvert-hub";
@@ -29,11 +29,12 @@ pub(super) struct Node {
 impl Node {
     /// The node as it runs now.
     pub(super) fn find(world: &World) -> Result<Self> {
-        let found = processes::of_node(&world.cluster, NODE)?;
-        let of_system = found
-            .into_iter()
-            .filter(|it| PROGRAMS.contains(&it.program()));
-        let programs = of_system.map(|process| process.line).collect();
+        let mut programs = Vec::new();
+        for process in processes::of_node(&world.cluster, NODE)? {
+            if PROGRAMS.contains(&process.program()) {
+                programs.push(process.line);
+            }
+        }
         let node = Self { programs };
         node.line(KUBELET)?;
         node.line(CONTAINERD)?;
@@ -82,8 +83,12 @@ impl Node {
     pub(super) fn kill(&self, world: &World, program: &str) -> Result<()> {
         let pid = pid(world, program)?;
         kill_and_wait(program, || {
-            let left = processes::of_node(&world.cluster, NODE)?.into_iter();
-            Ok(left.map(|it| it.pid).filter(|it| *it == pid).collect())
+            let mut left = Vec::new();
+            for process in processes::of_node(&world.cluster, NODE)? {
+                left.push(process.pid);
+            }
+            left.retain(|it| *it == pid);
+            Ok(left)
         })
     }
 
@@ -129,28 +134,23 @@ impl Node {
 
 /// The hub and the flags of this run. Its other defaults would do on a machine of its own.
 pub(super) fn hub_line(world: &World) -> Vec<String> {
-    let path = |name: &str| world.file(name).display().to_string();
-    let program = workspace::image_program(HUB).display().to_string();
-    let socket = "/run/culvert/hub.sock".to_owned();
-    let state = ("--state-dir".to_owned(), path("hub-state"));
     vec![
-        program,
-        state.0,
-        state.1,
+        workspace::image_program(HUB).display().to_string(),
+        "--state-dir".to_owned(),
+        world.file("hub-state").display().to_string(),
         "--admin-socket".to_owned(),
-        socket,
+        "/run/culvert/hub.sock".to_owned(),
     ]
 }
 
 /// The process of a program of the node.
 pub(super) fn pid(world: &World, program: &str) -> Result<i32> {
-    let is_it = |it: &Process| it.program() == program;
-    let found = processes::of_node(&world.cluster, NODE)?
-        .into_iter()
-        .find(is_it);
-    Ok(found
-        .with_context(|| format!("{program} does not run"))?
-        .pid)
+    for process in processes::of_node(&world.cluster, NODE)? {
+        if process.program() == program {
+            return Ok(process.pid);
+        }
+    }
+    bail!("{program} does not run")
 }
 
 /// Nothing goes over the node's link from now on, without an answer. Where a packet goes is known
@@ -203,19 +203,29 @@ fn containerd_state(line: &[String]) -> Result<String> {
         return Ok("/run/containerd".to_owned());
     };
     let text = std::fs::read_to_string(file).with_context(|| format!("read {file}"))?;
-    let state = text.lines().find_map(|line| line.strip_prefix("state = "));
-    let state = state.map_or("/run/containerd", |quoted| quoted.trim_matches('"'));
-    Ok(state.to_owned())
+    for line in text.lines() {
+        if let Some(quoted) = line.strip_prefix("state = ") {
+            return Ok(quoted.trim_matches('"').to_owned());
+        }
+    }
+    Ok("/run/containerd".to_owned())
 }
 
 /// The value of a flag, as `FLAG VALUE` or `FLAG=VALUE`.
 fn argument<'line>(line: &'line [String], flags: &[&str]) -> Option<&'line str> {
-    line.iter()
-        .zip(line.iter().skip(1).map(Some).chain([None]))
-        .find_map(|(flag, next)| match flag.split_once('=') {
-            Some((flag, value)) => flags.contains(&flag).then_some(value),
-            None => flags.contains(&&**flag).then_some(next?.as_str()),
-        })
+    for (number, word) in line.iter().enumerate() {
+        match word.split_once('=') {
+            Some((flag, value)) if flags.contains(&flag) => return Some(value),
+            Some(_) => {}
+            None if flags.contains(&word.as_str()) => {
+                if let Some(value) = line.get(number + 1) {
+                    return Some(value);
+                }
+            }
+            None => {}
+        }
+    }
+    None
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::NODE;
-use super::client;
+
 use super::containers::Container;
 use crate::world::{SHOP, World};
 
@@ -24,12 +24,11 @@ const TOKEN: &str = "/etc/app/token/token";
 
 /// Starts the first two.
 pub(super) fn start(world: &World) -> Result<()> {
-    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}});
-    let mut secret = named("Secret", APP);
+    let mut secret = object("Secret", APP);
     secret["stringData"] = json!({"word": "sesame"});
-    let mut config = named("ConfigMap", APP);
+    let mut config = object("ConfigMap", APP);
     config["data"] = json!({"color": "blue"});
-    let [account, binding] = client::account();
+    let [account, binding] = account();
     let pods = [pod(APP), pod(DELETED)];
     world.apply(
         "hub-pods",
@@ -40,8 +39,29 @@ pub(super) fn start(world: &World) -> Result<()> {
         .try_for_each(|name| world.wait_for_phase(name, "Running"))
 }
 
+/// The pods' account, and what it may do.
+fn account() -> [Value; 2] {
+    let subject = json!({"kind": "ServiceAccount", "name": APP, "namespace": SHOP});
+    let group = "rbac.authorization.k8s.io";
+    [
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": APP, "namespace": SHOP}}),
+        json!({
+            "apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": APP, "namespace": SHOP},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "view"}, "subjects": [subject]
+        }),
+    ]
+}
+
+/// An object of the core API in the namespace of the pods, without its contents.
+pub(super) fn object(kind: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}})
+}
+
+fn mount(volume: &str) -> Value {
+    json!({"name": volume, "mountPath": format!("/etc/app/{volume}")})
+}
+
 pub(super) fn pod(name: &str) -> Value {
-    let mount = |volume: &str| json!({"name": volume, "mountPath": format!("/etc/app/{volume}")});
     let token = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}});
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP, "labels": {"app": name}},

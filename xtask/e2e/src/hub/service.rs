@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::containers::running;
 use super::node::{KUBE_PROXY, Node};
-use super::pods::{APP, MAIN, PORT};
+use super::pods::{APP, MAIN, PORT, object};
 use super::{NODE, NOTICED};
 use crate::cluster::KUBECTL_TIME;
-use crate::command::{Finished, finish};
+use crate::command::output;
 use crate::world::{SHOP, World};
 
 /// The account of kube-proxy.
@@ -27,8 +27,7 @@ pub(super) struct Service {
 
 /// Makes the service, and lets kube-proxy ask the hub.
 pub(super) fn start(world: &mut World, node: &mut Node) -> Result<Service> {
-    let named = |kind: &str, name: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "namespace": SHOP}});
-    let mut service = named("Service", APP);
+    let mut service = object("Service", APP);
     service["spec"] = json!({
         "selector": {"app": APP}, "ports": [{"port": 80, "targetPort": PORT}]
     });
@@ -38,7 +37,7 @@ pub(super) fn start(world: &mut World, node: &mut Node) -> Result<Service> {
         "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": ACCOUNT},
         "roleRef": role, "subjects": [{"kind": "ServiceAccount", "name": ACCOUNT, "namespace": SHOP}]
     });
-    let account = named("ServiceAccount", ACCOUNT);
+    let account = object("ServiceAccount", ACCOUNT);
     world.apply("hub-service", &[service, account, binding])?;
     let kubeconfig = kubeconfig(world)?;
     let path = "jsonpath={.spec.clusterIP}";
@@ -90,7 +89,7 @@ pub(super) fn pod_address(world: &World) -> Result<String> {
     command
         .args(["--target", &pid, "--net"])
         .args(["ip", "-json", "-4", "address", "show", "scope", "global"]);
-    let said = finish(&mut command, KUBECTL_TIME).and_then(Finished::success)?;
+    let said = output(&mut command, KUBECTL_TIME)?;
     let interfaces: Value = serde_json::from_str(&said)?;
     let address = &interfaces[0]["addr_info"][0]["local"];
     Ok(address.as_str().context("it has none")?.to_owned())
