@@ -13,12 +13,12 @@ impl Folder {
     /// Makes the folder, and removes those of runs that were killed.
     pub(crate) fn make() -> Result<Self> {
         let base = std::env::temp_dir();
-        for entry in std::fs::read_dir(&base)?.filter_map(Result::ok) {
+        for entry in std::fs::read_dir(&base)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let owner = name
-                .strip_prefix(PREFIX)
-                .and_then(|rest| rest.split('-').next());
-            if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            if let Some(rest) = name.strip_prefix(PREFIX)
+                && let Some(owner) = rest.split('-').next()
+                && !Path::new("/proc").join(owner).exists()
+            {
                 // Somebody else may be removing it too.
                 std::fs::remove_dir_all(entry.path()).ok();
             }

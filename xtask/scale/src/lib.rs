@@ -6,6 +6,7 @@
 //! killed, what tunnels cost while nothing happens, and how fast a change of the directory spreads.
 #![forbid(unsafe_code)]
 
+mod config;
 mod folder;
 mod network;
 mod phases;
@@ -16,10 +17,13 @@ mod swarm;
 mod watchers;
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{interrupt, progress, workspace};
+
+use config::Config;
+use programs::Profile;
 
 pub use programs::Programs;
 pub use report::Report;
@@ -75,14 +79,6 @@ impl Args {
             dev: true,
         }
     }
-
-    fn all_tunnels(&self) -> u32 {
-        self.agents * self.tunnels
-    }
-
-    fn steady(&self) -> Duration {
-        Duration::from_secs(self.steady.into())
-    }
 }
 
 /// The name of a node by its number.
@@ -101,7 +97,11 @@ pub fn run(args: &Args) -> Result<()> {
         workspace::is_root(),
         "the agents and proxies get a network namespace: run this as root"
     );
-    let programs = Programs::build(args.dev)?;
+    let programs = Programs::build(if args.dev {
+        Profile::Dev
+    } else {
+        Profile::Release
+    })?;
     let started = Instant::now();
     let report = measure(args, &programs)?;
     println!("\n{}", report.table());
@@ -118,11 +118,12 @@ pub fn run(args: &Args) -> Result<()> {
 /// # Errors
 /// Something cannot be started, or not all tunnels come up.
 pub fn measure(args: &Args, programs: &Programs) -> Result<Report> {
+    let config = Config::from(args);
     std::thread::scope(|scope| {
         // The namespace is of the thread, and of what it starts.
         let measuring = scope.spawn(|| {
             network::enter()?;
-            phases::all(args, programs)
+            phases::all(&config, programs)
         });
         measuring
             .join()

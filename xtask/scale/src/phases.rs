@@ -8,14 +8,15 @@ use culvert_lab::process::{KernelResources, bound};
 use culvert_lab::progress::Step;
 use culvert_lab::{interrupt, progress, wait, workspace};
 
+use crate::config::Config;
 use crate::folder::Folder;
 use crate::network::Wire;
+use crate::node_name;
 use crate::programs::Programs;
 use crate::proxies::{Proxies, ensure_released};
 use crate::report::{Report, Restart, Steady};
 use crate::swarm::{Arrival, Swarm};
 use crate::watchers::Watchers;
-use crate::{Args, node_name};
 
 /// For all tunnels to come up: far more than the aim, so that a miss has a number.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -25,16 +26,16 @@ const GONE_TIME: Duration = Duration::from_secs(60);
 const CHANGES: u32 = 5;
 
 /// Measures all of it. Everything that it starts ends with it.
-pub(crate) fn all(args: &Args, programs: &Programs) -> Result<Report> {
+pub(crate) fn all(config: &Config, programs: &Programs) -> Result<Report> {
     let folder = Folder::make()?;
     make_authority(&folder, programs)?;
     let step = Step::start(format!(
         "start {} proxies with {} nodes",
-        args.proxies, args.agents
+        config.proxies, config.agents
     ));
-    let mut proxies = Proxies::start(args, &folder, programs)?;
+    let mut proxies = Proxies::start(config, &folder, programs)?;
     step.done();
-    let measured = with_agents(args, &folder, programs, &mut proxies);
+    let measured = with_agents(config, &folder, programs, &mut proxies);
     if measured.is_err() {
         proxies.show_logs();
     }
@@ -48,35 +49,35 @@ fn make_authority(folder: &Folder, programs: &Programs) -> Result<()> {
 }
 
 fn with_agents(
-    args: &Args,
+    config: &Config,
     folder: &Folder,
     programs: &Programs,
     proxies: &mut Proxies<'_>,
 ) -> Result<Report> {
     let empty = proxies.usage()?;
     let resources = proxies.resources()?;
-    let step = Step::start(format!("make {} agents' certificates", args.agents));
-    let mut swarm = Swarm::start(args, folder, programs, proxies)?;
+    let step = Step::start(format!("make {} agents' certificates", config.agents));
+    let mut swarm = Swarm::start(config, folder, programs, proxies)?;
     let agents_empty = swarm.resident()?;
     step.done();
 
-    let step = Step::start(format!("all {} tunnels at first", args.all_tunnels()));
+    let step = Step::start(format!("all {} tunnels at first", config.all_tunnels()));
     let started = Instant::now();
     swarm.go()?;
     let arrival = swarm.wait_all_up("at first", started, PATIENCE, &BTreeMap::new())?;
     step.done();
-    wait_registered(args, proxies)?;
+    wait_registered(config, proxies)?;
 
     let watchers = Watchers::start(programs, proxies)?;
-    let steady = steady(args, proxies, &mut swarm, agents_empty)?;
-    let changes = changes(args, proxies, &watchers)?;
-    let spread = spread(args, (folder, programs), proxies, &watchers)?;
+    let steady = steady(config, proxies, &mut swarm, agents_empty)?;
+    let changes = changes(config, proxies, &watchers)?;
+    let spread = spread(config, (folder, programs), proxies, &watchers)?;
     drop(watchers);
     let before = proxies.usage()?;
-    let restart = restart(args, proxies, &mut swarm)?;
+    let restart = restart(config, proxies, &mut swarm)?;
     ensure_all_leave(proxies, swarm, &resources)?;
     Ok(Report {
-        args: args.clone(),
+        config: config.clone(),
         empty,
         arrival,
         steady,
@@ -88,29 +89,32 @@ fn with_agents(
 }
 
 /// Waits until the proxies count the same tunnels as the agents do.
-fn wait_registered(args: &Args, proxies: &Proxies<'_>) -> Result<Vec<u32>> {
+fn wait_registered(config: &Config, proxies: &Proxies<'_>) -> Result<Vec<u32>> {
     wait::until("the proxies have all tunnels", GONE_TIME, || {
         let tunnels = proxies.tunnels()?;
         let all: u32 = tunnels.iter().sum();
-        ensure!(all == args.all_tunnels(), "they have {tunnels:?}");
+        ensure!(all == config.all_tunnels(), "they have {tunnels:?}");
         Ok(tunnels)
     })
 }
 
 /// A time in which only pings happen.
 fn steady(
-    args: &Args,
+    config: &Config,
     proxies: &mut Proxies<'_>,
     swarm: &mut Swarm,
     agents_empty: u64,
 ) -> Result<Steady> {
-    let step = Step::start(format!("nothing but pings for {} s", args.steady));
-    let tunnels = wait_registered(args, proxies)?;
+    let step = Step::start(format!(
+        "nothing but pings for {} s",
+        config.steady.as_secs()
+    ));
+    let tunnels = wait_registered(config, proxies)?;
     let lost_before = swarm.counts()?.back.len();
     let began = Instant::now();
     let usage = proxies.usage()?;
     let wire = Wire::now()?;
-    wait::throughout("nothing but pings", args.steady(), || proxies.check())?;
+    wait::throughout("nothing but pings", config.steady, || proxies.check())?;
     let time = began.elapsed();
     let after = proxies.usage()?;
     let wire = Wire::now()?.since(wire);
@@ -137,12 +141,16 @@ fn steady(
 }
 
 /// How long each change of the directory file takes until all watchers have seen it.
-fn changes(args: &Args, proxies: &mut Proxies<'_>, watchers: &Watchers) -> Result<Vec<Duration>> {
+fn changes(
+    config: &Config,
+    proxies: &mut Proxies<'_>,
+    watchers: &Watchers,
+) -> Result<Vec<Duration>> {
     let step = Step::start(format!("{CHANGES} changes of the directory file"));
     let mut times = Vec::new();
     for number in 0..CHANGES {
         interrupt::check()?;
-        let name = node_name(args.agents + number);
+        let name = node_name(config.agents + number);
         let changed = Instant::now();
         proxies.add_node(&name)?;
         let [_, seen] = watchers.wait(&name)?;
@@ -155,14 +163,14 @@ fn changes(args: &Args, proxies: &mut Proxies<'_>, watchers: &Watchers) -> Resul
 /// How long each of the added nodes is online at the proxy where its only tunnel ends before it is
 /// at all others.
 fn spread(
-    args: &Args,
+    config: &Config,
     (folder, programs): (&Folder, &Programs),
     proxies: &Proxies<'_>,
     watchers: &Watchers,
 ) -> Result<Vec<Duration>> {
     let step = Step::start(format!("{CHANGES} nodes come online"));
     let mut times = Vec::new();
-    for (number, proxy) in (args.agents..).zip(proxies.addresses().into_iter().cycle()) {
+    for (number, proxy) in (config.agents..).zip(proxies.addresses().into_iter().cycle()) {
         if times.len() == CHANGES as usize {
             break;
         }
@@ -177,7 +185,7 @@ fn spread(
 }
 
 /// All proxies are killed at once and start again.
-fn restart(args: &Args, proxies: &mut Proxies<'_>, swarm: &mut Swarm) -> Result<Restart> {
+fn restart(config: &Config, proxies: &mut Proxies<'_>, swarm: &mut Swarm) -> Result<Restart> {
     let step = Step::start("all proxies are killed and start again");
     let before = swarm.counts()?;
     let started = Instant::now();
@@ -185,7 +193,7 @@ fn restart(args: &Args, proxies: &mut Proxies<'_>, swarm: &mut Swarm) -> Result<
     let ready = started.elapsed();
     progress::say(&format!("    ready after {:.1} s", ready.as_secs_f32()));
     let arrival = swarm.wait_all_up("back again", started, PATIENCE, &before.failed)?;
-    wait_registered(args, proxies)?;
+    wait_registered(config, proxies)?;
     step.done();
     Ok(Restart {
         ready,

@@ -5,6 +5,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use culvert_lab::{progress, workspace};
 
+/// How they are compiled.
+#[derive(Clone, Copy)]
+pub(crate) enum Profile {
+    /// Without optimisation.
+    Dev,
+    Release,
+}
+
 /// Where they are.
 #[derive(Clone, Debug)]
 pub struct Programs(PathBuf);
@@ -16,15 +24,16 @@ impl Programs {
         Self(workspace::target_dir().join("debug"))
     }
 
-    pub(crate) fn build(dev: bool) -> Result<Self> {
+    pub(crate) fn build(profile: Profile) -> Result<Self> {
         let mut command = workspace::cargo();
         command.args(["build", "--bins", "--features", "culvert-scale/worker"]);
         command.args(["--package", "culvert-proxy", "--package", "culvert-scale"]);
-        let profile = if dev {
-            "debug"
-        } else {
-            command.arg("--release");
-            "release"
+        let profile = match profile {
+            Profile::Dev => "debug",
+            Profile::Release => {
+                command.arg("--release");
+                "release"
+            }
         };
         progress::run(&format!("build the programs ({profile})"), &mut command)?;
         Ok(Self(workspace::target_dir().join(profile)))

@@ -10,9 +10,10 @@ use culvert_lab::process::{KernelResources, Process, bound};
 use culvert_lab::{progress, wait};
 use serde_json::Value;
 
+use crate::config::Config;
 use crate::folder::Folder;
 use crate::programs::Programs;
-use crate::{Args, network, node_name};
+use crate::{network, node_name};
 
 /// Time for programs that start side by side, with 10,000 nodes.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -40,19 +41,33 @@ pub(crate) struct Usage {
     pub(crate) processor: Duration,
 }
 
+impl Usage {
+    fn of(proxy: &Process) -> Result<Self> {
+        Ok(Self {
+            resident: proxy.resident()?,
+            peak: proxy.peak_resident()?,
+            processor: proxy.cpu_time()?,
+        })
+    }
+}
+
 impl<'a> Proxies<'a> {
     /// Starts them with a directory of all nodes, and waits until they are ready and linked.
-    pub(crate) fn start(args: &Args, folder: &'a Folder, programs: &'a Programs) -> Result<Self> {
+    pub(crate) fn start(
+        config: &Config,
+        folder: &'a Folder,
+        programs: &'a Programs,
+    ) -> Result<Self> {
         let mut proxies = Self {
             folder,
             programs,
             all: Vec::new(),
             extra: Vec::new(),
-            agents: args.agents,
-            proxies: args.proxies,
+            agents: config.agents,
+            proxies: config.proxies,
         };
         proxies.write_directory()?;
-        for number in 0..args.proxies {
+        for number in 0..config.proxies {
             proxies.all.push(proxies.start_one(number)?);
         }
         proxies.wait_ready()?;
@@ -77,28 +92,31 @@ impl<'a> Proxies<'a> {
 
     fn start_one(&self, number: u32) -> Result<Process> {
         let name = format!("proxy-{number}");
-        let file = |what: &str| self.folder.file(&format!("{name}-{what}"));
-        let at = |port: u16| SocketAddr::from((address(number), port)).to_string();
+        let state = self.folder.file(&format!("{name}-state"));
         let mut command = bound(&self.programs.proxy());
-        command.args(["--log", "warn", "--state-dir", &file("state")]);
+        command.args(["--log", "warn", "--state-dir", &state]);
         command.args(["--directory", &self.folder.file("nodes.toml")]);
         command.args(["--ca-cert", &self.folder.file("ca.crt")]);
         command.args(["--ca-key", &self.folder.file("ca.key")]);
-        command.args([
-            "--agent-listen",
-            &at(AGENT_PORT),
-            "--advertise",
-            &at(AGENT_PORT),
-        ]);
-        command.args(["--peer-listen", &at(PEER_PORT)]);
-        for peer in (0..self.proxies).filter(|peer| *peer != number) {
-            let peer = SocketAddr::from((address(peer), PEER_PORT));
-            command.args(["--peer", &peer.to_string()]);
+        for (flag, port) in [
+            ("--agent-listen", AGENT_PORT),
+            ("--advertise", AGENT_PORT),
+            ("--peer-listen", PEER_PORT),
+            ("--intercept-listen", 7410),
+        ] {
+            let address = SocketAddr::from((address(number), port));
+            command.args([flag, &address.to_string()]);
         }
-        command.args(["--intercept-listen", &at(7410)]);
+        for peer in 0..self.proxies {
+            if peer != number {
+                let peer = SocketAddr::from((address(peer), PEER_PORT));
+                command.args(["--peer", &peer.to_string()]);
+            }
+        }
         command.args(["--admin-listen", &format!("127.0.0.1:{}", admin(number))]);
         for socket in ["connect", "control", "admin"] {
-            command.args([format!("--{socket}-socket"), file(socket)]);
+            let path = self.folder.file(&format!("{name}-{socket}"));
+            command.args([format!("--{socket}-socket"), path]);
         }
         command
             .arg("--directory-socket")
@@ -149,14 +167,7 @@ impl<'a> Proxies<'a> {
     }
 
     pub(crate) fn usage(&self) -> Result<Vec<Usage>> {
-        let of = |proxy: &Process| {
-            Ok(Usage {
-                resident: proxy.resident()?,
-                peak: proxy.peak_resident()?,
-                processor: proxy.cpu_time()?,
-            })
-        };
-        self.all.iter().map(of).collect()
+        self.all.iter().map(Usage::of).collect()
     }
 
     pub(crate) fn resources(&self) -> Result<Vec<KernelResources>> {
@@ -165,25 +176,23 @@ impl<'a> Proxies<'a> {
 
     /// The tunnels that each proxy has.
     pub(crate) fn tunnels(&self) -> Result<Vec<u32>> {
-        let of = |number| {
+        let mut tunnels = Vec::new();
+        for number in 0..self.count() {
             let metrics = network::get(admin(number), "/metrics")?;
-            Ok(sum(&metrics, "culvert_proxy_tunnels", "") as u32)
-        };
-        (0..self.count()).map(of).collect()
+            tunnels.push(sum(&metrics, "culvert_proxy_tunnels", "") as u32);
+        }
+        Ok(tunnels)
     }
 
     /// The connections at all agent ports that had this outcome.
     pub(crate) fn outcomes(&self, outcome: &str) -> Result<f64> {
         let label = format!("outcome=\"{outcome}\"");
-        let of = |number| {
+        let mut connections = 0.0;
+        for number in 0..self.count() {
             let metrics = network::get(admin(number), "/metrics")?;
-            Ok(sum(
-                &metrics,
-                "culvert_proxy_agent_connections_total",
-                &label,
-            ))
-        };
-        (0..self.count()).map(of).sum()
+            connections += sum(&metrics, "culvert_proxy_agent_connections_total", &label);
+        }
+        Ok(connections)
     }
 
     /// Shows what the proxies printed, for a run that failed.
@@ -227,15 +236,17 @@ fn admin(number: u32) -> u16 {
 
 /// The sum of a metric's samples that have the label.
 fn sum(metrics: &str, name: &str, label: &str) -> f64 {
-    let value = |line: &str| {
-        let rest = line.strip_prefix(name)?;
-        let (labels, value) = rest.rsplit_once(' ')?;
-        let is_it = labels.is_empty() || labels.starts_with('{');
-        (is_it && labels.contains(label))
-            .then(|| value.parse::<f64>().ok())
-            .flatten()
-    };
-    metrics.lines().filter_map(value).sum()
+    let mut sum = 0.0;
+    for line in metrics.lines() {
+        if let Some(rest) = line.strip_prefix(name)
+            && let Some((labels, value)) = rest.rsplit_once(' ')
+            && (labels.is_empty() || labels.starts_with('{'))
+            && labels.contains(label)
+        {
+            sum += value.parse().unwrap_or(0.0);
+        }
+    }
+    sum
 }
 
 /// Whether nothing is left of what tunnels needed.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::Args;
+use crate::config::Config;
 use crate::network::Wire;
 use crate::proxies::Usage;
 use crate::swarm::Arrival;
@@ -20,7 +20,7 @@ const KNOWN_WITHIN: f64 = 1.0;
 /// All results.
 #[derive(Debug)]
 pub struct Report {
-    pub(crate) args: Args,
+    pub(crate) config: Config,
     /// Of each proxy with all nodes and no tunnel.
     pub(crate) empty: Vec<Usage>,
     pub(crate) arrival: Arrival,
@@ -71,10 +71,10 @@ impl Report {
     /// For people.
     #[must_use]
     pub fn table(&self) -> String {
-        let args = &self.args;
+        let config = &self.config;
         let mut text = format!(
             "{} agents with {} tunnels each on {} proxies, {} agents behind each address\n\n",
-            args.agents, args.tunnels, args.proxies, args.site
+            config.agents, config.tunnels, config.proxies, config.site
         );
         for row in self.rows() {
             let verdict = match row.aim {
@@ -90,16 +90,9 @@ impl Report {
             )
             .ok();
         }
-        let failed = |what: &str, failed: &BTreeMap<String, u64>| {
-            let list: Vec<_> = failed
-                .iter()
-                .map(|(name, count)| format!("{count} {name}"))
-                .collect();
-            format!("failed attempts {what}: {}\n", list.join(", "))
-        };
         text + "\n"
-            + &failed("at first", &self.arrival.failed)
-            + &failed("after the restart", &self.restart.arrival.failed)
+            + &failed_attempts("at first", &self.arrival.failed)
+            + &failed_attempts("after the restart", &self.restart.arrival.failed)
     }
 
     /// For programs.
@@ -111,10 +104,10 @@ impl Report {
             .map(|row| (row.name, json!({ "value": row.value, "unit": row.unit })))
             .collect();
         json!({
-            "agents": self.args.agents,
-            "tunnels_of_an_agent": self.args.tunnels,
-            "proxies": self.args.proxies,
-            "agents_behind_an_address": self.args.site,
+            "agents": self.config.agents,
+            "tunnels_of_an_agent": self.config.tunnels,
+            "proxies": self.config.proxies,
+            "agents_behind_an_address": self.config.site,
             "rows": rows,
             "failed_at_first": self.arrival.failed,
             "failed_after_the_restart": self.restart.arrival.failed,
@@ -124,6 +117,7 @@ impl Report {
     fn rows(&self) -> Vec<Row> {
         let mut rows = self.arrivals();
         rows.extend(self.memory());
+        rows.extend(self.processors());
         rows.extend(self.costs());
         rows
     }
@@ -176,14 +170,11 @@ impl Report {
     }
 
     fn memory(&self) -> Vec<Row> {
-        let agents = f64::from(self.args.agents);
+        let agents = f64::from(self.config.agents);
         let empty = resident(&self.empty);
         let steady = resident(&self.steady.usage);
-        let tunnels = f64::from(self.args.all_tunnels());
-        let peak = |usage: &[Usage]| {
-            let peak = usage.iter().map(|usage| usage.peak).max();
-            mb(peak.unwrap_or_default())
-        };
+        let tunnels = f64::from(self.config.all_tunnels());
+
         let proxies = self.empty.len() as f64;
         vec![
             row(
@@ -192,10 +183,14 @@ impl Report {
                 "MB",
             ),
             row("memory of a proxy: steady", mb(steady) / proxies, "MB"),
-            row("memory of a proxy: peak at first", peak(&self.before), "MB"),
+            row(
+                "memory of a proxy: peak at first",
+                mb(peak(&self.before)),
+                "MB",
+            ),
             row(
                 "memory of a proxy: peak after the restart",
-                peak(&self.restart.usage),
+                mb(peak(&self.restart.usage)),
                 "MB",
             ),
             Row {
@@ -214,33 +209,28 @@ impl Report {
         ]
     }
 
+    fn processors(&self) -> Vec<Row> {
+        let steady = &self.steady;
+        let mut rows = Vec::new();
+        for (number, (time, tunnels)) in steady.processor.iter().zip(&steady.tunnels).enumerate() {
+            let name = format!("processor of proxy {number}, {tunnels} idle tunnels");
+            rows.push(Row {
+                aim: Some(PERCENT_OF_A_CORE),
+                ..row(&name, percent(*time, steady.time), "% a core")
+            });
+        }
+        let all: Duration = steady.processor.iter().sum();
+        let all = percent(all, steady.time);
+        rows.push(row("processor of all proxies", all, "% a core"));
+        rows
+    }
+
     fn costs(&self) -> Vec<Row> {
         let steady = &self.steady;
-        let percent = |time: &Duration| time.as_secs_f64() / steady.time.as_secs_f64() * 100.0;
-        let mut rows: Vec<Row> = steady
-            .processor
-            .iter()
-            .zip(&steady.tunnels)
-            .enumerate()
-            .map(|(number, (time, tunnels))| Row {
-                aim: Some(PERCENT_OF_A_CORE),
-                ..row(
-                    &format!("processor of proxy {number}, {tunnels} idle tunnels"),
-                    percent(time),
-                    "% a core",
-                )
-            })
-            .collect();
-        let all: Duration = steady.processor.iter().sum();
-        let tunnels = f64::from(self.args.all_tunnels());
+        let tunnels = f64::from(self.config.all_tunnels());
         let set_up: Duration = self.restart.usage.iter().map(|usage| usage.processor).sum();
         let hours = steady.time.as_secs_f64() / 3600.0;
-        let slowest = |times: &[Duration]| {
-            let slowest = times.iter().max().copied().unwrap_or_default();
-            slowest.as_secs_f64()
-        };
-        rows.extend([
-            row("processor of all proxies", percent(&all), "% a core"),
+        vec![
             row(
                 "processor of a proxy from its restart, for each tunnel",
                 set_up.as_secs_f64() * 1e3 / tunnels,
@@ -269,9 +259,26 @@ impl Report {
                     "s",
                 )
             },
-        ]);
-        rows
+        ]
     }
+}
+
+fn percent(part: Duration, whole: Duration) -> f64 {
+    part.as_secs_f64() / whole.as_secs_f64() * 100.0
+}
+
+/// The longest of some times, in seconds.
+fn slowest(times: &[Duration]) -> f64 {
+    let slowest = times.iter().max().copied().unwrap_or_default();
+    slowest.as_secs_f64()
+}
+
+fn failed_attempts(when: &str, failed: &BTreeMap<String, u64>) -> String {
+    let list: Vec<_> = failed
+        .iter()
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    format!("failed attempts {when}: {}\n", list.join(", "))
 }
 
 fn row(name: &str, value: f64, unit: &'static str) -> Row {
@@ -281,6 +288,12 @@ fn row(name: &str, value: f64, unit: &'static str) -> Row {
         unit,
         aim: None,
     }
+}
+
+/// The largest peak of memory of one.
+fn peak(usage: &[Usage]) -> u64 {
+    let peak = usage.iter().map(|usage| usage.peak).max();
+    peak.unwrap_or_default()
 }
 
 fn resident(usage: &[Usage]) -> u64 {

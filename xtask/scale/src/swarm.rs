@@ -12,13 +12,11 @@ use culvert_lab::process::bound;
 use culvert_lab::{interrupt, progress, wait};
 use serde::Deserialize;
 
-use crate::Args;
+use crate::config::Config;
 use crate::folder::Folder;
 use crate::programs::Programs;
 use crate::proxies::Proxies;
 
-/// Agents in a process, each with two tunnels: their sockets stay far below 20,000 files.
-const IN_A_PROCESS: u32 = 2500;
 /// For an answer of a process that is busy with handshakes.
 const ANSWER_TIME: Duration = Duration::from_secs(60);
 const PROGRESS_EVERY: Duration = Duration::from_secs(5);
@@ -53,36 +51,33 @@ pub(crate) struct Arrival {
 impl Swarm {
     /// Starts the processes, which make the agents' certificates.
     pub(crate) fn start(
-        args: &Args,
+        config: &Config,
         folder: &Folder,
         programs: &Programs,
         proxies: &Proxies<'_>,
     ) -> Result<Self> {
-        let count = args
-            .processes
-            .unwrap_or(args.agents.div_ceil(IN_A_PROCESS))
-            .min(args.agents);
+        let count = config.processes;
         let mut processes = Vec::new();
         for number in 0..count {
-            let first = args.agents * number / count;
-            let next = args.agents * (number + 1) / count;
+            let first = config.agents * number / count;
+            let next = config.agents * (number + 1) / count;
             let mut command = agents(folder, programs, &proxies.addresses());
             for (flag, value) in [
                 ("--first", first),
                 ("--count", next - first),
-                ("--tunnels", args.tunnels),
+                ("--tunnels", config.tunnels),
             ] {
                 command.args([flag, &value.to_string()]);
             }
-            if args.site < args.agents {
-                command.args(["--site", &args.site.to_string()]);
+            if config.site < config.agents {
+                command.args(["--site", &config.site.to_string()]);
             }
             processes.push(Agents::start(&mut command)?);
         }
         processes.iter().try_for_each(Agents::wait_ready)?;
         Ok(Self {
             processes,
-            tunnels: args.all_tunnels() as usize,
+            tunnels: config.all_tunnels() as usize,
         })
     }
 
@@ -192,10 +187,14 @@ fn difference(
     now: &BTreeMap<String, u64>,
     before: &BTreeMap<String, u64>,
 ) -> BTreeMap<String, u64> {
-    now.iter()
-        .map(|(name, count)| (name.clone(), count - before.get(name).unwrap_or(&0)))
-        .filter(|(_, count)| *count > 0)
-        .collect()
+    let mut difference = BTreeMap::new();
+    for (name, count) in now {
+        let more = count - before.get(name).unwrap_or(&0);
+        if more > 0 {
+            difference.insert(name.clone(), more);
+        }
+    }
+    difference
 }
 
 /// A process with agents. Dropping it ends it.

@@ -27,13 +27,13 @@ struct Watcher {
 impl Watchers {
     /// Starts them, and waits for their snapshots.
     pub(crate) fn start(programs: &Programs, proxies: &Proxies<'_>) -> Result<Self> {
-        let start = |number| {
+        let mut watchers = Vec::new();
+        for number in 0..proxies.count() {
             let mut command = bound(&programs.worker());
             command.arg("watch").arg(proxies.directory_socket(number));
             let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-            Watcher::of(child.context("start a watcher")?)
-        };
-        let watchers: Vec<Watcher> = (0..proxies.count()).map(start).collect::<Result<_>>()?;
+            watchers.push(Watcher::of(child.context("start a watcher")?)?);
+        }
         for watcher in &watchers {
             watcher.wait("ready")?;
         }

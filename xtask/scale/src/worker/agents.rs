@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    runtime.block_on(keep(tunnels, go));
+    runtime.block_on(run_all(tunnels, go));
     Ok(())
 }
 
@@ -78,13 +78,13 @@ fn answer(counts: &Counts, go_tx: &watch::Sender<bool>) -> Result<()> {
     Ok(())
 }
 
-async fn keep(tunnels: Vec<Tunnel>, mut go: watch::Receiver<bool>) {
+async fn run_all(tunnels: Vec<Tunnel>, mut go: watch::Receiver<bool>) {
     let mut tasks = JoinSet::new();
     if go.wait_for(|go| *go).await.is_err() {
         return;
     }
     for tunnel in tunnels {
-        tasks.spawn(tunnel.keep());
+        tasks.spawn(tunnel.run());
     }
     while tasks.join_next().await.is_some() {}
 }

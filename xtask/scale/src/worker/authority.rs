@@ -30,12 +30,18 @@ pub(crate) fn make(args: &Args) -> Result<()> {
         .distinguished_name
         .push(DnType::CommonName, "culvert-scale");
     let certificate = params.self_signed(&key)?;
-    let write = |name: &str, text: String| {
+    for (name, text) in [
+        ("ca.crt", certificate.pem()),
+        ("ca.key", key.serialize_pem()),
+    ] {
         let path = args.folder.join(name);
-        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))
-    };
-    write("ca.crt", certificate.pem())?;
-    write("ca.key", key.serialize_pem())
+        std::fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
 }
 
 /// An authority that was made before.
@@ -47,12 +53,8 @@ pub(crate) struct Authority {
 
 impl Authority {
     pub(crate) fn read(folder: &Path) -> Result<Self> {
-        let read = |name: &str| {
-            let path = folder.join(name);
-            std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))
-        };
-        let pem = read("ca.crt")?;
-        let key = read("ca.key")?;
+        let pem = read(&folder.join("ca.crt"))?;
+        let key = read(&folder.join("ca.key"))?;
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(pem.as_bytes())?)?;
         Ok(Self {

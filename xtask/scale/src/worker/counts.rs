@@ -6,7 +6,23 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::tunnel::Failure;
+/// Why an attempt failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Failure {
+    /// Nothing listens.
+    Unreachable,
+    /// All handshake permits were taken.
+    Busy,
+    /// The proxy closed the connection before it used it.
+    Dismissed,
+    TimedOut,
+    Tls,
+    /// The proxy does not take the node.
+    Refused,
+    /// The tunnel ended within a second.
+    ShortLived,
+}
 
 /// The counts that all tunnels of a process share.
 #[derive(Debug, Default)]

@@ -15,14 +15,13 @@ use culvert_tunnel::{
 };
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
-use serde::Serialize;
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::counts::Counts;
+use crate::counts::{Counts, Failure};
 
 /// To connect, with TLS; and again until the proxy uses the tunnel.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,24 +29,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PREFACE: usize = 24;
 /// As the agent waits after a refusal of its certificate.
 const REFUSED_WAIT: Duration = Duration::from_secs(60);
-
-/// Why an attempt failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Failure {
-    /// Nothing listens.
-    Unreachable,
-    /// All handshake permits were taken.
-    Busy,
-    /// The proxy closed the connection before it used it.
-    Dismissed,
-    TimedOut,
-    Tls,
-    /// The proxy does not take the node.
-    Refused,
-    /// The tunnel ended within a second.
-    ShortLived,
-}
 
 type Connection = BufReader<TlsStream<ReadAhead<TcpStream>>>;
 
@@ -64,8 +45,8 @@ pub(crate) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Keeps the tunnel for ever.
-    pub(crate) async fn keep(self) {
+    /// Sets the tunnel up again and again.
+    pub(crate) async fn run(self) {
         let mut backoff = Backoff::for_tunnels();
         let mut lost = Instant::now();
         loop {
@@ -109,14 +90,16 @@ impl Tunnel {
         }
     }
 
+    fn socket(&self) -> io::Result<TcpSocket> {
+        let socket = TcpSocket::new_v4()?;
+        if let Some(source) = self.source {
+            socket.bind(SocketAddr::new(source, 0))?;
+        }
+        Ok(socket)
+    }
+
     async fn connect(&self) -> Result<TlsStream<ReadAhead<TcpStream>>, Failure> {
-        let socket = TcpSocket::new_v4().and_then(|socket| {
-            if let Some(source) = self.source {
-                socket.bind(SocketAddr::new(source, 0))?;
-            }
-            Ok(socket)
-        });
-        let socket = socket.map_err(|_| Failure::Unreachable)?;
+        let socket = self.socket().map_err(|_| Failure::Unreachable)?;
         let socket = socket.connect(self.proxy).await.map_err(|error| {
             if error.kind() == io::ErrorKind::TimedOut {
                 Failure::TimedOut
