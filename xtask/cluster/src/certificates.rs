@@ -6,50 +6,49 @@ use anyhow::Result;
 use culvert_lab::self_signed::{AUTHORITY, SelfSigned};
 use culvert_lab::workspace;
 
+use crate::cluster::Cluster;
 use crate::node::Node;
-use crate::place::Place;
 
 /// Makes all of them: `ca`, `apiserver`, `admin`, `controllers`, `scheduler`, `proxy`, and one for
 /// each node.
-pub(crate) fn make(place: &Place, nodes: &[Node]) -> Result<()> {
-    SelfSigned::make(&place.path(""), "ca", "/CN=culvert-cluster", AUTHORITY)?;
+pub(crate) fn make(cluster: &Cluster, nodes: &[Node]) -> Result<()> {
+    SelfSigned::make(&cluster.path(""), "ca", "/CN=culvert-cluster", AUTHORITY)?;
     let mut openssl = Command::new("openssl");
     openssl
         .args(["genrsa", "-out"])
-        .arg(place.path("service-accounts.key"))
+        .arg(cluster.path("service-accounts.key"))
         .arg("2048");
     workspace::output(&mut openssl)?;
     let master = Node::Master.address();
     let names =
         format!("IP:{master},IP:127.0.0.1,IP:10.96.0.1,DNS:localhost,DNS:kubernetes.default.svc");
-    sign(place, "apiserver", "/CN=kube-apiserver", &names)?;
+    sign(cluster, "apiserver", "/CN=kube-apiserver", &names)?;
     for (name, subject) in [
         ("admin", "/O=system:masters/CN=admin"),
         ("controllers", "/CN=system:kube-controller-manager"),
         ("scheduler", "/CN=system:kube-scheduler"),
         ("proxy", "/CN=system:kube-proxy"),
     ] {
-        sign(place, name, subject, &format!("DNS:{name}"))?;
-        write_kubeconfig(place, name)?;
+        sign(cluster, name, subject, &format!("DNS:{name}"))?;
+        write_kubeconfig(cluster, name)?;
     }
     for node in nodes {
         let name = node.to_string();
         let subject = format!("/O=system:nodes/CN=system:node:{node}");
         sign(
-            place,
+            cluster,
             &name,
             &subject,
             &format!("DNS:{node},IP:{}", node.address()),
         )?;
-        write_kubeconfig(place, &name)?;
+        write_kubeconfig(cluster, &name)?;
     }
     Ok(())
 }
 
 /// Makes `NAME.key` and `NAME.crt`, good for both ends of a connection.
-fn sign(place: &Place, name: &str, subject: &str, names: &str) -> Result<()> {
-    let file = |end: &str| place.path(format!("{name}.{end}"));
-    place.write(
+fn sign(cluster: &Cluster, name: &str, subject: &str, names: &str) -> Result<()> {
+    cluster.write(
         format!("{name}.ext"),
         &format!("subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n"),
     )?;
@@ -66,36 +65,37 @@ fn sign(place: &Place, name: &str, subject: &str, names: &str) -> Result<()> {
     ]);
     request
         .arg("-keyout")
-        .arg(file("key"))
+        .arg(cluster.path(format!("{name}.key")))
         .arg("-out")
-        .arg(file("csr"));
+        .arg(cluster.path(format!("{name}.csr")));
     workspace::output(&mut request)?;
     let mut sign = Command::new("openssl");
     sign.args(["x509", "-req", "-days", "30", "-CAcreateserial", "-CA"]);
-    sign.arg(place.path("ca.crt"))
+    sign.arg(cluster.path("ca.crt"))
         .arg("-CAkey")
-        .arg(place.path("ca.key"));
+        .arg(cluster.path("ca.key"));
     sign.arg("-in")
-        .arg(file("csr"))
+        .arg(cluster.path(format!("{name}.csr")))
         .arg("-out")
-        .arg(file("crt"))
+        .arg(cluster.path(format!("{name}.crt")))
         .arg("-extfile")
-        .arg(file("ext"));
+        .arg(cluster.path(format!("{name}.ext")));
     workspace::output(&mut sign).map(drop)
 }
 
-fn write_kubeconfig(place: &Place, name: &str) -> Result<()> {
+fn write_kubeconfig(cluster: &Cluster, name: &str) -> Result<()> {
     let server = format!("https://{}:6443", Node::Master.address());
-    let path = |file: String| place.path(file).display().to_string();
+
     let config = serde_json::json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "cluster",
         "clusters": [{"name": "cluster", "cluster": {
-            "server": server, "certificate-authority": path("ca.crt".to_owned()),
+            "server": server, "certificate-authority": cluster.path_text("ca.crt"),
         }}],
         "users": [{"name": name, "user": {
-            "client-certificate": path(format!("{name}.crt")), "client-key": path(format!("{name}.key")),
+            "client-certificate": cluster.path_text(format!("{name}.crt")),
+            "client-key": cluster.path_text(format!("{name}.key")),
         }}],
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": name}}],
     });
-    place.write(format!("{name}.kubeconfig"), &config.to_string())
+    cluster.write(format!("{name}.kubeconfig"), &config.to_string())
 }

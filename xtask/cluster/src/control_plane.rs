@@ -7,9 +7,9 @@ use culvert_lab::{progress, wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::cluster::Cluster;
 use crate::host::Host;
 use crate::node::Node;
-use crate::place::Place;
 
 /// Half a minute is usual on two busy cores.
 const READY: Duration = Duration::from_secs(120);
@@ -25,10 +25,10 @@ const APISERVER: &str = "kube-apiserver";
 const ADDRESS_TYPES: &str = "--kubelet-preferred-address-types";
 
 /// Starts all of them, kube-apiserver with these flags in addition to its own.
-pub(crate) fn start(place: &Place, flags: &[String]) -> Result<()> {
-    let master = Host::of(place, &Node::Master)?;
-    let mut etcd = master.command(place.program("etcd")?)?;
-    etcd.arg("--data-dir").arg(place.on_disk("etcd"));
+pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
+    let master = Host::of(cluster, &Node::Master)?;
+    let mut etcd = master.command(cluster.program("etcd")?)?;
+    etcd.arg("--data-dir").arg(cluster.on_disk("etcd"));
     etcd.args([
         "--listen-client-urls",
         ETCD,
@@ -39,22 +39,24 @@ pub(crate) fn start(place: &Place, flags: &[String]) -> Result<()> {
     // A cut of power is not what is tested, and each write would wait for the disk.
     etcd.arg("--unsafe-no-fsync");
     master.spawn("etcd", &mut etcd)?;
-    start_apiserver(place, &master, flags)?;
+    start_apiserver(cluster, &master, flags)?;
 
-    let mut controllers = master.command(place.program("kube-controller-manager")?)?;
+    let mut controllers = master.command(cluster.program("kube-controller-manager")?)?;
     controllers
         .arg("--kubeconfig")
-        .arg(place.path("controllers.kubeconfig"));
+        .arg(cluster.path("controllers.kubeconfig"));
     controllers
         .arg("--service-account-private-key-file")
-        .arg(place.path("service-accounts.key"));
-    controllers.arg("--root-ca-file").arg(place.path("ca.crt"));
+        .arg(cluster.path("service-accounts.key"));
+    controllers
+        .arg("--root-ca-file")
+        .arg(cluster.path("ca.crt"));
     controllers
         .arg("--cluster-signing-cert-file")
-        .arg(place.path("ca.crt"));
+        .arg(cluster.path("ca.crt"));
     controllers
         .arg("--cluster-signing-key-file")
-        .arg(place.path("ca.key"));
+        .arg(cluster.path("ca.key"));
     controllers.args([
         "--use-service-account-credentials",
         "--authorization-always-allow-paths",
@@ -62,18 +64,18 @@ pub(crate) fn start(place: &Place, flags: &[String]) -> Result<()> {
     ]);
     master.spawn("kube-controller-manager", &mut controllers)?;
 
-    let mut scheduler = master.command(place.program("kube-scheduler")?)?;
+    let mut scheduler = master.command(cluster.program("kube-scheduler")?)?;
     scheduler
         .arg("--kubeconfig")
-        .arg(place.path("scheduler.kubeconfig"));
+        .arg(cluster.path("scheduler.kubeconfig"));
     master.spawn("kube-scheduler", &mut scheduler)
 }
 
 const ETCD: &str = "http://127.0.0.1:2379";
 
 /// Ends kube-apiserver, and starts it with these flags in addition to its own.
-pub(crate) fn restart_apiserver(place: &Place, flags: &[String]) -> Result<()> {
-    let master = Host::of(place, &Node::Master)?;
+pub(crate) fn restart_apiserver(cluster: &Cluster, flags: &[String]) -> Result<()> {
+    let master = Host::of(cluster, &Node::Master)?;
     if let Some(pid) = master.pid(APISERVER) {
         let started = Instant::now();
         let mut signal = Signal::SIGTERM;
@@ -89,12 +91,11 @@ pub(crate) fn restart_apiserver(place: &Place, flags: &[String]) -> Result<()> {
             Ok(())
         })?;
     }
-    start_apiserver(place, &master, flags)
+    start_apiserver(cluster, &master, flags)
 }
 
-fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()> {
-    let file = |name: &str| place.path(name).display().to_string();
-    let mut apiserver = master.command(place.program("kube-apiserver")?)?;
+fn start_apiserver(cluster: &Cluster, master: &Host, flags: &[String]) -> Result<()> {
+    let mut apiserver = master.command(cluster.program("kube-apiserver")?)?;
     apiserver.args([
         "--etcd-servers",
         ETCD,
@@ -103,15 +104,15 @@ fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()>
         "--advertise-address",
         &Node::Master.address().to_string(),
         "--tls-cert-file",
-        &file("apiserver.crt"),
+        &cluster.path_text("apiserver.crt"),
         "--tls-private-key-file",
-        &file("apiserver.key"),
+        &cluster.path_text("apiserver.key"),
         "--client-ca-file",
-        &file("ca.crt"),
+        &cluster.path_text("ca.crt"),
         "--service-account-key-file",
-        &file("service-accounts.key"),
+        &cluster.path_text("service-accounts.key"),
         "--service-account-signing-key-file",
-        &file("service-accounts.key"),
+        &cluster.path_text("service-accounts.key"),
         "--service-account-issuer",
         "https://kubernetes.default.svc",
         "--authorization-mode",
@@ -122,11 +123,11 @@ fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()>
         "--service-cluster-ip-range",
         "10.96.0.0/16",
         "--kubelet-certificate-authority",
-        &file("ca.crt"),
+        &cluster.path_text("ca.crt"),
         "--kubelet-client-certificate",
-        &file("admin.crt"),
+        &cluster.path_text("admin.crt"),
         "--kubelet-client-key",
-        &file("admin.key"),
+        &cluster.path_text("admin.key"),
     ]);
     if !flags.iter().any(|flag| flag.starts_with(ADDRESS_TYPES)) {
         // As kubeadm sets it.
@@ -138,7 +139,7 @@ fn start_apiserver(place: &Place, master: &Host, flags: &[String]) -> Result<()>
         if master.pid(APISERVER).is_none() {
             master.spawn(APISERVER, &mut apiserver)?;
         }
-        let ready = workspace::output(place.kubectl()?.args(["get", "--raw", "/readyz"]));
+        let ready = workspace::output(cluster.kubectl()?.args(["get", "--raw", "/readyz"]));
         ready
             .map(drop)
             .with_context(|| progress::tail(&master.log(APISERVER), 5))

@@ -12,21 +12,9 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{progress, wait};
 
+use crate::cluster::{Cluster, PRIVATE};
 use crate::network;
 use crate::node::Node;
-use crate::place::Place;
-
-/// Folders of which each host has its own.
-pub(crate) const PRIVATE: [&str; 8] = [
-    "/run/culvert",
-    "/var/lib/culvert",
-    "/var/log/pods",
-    "/var/log/containers",
-    "/var/lib/kubelet",
-    "/var/lib/cni",
-    "/run/containerd",
-    "/usr/libexec/kubernetes",
-];
 
 /// Becomes the process that holds the host's namespaces: `$0` its cgroup, `$1` its network
 /// namespace, `$2` its name, `$3` its resolv.conf or empty, `$4` a file that it makes when all is
@@ -55,21 +43,21 @@ pub(crate) struct Host {
 
 impl Host {
     /// The host of a node.
-    pub(crate) fn of(place: &Place, node: &Node) -> Result<Self> {
-        let folder = place.folder_of(*node);
+    pub(crate) fn of(cluster: &Cluster, node: &Node) -> Result<Self> {
+        let folder = cluster.folder_of(*node);
         let pid = folder.join("host.pid");
         let holder = fs::read_to_string(&pid).with_context(|| format!("read {}", pid.display()))?;
         Ok(Self {
             folder,
-            cgroup: place.cgroup(*node)?,
+            cgroup: cluster.cgroup(*node)?,
             holder,
         })
     }
 
     /// Starts it. The hosts of the cloud ask the DNS server on the master's address.
-    pub(crate) fn start(place: &Place, node: &Node) -> Result<()> {
-        let folder = place.folder_of(*node);
-        let cgroup = place.cgroup(*node)?;
+    pub(crate) fn start(cluster: &Cluster, node: &Node) -> Result<()> {
+        let folder = cluster.folder_of(*node);
+        let cgroup = cluster.cgroup(*node)?;
         for made in [&folder, &cgroup]
             .into_iter()
             .map(PathBuf::as_path)
@@ -135,7 +123,11 @@ impl Host {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         // "PID (NAME) STATE ...": a zombie has ended, and init may never ask how.
         let (_, state) = stat.rsplit_once(") ")?;
-        (!state.starts_with('Z')).then_some(pid)
+        if state.starts_with('Z') {
+            None
+        } else {
+            Some(pid)
+        }
     }
 
     /// The log of a name.

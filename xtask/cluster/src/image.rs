@@ -11,19 +11,16 @@ use data_encoding::HEXLOWER;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::place::Place;
-use crate::runtime::ctr;
-
-/// The image of the process that holds a pod's namespaces.
-pub(crate) const PAUSE: &str = "local/pause:1";
+use crate::cluster::Cluster;
+use crate::runtime::{PAUSE, ctr};
 
 /// A shell with the usual programs.
 const BUSYBOX: &str = "local/busybox:1";
 
 /// Loads an archive of images, of OCI's or of Docker's layout, on every node.
-pub(crate) fn load(place: &Place, archive: &Path) -> Result<()> {
-    for node in place.nodes()? {
-        workspace::output(ctr(place, node).args(["images", "import"]).arg(archive))
+pub(crate) fn load(cluster: &Cluster, archive: &Path) -> Result<()> {
+    for node in cluster.nodes()? {
+        workspace::output(ctr(cluster, node).args(["images", "import"]).arg(archive))
             .with_context(|| format!("load {} on {node}", archive.display()))?;
     }
     Ok(())
@@ -31,8 +28,8 @@ pub(crate) fn load(place: &Place, archive: &Path) -> Result<()> {
 
 /// Makes an image of a folder, with one layer, whose containers run `command`, and loads it on every
 /// node.
-pub(crate) fn make(place: &Place, name: &str, folder: &Path, command: &[String]) -> Result<()> {
-    let work = place.on_disk("image");
+pub(crate) fn make(cluster: &Cluster, name: &str, folder: &Path, command: &[String]) -> Result<()> {
+    let work = cluster.on_disk("image");
     fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
     let layer = work.join("layer.tar");
     let mut archive = tar::Builder::new(create(&layer)?);
@@ -64,13 +61,13 @@ pub(crate) fn make(place: &Place, name: &str, folder: &Path, command: &[String])
         .finish()
         .with_context(|| format!("write {}", image.display()))?;
     drop(archive);
-    load(place, &image)?;
+    load(cluster, &image)?;
     fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
 }
 
 /// Makes what every cluster has: pause, and busybox of Debian.
-pub(crate) fn make_basic(place: &Place) -> Result<()> {
-    let folder = place.on_disk("busybox");
+pub(crate) fn make_basic(cluster: &Cluster) -> Result<()> {
+    let folder = cluster.on_disk("busybox");
     for made in ["bin", "tmp"] {
         fs::create_dir_all(folder.join(made))
             .with_context(|| format!("create {}", folder.display()))?;
@@ -84,12 +81,12 @@ pub(crate) fn make_basic(place: &Place) -> Result<()> {
             .with_context(|| format!("name busybox {applet}"))?;
     }
     make(
-        place,
+        cluster,
         PAUSE,
         &folder,
         &["sleep".to_owned(), "1000000000".to_owned()],
     )?;
-    make(place, BUSYBOX, &folder, &["sh".to_owned()])
+    make(cluster, BUSYBOX, &folder, &["sh".to_owned()])
 }
 
 fn create(path: &Path) -> Result<File> {

@@ -15,12 +15,12 @@
 #![forbid(unsafe_code)]
 
 mod certificates;
+mod cluster;
 mod control_plane;
 mod host;
 mod image;
 mod network;
 mod node;
-mod place;
 mod runtime;
 
 use std::ffi::OsString;
@@ -31,9 +31,9 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::kubernetes::{Programs, Release};
 use culvert_lab::{progress, wait, workspace};
 
+use cluster::Cluster;
 use host::Host;
 use node::Node;
-use place::Place;
 
 /// Time for all nodes to be ready, on two busy cores.
 const READY: std::time::Duration = std::time::Duration::from_secs(180);
@@ -122,24 +122,24 @@ pub fn run(args: Args) -> Result<ExitCode> {
         workspace::is_root(),
         "the cluster's hosts are namespaces of this machine: run this as root"
     );
-    let place = Place::default();
+    let cluster = Cluster::default();
     match args.command {
-        Task::Up(args) => up(&place, &args)?,
-        Task::Env => print!("{}", place.variables()?),
-        Task::Kubectl { args } => return ended(place.kubectl()?.args(args)),
+        Task::Up(args) => up(&cluster, &args)?,
+        Task::Env => print!("{}", cluster.variables()?),
+        Task::Kubectl { args } => return ended(cluster.kubectl()?.args(args)),
         Task::Enter { node, command } => {
-            let host = Host::of(&place, &place.node(&node)?)?;
+            let host = Host::of(&cluster, &cluster.node(&node)?)?;
             let (program, args) = command.split_first().context("a command")?;
             return ended(host.command(program)?.args(args));
         }
-        Task::Load { archive } => image::load(&place, &archive)?,
+        Task::Load { archive } => image::load(&cluster, &archive)?,
         Task::Image {
             name,
             folder,
             command,
-        } => image::make(&place, &name, &folder, &command)?,
-        Task::Apiserver { flags } => control_plane::restart_apiserver(&place, &flags)?,
-        Task::Down => down(&place)?,
+        } => image::make(&cluster, &name, &folder, &command)?,
+        Task::Apiserver { flags } => control_plane::restart_apiserver(&cluster, &flags)?,
+        Task::Down => down(&cluster)?,
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -150,11 +150,14 @@ fn ended(command: &mut Command) -> Result<ExitCode> {
         .status()
         .with_context(|| format!("run {:?}", command.get_program()))?;
     // 255 stands for a signal.
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.unwrap_or(u8::MAX).into())
+    let code = match status.code() {
+        Some(code) => u8::try_from(code).unwrap_or(u8::MAX),
+        None => u8::MAX,
+    };
+    Ok(code.into())
 }
 
-fn up(place: &Place, args: &Up) -> Result<()> {
+fn up(cluster: &Cluster, args: &Up) -> Result<()> {
     let nodes: Vec<Node> = args
         .nodes
         .split_whitespace()
@@ -167,33 +170,37 @@ fn up(place: &Place, args: &Up) -> Result<()> {
         .map(str::to_owned)
         .collect();
     let programs = Programs::chosen(args.kube.as_ref()).folder();
-    let _lock = Place::lock()?;
-    place.begin(&nodes, &programs)?;
+    let _lock = Cluster::lock()?;
+    cluster.create(&nodes, &programs)?;
     network::make(&nodes)?;
     for node in &nodes {
-        Host::start(place, node)?;
+        Host::start(cluster, node)?;
     }
-    certificates::make(place, &nodes)?;
+    certificates::make(cluster, &nodes)?;
     progress::say("start etcd, kube-apiserver and the controllers");
-    control_plane::start(place, &flags)?;
+    control_plane::start(cluster, &flags)?;
     progress::say("start containerd, kubelet and kube-proxy on each node");
     for node in &nodes {
-        runtime::start(place, node, args.proxy_mode.as_deref())?;
+        runtime::start(cluster, node, args.proxy_mode.as_deref())?;
     }
-    image::make_basic(place)?;
+    image::make_basic(cluster)?;
     wait::until("all nodes are ready", READY, || {
-        all_ready(place, nodes.len())
+        all_ready(cluster, nodes.len())
     })?;
     print!(
         "{}",
-        workspace::output(place.kubectl()?.args(["get", "nodes", "--output", "wide"]))?
+        workspace::output(
+            cluster
+                .kubectl()?
+                .args(["get", "nodes", "--output", "wide"])
+        )?
     );
     Ok(())
 }
 
-fn all_ready(place: &Place, nodes: usize) -> Result<()> {
+fn all_ready(cluster: &Cluster, nodes: usize) -> Result<()> {
     const READY: &str = "jsonpath={.items[*].status.conditions[?(@.type==\"Ready\")].status}";
-    let said = workspace::output(place.kubectl()?.args(["get", "nodes", "--output", READY]))?;
+    let said = workspace::output(cluster.kubectl()?.args(["get", "nodes", "--output", READY]))?;
     let ready = said
         .split_whitespace()
         .filter(|status| *status == "True")
@@ -203,7 +210,7 @@ fn all_ready(place: &Place, nodes: usize) -> Result<()> {
 }
 
 /// What a killed command left is removed too, even if nothing says that there is a cluster.
-fn down(place: &Place) -> Result<()> {
-    let _lock = Place::lock()?;
-    place.remove()
+fn down(cluster: &Cluster) -> Result<()> {
+    let _lock = Cluster::lock()?;
+    cluster.remove()
 }

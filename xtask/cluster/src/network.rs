@@ -6,8 +6,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use crate::node::Node;
-use crate::place::NAME;
+use crate::node::{NAME, Node};
 
 /// The addresses of all pods.
 pub(crate) const ALL_PODS: &str = "10.244.0.0/16";

@@ -6,6 +6,9 @@ use std::str::FromStr;
 
 use anyhow::{Error, Result, bail};
 
+/// The prefix of all names that the machine's other programs see.
+pub(crate) const NAME: &str = "culvert-cluster";
+
 /// A node, which is a host of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Node {

@@ -11,10 +11,13 @@ use culvert_lab::{cgroup, progress, wait, workspace};
 use serde_json::json;
 
 use crate::host::Host;
-use crate::image::PAUSE;
+
+use crate::cluster::Cluster;
 use crate::network::ALL_PODS;
-use crate::node::Node;
-use crate::place::{NAME, Place};
+use crate::node::{NAME, Node};
+
+/// The image of the process that holds a pod's namespaces.
+pub(crate) const PAUSE: &str = "local/pause:1";
 
 /// Time for containerd to answer, on two busy cores.
 const READY: Duration = Duration::from_secs(60);
@@ -32,25 +35,25 @@ const PROXIES_BY_NFTABLES: u32 = 31;
 const ONE_RUNTIME: u32 = 27;
 
 /// The socket of a node's containerd.
-pub(crate) fn socket(place: &Place, node: Node) -> PathBuf {
-    place.path(format!("{node}/containerd.sock"))
+pub(crate) fn socket(cluster: &Cluster, node: Node) -> PathBuf {
+    cluster.path(format!("{node}/containerd.sock"))
 }
 
 /// Starts them.
-pub(crate) fn start(place: &Place, node: &Node, proxy_mode: Option<&str>) -> Result<()> {
-    let host = Host::of(place, node)?;
+pub(crate) fn start(cluster: &Cluster, node: &Node, proxy_mode: Option<&str>) -> Result<()> {
+    let host = Host::of(cluster, node)?;
     make_cgroups(*node)?;
-    start_containerd(place, *node, &host)?;
-    start_kubelet(place, *node, &host)?;
-    let default_mode = if place.minor_version()? < PROXIES_BY_NFTABLES {
+    start_containerd(cluster, *node, &host)?;
+    start_kubelet(cluster, *node, &host)?;
+    let default_mode = if cluster.minor_version()? < PROXIES_BY_NFTABLES {
         "iptables"
     } else {
         "nftables"
     };
-    let mut proxy = host.command(place.program("kube-proxy")?)?;
+    let mut proxy = host.command(cluster.program("kube-proxy")?)?;
     proxy
         .arg("--kubeconfig")
-        .arg(place.path("proxy.kubeconfig"));
+        .arg(cluster.path("proxy.kubeconfig"));
     proxy.args([
         "--hostname-override",
         &node.to_string(),
@@ -82,7 +85,7 @@ fn make_cgroups(node: Node) -> Result<()> {
     Ok(())
 }
 
-fn start_containerd(place: &Place, node: Node, host: &Host) -> Result<()> {
+fn start_containerd(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
     let folder = host.folder();
     let cni = folder.join("cni");
     fs::create_dir_all(&cni).with_context(|| format!("create {}", cni.display()))?;
@@ -95,7 +98,7 @@ fn start_containerd(place: &Place, node: Node, host: &Host) -> Result<()> {
             },
         }],
     });
-    place.write(format!("{node}/cni/10-ptp.conflist"), &network.to_string())?;
+    cluster.write(format!("{node}/cni/10-ptp.conflist"), &network.to_string())?;
     let config = format!(
         r#"version = 2
 root = "{disk}"
@@ -112,19 +115,19 @@ state = "{folder}/containerd-state"
     conf_dir = "{cni}"
 "#,
         folder = folder.display(),
-        disk = place.on_disk(node.to_string()).display(),
-        socket = socket(place, node).display(),
+        disk = cluster.on_disk(node.to_string()).display(),
+        socket = socket(cluster, node).display(),
         plugins = Unpacked::CniPlugins.folder().join("usr/lib/cni").display(),
         cni = cni.display(),
     );
-    place.write(format!("{node}/containerd.toml"), &config)?;
+    cluster.write(format!("{node}/containerd.toml"), &config)?;
     let mut containerd = host.command(Unpacked::Containerd.program())?;
     containerd
         .arg("--config")
         .arg(folder.join("containerd.toml"));
     host.spawn("containerd", &mut containerd)?;
     wait::until(&format!("containerd of {node}"), READY, || {
-        let version = workspace::output(ctr(place, node).arg("version"));
+        let version = workspace::output(ctr(cluster, node).arg("version"));
         version
             .map(drop)
             .with_context(|| progress::tail(&host.log("containerd"), 3))
@@ -132,27 +135,27 @@ state = "{folder}/containerd-state"
 }
 
 /// containerd's own client, for a node.
-pub(crate) fn ctr(place: &Place, node: Node) -> Command {
+pub(crate) fn ctr(cluster: &Cluster, node: Node) -> Command {
     let mut ctr = Command::new(Unpacked::Containerd.folder().join("usr/bin/ctr"));
     ctr.arg("--address")
-        .arg(socket(place, node))
+        .arg(socket(cluster, node))
         .args(["--namespace", "k8s.io"]);
     ctr
 }
 
-fn start_kubelet(place: &Place, node: Node, host: &Host) -> Result<()> {
-    let minor = place.minor_version()?;
-    let file = |name: &str| place.path(name).display().to_string();
+fn start_kubelet(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
+    let minor = cluster.minor_version()?;
+
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
         "address": "0.0.0.0",
         "authentication": {
             "anonymous": {"enabled": false}, "webhook": {"enabled": true},
-            "x509": {"clientCAFile": file("ca.crt")},
+            "x509": {"clientCAFile": cluster.path_text("ca.crt")},
         },
         "authorization": {"mode": "Webhook"},
-        "tlsCertFile": file(&format!("{node}.crt")),
-        "tlsPrivateKeyFile": file(&format!("{node}.key")),
+        "tlsCertFile": cluster.path_text(format!("{node}.crt")),
+        "tlsPrivateKeyFile": cluster.path_text(format!("{node}.key")),
         "clusterDNS": [CLUSTER_DNS],
         "clusterDomain": "cluster.local",
         "cgroupDriver": "cgroupfs",
@@ -166,24 +169,24 @@ fn start_kubelet(place: &Place, node: Node, host: &Host) -> Result<()> {
     if minor >= REFUSES_CGROUP_V1 {
         config["failCgroupV1"] = false.into();
     }
-    place.write(format!("{node}/kubelet.yaml"), &config.to_string())?;
+    cluster.write(format!("{node}/kubelet.yaml"), &config.to_string())?;
     let role = if node.is_cloud() { "cloud" } else { "edge" };
-    let mut kubelet = host.command(place.program("kubelet")?)?;
+    let mut kubelet = host.command(cluster.program("kubelet")?)?;
     kubelet
         .arg("--config")
-        .arg(place.path(format!("{node}/kubelet.yaml")));
+        .arg(cluster.path(format!("{node}/kubelet.yaml")));
     kubelet
         .arg("--kubeconfig")
-        .arg(place.path(format!("{node}.kubeconfig")));
+        .arg(cluster.path(format!("{node}.kubeconfig")));
     kubelet
         .arg("--root-dir")
-        .arg(place.path(format!("{node}/kubelet")));
+        .arg(cluster.path(format!("{node}/kubelet")));
     if minor < ONE_RUNTIME {
         kubelet.args(["--container-runtime", "remote"]);
     }
     kubelet.args([
         "--container-runtime-endpoint",
-        &format!("unix://{}", socket(place, node).display()),
+        &format!("unix://{}", socket(cluster, node).display()),
         "--hostname-override",
         &node.to_string(),
         "--node-ip",

@@ -10,12 +10,8 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{cgroup, workspace};
 
-use crate::host::PRIVATE;
 use crate::network;
-use crate::node::Node;
-
-/// The prefix of all names that the machine's other programs see.
-pub(crate) const NAME: &str = "culvert-cluster";
+use crate::node::{NAME, Node};
 
 /// The folder of all files. Only root may write there, and paths of sockets stay short.
 const FOLDER: &str = "/run/culvert-cluster";
@@ -32,13 +28,25 @@ const PROGRAMS: &str = "programs";
 /// Those of the hosts' own folders that this machine did not have.
 const MADE: &str = "made";
 
+/// Folders of which each host has its own.
+pub(crate) const PRIVATE: [&str; 8] = [
+    "/run/culvert",
+    "/var/lib/culvert",
+    "/var/log/pods",
+    "/var/log/containers",
+    "/var/lib/kubelet",
+    "/var/lib/cni",
+    "/run/containerd",
+    "/usr/libexec/kubernetes",
+];
+
 /// The cluster of this machine. There is one at most.
-pub(crate) struct Place {
+pub(crate) struct Cluster {
     folder: PathBuf,
     disk: PathBuf,
 }
 
-impl Default for Place {
+impl Default for Cluster {
     fn default() -> Self {
         Self {
             folder: FOLDER.into(),
@@ -47,14 +55,14 @@ impl Default for Place {
     }
 }
 
-impl Place {
+impl Cluster {
     /// Whether there is a cluster, or what is left of one.
     pub(crate) fn exists(&self) -> bool {
         self.folder.exists()
     }
 
     /// Makes the folder, with the names of the nodes and the folder of programs in it.
-    pub(crate) fn begin(&self, nodes: &[Node], programs: &Path) -> Result<()> {
+    pub(crate) fn create(&self, nodes: &[Node], programs: &Path) -> Result<()> {
         ensure!(
             !self.exists(),
             "there is a cluster, or the rest of one, in {}: `cargo xtask cluster down` removes it",
@@ -70,10 +78,8 @@ impl Place {
             fs::set_permissions(folder, fs::Permissions::from_mode(0o700))
                 .with_context(|| format!("protect {}", folder.display()))?;
         }
-        let made: Vec<&str> = PRIVATE
-            .into_iter()
-            .filter(|path| !Path::new(path).exists())
-            .collect();
+        let mut made = PRIVATE.to_vec();
+        made.retain(|path| !Path::new(path).exists());
         self.write(MADE, &made.join(" "))?;
         let names: Vec<String> = nodes.iter().map(Node::to_string).collect();
         self.write(NODES, &names.join(" "))?;
@@ -125,6 +131,11 @@ impl Place {
     /// A file or folder in the folder.
     pub(crate) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.join(name)
+    }
+
+    /// The same as a text, for JSON and flags.
+    pub(crate) fn path_text(&self, name: impl AsRef<Path>) -> String {
+        self.path(name).display().to_string()
     }
 
     /// A file or folder of more than some megabytes.
@@ -217,10 +228,14 @@ impl Place {
 /// Unmounts everything below a folder, the innermost first.
 fn unmount_below(folder: &Path) -> Result<()> {
     let mounts = fs::read_to_string("/proc/mounts").context("read /proc/mounts")?;
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-    let mut below: Vec<&str> = points
-        .filter(|point| Path::new(point).starts_with(folder))
-        .collect();
+    let mut below = Vec::new();
+    for line in mounts.lines() {
+        if let Some(point) = line.split(' ').nth(1)
+            && Path::new(point).starts_with(folder)
+        {
+            below.push(point);
+        }
+    }
     below.sort_unstable();
     for point in below.into_iter().rev() {
         workspace::output(Command::new("umount").args(["--lazy", point]))?;
