@@ -9,13 +9,13 @@ use culvert_lab::site::Site;
 use culvert_lab::wait;
 
 use crate::redirector;
-use crate::world::{Route, Starter};
+use crate::starter::{Route, Starter};
 
 /// Time for programs that start side by side on two cores, over a slow link.
 const START_TIME: Duration = Duration::from_secs(60);
 
 /// Where they listen, and what their files are called.
-pub(crate) struct Place {
+pub(crate) struct PairConfig {
     /// Of the node and of files.
     pub(crate) name: &'static str,
     /// The proxy's ports are this and the next few.
@@ -38,25 +38,25 @@ impl Culvert {
     pub(crate) fn start(
         cloud: &Starter<'_>,
         edge: &Starter<'_>,
-        place: &Place,
+        config: &PairConfig,
         address: &str,
         backends: &[u16],
     ) -> Result<Self> {
-        let for_agents = format!("{address}:{}", place.port);
-        let proxy = start_proxy(cloud, place, &for_agents)?;
-        join(cloud, edge, place)?;
+        let for_agents = format!("{address}:{}", config.port);
+        let proxy = start_proxy(cloud, config, &for_agents)?;
+        join(cloud, edge, config)?;
         let mut started = Self {
             proxy,
-            agent: start_agent(edge, place, &for_agents, backends)?,
-            node: place.name,
-            admin: place.port + ADMIN,
-            socket: cloud.site.file(&socket(place.name, "connect")),
+            agent: start_agent(edge, config, &for_agents, backends)?,
+            node: config.name,
+            admin: config.port + ADMIN,
+            socket: cloud.site.file(&socket(config.name, "connect")),
         };
         wait::until("the agent has its tunnels", START_TIME, || {
             started.check()?;
-            let listed = cloud.site.json(place.port + ADMIN, "/debug/tunnels")?;
+            let listed = cloud.site.json(config.port + ADMIN, "/debug/tunnels")?;
             let count = listed.as_array().context("no list")?.len();
-            let wanted = usize::from(place.tunnels);
+            let wanted = usize::from(config.tunnels);
             ensure!(count == wanted, "it has {count} of {wanted}");
             Ok(())
         })?;
@@ -104,9 +104,9 @@ fn file(site: &Site, name: &str) -> String {
     site.file(name).display().to_string()
 }
 
-fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<Process> {
-    let name = place.name;
-    let port = place.port;
+fn start_proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Result<Process> {
+    let name = config.name;
+    let port = config.port;
     let mut command = cloud.command("culvert-proxy");
     command.args(["--log", "warn", "--advertise", advertised]);
     command.args(["--state-dir", &file(cloud.site, &format!("{name}-proxy"))]);
@@ -129,15 +129,15 @@ fn start_proxy(cloud: &Starter<'_>, place: &Place, advertised: &str) -> Result<P
     Ok(proxy)
 }
 
-fn join(cloud: &Starter<'_>, edge: &Starter<'_>, place: &Place) -> Result<()> {
-    let control = file(cloud.site, &socket(place.name, "control"));
-    let create = ["token", "create", place.name, "--control-socket", &control];
+fn join(cloud: &Starter<'_>, edge: &Starter<'_>, config: &PairConfig) -> Result<()> {
+    let control = file(cloud.site, &socket(config.name, "control"));
+    let create = ["token", "create", config.name, "--control-socket", &control];
     let printed = cloud.output("culvert-proxy", &create.map(str::to_owned))?;
     let printed = printed.replace("\\\n", " ");
     let (_, join) = printed
         .split_once("culvert-agent ")
         .context("no join command")?;
-    let state = agent_state(edge, place);
+    let state = agent_state(edge, config);
     let join = join.split_whitespace().chain(["--state-dir", &state]);
     let join: Vec<String> = join.map(str::to_owned).collect();
     edge.output("culvert-agent", &join).map(drop)
@@ -145,12 +145,12 @@ fn join(cloud: &Starter<'_>, edge: &Starter<'_>, place: &Place) -> Result<()> {
 
 fn start_agent(
     edge: &Starter<'_>,
-    place: &Place,
+    config: &PairConfig,
     proxy: &str,
     backends: &[u16],
 ) -> Result<Process> {
-    let state = agent_state(edge, place);
-    let tunnels = place.tunnels;
+    let state = agent_state(edge, config);
+    let tunnels = config.tunnels;
     let run = format!(
         "--log warn --state-dir {state} --proxy {proxy} --admin-listen 127.0.0.1:0 --admin-socket \
          {state}.sock --tunnels {tunnels}"
@@ -160,10 +160,10 @@ fn start_agent(
     for port in backends {
         command.args(["--port", &port.to_string()]);
     }
-    let name = format!("{}-agent", place.name);
+    let name = format!("{}-agent", config.name);
     edge.site.start_process(&name, &mut command)
 }
 
-fn agent_state(edge: &Starter<'_>, place: &Place) -> String {
-    file(edge.site, &format!("{}-agent", place.name))
+fn agent_state(edge: &Starter<'_>, config: &PairConfig) -> String {
+    file(edge.site, &format!("{}-agent", config.name))
 }

@@ -1,114 +1,314 @@
-//! An edge that is far away: behind a link of packets with delay, rate and loss, as real TCP sees
-//! them. `--only far` measures it. Each link has programs of its own, started for it, so that no
-//! congestion window remembers another link.
+//! The programs on both ends of one link: the clients, the proxy and the near half of the relay in
+//! the cloud; the backend, the agent and the far half on the edge. Each link has programs of its own,
+//! started for it, so that no congestion window remembers another link.
 
 mod weak;
-mod work;
-mod world;
 
-pub(super) use work::{Work, jobs};
-pub(super) use world::{Settings, World};
+use std::path::{Path as FilePath, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
-/// What `--only` calls all jobs over these links.
-pub(super) const NAME: &str = "far";
+use anyhow::{Context, Result, bail};
+use culvert_lab::host::Host;
+use culvert_lab::process::Process;
+use culvert_lab::{Lab, wait, workspace};
 
-/// The links.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Link {
-    /// Nearer, fast, and without loss.
-    Rtt20,
-    /// Far, fast, and without loss.
-    Rtt80,
-    /// One packet of a thousand is lost, independently of the others.
-    Loss01,
-    /// One packet of a hundred is lost, likewise.
-    Loss1,
-    /// As many are lost, in bursts.
-    Bursts1,
-    /// Near and fast, and the agent has a fifth of a processor.
-    Weak20,
-    /// An uplink of 10 Mbit/s.
-    Up10m,
-    /// An uplink of 2 Mbit/s.
-    Up2m,
+use crate::culvert::{Culvert, PairConfig};
+use crate::load::{Figures, Load};
+use crate::others::Others;
+use crate::plan::far::{DOWN, Link};
+use crate::plan::{Job, Pace, Path, Work};
+use crate::redirector;
+use crate::starter::Starter;
+use crate::world::relays::{self, Relays};
+use weak::Weak;
+
+/// The name of the link's device on both hosts.
+const DEVICE: &str = "packets";
+const CLOUD: &str = "192.0.2.1";
+const EDGE: &str = "192.0.2.2";
+const BACKEND: u16 = 9100;
+/// The ports of the near and the far half of each relay.
+const PLAIN_RELAY: [u16; 2] = [8110, 8111];
+const TLS_RELAY: [u16; 2] = [8120, 8121];
+/// Time for programs that start side by side on two cores, over a slow link.
+const START_TIME: Duration = Duration::from_secs(60);
+/// No tunnel pings more often.
+const QUIET: Duration = Duration::from_secs(4);
+/// Several pings of each tunnel.
+const IDLE: Duration = Duration::from_secs(200);
+/// What the hosts of users have, whatever this machine is set to.
+const BUFFERS: [&str; 2] = [
+    "net.ipv4.tcp_rmem=4096 131072 6291456",
+    "net.ipv4.tcp_wmem=4096 16384 4194304",
+];
+/// Packets that wait in the device while the process of the link waits for a processor: more than
+/// any queue of a link has, so that only the link drops them.
+const DEVICE_QUEUE: &str = "10000";
+
+/// What differs between worlds.
+pub(crate) struct Settings<'a> {
+    pub(crate) link: Link,
+    /// The name of the TCP congestion control over the link.
+    pub(crate) congestion: &'a str,
+    /// The agent's tunnels.
+    pub(crate) tunnels: u8,
+    /// Other programs of Culvert, for a path of their own.
+    pub(crate) against: Option<&'a FilePath>,
+    /// Of the packets that the link loses.
+    pub(crate) seed: u32,
 }
 
-impl Link {
-    pub(super) const ALL: [Self; 8] = [
-        Self::Rtt20,
-        Self::Rtt80,
-        Self::Loss01,
-        Self::Loss1,
-        Self::Bursts1,
-        Self::Weak20,
-        Self::Up10m,
-        Self::Up2m,
-    ];
+/// All programs, running. Dropping it ends them.
+pub(crate) struct World {
+    link: Link,
+    /// The network namespace of the cloud.
+    cloud: PathBuf,
+    load: Load,
+    culvert: Culvert,
+    against: Option<Culvert>,
+    others: Others,
+    /// The address of the node, which is steered.
+    vip: String,
+    processes: Vec<Process>,
+    /// After the processes: it is removed once they have ended.
+    _weak: Option<Weak>,
+}
 
-    /// The end of its rows' names.
-    pub(super) fn suffix(self) -> &'static str {
-        match self {
-            Self::Rtt20 => "_rtt20",
-            Self::Rtt80 => "_rtt80",
-            Self::Loss01 => "_loss0.1_rtt50",
-            Self::Loss1 => "_loss1_rtt50",
-            Self::Bursts1 => "_bursts1_rtt50",
-            Self::Weak20 => "_rtt20_weak",
-            Self::Up10m => "_up10m",
-            Self::Up2m => "_up2m",
+impl World {
+    /// Starts the programs; `programs` is the folder of the binaries.
+    pub(crate) fn start(lab: &Lab, programs: &FilePath, settings: &Settings<'_>) -> Result<Self> {
+        let [cloud, edge] = starters(lab, programs);
+        let mut processes = vec![start_link(&cloud, &edge, settings)?];
+        let load = start_load(&cloud, &edge)?;
+        let certificate = Relays::certificate(&edge);
+        processes.extend(start_relay(&cloud, &edge, "plain", PLAIN_RELAY, None)?);
+        processes.extend(start_relay(
+            &cloud,
+            &edge,
+            "tls",
+            TLS_RELAY,
+            Some(&certificate),
+        )?);
+        let config = PairConfig {
+            name: "far",
+            port: 7400,
+            tunnels: settings.tunnels,
+        };
+        let culvert = Culvert::start(&cloud, &edge, &config, CLOUD, &[BACKEND])?;
+        let against = start_against(lab, settings)?;
+        let mut weak = None;
+        if let Some(percent) = settings.link.agent_percent() {
+            let agents = [Some(&culvert), against.as_ref()].into_iter().flatten();
+            let pids = agents.map(|it| it.agent().pid());
+            weak = Some(Weak::make(lab.name(), pids, percent)?);
         }
+        processes.push(redirector::start(
+            &cloud,
+            &culvert.directory_socket(cloud.site),
+        )?);
+        let vip = culvert.vip(cloud.site)?;
+        redirector::wait_steered(cloud.site, &vip, BACKEND)?;
+        Ok(Self {
+            link: settings.link,
+            cloud: cloud.site.netns().into(),
+            load,
+            culvert,
+            against,
+            others: Others::start(cloud.site, edge.site, CLOUD, BACKEND)?,
+            vip,
+            _weak: weak,
+            processes,
+        })
     }
 
-    /// Milliseconds of a round trip.
-    pub(super) fn round_trip(self) -> u16 {
-        match self {
-            Self::Rtt20 | Self::Weak20 => 20,
-            Self::Rtt80 => 80,
-            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 50,
-            Self::Up10m | Self::Up2m => 40,
+    /// Fails if one of the programs has ended.
+    pub(crate) fn check(&mut self) -> Result<()> {
+        self.culvert.check()?;
+        if let Some(against) = &mut self.against {
+            against.check()?;
         }
+        self.others.check()?;
+        self.processes.iter_mut().try_for_each(Process::check)
     }
 
-    /// Bits per second from the edge to the cloud.
-    fn up(self) -> u64 {
-        match self {
-            Self::Rtt20
-            | Self::Rtt80
-            | Self::Loss01
-            | Self::Loss1
-            | Self::Bursts1
-            | Self::Weak20 => DOWN,
-            Self::Up10m => 10_000_000,
-            Self::Up2m => 2_000_000,
+    /// Runs the job on that path.
+    pub(crate) fn run(&mut self, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
+        let Work::Far(work) = job.work else {
+            bail!("it needs the near world")
+        };
+        let endpoint = match path {
+            Path::Direct | Path::DirectNew => format!("tcp:{EDGE}:{BACKEND}"),
+            Path::PlainRelay => format!("tcp:127.0.0.1:{}", PLAIN_RELAY[0]),
+            Path::TlsRelay => format!("tcp:127.0.0.1:{}", TLS_RELAY[0]),
+            Path::Connect => self.culvert.route(BACKEND).endpoint,
+            Path::ConnectAgainst => {
+                let running = self.against.as_ref().context("no other programs")?;
+                running.route(BACKEND).endpoint
+            }
+            Path::InterceptEbpf => format!("tcp:{}:{BACKEND}", self.vip),
+            Path::Konnectivity => self.others.by_konnectivity(BACKEND)?.endpoint,
+            Path::Frp => self.others.by_frp()?.endpoint,
+            Path::ConnectByPeer
+            | Path::ConnectTls
+            | Path::ConnectDirect
+            | Path::InterceptNft
+            | Path::Redirector => bail!("no {} over a link of packets", path.name()),
+        };
+        let Some(line) = work.line(path, &endpoint, pace) else {
+            return self.idle(pace);
+        };
+        Ok(work.counted(self.load.run(&line)?, self.link))
+    }
+
+    /// Counts the bytes on the link, IP headers and both ways, while nothing is asked for.
+    fn idle(&mut self, pace: Pace) -> Result<Figures> {
+        // Its bytes would count too. This is the last job of its link.
+        self.others = Others::default();
+        self.against = None;
+        let time = match pace {
+            Pace::Quick => IDLE / 4,
+            Pace::Full => IDLE,
+        };
+        let before = self.bytes_once_quiet()?;
+        wait::throughout("nothing is asked for", time, || self.check())?;
+        let kilobytes = (self.bytes()? - before) as f64 / 1e3;
+        let an_hour = kilobytes * 3600.0 / time.as_secs_f64();
+        Ok(Figures::from([("kilobytes_an_hour".to_owned(), an_hour)]))
+    }
+
+    /// The bytes so far, once all handshakes of the relay's connections are over.
+    fn bytes_once_quiet(&mut self) -> Result<u64> {
+        let started = Instant::now();
+        let mut before = self.bytes()?;
+        while started.elapsed() < START_TIME {
+            wait::throughout("nothing is asked for", QUIET, || self.check())?;
+            let now = self.bytes()?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
         }
+        bail!("the link is not quiet after {START_TIME:?}")
     }
 
-    /// Bytes that may wait at either end: as many as a round trip carries, and 200 ms of an uplink
-    /// of 2 Mbit/s.
-    fn queue(self) -> u64 {
-        match self {
-            Self::Rtt20 | Self::Weak20 => 125_000,
-            Self::Rtt80 => 500_000,
-            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 312_500,
-            Self::Up10m | Self::Up2m => 50_000,
-        }
-    }
-
-    /// Percent of a processor that the agent may use, if it is limited.
-    fn agent_percent(self) -> Option<u8> {
-        (self == Self::Weak20).then_some(20)
-    }
-
-    /// The loss, as arguments of the worker.
-    fn loss(self) -> &'static [&'static str] {
-        match self {
-            Self::Rtt20 | Self::Rtt80 | Self::Weak20 | Self::Up10m | Self::Up2m => &[],
-            Self::Loss01 => &["--loss=0.001"],
-            Self::Loss1 => &["--loss=0.01"],
-            Self::Bursts1 => &["--loss=0.01", "--bursts=4"],
+    fn bytes(&self) -> Result<u64> {
+        let mut ip = Command::new("nsenter");
+        ip.arg(format!("--net={}", self.cloud.display()));
+        ip.args(["ip", "-json", "-statistics", "link", "show", DEVICE]);
+        let text = workspace::output(&mut ip)?;
+        let device: serde_json::Value = serde_json::from_str(&text).context("ip's answer")?;
+        let counters = &device[0]["stats64"];
+        let received = counters["rx"]["bytes"].as_u64();
+        let sent = counters["tx"]["bytes"].as_u64();
+        match (received, sent) {
+            (Some(received), Some(sent)) => Ok(received + sent),
+            _ => bail!("{DEVICE} has no counters: {text}"),
         }
     }
 }
 
-/// Bits per second from the cloud to the edge.
-const DOWN: u64 = 50_000_000;
+fn starters<'lab>(lab: &'lab Lab, programs: &FilePath) -> [Starter<'lab>; 2] {
+    [Host::Cloud, Host::Edge1].map(|host| Starter {
+        site: lab.site(host),
+        programs: programs.to_path_buf(),
+    })
+}
+
+fn start_load(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<Load> {
+    let listen = format!("0.0.0.0:{BACKEND}");
+    let mut load = cloud.command("culvert-bench");
+    load.args(["load", "--listen", &listen, "--netns"])
+        .arg(edge.site.netns());
+    Load::start(&mut load)
+}
+
+/// Starts the other programs of Culvert, if there are any.
+fn start_against(lab: &Lab, settings: &Settings<'_>) -> Result<Option<Culvert>> {
+    let Some(programs) = settings.against else {
+        return Ok(None);
+    };
+    let [cloud, edge] = starters(lab, programs);
+    let config = PairConfig {
+        name: "against",
+        port: 7600,
+        tunnels: settings.tunnels,
+    };
+    Ok(Some(Culvert::start(
+        &cloud,
+        &edge,
+        &config,
+        CLOUD,
+        &[BACKEND],
+    )?))
+}
+
+fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) -> Result<Process> {
+    let Settings {
+        link,
+        congestion,
+        tunnels: _,
+        against: _,
+        seed,
+    } = *settings;
+    let mut command = cloud.command("culvert-bench");
+    command.args(["link", "--device", DEVICE]);
+    for (end, starter) in [("--cloud", cloud), ("--edge", edge)] {
+        command.arg(end).arg(starter.site.netns());
+    }
+    for (name, value) in [
+        ("round-trip", u64::from(link.round_trip())),
+        ("up", link.up()),
+        ("down", DOWN),
+        ("queue", link.queue()),
+        ("seed", seed.into()),
+    ] {
+        command.arg(format!("--{name}={value}"));
+    }
+    command.args(link.loss());
+    let mut process = cloud.site.start_process("link", &mut command)?;
+    for (starter, own, other) in [(cloud, CLOUD, EDGE), (edge, EDGE, CLOUD)] {
+        wait::until("the link has its device", START_TIME, || {
+            process.check()?;
+            ip(starter, &format!("link show {DEVICE}"))
+        })?;
+        set_up_device(starter, own, other, congestion)?;
+    }
+    Ok(process)
+}
+
+/// Gives the device of one end its address, and leads to the other end through it.
+fn set_up_device(starter: &Starter<'_>, own: &str, other: &str, congestion: &str) -> Result<()> {
+    for setting in BUFFERS {
+        starter.site.output("sysctl", ["-qw", setting])?;
+    }
+    ip(starter, &format!("addr add {own} dev {DEVICE}"))?;
+    ip(
+        starter,
+        &format!("link set {DEVICE} txqueuelen {DEVICE_QUEUE} up"),
+    )?;
+    // By the route: as the default of a namespace, Linux accepts only what the machine allows to all
+    // programs.
+    ip(
+        starter,
+        &format!("route add {other} dev {DEVICE} congctl {congestion}"),
+    )
+}
+
+fn ip(starter: &Starter<'_>, args: &str) -> Result<()> {
+    starter.site.output("ip", args.split(' ')).map(drop)
+}
+
+/// Starts a relay over the link, with TLS if there is a file for the certificate.
+fn start_relay(
+    cloud: &Starter<'_>,
+    edge: &Starter<'_>,
+    name: &str,
+    [near, far]: [u16; 2],
+    certificate: Option<&PathBuf>,
+) -> Result<[Process; 2]> {
+    let far_half = relays::far(edge, &format!("{name}-far"), far, BACKEND, certificate)?;
+    let far = format!("{EDGE}:{far}");
+    let near_half = relays::near(cloud, &format!("{name}-near"), near, &far, certificate)?;
+    Ok([near_half, far_half])
+}

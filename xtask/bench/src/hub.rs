@@ -5,14 +5,15 @@
 
 mod cluster;
 mod culvert;
-mod place;
+mod measurement;
 mod report;
 mod rows;
+mod sandbox;
 mod subject;
-mod turn;
+
 mod yurthub;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -21,10 +22,10 @@ use culvert_lab::{interrupt, progress, workspace};
 
 use crate::load::Load;
 use cluster::Cluster;
-use place::Place;
+use measurement::Measurement;
 use report::Report;
+use sandbox::Sandbox;
 use subject::Subject;
-use turn::Turn;
 
 /// What to measure, and how long.
 #[derive(clap::Args)]
@@ -58,9 +59,9 @@ pub(super) struct Args {
 /// been measured.
 pub(super) fn run(args: &Args) -> Result<()> {
     if args.list {
-        rows::ALL
-            .iter()
-            .for_each(|row| println!("{:<28} {:<10} {}", row.name, row.unit, row.better.words()));
+        for row in rows::ALL {
+            println!("{:<28} {:<10} {}", row.name, row.unit, row.better.label());
+        }
         return Ok(());
     }
     interrupt::install()?;
@@ -68,44 +69,9 @@ pub(super) fn run(args: &Args) -> Result<()> {
         workspace::is_root(),
         "the bench makes a network namespace and mounts a disk of its own: run it as root"
     );
-    let assets = Programs::chosen(None).folder();
     let programs = super::build(&["culvert-hub", "culvert-bench"], args.dev)?;
     let started = Instant::now();
-    let place = Place::enter()?;
-    let mut load =
-        Load::start(std::process::Command::new(programs.join("culvert-bench")).arg("api-load"))?;
-    let cluster = Cluster::start(&assets, &place, &mut load)?;
-    let is_there = |it: &Subject| *it != Subject::YurtHub || yurthub::program().is_some();
-    let subjects: Vec<Subject> = Subject::ALL.into_iter().filter(is_there).collect();
-    if subjects.contains(&Subject::YurtHub) {
-        cluster.allow_everything()?;
-    }
-    let mut report = Report::default();
-    let rounds = if args.quick { 1 } else { args.rounds };
-    for round in 1..=rounds {
-        progress::say(&format!("==> round {round} of {rounds}"));
-        for subject in subjects.iter().copied() {
-            interrupt::check()?;
-            progress::say(&format!("    {}", subject.name()));
-            let turn = Turn {
-                subject,
-                programs: &programs,
-                place: &place,
-                cluster: &cluster,
-                load: &mut load,
-                report: &mut report,
-                quick: args.quick,
-            };
-            let taken = turn.take();
-            // The next way must not meet what this one left.
-            load.run("release")?;
-            load.run("heal")?;
-            if let Err(error) = taken {
-                progress::say(&format!("      failed: {error:#}"));
-                report.fail(subject, &error);
-            }
-        }
-    }
+    let report = measure(args, &programs)?;
     println!("\n{}", report.table());
     println!("measured in {} s", started.elapsed().as_secs());
     if let Some(path) = &args.json {
@@ -116,4 +82,46 @@ pub(super) fn run(args: &Args) -> Result<()> {
         [] => Ok(()),
         failures => bail!("not measured:\n{}", failures.join("\n")),
     }
+}
+
+/// Measures each way once in each round.
+fn measure(args: &Args, programs: &Path) -> Result<Report> {
+    let assets = Programs::chosen(None).folder();
+    let sandbox = Sandbox::enter()?;
+    let mut load =
+        Load::start(std::process::Command::new(programs.join("culvert-bench")).arg("api-load"))?;
+    let cluster = Cluster::start(&assets, &sandbox, &mut load)?;
+    let mut subjects = Subject::ALL.to_vec();
+    if yurthub::program().is_some() {
+        cluster.allow_everything()?;
+    } else {
+        subjects.retain(|subject| *subject != Subject::YurtHub);
+    }
+    let mut report = Report::default();
+    let rounds = if args.quick { 1 } else { args.rounds };
+    for round in 1..=rounds {
+        progress::say(&format!("==> round {round} of {rounds}"));
+        for subject in subjects.iter().copied() {
+            interrupt::check()?;
+            progress::say(&format!("    {}", subject.name()));
+            let measurement = Measurement {
+                subject,
+                programs,
+                sandbox: &sandbox,
+                cluster: &cluster,
+                load: &mut load,
+                report: &mut report,
+                quick: args.quick,
+            };
+            let measured = measurement.measure();
+            // The next way must not meet what this one left.
+            load.run("release")?;
+            load.run("heal")?;
+            if let Err(error) = measured {
+                progress::say(&format!("      failed: {error:#}"));
+                report.fail(subject, &error);
+            }
+        }
+    }
+    Ok(report)
 }

@@ -14,16 +14,18 @@ mod plan;
 mod redirector;
 mod report;
 mod run;
+mod starter;
 mod world;
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::{Lab, LabName, interrupt, progress, workspace};
 
+use load::Figures;
 use plan::{Job, Pace, Path};
-use report::{Figures, Report};
+use report::Report;
 use world::World;
 
 /// What to measure, and how long.
@@ -102,10 +104,9 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         } else {
             jobs
         };
-        listed
-            .iter()
-            .flat_map(Job::rows)
-            .for_each(|row| println!("{:<32} {}", row.name, row.unit));
+        for row in listed.iter().flat_map(Job::rows) {
+            println!("{:<32} {}", row.name, row.unit);
+        }
         return Ok(());
     }
     ensure!(
@@ -117,11 +118,10 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
         workspace::is_root(),
         "the bench makes network namespaces and loads eBPF programs: run it as root"
     );
-    let existing = |folder: &PathBuf| {
-        let found = folder.canonicalize();
-        found.with_context(|| format!("read {}", folder.display()))
+    let against = match &args.against {
+        Some(folder) => Some(existing(folder)?),
+        None => None,
     };
-    let against = args.against.as_ref().map(existing).transpose()?;
     let programs = if let Some(folder) = &args.programs {
         existing(folder)?
     } else {
@@ -148,40 +148,48 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     }
 }
 
+/// A folder that is there, as an absolute path.
+fn existing(folder: &FilePath) -> Result<PathBuf> {
+    folder
+        .canonicalize()
+        .with_context(|| format!("read {}", folder.display()))
+}
+
 fn measure(
-    programs: &std::path::Path,
-    against: Option<&std::path::Path>,
+    programs: &FilePath,
+    against: Option<&FilePath>,
     jobs: &[Job],
     args: &Args,
 ) -> Result<Report> {
     let pace = if args.quick { Pace::Quick } else { Pace::Full };
     let rounds = if args.quick { 1 } else { args.rounds };
+    let mut others = others::paths();
+    if against.is_some() {
+        others.push(Path::ConnectAgainst);
+    }
     let mut report = Report::new(jobs);
     for round in 1..=rounds {
         progress::say(&format!("==> round {round} of {rounds}"));
         let lab = Lab::start(LabName::bench())?;
         // What comes second may find a warmer or a slower machine.
-        let order = |job: &Job| {
-            let mut paths = job.paths(against.is_some());
-            if round % 2 == 0 {
-                paths.reverse();
-            }
-            paths
+        let order = if round % 2 == 0 {
+            Order::Reversed
+        } else {
+            Order::Forward
         };
-        let near: Vec<&Job> = jobs.iter().filter(|job| job.packets().is_none()).collect();
+        let mut near: Vec<&Job> = jobs.iter().collect();
+        near.retain(|job| job.packets().is_none());
         if !near.is_empty() {
             // Programs keep memory after they moved bytes, so each round starts new ones.
             let mut world = World::start(&lab, programs, against, jobs)?;
-            measure_each(&near, order, &mut report, |job, path| {
+            measure_each(&near, (&others, order), &mut report, |job, path| {
                 world.check()?;
                 Ok(run::run(&mut world, job, path, pace))
             })?;
         }
-        for link in far::Link::ALL {
-            let over: Vec<&Job> = jobs
-                .iter()
-                .filter(|job| job.packets() == Some(link))
-                .collect();
+        for link in plan::far::Link::ALL {
+            let mut over: Vec<&Job> = jobs.iter().collect();
+            over.retain(|job| job.packets() == Some(link));
             if over.is_empty() {
                 continue;
             }
@@ -193,7 +201,7 @@ fn measure(
                 seed: round,
             };
             let mut world = far::World::start(&lab, programs, &over_it)?;
-            measure_each(&over, order, &mut report, |job, path| {
+            measure_each(&over, (&others, order), &mut report, |job, path| {
                 world.check()?;
                 Ok(world.run(job, path, pace))
             })?;
@@ -202,24 +210,35 @@ fn measure(
     Ok(report)
 }
 
-/// Runs the jobs on all their paths. `run` fails only if none can be run any more.
+/// The order in which a job's paths are measured.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Forward,
+    Reversed,
+}
+
+/// Runs the jobs on all their paths, with those of `others`. `run` fails only if none can be run any more.
 fn measure_each(
     jobs: &[&Job],
-    paths: impl Fn(&Job) -> Vec<Path>,
+    (others, order): (&[Path], Order),
     report: &mut Report,
     mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
 ) -> Result<()> {
     for job in jobs {
-        for path in &paths(job) {
+        let mut paths = job.paths(others);
+        if order == Order::Reversed {
+            paths.reverse();
+        }
+        for path in paths {
             interrupt::check()?;
-            let found = run(job, *path)?;
+            let found = run(job, path)?;
             progress::say(&format!(
                 "    {:<28} {:<15} {}",
                 job.name(),
                 path.name(),
                 report::found(&found)
             ));
-            report.add(job, *path, found);
+            report.add(job, path, found);
         }
     }
     Ok(())

@@ -1,5 +1,6 @@
 //! Controls the processes that generate the load, by lines of input.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
@@ -8,7 +9,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::report::Figures;
+/// Figures of one job on one path, by the names that the load uses.
+pub(super) type Figures = BTreeMap<String, f64>;
 
 /// Longer than any job with all its waits.
 const JOB_TIME: Duration = Duration::from_secs(180);
@@ -57,10 +59,13 @@ impl Load {
         if let Some(error) = answer.get("error") {
             bail!("{}", error.as_str().unwrap_or_default());
         }
-        Ok(answer
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.as_f64()?)))
-            .collect())
+        let mut figures = Figures::new();
+        for (name, value) in answer {
+            if let Some(value) = value.as_f64() {
+                figures.insert(name, value);
+            }
+        }
+        Ok(figures)
     }
 
     fn line(&self) -> Result<String> {

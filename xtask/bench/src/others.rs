@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use culvert_lab::site::Site;
 
 use crate::plan::Path;
-use crate::world::Route;
+use crate::starter::Route;
 use frp::Frp;
 use konnectivity::Konnectivity;
 
@@ -19,14 +19,15 @@ use konnectivity::Konnectivity;
 const START_TIME: Duration = Duration::from_secs(60);
 
 /// The paths of the programs that are named.
-pub(crate) fn paths() -> impl Iterator<Item = Path> {
-    [
-        (konnectivity::PROGRAMS, Path::Konnectivity),
-        (frp::PROGRAMS, Path::Frp),
-    ]
-    .into_iter()
-    .filter(|(variable, _)| folder(variable).is_some())
-    .map(|(_, path)| path)
+pub(crate) fn paths() -> Vec<Path> {
+    let mut paths = Vec::new();
+    if folder(konnectivity::PROGRAMS).is_some() {
+        paths.push(Path::Konnectivity);
+    }
+    if folder(frp::PROGRAMS).is_some() {
+        paths.push(Path::Frp);
+    }
+    paths
 }
 
 fn folder(variable: &str) -> Option<PathBuf> {
@@ -44,21 +45,26 @@ impl Others {
     /// Starts those that are named, and waits for their tunnels. `address` is where the edge reaches
     /// the cloud; `backend` is a port of the edge.
     pub(crate) fn start(cloud: &Site, edge: &Site, address: &str, backend: u16) -> Result<Self> {
-        let konnectivity = folder(konnectivity::PROGRAMS)
-            .map(|programs| Konnectivity::start(&programs, cloud, edge, address))
-            .transpose()?;
-        let frp = folder(frp::PROGRAMS)
-            .map(|programs| Frp::start(&programs, cloud, edge, address, backend))
-            .transpose()?;
-        Ok(Self { konnectivity, frp })
+        let mut others = Self::default();
+        if let Some(programs) = folder(konnectivity::PROGRAMS) {
+            let konnectivity = Konnectivity::start(&programs, cloud, edge, address)?;
+            others.konnectivity = Some(konnectivity);
+        }
+        if let Some(programs) = folder(frp::PROGRAMS) {
+            others.frp = Some(Frp::start(&programs, cloud, edge, address, backend)?);
+        }
+        Ok(others)
     }
 
     /// Fails if one of them has ended.
     pub(crate) fn check(&mut self) -> Result<()> {
-        self.konnectivity
-            .as_mut()
-            .map_or(Ok(()), Konnectivity::check)?;
-        self.frp.as_mut().map_or(Ok(()), Frp::check)
+        if let Some(konnectivity) = &mut self.konnectivity {
+            konnectivity.check()?;
+        }
+        if let Some(frp) = &mut self.frp {
+            frp.check()?;
+        }
+        Ok(())
     }
 
     /// The route of konnectivity to a port of the edge.

@@ -1,10 +1,10 @@
 //! What is measured: rows, the paths each is measured on, and the jobs that find them.
 
+pub(super) mod far;
 mod path;
 
 use std::time::Duration;
 
-use crate::{far, others};
 pub(super) use path::Path;
 
 const ALL: &[Path] = &[
@@ -84,7 +84,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    pub(super) fn word(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Self::Up => "up",
             Self::Down => "down",
@@ -168,12 +168,14 @@ pub(super) const STALLED: usize = 100;
 /// All jobs but those over links of packets. Memory comes first: a program that has moved bulk keeps
 /// memory that would hide what an idle stream takes.
 fn jobs() -> Vec<Job> {
-    let near = |work| Job {
-        work,
-        distance: Distance::Near,
-    };
-    let mut jobs = vec![near(Work::IdleStreams), near(Work::IdleTunnels)];
-    jobs.extend([Work::StalledReaders, Work::SmallFrames].map(near));
+    let mut jobs = [
+        Work::IdleStreams,
+        Work::IdleTunnels,
+        Work::StalledReaders,
+        Work::SmallFrames,
+    ]
+    .map(near)
+    .to_vec();
     let bulk = [1, 8, 64].into_iter().flat_map(|streams| {
         [Direction::Up, Direction::Down].map(|direction| Work::Bulk { direction, streams })
     });
@@ -185,25 +187,27 @@ fn jobs() -> Vec<Job> {
     jobs.push(near(Work::Scrapes { connections: 64 }));
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
-    let few = moving.iter().filter(|work| {
-        matches!(
-            work,
-            Work::Bulk { streams: ..=8, .. } | Work::Ping { bulk: 0, .. }
-        )
-    });
-    jobs.extend(few.map(|work| Job {
-        work: *work,
-        distance: Distance::NearByPeer,
-    }));
+    let distance = Distance::NearByPeer;
+    for &work in &moving {
+        if let Work::Bulk { streams: ..=8, .. } | Work::Ping { bulk: 0, .. } = work {
+            jobs.push(Job { work, distance });
+        }
+    }
     for distance in Distance::LINKS {
-        jobs.extend(moving.iter().chain([&Work::FirstAnswer]).map(|work| Job {
-            work: *work,
-            distance,
-        }));
+        for &work in moving.iter().chain([&Work::FirstAnswer]) {
+            jobs.push(Job { work, distance });
+        }
     }
     jobs.extend([0, 1_000, 60_000].map(|destinations| near(Work::ConnectCost { destinations })));
     jobs.push(near(Work::Dns));
     jobs
+}
+
+fn near(work: Work) -> Job {
+    Job {
+        work,
+        distance: Distance::Near,
+    }
 }
 
 /// All jobs.
@@ -218,19 +222,44 @@ pub(super) fn chosen(only: &[String]) -> Vec<Job> {
     if only.is_empty() {
         return jobs();
     }
-    let jobs = all();
-    let is_row = |name: &String| jobs.iter().flat_map(Job::rows).any(|row| row.name == *name);
-    let (exact, parts): (Vec<&String>, Vec<&String>) = only.iter().partition(|name| is_row(name));
-    let is_wanted = |row: Row| {
-        exact.contains(&&row.name) || parts.iter().any(|part| row.name.contains(part.as_str()))
-    };
+    let mut jobs = all();
+    let rows: Vec<Row> = jobs.iter().flat_map(Job::rows).collect();
+    let mut exact = Vec::new();
+    let mut parts = Vec::new();
+    for name in only {
+        if rows.iter().any(|row| row.name == *name) {
+            exact.push(name.as_str());
+        } else {
+            parts.push(name.as_str());
+        }
+    }
     let is_all_far = only.iter().any(|name| name == far::NAME);
-    jobs.iter()
-        .copied()
-        .filter(|job| {
-            is_all_far && job.packets().is_some() || job.rows().into_iter().any(is_wanted)
-        })
-        .collect()
+    jobs.retain(|job| {
+        is_all_far && job.packets().is_some()
+            || job.rows().iter().any(|row| row.is_named(&exact, &parts))
+    });
+    jobs
+}
+
+impl Row {
+    pub(super) fn new(
+        name: impl Into<String>,
+        unit: &'static str,
+        figure: &'static str,
+        beside: Path,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            unit,
+            figure,
+            beside,
+        }
+    }
+
+    /// Whether its name is one of `exact`, or contains one of `parts`.
+    fn is_named(&self, exact: &[&str], parts: &[&str]) -> bool {
+        exact.contains(&self.name.as_str()) || parts.iter().any(|part| self.name.contains(part))
+    }
 }
 
 impl Job {
@@ -266,14 +295,11 @@ impl Job {
         )
     }
 
-    /// What it is run on.
-    pub(super) fn paths(&self, is_against: bool) -> Vec<Path> {
+    /// What it is run on. `others` are the paths of other projects and of other programs of Culvert.
+    pub(super) fn paths(&self, others: &[Path]) -> Vec<Path> {
         let mut paths = self.own_paths().to_vec();
         if self.has_others() {
-            paths.extend(others::paths());
-        }
-        if self.has_others() && is_against {
-            paths.push(Path::ConnectAgainst);
+            paths.extend(others);
         }
         paths
     }
@@ -325,93 +351,88 @@ impl Job {
 
     /// What it finds.
     pub(super) fn rows(&self) -> Vec<Row> {
-        let suffix = self.distance.suffix();
-        let [beside_bulk, beside_cpu, beside_ping] = self.moving_beside();
-        let row = |name: String, unit, figure, beside| Row {
-            name: name + &suffix,
-            unit,
-            figure,
-            beside,
-        };
-        match self.work {
-            Work::Bulk { direction, streams } => {
-                let kind = format!("{}_{streams}", direction.word());
-                let bulk = format!("bulk_{kind}");
-                let cpu = format!("cpu_{kind}");
-                vec![
-                    row(bulk, "GiB/s", "gib_per_second", beside_bulk),
-                    row(cpu, "CPU-s/GiB", "cpu_per_gib", beside_cpu),
-                ]
-            }
-            Work::Ping { connections, bulk } => {
-                let kind = if bulk == 0 {
-                    connections.to_string()
-                } else {
-                    format!("{connections}_under_bulk_{bulk}")
-                };
-                vec![
-                    row(format!("ping_p50_{kind}"), "us", "p50_us", beside_ping),
-                    row(format!("ping_p99_{kind}"), "us", "p99_us", beside_ping),
-                ]
-            }
-            Work::Scrapes { connections } => {
-                let p99 = format!("scrape_p99_{connections}");
-                vec![
-                    row(
-                        format!("scrape_{connections}"),
-                        "1/s",
-                        "per_second",
-                        beside_bulk,
-                    ),
-                    row(p99, "us", "p99_us", beside_bulk),
-                ]
-            }
+        let mut rows = match self.work {
+            Work::Bulk { direction, streams } => self.bulk_rows(direction, streams),
+            Work::Ping { connections, bulk } => self.ping_rows(connections, bulk),
+            Work::Scrapes { connections } => self.scrape_rows(connections),
             Work::NewConnections => {
-                let name = "new_connections".into();
-                vec![row(name, "1/s", "per_second", Path::PlainRelay)]
+                let beside = Path::PlainRelay;
+                vec![Row::new("new_connections", "1/s", "per_second", beside)]
             }
-            Work::FirstAnswer => vec![row("first_answer".into(), "us", "p50_us", Path::Connect)],
+            Work::FirstAnswer => vec![Row::new("first_answer", "us", "p50_us", Path::Connect)],
             Work::Neighbour { stalled } => {
                 let speed = format!("neighbour_{stalled}");
                 let share = format!("neighbour_share_{stalled}");
                 vec![
-                    row(speed, "GiB/s", "gib_per_second", Path::TlsRelay),
-                    row(share, "of alone", "share", Path::TlsRelay),
+                    Row::new(speed, "GiB/s", "gib_per_second", Path::TlsRelay),
+                    Row::new(share, "of alone", "share", Path::TlsRelay),
                 ]
             }
             Work::IdleStreams => {
-                let name = "memory_idle_stream".into();
-                vec![row(name, "kB", "kb_per_stream", Path::TlsRelay)]
+                let name = "memory_idle_stream";
+                vec![Row::new(name, "kB", "kb_per_stream", Path::TlsRelay)]
             }
             Work::IdleTunnels => {
-                let name = "memory_idle_tunnel".into();
-                vec![row(name, "kB", "kb_per_tunnel", Path::Connect)]
+                let name = "memory_idle_tunnel";
+                vec![Row::new(name, "kB", "kb_per_tunnel", Path::Connect)]
             }
             Work::StalledReaders => {
                 let name = format!("memory_stalled_{STALLED}");
-                vec![row(name, "MiB", "mib", Path::Connect)]
+                vec![Row::new(name, "MiB", "mib", Path::Connect)]
             }
             Work::SmallFrames => {
                 let name = format!("memory_one_byte_frames_{STALLED}");
-                vec![row(name, "MiB", "mib", Path::Connect)]
+                vec![Row::new(name, "MiB", "mib", Path::Connect)]
             }
             Work::ConnectCost { destinations } => {
                 let name = format!("connect_cost_{destinations}");
-                vec![row(name, "us", "p50_us", Path::InterceptEbpf)]
+                vec![Row::new(name, "us", "p50_us", Path::InterceptEbpf)]
             }
-            Work::Far(work) => work
-                .rows()
-                .into_iter()
-                .map(|row| Row {
-                    name: row.name + &suffix,
-                    ..row
-                })
-                .collect(),
+            Work::Far(work) => work.rows(),
             Work::Dns => vec![
-                row("dns_answers".into(), "1/s", "per_second", Path::Redirector),
-                row("dns_p99".into(), "us", "p99_us", Path::Redirector),
+                Row::new("dns_answers", "1/s", "per_second", Path::Redirector),
+                Row::new("dns_p99", "us", "p99_us", Path::Redirector),
             ],
+        };
+        let suffix = self.distance.suffix();
+        for row in &mut rows {
+            row.name += &suffix;
         }
+        rows
+    }
+
+    fn bulk_rows(&self, direction: Direction, streams: usize) -> Vec<Row> {
+        let [beside_bulk, beside_cpu, _] = self.moving_beside();
+        let kind = format!("{}_{streams}", direction.name());
+        let bulk = format!("bulk_{kind}");
+        let cpu = format!("cpu_{kind}");
+        vec![
+            Row::new(bulk, "GiB/s", "gib_per_second", beside_bulk),
+            Row::new(cpu, "CPU-s/GiB", "cpu_per_gib", beside_cpu),
+        ]
+    }
+
+    fn ping_rows(&self, connections: usize, bulk: usize) -> Vec<Row> {
+        let [.., beside] = self.moving_beside();
+        let kind = if bulk == 0 {
+            connections.to_string()
+        } else {
+            format!("{connections}_under_bulk_{bulk}")
+        };
+        vec![
+            Row::new(format!("ping_p50_{kind}"), "us", "p50_us", beside),
+            Row::new(format!("ping_p99_{kind}"), "us", "p99_us", beside),
+        ]
+    }
+
+    fn scrape_rows(&self, connections: usize) -> Vec<Row> {
+        let [beside, ..] = self.moving_beside();
+        let name = format!("scrape_{connections}");
+        let p99 = format!("scrape_p99_{connections}");
+        vec![
+            Row::new(name, "1/s", "per_second", beside),
+            Row::new(p99, "us", "p99_us", beside),
+        ]
     }
 }
 
@@ -472,7 +493,7 @@ mod tests {
         assert!(all().iter().all(|job| {
             job.rows()
                 .iter()
-                .all(|row| job.paths(false).contains(&row.beside))
+                .all(|row| job.paths(&[]).contains(&row.beside))
         }));
     }
 }

@@ -6,10 +6,8 @@ use std::fmt;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
+use crate::load::Figures;
 use crate::plan::{Job, Path, Row};
-
-/// Figures of one job on one path, by the names that the load uses.
-pub(super) type Figures = BTreeMap<String, f64>;
 
 /// All results so far.
 pub(super) struct Report {

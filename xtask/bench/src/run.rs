@@ -4,8 +4,9 @@ use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 
+use crate::load::Figures;
 use crate::plan::{Job, Pace, Path, STALLED, Work};
-use crate::report::Figures;
+
 use crate::world::World;
 
 /// Streams in the row of idle streams: an agent may have 1,024.
@@ -58,7 +59,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 Work::Bulk { direction, streams } => {
                     format!(
                         "bulk {endpoint} {} {streams} {seconds}{pids}",
-                        direction.word()
+                        direction.name()
                     )
                 }
                 Work::Ping { connections, bulk } => {

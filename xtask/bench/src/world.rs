@@ -9,22 +9,22 @@ mod far;
 pub(crate) mod relays;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path as FilePath, PathBuf};
+use std::path::Path as FilePath;
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_lab::host::Host;
-use culvert_lab::process::Process;
-use culvert_lab::site::Site;
-use culvert_lab::{Lab, wait, workspace};
 
-use crate::culvert::{self as pair, Place};
-use crate::load::Load;
+use culvert_lab::Lab;
+use culvert_lab::site::Site;
+
+use crate::culvert::{self as pair, PairConfig};
+use crate::load::{Figures, Load};
 use crate::others::Others;
 use crate::plan::{Distance, Job, Path};
-use crate::report::Figures;
-use culvert::Culvert;
+use crate::starter::{Route, Starter};
+use culvert::{Culvert, Proxies};
 use far::Link;
 use relays::Relays;
 
@@ -34,17 +34,11 @@ const BACKENDS: [u16; 2] = [9100, 9101];
 const START_TIME: Duration = Duration::from_secs(20);
 
 /// Where other programs of Culvert are, beside those that are measured.
-const AGAINST: Place = Place {
+const AGAINST: PairConfig = PairConfig {
     name: "against",
     port: 7600,
     tunnels: 2,
 };
-
-/// The endpoint that the load dials, and the processes on it.
-pub(crate) struct Route {
-    pub(super) endpoint: String,
-    pub(super) pids: Vec<u32>,
-}
 
 /// All programs, running. Dropping it ends them.
 pub(super) struct World<'lab> {
@@ -95,16 +89,16 @@ impl<'lab> World<'lab> {
         } else {
             Others::default()
         };
-        let against = against.map(|programs| {
-            let starter = Starter {
-                site,
-                programs: programs.to_path_buf(),
-            };
-            pair::Culvert::start(&starter, &starter, &AGAINST, "127.0.0.1", &BACKENDS)
-        });
-        let against = against.transpose()?;
-        let has_peer = jobs.iter().any(Job::is_by_peer);
-        let mut culvert = Culvert::start(starter, has_peer)?;
+        let against = match against {
+            Some(programs) => Some(start_against(site, programs)?),
+            None => None,
+        };
+        let proxies = if jobs.iter().any(Job::is_by_peer) {
+            Proxies::Two
+        } else {
+            Proxies::One
+        };
+        let mut culvert = Culvert::start(starter, proxies)?;
         let mut links = Vec::new();
         if jobs.iter().any(Job::needs_long_link) {
             for distance in Distance::LINKS {
@@ -126,7 +120,9 @@ impl<'lab> World<'lab> {
     pub(super) fn check(&mut self) -> Result<()> {
         self.relays.check()?;
         self.others.check()?;
-        self.against.as_mut().map_or(Ok(()), pair::Culvert::check)?;
+        if let Some(against) = &mut self.against {
+            against.check()?;
+        }
         self.culvert.check()?;
         self.links.iter_mut().try_for_each(Link::check)
     }
@@ -194,34 +190,12 @@ impl<'lab> World<'lab> {
     }
 }
 
-/// Starts the bench's programs as processes of a host of the lab.
-pub(super) struct Starter<'lab> {
-    pub(super) site: &'lab Site,
-    pub(super) programs: PathBuf,
-}
-
-impl Starter<'_> {
-    pub(super) fn command(&self, program: &str) -> Command {
-        self.site.command(self.programs.join(program))
-    }
-
-    /// Starts one of the bench's own programs, and waits until it listens on `port`.
-    pub(super) fn worker(&self, name: &str, port: u16, args: &[String]) -> Result<Process> {
-        let mut command = self.command("culvert-bench");
-        let mut process = self.site.start_process(name, command.args(args))?;
-        wait::until(&format!("{name} listens on {port}"), START_TIME, || {
-            process.check()?;
-            let listening = self
-                .site
-                .output("ss", ["-Htln", "sport", "=", &format!(":{port}")])?;
-            (!listening.is_empty()).then_some(()).context("not yet")
-        })?;
-        Ok(process)
-    }
-
-    pub(super) fn output(&self, program: &str, args: &[String]) -> Result<String> {
-        workspace::output(self.command(program).args(args))
-    }
+fn start_against(site: &Site, programs: &FilePath) -> Result<pair::Culvert> {
+    let starter = Starter {
+        site,
+        programs: programs.to_path_buf(),
+    };
+    pair::Culvert::start(&starter, &starter, &AGAINST, "127.0.0.1", &BACKENDS)
 }
 
 fn load(command: &mut Command, port: u16) -> Result<Load> {

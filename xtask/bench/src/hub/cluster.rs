@@ -10,7 +10,7 @@ use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::workspace;
 use serde_json::{Value, json};
 
-use super::place::{CUT_ADDRESS, Place};
+use super::sandbox::{CUT_ADDRESS, Sandbox};
 use crate::load::Load;
 
 /// The node's pods, a list that a hub starts with, and the services of a large cluster.
@@ -42,9 +42,9 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts it and makes the objects.
-    pub(super) fn start(assets: &Path, place: &Place, load: &mut Load) -> Result<Self> {
+    pub(super) fn start(assets: &Path, sandbox: &Sandbox, load: &mut Load) -> Result<Self> {
         let step = Step::start("start an API server");
-        let folder = place.folder("cluster")?;
+        let folder = sandbox.folder("cluster")?;
         let policy = folder.join("audit-policy.json");
         std::fs::write(&policy, NO_AUDIT)?;
         let node = SelfSigned::make(
@@ -61,22 +61,23 @@ impl Cluster {
         let server = ApiServer::start(assets, &flags.each_ref().map(String::as_str))?;
         step.done();
         let authority = server.folder().join("certificates/apiserver.crt");
-        let at = |ip: &str| format!("{ip}:{}", server.port());
+        let local = format!("127.0.0.1:{}", server.port());
+        let cut = format!("{CUT_ADDRESS}:{}", server.port());
         let writer = write_target(
             &folder.join("writer.json"),
-            &json!({ "address": at("127.0.0.1"), "authority": authority, "token": token_of(&server)? }),
+            &json!({ "address": local, "authority": authority, "token": token_of(&server)? }),
         )?;
         let direct = write_target(
             &folder.join("direct.json"),
             &json!({
-                "address": at(CUT_ADDRESS),
+                "address": cut,
                 "authority": authority,
                 "certificate": node.certificate,
                 "key": node.key,
             }),
         )?;
         let kubeconfig = folder.join("node.kubeconfig");
-        let content = kubeconfig_of(&at(CUT_ADDRESS), &authority, &node);
+        let content = kubeconfig_of(&cut, &authority, &node);
         std::fs::write(&kubeconfig, content.to_string())?;
         let slices = if server.minor_version()? < 21 {
             "/apis/discovery.k8s.io/v1beta1/namespaces/many/endpointslices"

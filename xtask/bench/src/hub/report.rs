@@ -53,7 +53,7 @@ impl Report {
             json!({
                 "name": row.name,
                 "unit": row.unit,
-                "better": row.better.words(),
+                "better": row.better.label(),
                 "medians": medians,
             })
         });
@@ -62,8 +62,8 @@ impl Report {
 
     /// One line per row. What is not direct is followed by its ratio to it, in brackets.
     pub(super) fn table(&self) -> String {
-        let measured = |it: &Subject| self.values.keys().any(|(_, of)| of == it);
-        let subjects: Vec<Subject> = Subject::ALL.into_iter().filter(measured).collect();
+        let mut subjects = Subject::ALL.to_vec();
+        subjects.retain(|subject| self.values.keys().any(|(_, of)| of == subject));
         let mut text = format!("{:<24} {:<11} {:<17}", "row", "unit", "");
         for subject in subjects.iter().copied() {
             text += &format!(" {:>16}", subject.name());
@@ -74,7 +74,7 @@ impl Report {
                 "{:<24} {:<11} {:<17}",
                 row.name,
                 row.unit,
-                row.better.words()
+                row.better.label()
             );
             for subject in subjects.iter().copied() {
                 text += &format!(" {:>16}", self.cell(row, subject));

@@ -8,7 +8,7 @@ pub(super) enum Better {
 }
 
 impl Better {
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn label(self) -> &'static str {
         match self {
             Self::Lower => "lower is better",
             Self::Higher => "higher is better",

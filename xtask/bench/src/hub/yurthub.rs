@@ -1,6 +1,7 @@
 //! YurtHub, the program of OpenYurt, as one of the ways: v1.7 with its chart's settings, without the
 //! network interface that it would make. Clients ask it without TLS, as kubelet does there.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -9,7 +10,7 @@ use culvert_lab::self_signed::SelfSigned;
 use serde_json::json;
 
 use super::cluster::{Cluster, NODE_NAME, write_target};
-use super::place::Place;
+use super::sandbox::Sandbox;
 use super::subject::Prepared;
 
 /// The environment variable that names it.
@@ -21,8 +22,8 @@ pub(super) fn program() -> Option<PathBuf> {
 }
 
 /// One that knows nothing.
-pub(super) fn prepare(_programs: &Path, place: &Place, cluster: &Cluster) -> Result<Prepared> {
-    let folder = place.folder("yurthub")?;
+pub(super) fn prepare(_programs: &Path, sandbox: &Sandbox, cluster: &Cluster) -> Result<Prepared> {
+    let folder = sandbox.folder("yurthub")?;
     let root = folder.join("root");
     let pki = folder.join("root/pki");
     std::fs::create_dir_all(&pki)?;
@@ -34,47 +35,50 @@ pub(super) fn prepare(_programs: &Path, place: &Place, cluster: &Cluster) -> Res
         "subjectAltName=IP:127.0.0.1",
     )?;
     write_pair(&pki.join("yurthub-server-current.pem"), &serving)?;
-    write_kubelets_files(place, cluster)?;
+    write_kubelets_files(sandbox, cluster)?;
     let ports = ports::free_in_row(5)?;
     let target = write_target(
         &folder.join("target.json"),
         &json!({ "address": format!("127.0.0.1:{ports}") }),
     )?;
-    let flag = |name: &str, value: &dyn std::fmt::Display| format!("--{name}={value}");
     Ok(Prepared {
         name: "yurthub",
         program: program().with_context(|| format!("{PROGRAM} names no program"))?,
         args: vec![
-            flag("v", &2),
-            flag("bind-address", &"127.0.0.1"),
-            flag("bind-proxy-address", &"127.0.0.1"),
-            flag("proxy-port", &ports),
-            flag("proxy-secure-port", &(ports + 1)),
-            flag("serve-port", &(ports + 2)),
-            flag("multiplexer-port", &(ports + 3)),
-            flag("server-addr", &cluster.url()?),
-            flag("node-name", &NODE_NAME),
-            flag("node-ip", &"127.0.0.1"),
-            flag("nodepool-name", &"bench"),
-            flag("enable-node-pool", &false),
-            flag("bootstrap-mode", &"kubeletcertificate"),
-            flag("working-mode", &"edge"),
-            flag("enable-dummy-if", &false),
-            flag("namespace", &"kube-system"),
-            flag("root-dir", &root.display()),
+            flag("v", 2),
+            flag("bind-address", "127.0.0.1"),
+            flag("bind-proxy-address", "127.0.0.1"),
+            flag("proxy-port", ports),
+            flag("proxy-secure-port", ports + 1),
+            flag("serve-port", ports + 2),
+            flag("multiplexer-port", ports + 3),
+            flag("server-addr", cluster.url()?),
+            flag("node-name", NODE_NAME),
+            flag("node-ip", "127.0.0.1"),
+            flag("nodepool-name", "bench"),
+            flag("enable-node-pool", false),
+            flag("bootstrap-mode", "kubeletcertificate"),
+            flag("working-mode", "edge"),
+            flag("enable-dummy-if", false),
+            flag("namespace", "kube-system"),
+            flag("root-dir", root.display()),
             flag(
                 "disk-cache-path",
-                &format!("{}/", folder.join("cache").display()),
+                format!("{}/", folder.join("cache").display()),
             ),
         ],
         target,
     })
 }
 
+fn flag(name: &str, value: impl fmt::Display) -> String {
+    format!("--{name}={value}")
+}
+
 /// What it reads of kubelet's, at fixed paths.
-fn write_kubelets_files(place: &Place, cluster: &Cluster) -> Result<()> {
-    place.own_folder(Path::new("/etc"))?;
-    place.own_folder(Path::new("/var/lib"))?;
+fn write_kubelets_files(sandbox: &Sandbox, cluster: &Cluster) -> Result<()> {
+    sandbox.own_folder(Path::new("/etc"))?;
+    sandbox.own_folder(Path::new("/var/lib"))?;
     let etc = Path::new("/etc/kubernetes");
     let pki = Path::new("/var/lib/kubelet/pki");
     for folder in [&etc.join("pki"), pki] {

@@ -9,7 +9,7 @@ use culvert_lab::site::Site;
 use culvert_lab::wait;
 
 use super::START_TIME;
-use crate::world::Route;
+use crate::starter::Route;
 
 /// The environment variable that names the folder of `frps` and `frpc`.
 pub(super) const PROGRAMS: &str = "FRP";

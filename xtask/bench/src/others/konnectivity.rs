@@ -11,7 +11,7 @@ use culvert_lab::site::Site;
 use culvert_lab::wait;
 
 use super::START_TIME;
-use crate::world::Route;
+use crate::starter::Route;
 
 /// The environment variable that names the folder of `proxy-server` and `proxy-agent`.
 pub(super) const PROGRAMS: &str = "KONNECTIVITY";

@@ -3,11 +3,11 @@
 
 mod connection;
 mod cut;
-mod held;
 mod job;
 mod objects;
 mod requests;
 mod updates;
+mod watches;
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
@@ -15,8 +15,8 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Map, Value, json};
 
-use held::Held;
 use job::Job;
+use watches::OpenWatches;
 
 /// Limit of every wait that is not measured.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,11 +27,11 @@ type Figures = Vec<(&'static str, f64)>;
 /// Runs the jobs from standard input until its end.
 pub(crate) fn run() -> Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
-    let mut held = Held::default();
+    let mut open_watches = OpenWatches::default();
     println!("ready");
     for line in std::io::stdin().lock().lines() {
         let line = line?;
-        let found = runtime.block_on(async { Job::parse(&line)?.run(&mut held).await });
+        let found = runtime.block_on(async { Job::parse(&line)?.run(&mut open_watches).await });
         let answer = match found {
             Ok(figures) => Value::Object(
                 figures

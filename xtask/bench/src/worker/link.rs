@@ -56,16 +56,20 @@ pub(crate) struct Args {
 /// Serves until it is killed.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let loss = loss(args)?;
-    let direction = |rate| Direction {
+    let upwards = Direction {
         delay: Duration::from_millis(args.round_trip) / 2,
-        rate,
+        rate: args.up,
         queue: args.queue,
         loss,
     };
+    let downwards = Direction {
+        rate: args.down,
+        ..upwards
+    };
     let cloud = tun::open(&args.cloud, &args.device)?;
     let edge = tun::open(&args.edge, &args.device)?;
-    let mut down = Way::new(&cloud, &edge, Line::new(direction(args.down), args.seed));
-    let mut up = Way::new(&edge, &cloud, Line::new(direction(args.up), !args.seed));
+    let mut down = Forwarder::new(&cloud, &edge, Line::new(downwards, args.seed));
+    let mut up = Forwarder::new(&edge, &cloud, Line::new(upwards, !args.seed));
     let started = Instant::now();
     loop {
         let now = started.elapsed();
@@ -76,8 +80,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
-        down.take(started)?;
-        up.take(started)?;
+        down.receive(started)?;
+        up.receive(started)?;
     }
 }
 
@@ -106,7 +110,7 @@ fn loss(args: &Args) -> Result<Loss> {
 }
 
 /// One direction between two devices.
-struct Way<'a> {
+struct Forwarder<'a> {
     from: &'a File,
     to: &'a File,
     line: Line,
@@ -115,20 +119,19 @@ struct Way<'a> {
     unused: Vec<Vec<u8>>,
 }
 
-impl<'a> Way<'a> {
+impl<'a> Forwarder<'a> {
     fn new(from: &'a File, to: &'a File, line: Line) -> Self {
-        let (packets, unused) = Default::default();
         Self {
             from,
             to,
             line,
-            packets,
-            unused,
+            packets: VecDeque::new(),
+            unused: Vec::new(),
         }
     }
 
-    /// Takes all packets that wait in the device. The queue bounds how many are under way.
-    fn take(&mut self, started: Instant) -> Result<()> {
+    /// Receives all packets that wait in the device. The queue bounds how many are under way.
+    fn receive(&mut self, started: Instant) -> Result<()> {
         loop {
             let mut packet = self.unused.pop().unwrap_or_default();
             packet.resize(MTU, 0);

@@ -55,7 +55,7 @@ pub(crate) fn near(args: NearArgs) -> Result<()> {
             None => None,
         };
         accept(listener, async move |client| match pool {
-            Some(pool) => relay(client, pool.take().await?).await,
+            Some(pool) => relay(client, pool.acquire().await?).await,
             None => relay(client, connect(args.far).await?).await,
         })
         .await

@@ -9,8 +9,8 @@ use culvert_lab::process::Process;
 use culvert_lab::wait;
 
 use super::{BACKENDS, Route, START_TIME, Starter, local};
+use crate::load::Figures;
 use crate::redirector;
-use crate::report::Figures;
 
 /// The proxy's agent port.
 pub(super) const PROXY: u16 = 7400;
@@ -39,14 +39,20 @@ pub(super) struct Culvert<'lab> {
     destinations: usize,
 }
 
+/// How many proxies there are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Proxies {
+    One,
+    Two,
+}
+
 impl<'lab> Culvert<'lab> {
-    pub(super) fn start(starter: Starter<'lab>, has_peer: bool) -> Result<Self> {
-        let file = |name: &str| starter.site.file(name).display().to_string();
+    pub(super) fn start(starter: Starter<'lab>, proxies: Proxies) -> Result<Self> {
         std::fs::write(starter.site.file("nodes.toml"), directory(0))
             .context("write the directory file")?;
         let clients = clients(&starter).make()?;
-        let proxy = start_proxy(&starter, has_peer)?;
-        let redirector = redirector::start(&starter, &file("directory.sock"))?;
+        let proxy = start_proxy(&starter, proxies)?;
+        let redirector = redirector::start(&starter, &starter.file("directory.sock"))?;
         let mut culvert = Self {
             starter,
             proxy,
@@ -59,7 +65,7 @@ impl<'lab> Culvert<'lab> {
         culvert.wait_ready(PROXY_ADMIN)?;
         culvert.add_agent("near", PROXY, 2)?;
         culvert.wait_ready(redirector::ADMIN)?;
-        if has_peer {
+        if proxies == Proxies::Two {
             culvert.second = Some(start_second(&culvert.starter)?);
             culvert.wait_ready(SECOND_ADMIN)?;
             culvert.wait_for_peer()?;
@@ -71,7 +77,11 @@ impl<'lab> Culvert<'lab> {
     pub(super) fn start_afresh(&mut self) -> Result<()> {
         self.proxy.kill()?;
         self.agents.remove("near");
-        self.proxy = start_proxy(&self.starter, self.second.is_some())?;
+        let proxies = match &self.second {
+            Some(_) => Proxies::Two,
+            None => Proxies::One,
+        };
+        self.proxy = start_proxy(&self.starter, proxies)?;
         self.wait_ready(PROXY_ADMIN)?;
         self.start_agent("near", PROXY, 2)?;
         self.wait_for_peer()?;
@@ -120,21 +130,18 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn join(&self, node: &str) -> Result<()> {
-        let file = |name: &str| self.starter.site.file(name).display().to_string();
-        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
-        let create = format!(
-            "token create {node} --control-socket {}",
-            file("control.sock")
-        );
-        let printed = self
-            .starter
-            .output("culvert-proxy", &words(&create))?
-            .replace("\\\n", " ");
+        let control = self.starter.file("control.sock");
+        let create = ["token", "create", node, "--control-socket", &control].map(str::to_owned);
+        let printed = self.starter.output("culvert-proxy", &create)?;
+        let printed = printed.replace("\\\n", " ");
         let (_, join) = printed
             .split_once("culvert-agent ")
             .context("no join command")?;
         let mut join: Vec<String> = join.split_whitespace().map(str::to_owned).collect();
-        join.extend(["--state-dir".to_owned(), file(&format!("agent-{node}"))]);
+        join.extend([
+            "--state-dir".to_owned(),
+            self.starter.file(&format!("agent-{node}")),
+        ]);
         self.starter.output("culvert-agent", &join)?;
         Ok(())
     }
@@ -294,11 +301,12 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn steered(&self) -> Result<f64> {
-        let state = |state| {
-            let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
-            self.starter.site.metric(redirector::ADMIN, &name)
-        };
-        Ok(state("online")? + state("offline")?)
+        Ok(self.destinations_that_are("online")? + self.destinations_that_are("offline")?)
+    }
+
+    fn destinations_that_are(&self, state: &str) -> Result<f64> {
+        let name = format!("culvert_redirector_destinations{{state=\"{state}\"}}");
+        self.starter.site.metric(redirector::ADMIN, &name)
     }
 }
 
@@ -307,8 +315,7 @@ fn clients(starter: &Starter<'_>) -> Authority {
     Authority::at(starter.site.file("clients"))
 }
 
-fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
-    let file = |name: &str| starter.site.file(name).display().to_string();
+fn start_proxy(starter: &Starter<'_>, proxies: Proxies) -> Result<Process> {
     let mut command = starter.command("culvert-proxy");
     command.args([
         "--log",
@@ -316,7 +323,7 @@ fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
         "--advertise",
         &local(PROXY),
         "--state-dir",
-        &file("proxy"),
+        &starter.file("proxy"),
     ]);
     command.args([
         "--connect-listen",
@@ -329,24 +336,24 @@ fn start_proxy(starter: &Starter<'_>, has_peer: bool) -> Result<Process> {
     for socket in ["connect", "directory", "control", "admin"] {
         command.args([
             format!("--{socket}-socket"),
-            file(&format!("{socket}.sock")),
+            starter.file(&format!("{socket}.sock")),
         ]);
     }
-    if has_peer {
+    if proxies == Proxies::Two {
         command.args(["--peer", &local(PEERS[1])]);
     }
-    starter
-        .site
-        .start_process("proxy", command.args(["--directory", &file("nodes.toml")]))
+    starter.site.start_process(
+        "proxy",
+        command.args(["--directory", &starter.file("nodes.toml")]),
+    )
 }
 
 /// Starts a proxy that has its nodes from the first one, and no agents.
 fn start_second(starter: &Starter<'_>) -> Result<Process> {
-    let file = |name: &str| starter.site.file(name).display().to_string();
     let mut command = starter.command("culvert-proxy");
-    command.args(["--log", "warn", "--state-dir", &file("second")]);
-    command.args(["--ca-cert", &file("proxy/ca.crt")]);
-    command.args(["--ca-key", &file("proxy/ca.key")]);
+    command.args(["--log", "warn", "--state-dir", &starter.file("second")]);
+    command.args(["--ca-cert", &starter.file("proxy/ca.crt")]);
+    command.args(["--ca-key", &starter.file("proxy/ca.key")]);
     command.args(["--follow", &local(PEERS[0])]);
     for (listener, port) in [
         ("agent", 7500),
@@ -357,7 +364,7 @@ fn start_second(starter: &Starter<'_>) -> Result<Process> {
         command.args([format!("--{listener}-listen"), local(port)]);
     }
     for socket in ["connect", "directory", "control", "admin"] {
-        let path = file(&format!("second-{socket}.sock"));
+        let path = starter.file(&format!("second-{socket}.sock"));
         command.args([format!("--{socket}-socket"), path]);
     }
     starter.site.start_process("second", &mut command)

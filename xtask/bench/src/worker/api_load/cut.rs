@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(70);
 const BEFORE: Duration = Duration::from_secs(2);
 
 /// One request. The times are those since the first one.
-struct Asked {
+struct Request {
     started: Duration,
     ended: Duration,
     good: bool,
@@ -32,7 +32,7 @@ struct Asked {
 pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Result<Figures> {
     let begin = Instant::now();
     let mut tasks = JoinSet::new();
-    let mut answered: Vec<Asked> = Vec::new();
+    let mut answered: Vec<Request> = Vec::new();
     let mut pace = interval(EVERY);
     let mut cut_at = None;
     loop {
@@ -47,7 +47,7 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
         let cut_at = cut_at.unwrap_or(Duration::MAX);
         let noticed = answered
             .iter()
-            .any(|asked| asked.started >= cut_at && asked.good);
+            .any(|request| request.started >= cut_at && request.good);
         if noticed || begin.elapsed() > BEFORE + LONGEST {
             break;
         }
@@ -59,13 +59,13 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
     let cut_at = cut_at.context("the cut was not made")?;
     let good = answered
         .iter()
-        .filter(|asked| asked.started >= cut_at && asked.good);
-    let noticed = good.map(|asked| asked.ended - cut_at).min();
+        .filter(|request| request.started >= cut_at && request.good);
+    let noticed = good.map(|request| request.ended - cut_at).min();
     let longest = answered
         .iter()
-        .map(|asked| asked.ended - asked.started)
+        .map(|request| request.ended - request.started)
         .max();
-    let errors = answered.iter().filter(|asked| !asked.good).count();
+    let errors = answered.iter().filter(|request| !request.good).count();
     Ok(vec![
         ("noticed_s", noticed.unwrap_or(LONGEST).as_secs_f64()),
         ("longest_s", longest.unwrap_or_default().as_secs_f64()),
@@ -73,10 +73,10 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
     ])
 }
 
-async fn one(target: Target, path: String, begin: Instant) -> Asked {
+async fn one(target: Target, path: String, begin: Instant) -> Request {
     let started = begin.elapsed();
     let answer = ask(&target, &path, LONGEST).await;
-    Asked {
+    Request {
         started,
         ended: begin.elapsed(),
         good: matches!(answer, Ok(StatusCode::OK)),

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 
 use super::connection::Target;
-use super::held::Held;
+use super::watches::OpenWatches;
 use super::{Figures, cut, objects, requests, updates};
 
 /// A line of input.
@@ -75,7 +75,7 @@ impl Job {
         Ok(Line::try_parse_from(line.split_whitespace())?.job)
     }
 
-    pub(super) async fn run(self, held: &mut Held) -> Result<Figures> {
+    pub(super) async fn run(self, open_watches: &mut OpenWatches) -> Result<Figures> {
         match self {
             Self::Create {
                 target,
@@ -108,8 +108,12 @@ impl Job {
                 target,
                 path,
                 watches,
-            } => held.hold(&Target::read(&target)?, &path, watches).await,
-            Self::Release => Ok(held.release()),
+            } => {
+                open_watches
+                    .open(&Target::read(&target)?, &path, watches)
+                    .await
+            }
+            Self::Release => Ok(open_watches.release()),
             Self::Cut {
                 target,
                 path,
@@ -118,7 +122,7 @@ impl Job {
             Self::Sever { address } => cut::sever(address).map(|()| Vec::new()),
             Self::Return { writer } => {
                 cut::heal()?;
-                held.await_change(&Target::read(&writer)?).await
+                open_watches.await_change(&Target::read(&writer)?).await
             }
             Self::Heal => cut::heal().map(|()| Vec::new()),
         }

@@ -1,6 +1,6 @@
 //! Changes at a steady rate, and how late a watch shows them.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -16,6 +16,28 @@ pub(super) const OBJECTS: usize = 100;
 /// An API server takes some milliseconds for a change, so one writer would be late.
 const WRITERS: u32 = 4;
 
+/// When each change was sent, by its number.
+#[derive(Clone)]
+struct Sent(Arc<Mutex<Vec<Option<Instant>>>>);
+
+impl Sent {
+    fn new(count: u32) -> Self {
+        Self(Arc::new(Mutex::new(vec![None; count as usize])))
+    }
+
+    fn record(&self, number: usize) {
+        self.lock()[number] = Some(Instant::now());
+    }
+
+    fn time_of(&self, number: usize) -> Option<Instant> {
+        *self.lock().get(number)?
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// The delays of `count` events from the begin of the request that caused each, and the processor
 /// time of `pids` meanwhile.
 pub(super) async fn run(
@@ -28,7 +50,7 @@ pub(super) async fn run(
 ) -> Result<Figures> {
     let mut watch = target.connect().await?.watch(path).await?;
     let first_change = objects::new_change()?;
-    let sent = Arc::new(Mutex::new(vec![None::<Instant>; count as usize]));
+    let sent = Sent::new(count);
     let mut writers = JoinSet::new();
     for first in 0..WRITERS {
         let mut connection = writer.connect().await?;
@@ -38,10 +60,10 @@ pub(super) async fn run(
         writers.spawn(async move {
             for number in (first..count).step_by(WRITERS as usize) {
                 pace.tick().await;
-                let index = number as usize;
                 let change = first_change + u64::from(number);
-                sent.lock().unwrap_or_else(PoisonError::into_inner)[index] = Some(Instant::now());
-                objects::change(&mut connection, &path, index % OBJECTS, change).await?;
+                sent.record(number as usize);
+                let object = number as usize % OBJECTS;
+                objects::change(&mut connection, &path, object, change).await?;
             }
             anyhow::Ok(())
         });
@@ -53,16 +75,14 @@ pub(super) async fn run(
             .await
             .with_context(|| format!("{} of {count} events came", delays.len()))??;
         let arrived = Instant::now();
-        let number = objects::change_of(&event).and_then(|it| it.checked_sub(first_change));
-        let Some(number) = number else {
+        let Some(change) = objects::change_of(&event) else {
+            continue;
+        };
+        let Some(number) = change.checked_sub(first_change) else {
             continue;
         };
         let sent = sent
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get(usize::try_from(number)?)
-            .copied()
-            .flatten()
+            .time_of(usize::try_from(number)?)
             .with_context(|| format!("an event of a change that was not made: {number}"))?;
         delays.push(arrived - sent);
     }

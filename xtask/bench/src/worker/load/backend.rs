@@ -44,20 +44,22 @@ struct Shared {
     received: Moved,
 }
 
+fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address).with_context(|| format!("listen on {address}"))
+}
+
 impl Backend {
     /// Listens in the network namespace `netns`, or in that of this process.
     pub(super) fn start(address: SocketAddr, netns: Option<&Path>) -> Result<Self> {
-        let bind = || TcpListener::bind(address).with_context(|| format!("listen on {address}"));
         let listener = match netns {
-            Some(netns) => inside::run(netns, bind)?,
-            None => bind()?,
+            Some(netns) => inside::run(netns, || bind(address))?,
+            None => bind(address)?,
         };
-        let (waiting, connections, received) = Default::default();
         let backend = Self(Arc::new(Shared {
             listener,
-            waiting,
-            connections,
-            received,
+            waiting: AtomicUsize::default(),
+            connections: Mutex::default(),
+            received: Moved::default(),
         }));
         backend.add_thread()?;
         Ok(backend)

@@ -130,15 +130,14 @@ pub(super) fn run(
 ) -> Result<Figures> {
     let under_way_before = backend.received().under_way();
     let bulk = Bulk::start(endpoint, std::iter::repeat_n(direction, streams))?;
-    let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
-    bulk.settle(under_way)?;
-    let bytes = || bulk.down.bytes() + backend.received().bytes();
+    bulk.settle(|| bulk.down.under_way() + backend.received().under_way() - under_way_before)?;
     let started = Instant::now();
-    let before = bytes();
+    let before = bulk.down.bytes() + backend.received().bytes();
     let cpu_before = processor_time(pids)?;
     sleep(Duration::from_secs_f64(seconds));
     let elapsed = started.elapsed();
-    let moved = (bytes() - before) as f64;
+    let after = bulk.down.bytes() + backend.received().bytes();
+    let moved = (after - before) as f64;
     let cpu = processor_time(pids)?.saturating_sub(cpu_before);
     bulk.check()?;
     ensure!(moved > 0.0, "nothing moved");

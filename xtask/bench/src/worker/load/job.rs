@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand};
 
 use super::backend::Backend;
 use super::endpoint::Endpoint;
+use super::scrape::Reuse;
 use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping, scrape};
 
 /// A line of input.
@@ -153,7 +154,7 @@ impl Job {
                 bytes,
                 count,
                 Duration::from_secs_f64(pause),
-                kept,
+                if kept { Reuse::Kept } else { Reuse::New },
             ),
             Self::Scrapes {
                 endpoint,

@@ -31,18 +31,15 @@ pub(super) fn run(
     bulk: impl IntoIterator<Item = Direction>,
     limits: &Times,
 ) -> Result<Figures> {
-    let connect = || {
-        let all = (0..connections).map(|_| open(endpoint));
-        all.collect::<Result<Vec<_>>>()
-    };
-    let early = if limits.late { None } else { Some(connect()?) };
+    let mut streams = Vec::new();
+    if !limits.late {
+        streams = open_all(endpoint, connections)?;
+    }
     let bulk = Bulk::start(endpoint, bulk)?;
-    let mut streams = if let Some(early) = early {
-        early
-    } else {
+    if limits.late {
         sleep(limits.warm_up);
-        connect()?
-    };
+        streams = open_all(endpoint, connections)?;
+    }
     let counts = AtomicBool::new(false);
     let stop = AtomicBool::new(false);
     let times = thread::scope(|scope| {
@@ -73,6 +70,10 @@ pub(super) fn run(
         ("p50_us", percentile(&times, 0.5)),
         ("p99_us", percentile(&times, 0.99)),
     ])
+}
+
+fn open_all(endpoint: &Endpoint, connections: usize) -> Result<Vec<Stream>> {
+    (0..connections).map(|_| open(endpoint)).collect()
 }
 
 /// A connection to an echo that has answered once.

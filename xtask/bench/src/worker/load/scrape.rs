@@ -11,6 +11,15 @@ use super::backend::{ANSWER, REQUEST};
 use super::endpoint::{Endpoint, Stream};
 use super::observed::percentile;
 
+/// Which connection a request has.
+#[derive(Clone, Copy)]
+pub(super) enum Reuse {
+    /// One that has been used before, for all.
+    Kept,
+    /// Each its own.
+    New,
+}
+
 /// Asks `count` times for as many bytes, after a pause each time, on one connection that has been
 /// used before or on a new one each time. Measures the median time to the last byte, with that of
 /// the connect.
@@ -19,13 +28,12 @@ pub(super) fn run(
     bytes: usize,
     count: usize,
     pause: Duration,
-    is_kept: bool,
+    reuse: Reuse,
 ) -> Result<Figures> {
-    let mut kept = None;
-    if is_kept {
-        let stream = kept.insert(open(endpoint)?);
-        scrape(stream, bytes)?;
-    }
+    let mut kept = match reuse {
+        Reuse::Kept => Some(open_used(endpoint, bytes)?),
+        Reuse::New => None,
+    };
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         sleep(pause);
@@ -48,27 +56,13 @@ pub(super) fn at_once(
     bytes: usize,
     time: Duration,
 ) -> Result<Figures> {
-    let open = || {
-        let mut stream = open(endpoint)?;
-        scrape(&mut stream, bytes)?;
-        Ok(stream)
-    };
-    let streams = (0..connections).map(|_| open());
+    let streams = (0..connections).map(|_| open_used(endpoint, bytes));
     let streams = streams.collect::<Result<Vec<_>>>()?;
     let started = Instant::now();
     let times = thread::scope(|scope| {
-        let until_end = |mut stream: Stream| {
-            let mut times = Vec::new();
-            while started.elapsed() < time {
-                let asked = Instant::now();
-                scrape(&mut stream, bytes)?;
-                times.push(asked.elapsed());
-            }
-            Ok(times)
-        };
         let threads: Vec<_> = streams
             .into_iter()
-            .map(|stream| scope.spawn(move || until_end(stream)))
+            .map(|stream| scope.spawn(move || scrape_until(started + time, stream, bytes)))
             .collect();
         threads
             .into_iter()
@@ -82,6 +76,24 @@ pub(super) fn at_once(
         ("per_second", times.len() as f64 / elapsed),
         ("p99_us", percentile(&times, 0.99)),
     ])
+}
+
+/// Asks again and again; returns how long each answer took.
+fn scrape_until(end: Instant, mut stream: Stream, bytes: usize) -> std::io::Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    while Instant::now() < end {
+        let asked = Instant::now();
+        scrape(&mut stream, bytes)?;
+        times.push(asked.elapsed());
+    }
+    Ok(times)
+}
+
+/// A connection that has had one answer.
+fn open_used(endpoint: &Endpoint, bytes: usize) -> Result<Stream> {
+    let mut stream = open(endpoint)?;
+    scrape(&mut stream, bytes)?;
+    Ok(stream)
 }
 
 fn open(endpoint: &Endpoint) -> Result<Stream> {

@@ -41,8 +41,8 @@ impl Pool {
         }
     }
 
-    /// Takes a connection that no other client uses.
-    pub(super) async fn take(&self) -> Result<tls::ClientStream> {
+    /// Waits for a connection that no other client uses.
+    pub(super) async fn acquire(&self) -> Result<tls::ClientStream> {
         self.ready_rx
             .lock()
             .await

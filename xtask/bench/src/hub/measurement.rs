@@ -1,4 +1,4 @@
-//! One way's turn in a round. All ways do the same work in the same order.
+//! What is measured of one way in a round. All ways do the same work in the same order.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use anyhow::{Context, Result};
 use culvert_lab::{interrupt, progress, wait};
 
 use super::cluster::{Cluster, MANY_SERVICES, POD, PODS, THOUSAND};
-use super::place::Place;
 use super::report::Report;
 use super::rows;
+use super::sandbox::Sandbox;
 use super::subject::{Between, Prepared, Subject};
 use super::{culvert, yurthub};
-use crate::load::Load;
-use crate::report::{Figures, short};
+use crate::load::{Figures, Load};
+use crate::report::short;
 
 /// Watches on each of two lists: a node has some ten.
 const WATCHES: u32 = 5;
@@ -23,22 +23,22 @@ const RATE: u32 = 100;
 const REST: Duration = Duration::from_secs(15);
 
 /// Makes a program that knows nothing ready to start.
-type Prepare = fn(&Path, &Place, &Cluster) -> Result<Prepared>;
+type Prepare = fn(&Path, &Sandbox, &Cluster) -> Result<Prepared>;
 
-/// What a turn needs.
-pub(super) struct Turn<'a> {
+/// What it needs.
+pub(super) struct Measurement<'a> {
     pub(super) subject: Subject,
     pub(super) programs: &'a Path,
-    pub(super) place: &'a Place,
+    pub(super) sandbox: &'a Sandbox,
     pub(super) cluster: &'a Cluster,
     pub(super) load: &'a mut Load,
     pub(super) report: &'a mut Report,
     pub(super) quick: bool,
 }
 
-impl Turn<'_> {
+impl Measurement<'_> {
     /// Measures everything.
-    pub(super) fn take(mut self) -> Result<()> {
+    pub(super) fn measure(mut self) -> Result<()> {
         match self.subject {
             Subject::Direct => {
                 let direct = self.cluster.direct.clone();
@@ -53,13 +53,13 @@ impl Turn<'_> {
     fn between(&mut self, prepare: Prepare) -> Result<()> {
         let mut hub = self.start(prepare)?;
         let target = hub.target();
-        self.hold(&target, PODS)?;
+        self.open_watches(&target, PODS)?;
         rest()?;
         let resident = hub.process()?.resident()?;
         self.add("memory_idle", resident as f64 / 1e6)?;
         let pid = hub.process()?.pid();
         self.requests(&target, "", Some(pid))?;
-        self.hold(&target, THOUSAND)?;
+        self.open_watches(&target, THOUSAND)?;
         self.updates_on_disk(&target, pid)?;
         self.cut(&target)?;
         // Of the one that is killed, what it has written counts.
@@ -74,7 +74,7 @@ impl Turn<'_> {
 
     /// A program that knows nothing, with a link.
     fn start(&mut self, prepare: Prepare) -> Result<Between> {
-        let hub = prepare(self.programs, self.place, self.cluster)?.start()?;
+        let hub = prepare(self.programs, self.sandbox, self.cluster)?.start()?;
         let target = hub.target();
         self.run(&format!("until-answered {} {PODS}", target.display()))?;
         Ok(hub)
@@ -85,7 +85,7 @@ impl Turn<'_> {
         let target = hub.target();
         for path in [MANY_SERVICES, self.cluster.slices()] {
             self.run(&format!("until-answered {} {path}", target.display()))?;
-            self.hold(&target, path)?;
+            self.open_watches(&target, path)?;
         }
         rest()?;
         let resident = hub.process()?.resident()?;
@@ -130,7 +130,7 @@ impl Turn<'_> {
                 ] {
                     let name = format!("{prefix}{verb}_{kind}{connections}");
                     let is_measured = kind != "cpu_" || pid.is_some();
-                    if let Some(row) = rows::find(&name).filter(|_| is_measured) {
+                    if is_measured && let Some(row) = rows::find(&name) {
                         self.add(row.name, figure_of(&found, figure)?)?;
                     }
                 }
@@ -159,12 +159,12 @@ impl Turn<'_> {
     /// The same, and what comes to the disk of it.
     fn updates_on_disk(&mut self, target: &Path, pid: u32) -> Result<()> {
         rest()?;
-        self.place.sync()?;
-        let before = self.place.disk_use()?;
+        self.sandbox.sync()?;
+        let before = self.sandbox.disk_use()?;
         let started = Instant::now();
         self.updates(target, Some(pid))?;
         rest()?;
-        let after = self.place.disk_use()?;
+        let after = self.sandbox.disk_use()?;
         let elapsed = started.elapsed();
         let flushes = (after.flushes - before.flushes) as f64;
         self.add(
@@ -174,7 +174,7 @@ impl Turn<'_> {
         self.add("disk_flushes", flushes / (elapsed.as_secs_f64() / 5.0))
     }
 
-    fn hold(&mut self, target: &Path, path: &str) -> Result<()> {
+    fn open_watches(&mut self, target: &Path, path: &str) -> Result<()> {
         self.run(&format!("hold {} {path} {WATCHES}", target.display()))
             .map(drop)
     }

@@ -1,8 +1,8 @@
 //! What is measured over links of packets.
 
 use super::Link;
-use crate::plan::{self, Direction, Distance, Job, Path, Row};
-use crate::report::Figures;
+use crate::load::Figures;
+use crate::plan::{self, Direction, Distance, Job, Pace, Path, Row};
 
 /// What a job does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +100,6 @@ impl Work {
 
     /// The rows, without the end of their names.
     pub(crate) fn rows(self) -> Vec<Row> {
-        let row = |name: String, unit, figure, beside| Row {
-            name,
-            unit,
-            figure,
-            beside,
-        };
         match self {
             Self::Scrape { kilobytes, is_kept } => {
                 let (kind, beside) = if is_kept {
@@ -114,36 +108,41 @@ impl Work {
                     ("new", Path::Direct)
                 };
                 let name = format!("scrape_{kilobytes}k_{kind}");
-                vec![row(name, "us", "p50_us", beside)]
+                vec![Row::new(name, "us", "p50_us", beside)]
             }
             Self::Bulk { direction, streams } => {
-                let name = format!("bulk_{}_{streams}", direction.word());
-                vec![row(name, "Mbit/s", "mbit_per_second", Path::Direct)]
+                let name = format!("bulk_{}_{streams}", direction.name());
+                vec![Row::new(name, "Mbit/s", "mbit_per_second", Path::Direct)]
             }
             Self::PingUnderBulk { is_late } => [("p50", "p50_us"), ("p99", "p99_us")]
                 .map(|(part, figure)| {
                     let late = if is_late { "late_" } else { "" };
                     let name = format!("ping_{part}_{late}under_bulk");
-                    row(name, "us", figure, Path::Direct)
+                    Row::new(name, "us", figure, Path::Direct)
                 })
                 .to_vec(),
             Self::Keystrokes => [("p50", "p50_us"), ("p99", "p99_us")]
-                .map(|(part, figure)| row(format!("keystroke_{part}"), "us", figure, Path::Direct))
+                .map(|(part, figure)| {
+                    Row::new(format!("keystroke_{part}"), "us", figure, Path::Direct)
+                })
                 .to_vec(),
             Self::Thin { connections } => {
                 let name = format!("ping_p99_{connections}");
-                vec![row(name, "us", "p99_us", Path::Direct)]
+                vec![Row::new(name, "us", "p99_us", Path::Direct)]
             }
             Self::Idle => {
                 let name = "idle_traffic".to_owned();
-                vec![row(name, "kB/h", "kilobytes_an_hour", Path::Connect)]
+                vec![Row::new(name, "kB/h", "kilobytes_an_hour", Path::Connect)]
             }
         }
     }
 
     /// The line for the load; nothing to do if there is none.
-    pub(super) fn line(self, path: Path, endpoint: &str, is_quick: bool) -> Option<String> {
-        let seconds = if is_quick { 2 } else { 8 };
+    pub(crate) fn line(self, path: Path, endpoint: &str, pace: Pace) -> Option<String> {
+        let seconds = match pace {
+            Pace::Quick => 2,
+            Pace::Full => 8,
+        };
         let line = match self {
             Self::Scrape { kilobytes, is_kept } => {
                 let bytes = kilobytes * 1_000;
@@ -156,7 +155,7 @@ impl Work {
                 format!("scrape {endpoint} {bytes} {count} 2{kept}")
             }
             Self::Bulk { direction, streams } => {
-                format!("bulk {endpoint} {} {streams} {seconds}", direction.word())
+                format!("bulk {endpoint} {} {streams} {seconds}", direction.name())
             }
             // The cloud's clients receive what the edge sends.
             Self::PingUnderBulk { is_late } => {
@@ -177,7 +176,7 @@ impl Work {
     }
 
     /// What the rows call by the same names: pings beside bulk count beyond the round trip.
-    pub(super) fn counted(self, mut figures: Figures, link: Link) -> Figures {
+    pub(crate) fn counted(self, mut figures: Figures, link: Link) -> Figures {
         if let Self::PingUnderBulk { .. } | Self::Keystrokes = self {
             let round_trip = f64::from(link.round_trip()) * 1e3;
             figures.values_mut().for_each(|us| *us -= round_trip);

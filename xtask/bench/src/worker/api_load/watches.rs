@@ -15,7 +15,7 @@ const RETURN: Duration = Duration::from_secs(60);
 
 /// What a watch has shown so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum WatchState {
     Nothing,
     Change(u64),
     End,
@@ -23,14 +23,14 @@ enum Seen {
 
 /// The open watches.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct OpenWatches {
     tasks: JoinSet<()>,
-    watches: Vec<(String, watch::Receiver<Seen>)>,
+    watches: Vec<(String, watch::Receiver<WatchState>)>,
 }
 
-impl Held {
+impl OpenWatches {
     /// Lists, and opens that many watches from there.
-    pub(super) async fn hold(
+    pub(super) async fn open(
         &mut self,
         target: &Target,
         path: &str,
@@ -38,9 +38,9 @@ impl Held {
     ) -> Result<Figures> {
         for _ in 0..watches {
             let watch = target.connect().await?.watch(path).await?;
-            let (seen_tx, seen) = watch::channel(Seen::Nothing);
-            self.tasks.spawn(follow(watch, seen_tx));
-            self.watches.push((path.to_owned(), seen));
+            let (state_tx, state) = watch::channel(WatchState::Nothing);
+            self.tasks.spawn(follow(watch, state_tx));
+            self.watches.push((path.to_owned(), state));
         }
         Ok(Vec::new())
     }
@@ -63,13 +63,14 @@ impl Held {
         }
         let deadline = started + RETURN;
         let mut ended = 0;
-        for (path, seen) in &mut self.watches {
-            let done =
-                seen.wait_for(|seen| matches!(seen, Seen::End) || *seen == Seen::Change(change));
-            let seen = *timeout_at(deadline, done)
+        for (path, state) in &mut self.watches {
+            let done = state.wait_for(|state| {
+                matches!(state, WatchState::End) || *state == WatchState::Change(change)
+            });
+            let state = *timeout_at(deadline, done)
                 .await
                 .with_context(|| format!("a watch of {path} shows no change after {RETURN:?}"))??;
-            ended += usize::from(seen == Seen::End);
+            ended += usize::from(state == WatchState::End);
         }
         Ok(vec![
             ("watches_ended", ended as f64),
@@ -78,11 +79,11 @@ impl Held {
     }
 }
 
-async fn follow(mut watch: Watch, seen: watch::Sender<Seen>) {
+async fn follow(mut watch: Watch, state: watch::Sender<WatchState>) {
     while let Ok(event) = watch.next().await {
         if let Some(change) = objects::change_of(&event) {
-            seen.send_replace(Seen::Change(change));
+            state.send_replace(WatchState::Change(change));
         }
     }
-    seen.send_replace(Seen::End);
+    state.send_replace(WatchState::End);
 }

@@ -17,8 +17,8 @@ const DISK: &str = "1G";
 /// A sector, as the kernel counts them.
 const SECTOR: u64 = 512;
 
-/// The place; made for this thread and the programs that it starts.
-pub(super) struct Place {
+/// The sandbox, made for this thread and the programs that it starts.
+pub(super) struct Sandbox {
     /// Where the disk is mounted.
     disk: PathBuf,
     /// The kernel's counters of the disk.
@@ -32,7 +32,7 @@ pub(super) struct DiskUse {
     pub(super) flushes: u64,
 }
 
-impl Place {
+impl Sandbox {
     /// Leaves the machine's network and its mounts.
     pub(super) fn enter() -> Result<Self> {
         unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
