@@ -60,7 +60,7 @@ const TYPES: [&str; 27] = [
     "News",
     "Now",
     "Own",
-    "Place",
+    "Location",
     "Reach",
     "Seen",
     "Standing",
@@ -76,7 +76,7 @@ const TYPES: [&str; 27] = [
 ];
 
 /// One place in a file.
-pub(crate) struct Place {
+pub(crate) struct Location {
     /// The line.
     pub(crate) line: usize,
     /// What is there, such as the name of a function.
@@ -86,7 +86,7 @@ pub(crate) struct Place {
 /// A function, with its length.
 pub(crate) struct Function {
     /// Where it is. `what` is its name.
-    pub(crate) place: Place,
+    pub(crate) place: Location,
     /// How many tokens its signature and its body have.
     pub(crate) tokens: usize,
 }
@@ -99,15 +99,15 @@ pub(crate) struct Idioms {
     /// Calls of [`COMBINATORS`].
     pub(crate) combinators: usize,
     /// Closures that are bound to a name.
-    pub(crate) closures: Vec<Place>,
+    pub(crate) closures: Vec<Location>,
     /// `let (a, b) = (x, y)`.
-    pub(crate) tuples: Vec<Place>,
+    pub(crate) tuples: Vec<Location>,
     /// Parameters of type `bool` of functions that other modules can call.
-    pub(crate) bools: Vec<Place>,
+    pub(crate) bools: Vec<Location>,
     /// Functions and types whose names are on a list above.
-    pub(crate) names: Vec<Place>,
+    pub(crate) names: Vec<Location>,
     /// Reads of a field of `args`, in a file that does not define the flags.
-    pub(crate) flags: Vec<Place>,
+    pub(crate) flags: Vec<Location>,
     defines_flags: bool,
 }
 
@@ -128,7 +128,7 @@ impl Idioms {
         let name = signature.ident.to_string();
         let line = signature.ident.span().start().line;
         if FUNCTIONS.contains(&name.as_str()) {
-            self.names.push(Place {
+            self.names.push(Location {
                 line,
                 what: format!("fn {name}"),
             });
@@ -139,7 +139,7 @@ impl Idioms {
                     && let Type::Path(path) = &*parameter.ty
                     && path.path.is_ident("bool")
                 {
-                    self.bools.push(Place {
+                    self.bools.push(Location {
                         line,
                         what: format!("fn {name}"),
                     });
@@ -147,7 +147,7 @@ impl Idioms {
             }
         }
         self.functions.push(Function {
-            place: Place { line, what: name },
+            place: Location { line, what: name },
             tokens,
         });
     }
@@ -155,7 +155,7 @@ impl Idioms {
     fn type_name(&mut self, name: &syn::Ident) {
         let text = name.to_string();
         if TYPES.contains(&text.as_str()) {
-            self.names.push(Place {
+            self.names.push(Location {
                 line: name.span().start().line,
                 what: format!("type {text}"),
             });
@@ -205,13 +205,13 @@ impl<'ast> Visit<'ast> for Idioms {
         if let Some(value) = &local.init {
             let line = local.span().start().line;
             if let Expr::Closure(_) = *value.expr {
-                self.closures.push(Place {
+                self.closures.push(Location {
                     line,
                     what: "a closure with a name".to_owned(),
                 });
             }
             if let (Expr::Tuple(_), Pat::Tuple(_)) = (&*value.expr, &local.pat) {
-                self.tuples.push(Place {
+                self.tuples.push(Location {
                     line,
                     what: "let (..) = (..)".to_owned(),
                 });
@@ -224,7 +224,7 @@ impl<'ast> Visit<'ast> for Idioms {
         if is_args(&field.base)
             && let Member::Named(name) = &field.member
         {
-            self.flags.push(Place {
+            self.flags.push(Location {
                 line: name.span().start().line,
                 what: format!("args.{name}"),
             });

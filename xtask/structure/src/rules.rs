@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::idioms::{Idioms, Place};
+use crate::idioms::{Idioms, Location};
 use crate::imports;
 use crate::source::{Crate, File, Target};
 
@@ -202,7 +202,7 @@ fn count_circles(target: &Target) -> Vec<Finding> {
     parents.into_values().collect()
 }
 
-fn described(path: &str, places: &[Place]) -> Vec<String> {
+fn described(path: &str, places: &[Location]) -> Vec<String> {
     let mut described = Vec::new();
     for place in places {
         described.push(format!("{path}:{}: {}", place.line, place.what));
