@@ -48,10 +48,27 @@ pub(crate) fn make(cluster: &Cluster, nodes: &[Node]) -> Result<()> {
 
 /// Makes `NAME.key` and `NAME.crt`, good for both ends of a connection.
 fn sign(cluster: &Cluster, name: &str, subject: &str, names: &str) -> Result<()> {
+    request(cluster, name, subject)?;
     cluster.write(
         format!("{name}.ext"),
         &format!("subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n"),
     )?;
+    let mut sign = Command::new("openssl");
+    sign.args(["x509", "-req", "-days", "30", "-CAcreateserial", "-CA"]);
+    sign.arg(cluster.path("ca.crt"))
+        .arg("-CAkey")
+        .arg(cluster.path("ca.key"));
+    sign.arg("-in")
+        .arg(cluster.path(format!("{name}.csr")))
+        .arg("-out")
+        .arg(cluster.path(format!("{name}.crt")))
+        .arg("-extfile")
+        .arg(cluster.path(format!("{name}.ext")));
+    workspace::output(&mut sign).map(drop)
+}
+
+/// Makes `NAME.key`, and `NAME.csr` for the authority.
+fn request(cluster: &Cluster, name: &str, subject: &str) -> Result<()> {
     let mut request = Command::new("openssl");
     request.args([
         "req",
@@ -68,19 +85,7 @@ fn sign(cluster: &Cluster, name: &str, subject: &str, names: &str) -> Result<()>
         .arg(cluster.path(format!("{name}.key")))
         .arg("-out")
         .arg(cluster.path(format!("{name}.csr")));
-    workspace::output(&mut request)?;
-    let mut sign = Command::new("openssl");
-    sign.args(["x509", "-req", "-days", "30", "-CAcreateserial", "-CA"]);
-    sign.arg(cluster.path("ca.crt"))
-        .arg("-CAkey")
-        .arg(cluster.path("ca.key"));
-    sign.arg("-in")
-        .arg(cluster.path(format!("{name}.csr")))
-        .arg("-out")
-        .arg(cluster.path(format!("{name}.crt")))
-        .arg("-extfile")
-        .arg(cluster.path(format!("{name}.ext")));
-    workspace::output(&mut sign).map(drop)
+    workspace::output(&mut request).map(drop)
 }
 
 fn write_kubeconfig(cluster: &Cluster, name: &str) -> Result<()> {

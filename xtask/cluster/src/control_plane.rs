@@ -1,5 +1,6 @@
 //! etcd, kube-apiserver, kube-controller-manager and kube-scheduler, as processes of the master.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -27,6 +28,17 @@ const ADDRESS_TYPES: &str = "--kubelet-preferred-address-types";
 /// Starts all of them, kube-apiserver with these flags in addition to its own.
 pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
     let master = Host::of(cluster, &Node::Master)?;
+    start_etcd(cluster, &master)?;
+    start_apiserver(cluster, &master, flags)?;
+    start_controllers(cluster, &master)?;
+    let mut scheduler = master.command(cluster.program("kube-scheduler")?)?;
+    scheduler
+        .arg("--kubeconfig")
+        .arg(cluster.path("scheduler.kubeconfig"));
+    master.spawn("kube-scheduler", &mut scheduler)
+}
+
+fn start_etcd(cluster: &Cluster, master: &Host) -> Result<()> {
     let mut etcd = master.command(cluster.program("etcd")?)?;
     etcd.arg("--data-dir").arg(cluster.on_disk("etcd"));
     etcd.args([
@@ -38,9 +50,10 @@ pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
     etcd.args(["--listen-peer-urls", "http://127.0.0.1:2380"]);
     // A cut of power is not what is tested, and each write would wait for the disk.
     etcd.arg("--unsafe-no-fsync");
-    master.spawn("etcd", &mut etcd)?;
-    start_apiserver(cluster, &master, flags)?;
+    master.spawn("etcd", &mut etcd)
+}
 
+fn start_controllers(cluster: &Cluster, master: &Host) -> Result<()> {
     let mut controllers = master.command(cluster.program("kube-controller-manager")?)?;
     controllers
         .arg("--kubeconfig")
@@ -62,13 +75,7 @@ pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
         "--authorization-always-allow-paths",
         "/healthz",
     ]);
-    master.spawn("kube-controller-manager", &mut controllers)?;
-
-    let mut scheduler = master.command(cluster.program("kube-scheduler")?)?;
-    scheduler
-        .arg("--kubeconfig")
-        .arg(cluster.path("scheduler.kubeconfig"));
-    master.spawn("kube-scheduler", &mut scheduler)
+    master.spawn("kube-controller-manager", &mut controllers)
 }
 
 const ETCD: &str = "http://127.0.0.1:2379";
@@ -95,6 +102,26 @@ pub(crate) fn restart_apiserver(cluster: &Cluster, flags: &[String]) -> Result<(
 }
 
 fn start_apiserver(cluster: &Cluster, master: &Host, flags: &[String]) -> Result<()> {
+    let mut apiserver = apiserver(cluster, master)?;
+    if !flags.iter().any(|flag| flag.starts_with(ADDRESS_TYPES)) {
+        // As kubeadm sets it.
+        apiserver.args([ADDRESS_TYPES, "InternalIP,Hostname"]);
+    }
+    apiserver.args(flags);
+    wait::until("kube-apiserver is ready", READY, || {
+        // As a kubelet does. One before it may still have the port.
+        if master.pid(APISERVER).is_none() {
+            master.spawn(APISERVER, &mut apiserver)?;
+        }
+        let ready = workspace::output(cluster.kubectl()?.args(["get", "--raw", "/readyz"]));
+        ready
+            .map(drop)
+            .with_context(|| progress::tail(&master.log(APISERVER), 5))
+    })
+}
+
+/// kube-apiserver with its own flags.
+fn apiserver(cluster: &Cluster, master: &Host) -> Result<Command> {
     let mut apiserver = master.command(cluster.program("kube-apiserver")?)?;
     apiserver.args([
         "--etcd-servers",
@@ -129,19 +156,5 @@ fn start_apiserver(cluster: &Cluster, master: &Host, flags: &[String]) -> Result
         "--kubelet-client-key",
         &cluster.path_text("admin.key"),
     ]);
-    if !flags.iter().any(|flag| flag.starts_with(ADDRESS_TYPES)) {
-        // As kubeadm sets it.
-        apiserver.args([ADDRESS_TYPES, "InternalIP,Hostname"]);
-    }
-    apiserver.args(flags);
-    wait::until("kube-apiserver is ready", READY, || {
-        // As a kubelet does. One before it may still have the port.
-        if master.pid(APISERVER).is_none() {
-            master.spawn(APISERVER, &mut apiserver)?;
-        }
-        let ready = workspace::output(cluster.kubectl()?.args(["get", "--raw", "/readyz"]));
-        ready
-            .map(drop)
-            .with_context(|| progress::tail(&master.log(APISERVER), 5))
-    })
+    Ok(apiserver)
 }

@@ -41,6 +41,19 @@ pub(crate) struct Host {
     holder: String,
 }
 
+fn create(folder: &Path) -> Result<()> {
+    fs::create_dir_all(folder).with_context(|| format!("create {}", folder.display()))
+}
+
+/// Leads to the DNS server on the master's address.
+fn write_resolv_conf(path: &Path) -> Result<()> {
+    let text = format!(
+        "nameserver {}\noptions timeout:1 attempts:1\n",
+        Node::Master.address()
+    );
+    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+}
+
 impl Host {
     /// The host of a node.
     pub(crate) fn of(cluster: &Cluster, node: &Node) -> Result<Self> {
@@ -58,22 +71,16 @@ impl Host {
     pub(crate) fn start(cluster: &Cluster, node: &Node) -> Result<()> {
         let folder = cluster.folder_of(*node);
         let cgroup = cluster.cgroup(*node)?;
-        for made in [&folder, &cgroup]
-            .into_iter()
-            .map(PathBuf::as_path)
-            .chain(PRIVATE.map(Path::new))
-        {
-            fs::create_dir_all(made).with_context(|| format!("create {}", made.display()))?;
+        for made in [folder.as_path(), &cgroup] {
+            create(made)?;
+        }
+        for private in PRIVATE {
+            create(Path::new(private))?;
         }
         let mut resolv_conf = PathBuf::new();
         if node.is_cloud() {
             resolv_conf = folder.join("resolv.conf");
-            let text = format!(
-                "nameserver {}\noptions timeout:1 attempts:1\n",
-                Node::Master.address()
-            );
-            fs::write(&resolv_conf, text)
-                .with_context(|| format!("write {}", resolv_conf.display()))?;
+            write_resolv_conf(&resolv_conf)?;
         }
         let ready = folder.join("host.ready");
         let mut hold = Command::new("sh");

@@ -1,6 +1,7 @@
 //! Images of containers on all nodes.
 
 use std::fs::{self, File};
+use std::io;
 use std::path::Path;
 use std::process::Command;
 
@@ -32,37 +33,43 @@ pub(crate) fn make(cluster: &Cluster, name: &str, folder: &Path, command: &[Stri
     let work = cluster.on_disk("image");
     fs::create_dir_all(&work).with_context(|| format!("create {}", work.display()))?;
     let layer = work.join("layer.tar");
-    let mut archive = tar::Builder::new(create(&layer)?);
-    archive.follow_symlinks(false);
-    archive
-        .append_dir_all(".", folder)
-        .and_then(|()| archive.finish())
-        .with_context(|| format!("pack {}", folder.display()))?;
-    drop(archive);
+    pack(folder, create(&layer)?).with_context(|| format!("pack {}", folder.display()))?;
     let bytes = fs::read(&layer).with_context(|| format!("read {}", layer.display()))?;
+    let image = work.join("image.tar");
+    write_archive(create(&image)?, name, command, &bytes)
+        .with_context(|| format!("write {}", image.display()))?;
+    load(cluster, &image)?;
+    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+}
+
+/// Writes the layer: all of a folder.
+fn pack(folder: &Path, layer: File) -> io::Result<()> {
+    let mut archive = tar::Builder::new(layer);
+    archive.follow_symlinks(false);
+    archive.append_dir_all(".", folder)?;
+    archive.finish()
+}
+
+/// Writes an archive of Docker's layout with one layer.
+fn write_archive(image: File, name: &str, command: &[String], layer: &[u8]) -> Result<()> {
     let config = json!({
         "architecture": "amd64", "os": "linux",
         "config": {"Entrypoint": command, "Env": ["PATH=/bin"]},
-        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(&bytes)))]},
+        "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{}", HEXLOWER.encode(&Sha256::digest(layer)))]},
     });
     let manifest = json!([{
         "Config": "config.json", "RepoTags": [format!("docker.io/{name}")], "Layers": ["layer.tar"],
     }]);
-    let image = work.join("image.tar");
-    let mut archive = tar::Builder::new(create(&image)?);
+    let mut archive = tar::Builder::new(image);
     append(
         &mut archive,
         "manifest.json",
         manifest.to_string().as_bytes(),
     )?;
     append(&mut archive, "config.json", config.to_string().as_bytes())?;
-    append(&mut archive, "layer.tar", &bytes)?;
-    archive
-        .finish()
-        .with_context(|| format!("write {}", image.display()))?;
-    drop(archive);
-    load(cluster, &image)?;
-    fs::remove_dir_all(&work).with_context(|| format!("remove {}", work.display()))
+    append(&mut archive, "layer.tar", layer)?;
+    archive.finish()?;
+    Ok(())
 }
 
 /// Makes what every cluster has: pause, and busybox of Debian.
@@ -76,7 +83,10 @@ pub(crate) fn make_basic(cluster: &Cluster) -> Result<()> {
     fs::copy(&busybox, folder.join("bin/busybox"))
         .with_context(|| format!("copy {}", busybox.display()))?;
     let applets = workspace::output(Command::new(&busybox).arg("--list"))?;
-    for applet in applets.lines().filter(|applet| *applet != "busybox") {
+    for applet in applets.lines() {
+        if applet == "busybox" {
+            continue;
+        }
         std::os::unix::fs::symlink("busybox", folder.join("bin").join(applet))
             .with_context(|| format!("name busybox {applet}"))?;
     }

@@ -103,6 +103,17 @@ struct Up {
     kube: Option<Release>,
 }
 
+impl Up {
+    fn nodes(&self) -> Result<Vec<Node>> {
+        let mut nodes: Vec<Node> = Vec::new();
+        for name in self.nodes.split_whitespace() {
+            nodes.push(name.parse()?);
+        }
+        ensure!(nodes.contains(&Node::Master), "a cluster has a master");
+        Ok(nodes)
+    }
+}
+
 impl Args {
     /// The programs of Kubernetes that must be there, if a cluster is to be started.
     pub fn programs(&self) -> Option<Programs> {
@@ -158,12 +169,7 @@ fn ended(command: &mut Command) -> Result<ExitCode> {
 }
 
 fn up(cluster: &Cluster, args: &Up) -> Result<()> {
-    let nodes: Vec<Node> = args
-        .nodes
-        .split_whitespace()
-        .map(str::parse)
-        .collect::<Result<_>>()?;
-    ensure!(nodes.contains(&Node::Master), "a cluster has a master");
+    let nodes = args.nodes()?;
     let flags: Vec<String> = args
         .apiserver_flags
         .split_whitespace()
@@ -187,14 +193,13 @@ fn up(cluster: &Cluster, args: &Up) -> Result<()> {
     wait::until("all nodes are ready", READY, || {
         all_ready(cluster, nodes.len())
     })?;
-    print!(
-        "{}",
-        workspace::output(
-            cluster
-                .kubectl()?
-                .args(["get", "nodes", "--output", "wide"])
-        )?
-    );
+    show_nodes(cluster)
+}
+
+fn show_nodes(cluster: &Cluster) -> Result<()> {
+    let mut kubectl = cluster.kubectl()?;
+    let nodes = workspace::output(kubectl.args(["get", "nodes", "--output", "wide"]))?;
+    print!("{nodes}");
     Ok(())
 }
 

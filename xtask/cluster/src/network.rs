@@ -49,11 +49,29 @@ pub(crate) fn make(nodes: &[Node]) -> Result<()> {
 
 fn make_node(node: Node, internet: &str) -> Result<()> {
     let site = name(node);
+    make_link(node, &site, internet)?;
+    inside(&site, &["ip", "link", "set", "lo", "up"])?;
+    forward_packets(&site)?;
+    inside(&site, &["nft", &node_rules()])?;
+    let pods = node.pods();
+    if node.is_cloud() {
+        let (own, _) = node.wan();
+        let own = own.to_string();
+        return inside(internet, &["ip", "route", "add", &pods, "via", &own]);
+    }
+    let own = format!("{}/32", node.address());
+    inside(&site, &["ip", "address", "add", &own, "dev", "lo"])?;
+    inside(&site, &["ip", "route", "add", "blackhole", ALL_PODS])?;
+    inside(&site, &["nft", EDGE_RULES])
+}
+
+/// Makes the namespace `site` of a node, and its link to the internet.
+fn make_link(node: Node, site: &str, internet: &str) -> Result<()> {
     let link = format!("site{}", node.number());
     let (own, router) = node.wan();
-    ip(&["netns", "add", &site])?;
+    ip(&["netns", "add", site])?;
     ip(&[
-        "link", "add", "wan", "netns", &site, "type", "veth", "peer", "name", &link, "netns",
+        "link", "add", "wan", "netns", site, "type", "veth", "peer", "name", &link, "netns",
         internet,
     ])?;
     inside(
@@ -69,26 +87,14 @@ fn make_node(node: Node, internet: &str) -> Result<()> {
     )?;
     inside(internet, &["ip", "link", "set", &link, "up"])?;
     inside(
-        &site,
+        site,
         &["ip", "address", "add", &format!("{own}/30"), "dev", "wan"],
     )?;
-    inside(&site, &["ip", "link", "set", "lo", "up"])?;
-    inside(&site, &["ip", "link", "set", "wan", "up"])?;
+    inside(site, &["ip", "link", "set", "wan", "up"])?;
     inside(
-        &site,
+        site,
         &["ip", "route", "add", "default", "via", &router.to_string()],
-    )?;
-    forward_packets(&site)?;
-    inside(&site, &["nft", &node_rules()])?;
-    let pods = node.pods();
-    if node.is_cloud() {
-        let own = own.to_string();
-        return inside(internet, &["ip", "route", "add", &pods, "via", &own]);
-    }
-    let own = format!("{}/32", node.address());
-    inside(&site, &["ip", "address", "add", &own, "dev", "lo"])?;
-    inside(&site, &["ip", "route", "add", "blackhole", ALL_PODS])?;
-    inside(&site, &["nft", EDGE_RULES])
+    )
 }
 
 /// Pods leave their node with its address, unless for another pod, and reach the API server by its

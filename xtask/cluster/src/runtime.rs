@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{cgroup, progress, wait, workspace};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::host::Host;
 
@@ -86,6 +86,22 @@ fn make_cgroups(node: Node) -> Result<()> {
 }
 
 fn start_containerd(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
+    write_containerd_config(cluster, node, host)?;
+    let mut containerd = host.command(Unpacked::Containerd.program())?;
+    containerd
+        .arg("--config")
+        .arg(host.folder().join("containerd.toml"));
+    host.spawn("containerd", &mut containerd)?;
+    wait::until(&format!("containerd of {node}"), READY, || {
+        let version = workspace::output(ctr(cluster, node).arg("version"));
+        version
+            .map(drop)
+            .with_context(|| progress::tail(&host.log("containerd"), 3))
+    })
+}
+
+/// Writes the settings of containerd, and those of its pods' network.
+fn write_containerd_config(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
     let folder = host.folder();
     let cni = folder.join("cni");
     fs::create_dir_all(&cni).with_context(|| format!("create {}", cni.display()))?;
@@ -120,18 +136,7 @@ state = "{folder}/containerd-state"
         plugins = Unpacked::CniPlugins.folder().join("usr/lib/cni").display(),
         cni = cni.display(),
     );
-    cluster.write(format!("{node}/containerd.toml"), &config)?;
-    let mut containerd = host.command(Unpacked::Containerd.program())?;
-    containerd
-        .arg("--config")
-        .arg(folder.join("containerd.toml"));
-    host.spawn("containerd", &mut containerd)?;
-    wait::until(&format!("containerd of {node}"), READY, || {
-        let version = workspace::output(ctr(cluster, node).arg("version"));
-        version
-            .map(drop)
-            .with_context(|| progress::tail(&host.log("containerd"), 3))
-    })
+    cluster.write(format!("{node}/containerd.toml"), &config)
 }
 
 /// containerd's own client, for a node.
@@ -145,27 +150,7 @@ pub(crate) fn ctr(cluster: &Cluster, node: Node) -> Command {
 
 fn start_kubelet(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
     let minor = cluster.minor_version()?;
-
-    let mut config = json!({
-        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-        "address": "0.0.0.0",
-        "authentication": {
-            "anonymous": {"enabled": false}, "webhook": {"enabled": true},
-            "x509": {"clientCAFile": cluster.path_text("ca.crt")},
-        },
-        "authorization": {"mode": "Webhook"},
-        "tlsCertFile": cluster.path_text(format!("{node}.crt")),
-        "tlsPrivateKeyFile": cluster.path_text(format!("{node}.key")),
-        "clusterDNS": [CLUSTER_DNS],
-        "clusterDomain": "cluster.local",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": format!("/{NAME}/{node}"),
-        "cgroupsPerQOS": true,
-        "enforceNodeAllocatable": [],
-        "failSwapOn": false,
-        "imageGCHighThresholdPercent": 100,
-        "evictionHard": {"memory.available": "100Mi"},
-    });
+    let mut config = kubelet_config(cluster, node);
     if minor >= REFUSES_CGROUP_V1 {
         config["failCgroupV1"] = false.into();
     }
@@ -195,4 +180,27 @@ fn start_kubelet(cluster: &Cluster, node: Node, host: &Host) -> Result<()> {
         &format!("node.kubernetes.io/role={role}"),
     ]);
     host.spawn("kubelet", &mut kubelet)
+}
+
+fn kubelet_config(cluster: &Cluster, node: Node) -> Value {
+    json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+        "address": "0.0.0.0",
+        "authentication": {
+            "anonymous": {"enabled": false}, "webhook": {"enabled": true},
+            "x509": {"clientCAFile": cluster.path_text("ca.crt")},
+        },
+        "authorization": {"mode": "Webhook"},
+        "tlsCertFile": cluster.path_text(format!("{node}.crt")),
+        "tlsPrivateKeyFile": cluster.path_text(format!("{node}.key")),
+        "clusterDNS": [CLUSTER_DNS],
+        "clusterDomain": "cluster.local",
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": format!("/{NAME}/{node}"),
+        "cgroupsPerQOS": true,
+        "enforceNodeAllocatable": [],
+        "failSwapOn": false,
+        "imageGCHighThresholdPercent": 100,
+        "evictionHard": {"memory.available": "100Mi"},
+    })
 }
