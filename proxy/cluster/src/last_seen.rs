@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use culvert_daemon::{Problem, chain};
-use serde::Serialize;
-
 use culvert_proxy_core::state::{StateDir, StateFile};
+use serde::Serialize;
 
 /// The pause after a failed write.
 const REWRITE: Duration = Duration::from_secs(10);
