@@ -83,14 +83,20 @@ impl Memory {
             events: EventQueue::restore(&rows),
             forgot: false,
         };
-        let memory = Self(Arc::new(Shared {
+        let memory = Self::of(kept);
+        let is_whole = loaded_from == LoadedFrom::Database && !is_incomplete;
+        let on_disk = is_whole.then(|| memory.on_disk());
+        let writer = MemoryWriter::new(memory.clone(), store, on_disk);
+        (memory, writer)
+    }
+
+    fn of(kept: Kept) -> Self {
+        Self(Arc::new(Shared {
             kept: Mutex::new(kept),
             start: Instant::now(),
             write_now: Notify::new(),
             written_locally: watch::Sender::default(),
-        }));
-        let writer = MemoryWriter::new(memory.clone(), store, is_incomplete);
-        (memory, writer)
+        }))
     }
 
     pub(crate) fn now(&self) -> Now {

@@ -100,7 +100,8 @@ pub(crate) async fn read_again(hub: &Hub, scope: &Scope) -> Option<StatusCode> {
 }
 
 fn path_of(scope: &Scope) -> String {
-    let (resource, selection) = (&scope.representation.resource, &scope.selection);
+    let resource = &scope.representation.resource;
+    let selection = &scope.selection;
     let mut path = match &*resource.group {
         "" => format!("/api/{}", resource.version),
         group => format!("/apis/{group}/{}", resource.version),

@@ -1,5 +1,6 @@
 //! The running hub: builds its parts and keeps them going until a signal.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
@@ -75,11 +76,32 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn_observer("link status", tell_link(hub.clone(), link));
     let disk = writer.status();
     supervisor.spawn_observer("disk status", tell_disk(hub.clone(), disk));
+    spawn_link_tasks(&mut supervisor, &hub);
+    spawn_memory_tasks(&mut supervisor, &hub, writer, config.state.servers());
+    for pods in pod_ports {
+        supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
+    }
+    supervisor.spawn("kubelet port", serve(port, hub, drain));
+    supervisor.run().await
+}
+
+fn spawn_link_tasks(supervisor: &mut Supervisor, hub: &Arc<Hub>) {
+    let drain = supervisor.drain();
     supervisor.spawn("link", watch_link(hub.upstream.clone(), drain.clone()));
     let certificate = hub.upstream.clone().follow_certificate(drain.clone());
     supervisor.spawn("certificate", certificate);
-    let recovery = hub.upstream.clone().ask_failed_servers(drain.clone());
+    let recovery = hub.upstream.clone().ask_failed_servers(drain);
     supervisor.spawn("servers", recovery);
+}
+
+/// `servers` is the file with the addresses that the cluster has named.
+fn spawn_memory_tasks(
+    supervisor: &mut Supervisor,
+    hub: &Arc<Hub>,
+    writer: MemoryWriter,
+    servers: PathBuf,
+) {
+    let drain = supervisor.drain();
     let forgetting = forget_while_up(
         hub.memory.clone(),
         hub.upstream.link.subscribe(Credential::Node),
@@ -87,15 +109,10 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     );
     supervisor.spawn("forgetting", forgetting);
     supervisor.spawn("disk", writer.run(drain.clone()));
-    let learning = learn_servers(hub.clone(), config.state.servers(), drain.clone());
+    let learning = learn_servers(hub.clone(), servers, drain.clone());
     supervisor.spawn("endpoints", learning);
     supervisor.spawn("refill", refill(hub.clone(), drain.clone()));
-    supervisor.spawn("events", send_events(hub.clone(), drain.clone()));
-    for pods in pod_ports {
-        supervisor.spawn("pod port", serve(pods, hub.clone(), drain.clone()));
-    }
-    supervisor.spawn("kubelet port", serve(port, hub, drain));
-    supervisor.run().await
+    supervisor.spawn("events", send_events(hub.clone(), drain));
 }
 
 /// The hub before it serves.

@@ -34,8 +34,8 @@ use crate::cache::{Identity, Verb, Verdict};
 use crate::filters::Filters;
 use crate::memory::Memory;
 use crate::metrics::{Answer, Metrics};
-use crate::upstream::gunzip::{accept_gzip, gunzipped};
-use crate::upstream::pool::{AnswerBody, RequestKind};
+use crate::upstream::gunzip::accept_gzip;
+use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, BodyError, Credential, Upstream, empty, full, remove_hop_by_hop};
 use crate::watches;
 use crate::wire::Encoding;
@@ -83,11 +83,7 @@ impl Hub {
         } else {
             RequestKind::Short
         };
-        // Whose a new token is, nobody knows yet: its name must not use up the limit of another.
-        let limited = match self.identity(&proof) {
-            Some(identity) => identity.to_string(),
-            None => format!("unknown of {}", peer.address),
-        };
+        let limited = self.limited_name(&proof, peer.address);
         let started = Instant::now();
         let is_head = request.method() == Method::HEAD;
         let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
@@ -141,6 +137,15 @@ impl Hub {
         answer.map(|body| WatchedBody::boxed(body, metrics, (access, permit)))
     }
 
+    /// Whose limit counts. Whose a new token is, nobody knows yet: its name must not use up the limit of
+    /// another.
+    fn limited_name(&self, proof: &Proof, address: IpAddr) -> String {
+        match self.identity(proof) {
+            Some(identity) => identity.to_string(),
+            None => format!("unknown of {address}"),
+        }
+    }
+
     /// Without proof there is nothing but health and version.
     async fn answer_stranger(&self, plan: Plan, request: Request<Body>) -> Response<Body> {
         if let "/livez" | "/readyz" = request.uri().path() {
@@ -166,7 +171,7 @@ impl Hub {
         let Some(text) = bearer_token(headers) else {
             return;
         };
-        let Some(_turn) = self.reviews.turn(&token.digest, address).await else {
+        let Some(_turn) = self.reviews.permit(&token.digest, address).await else {
             return;
         };
         match review(&self.upstream, text).await {

@@ -10,8 +10,8 @@ use crate::cache::Identity;
 use crate::request::discovery::DocumentRead;
 use crate::server::identity::Proof;
 use crate::server::{Hub, is_overloaded, is_plain, make_readable, relayed};
-use crate::upstream::gunzip::{accept_gzip, gunzipped};
-use crate::upstream::pool::{AnswerBody, RequestKind};
+use crate::upstream::gunzip::accept_gzip;
+use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, full, remove_hop_by_hop};
 
 /// The API server's name for those who show nothing.

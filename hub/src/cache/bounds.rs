@@ -79,7 +79,8 @@ impl Cache {
         if self.objects.bytes() > self.bounds.total {
             return Some(Excess::Objects);
         }
-        let (mut count, mut bytes) = (0, 0);
+        let mut count = 0;
+        let mut bytes = 0;
         for sets in self.sets.values() {
             for selection in sets.keys() {
                 count += 1;

@@ -169,7 +169,8 @@ impl Grants {
     }
 
     fn insert(&mut self, key: GrantKey, grant: Grant) -> Option<Grant> {
-        let (identity, bytes) = (key.identity.clone(), bytes_of(&key));
+        let identity = key.identity.clone();
+        let bytes = bytes_of(&key);
         let earlier = self.by_key.insert(key, grant);
         if earlier.is_none() {
             self.by_identity.entry(identity).or_default().add(bytes);

@@ -218,10 +218,6 @@ impl Cache {
             columns: columns.clone(),
             ..type_meta
         };
-        let mut lacking = BTreeSet::new();
-        for (namespace, name) in saved.lacking {
-            lacking.insert(ObjectName { namespace, name });
-        }
         let set = Set {
             id,
             generation: Generation {
@@ -230,7 +226,7 @@ impl Cache {
                 list_type: saved.list_type.map(parse_type).map(with_columns),
                 exact: saved.exact,
                 members: Members::new(members),
-                lacking,
+                lacking: object_names(saved.lacking),
                 made_by: None,
                 confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
             },
@@ -250,6 +246,14 @@ impl Cache {
             .insert(scope.selection, set);
         Some(())
     }
+}
+
+fn object_names(names: Vec<(String, String)>) -> BTreeSet<ObjectName> {
+    let mut set = BTreeSet::new();
+    for (namespace, name) in names {
+        set.insert(ObjectName { namespace, name });
+    }
+    set
 }
 
 /// Where the rows of a set are from.

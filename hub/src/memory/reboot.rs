@@ -10,8 +10,8 @@ use std::collections::BTreeSet;
 
 use super::{DiskStatus, Kept, Memory};
 use crate::cache::{Cache, Identity, Needed, ObjectName, ObjectRef, SetStatus};
-use crate::wire::Object;
 use crate::wire::split::SplitError;
+use crate::wire::{Metadata, Object};
 use needs::Needs;
 
 /// Without having read these, kubelet starts no pod.
@@ -64,7 +64,7 @@ impl Memory {
             Some(on_disk) => {
                 missing.extend(on_disk.missing.iter().cloned());
                 for pod in present.names.difference(&on_disk.pods) {
-                    let (namespace, name) = (&pod.namespace, &pod.name);
+                    let ObjectName { namespace, name } = pod;
                     missing.insert(format!("pod {namespace}/{name} is not on the disk yet"));
                 }
             }
@@ -179,7 +179,9 @@ impl PresentPods {
     }
 
     fn add_problem(&mut self, pod: &Object, error: &SplitError) {
-        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        let Metadata {
+            namespace, name, ..
+        } = &pod.metadata;
         self.problems.insert(format!(
             "what pod {namespace}/{name} needs is not understood: {error}"
         ));

@@ -9,7 +9,7 @@ use tokio::time::{sleep, timeout};
 
 use super::reboot::OnDisk;
 use super::{BatchExtent, Memory};
-use crate::store::{LoadedFrom, Store, WRITE_AT, WRITE_EVERY};
+use crate::store::{Store, WRITE_AT, WRITE_EVERY};
 
 /// How often unsaved bytes are counted.
 const LOOK: Duration = Duration::from_millis(500);
@@ -58,11 +58,10 @@ pub(crate) struct MemoryWriter {
 }
 
 impl MemoryWriter {
-    /// `is_incomplete`: not all that was on the disk could be read.
-    pub(super) fn new(memory: Memory, store: Store, is_incomplete: bool) -> Self {
+    /// `on_disk` is what was read, if it was read whole.
+    pub(super) fn new(memory: Memory, store: Store, on_disk: Option<OnDisk>) -> Self {
         let mut status = DiskStatus::of(&store);
-        let is_read = store.health().loaded_from == LoadedFrom::Database && !is_incomplete;
-        status.on_disk = is_read.then(|| memory.on_disk());
+        status.on_disk = on_disk;
         Self {
             memory,
             store,

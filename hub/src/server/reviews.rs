@@ -23,11 +23,11 @@ const WINDOW: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Reviews {
     at_once: Semaphore,
-    asked: Mutex<Asked>,
+    history: Mutex<ReviewHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Asked {
+struct ReviewHistory {
     /// By digest of the token: since when.
     refused: BTreeMap<String, Instant>,
     windows: BTreeMap<IpAddr, Window>,
@@ -44,7 +44,7 @@ impl Default for Reviews {
     fn default() -> Self {
         Self {
             at_once: Semaphore::new(AT_ONCE),
-            asked: Mutex::default(),
+            history: Mutex::default(),
         }
     }
 }
@@ -52,8 +52,12 @@ impl Default for Reviews {
 impl Reviews {
     /// Waits until this token may be asked about. `None`: not now. The API server decides about the
     /// request itself, and nothing of its answer is remembered.
-    pub(super) async fn turn(&self, digest: &str, address: IpAddr) -> Option<SemaphorePermit<'_>> {
-        if !self.asked().may_ask(digest, address, Instant::now()) {
+    pub(super) async fn permit(
+        &self,
+        digest: &str,
+        address: IpAddr,
+    ) -> Option<SemaphorePermit<'_>> {
+        if !self.history().may_ask(digest, address, Instant::now()) {
             return None;
         }
         // Nobody closes it.
@@ -62,15 +66,15 @@ impl Reviews {
 
     /// Nobody has this token.
     pub(super) fn record_refusal(&self, digest: &str) {
-        self.asked().record_refusal(digest, Instant::now());
+        self.history().record_refusal(digest, Instant::now());
     }
 
-    fn asked(&self) -> MutexGuard<'_, Asked> {
-        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    fn history(&self) -> MutexGuard<'_, ReviewHistory> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Asked {
+impl ReviewHistory {
     fn may_ask(&mut self, digest: &str, address: IpAddr, now: Instant) -> bool {
         match self.refused.get(digest) {
             Some(since) if now.duration_since(*since) < REFUSED_FOR => return false,
@@ -111,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_refused_token_is_not_asked_about_again_and_one_address_asks_few_times() {
-        let (mut asked, now) = (Asked::default(), Instant::now());
+        let (mut asked, now) = (ReviewHistory::default(), Instant::now());
         let pod = IpAddr::from([10, 0, 0, 1]);
         assert!(asked.may_ask("bad", pod, now));
         asked.record_refusal("bad", now);

@@ -42,6 +42,12 @@ impl Collector for Scraped {
         if let Some(at) = self.0.hub.upstream.certificate_expiry() {
             ConstGauge::new(at).encode(expiry)?;
         }
+        self.encode_pools(&mut encoder)
+    }
+}
+
+impl Scraped {
+    fn encode_pools(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let pools = self.0.pools();
         let help = "Open connections to the API server, without upgraded ones";
         let name = "upstream_connections";

@@ -152,9 +152,9 @@ fn read_from(
         let Some(row) = row else {
             return Ok(());
         };
-        let (key, value) = row?;
-        let (key, value) = (key.value(), value.value());
-        match unframe(table, key, value) {
+        let (key_guard, value_guard) = row?;
+        let key = key_guard.value();
+        match unframe(table, key, value_guard.value()) {
             // All was read from the other end.
             Some(_) if end == End::Last && rows.find(table, key).is_some() => return Ok(()),
             Some(value) => rows.insert(table, key.to_owned(), value.to_vec()),

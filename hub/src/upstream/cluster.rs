@@ -44,7 +44,7 @@ struct KnownCluster {
 
 /// What an API server said to one question.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum ClusterAnswer {
     /// The uid of the object, if it exists, and the newest resource version.
     Object { uid: Option<String>, version: u64 },
     /// Not answered, or not understood.
@@ -86,7 +86,7 @@ struct ItemMetadata {
     uid: String,
 }
 
-impl Told {
+impl ClusterAnswer {
     /// Reads an answer with status 200.
     pub(super) fn read(body: &[u8]) -> Self {
         let Ok(list) = serde_json::from_slice::<List>(body) else {
@@ -129,8 +129,8 @@ impl ClusterIdentity {
     }
 
     /// Judges by the Service.
-    pub(super) fn judge_service(&self, told: &Told) -> Verdict {
-        let Told::Object { uid, .. } = told else {
+    pub(super) fn judge_service(&self, answer: &ClusterAnswer) -> Verdict {
+        let ClusterAnswer::Object { uid, .. } = answer else {
             return Verdict::SameCluster;
         };
         let state = self.lock();
@@ -144,13 +144,13 @@ impl ClusterIdentity {
     }
 
     /// Judges by both, and remembers what is new of the same cluster.
-    pub(super) fn judge(&self, service: &Told, node: &Told) -> Verdict {
-        let Told::Object { uid: service, .. } = service else {
+    pub(super) fn judge(&self, service: &ClusterAnswer, node: &ClusterAnswer) -> Verdict {
+        let ClusterAnswer::Object { uid: service, .. } = service else {
             return Verdict::SameCluster;
         };
         let node = match node {
-            Told::Object { uid, .. } => uid.clone(),
-            Told::Nothing => None,
+            ClusterAnswer::Object { uid, .. } => uid.clone(),
+            ClusterAnswer::Nothing => None,
         };
         let mut state = self.lock();
         let is_same = match &state.known {
@@ -178,7 +178,7 @@ impl ClusterIdentity {
     }
 
     /// Takes note of a verdict; tells of the newest version of the own cluster.
-    pub(super) fn settle(&self, verdict: Verdict, service: &Told) {
+    pub(super) fn settle(&self, verdict: Verdict, service: &ClusterAnswer) {
         let is_other = verdict == Verdict::OtherCluster;
         let was_other = std::mem::replace(&mut self.lock().is_other, is_other);
         if is_other && !was_other {
@@ -186,7 +186,7 @@ impl ClusterIdentity {
                 "another cluster answers at the address of the API server: its answers are not believed"
             );
         }
-        if let Told::Object { version, .. } = service
+        if let ClusterAnswer::Object { version, .. } = service
             && verdict == Verdict::SameCluster
         {
             (self.on_newest_version)(*version);
@@ -212,8 +212,8 @@ mod tests {
     use super::*;
     use Verdict::{AskForNode, OtherCluster, SameCluster};
 
-    fn object(uid: &str) -> Told {
-        Told::Object {
+    fn object(uid: &str) -> ClusterAnswer {
+        ClusterAnswer::Object {
             uid: (!uid.is_empty()).then(|| uid.to_owned()),
             version: 7,
         }
@@ -248,17 +248,21 @@ mod tests {
             "it was made again"
         );
         assert_eq!(judged(&start(), "s-2", ""), SameCluster);
-        assert_eq!(identity.judge_service(&Told::Nothing), SameCluster);
+        assert_eq!(identity.judge_service(&ClusterAnswer::Nothing), SameCluster);
     }
 
     #[test]
     fn only_a_list_of_one_is_understood() {
         let list = r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"uid":"u"}}]}"#;
-        assert_eq!(Told::read(list.as_bytes()), object("u"));
+        assert_eq!(ClusterAnswer::read(list.as_bytes()), object("u"));
         let empty = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[]}"#;
-        assert_eq!(Told::read(empty.as_bytes()), object(""));
+        assert_eq!(ClusterAnswer::read(empty.as_bytes()), object(""));
         for other in ["", "{}", r#"{"kind":"Status","metadata":{}}"#] {
-            assert_eq!(Told::read(other.as_bytes()), Told::Nothing, "{other}");
+            assert_eq!(
+                ClusterAnswer::read(other.as_bytes()),
+                ClusterAnswer::Nothing,
+                "{other}"
+            );
         }
     }
 }

@@ -5,9 +5,7 @@ use std::io::{self, Write};
 
 use bytes::{Buf, Bytes};
 use flate2::write::GzDecoder;
-use http::{HeaderMap, HeaderValue, Response, header};
-
-use super::pool::AnswerBody;
+use http::{HeaderMap, HeaderValue, header};
 
 /// Compressed bytes that are decompressed at once: to 4 MiB at most, whatever they say.
 const PIECE: usize = 4 << 10;
@@ -23,7 +21,7 @@ pub(crate) struct Gunzip {
 }
 
 impl Gunzip {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             decoder: GzDecoder::new(Vec::new()),
             compressed: Bytes::new(),
@@ -74,17 +72,6 @@ impl Gunzip {
 pub(crate) fn accept_gzip(headers: &mut HeaderMap) {
     let gzip = HeaderValue::from_static("gzip");
     headers.insert(header::ACCEPT_ENCODING, gzip);
-}
-
-/// The answer to such a request, plain.
-pub(crate) fn gunzipped(mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
-    let encoding = answer.headers().get(header::CONTENT_ENCODING);
-    if encoding.is_none_or(|encoding| encoding != "gzip") {
-        return answer;
-    }
-    answer.headers_mut().remove(header::CONTENT_ENCODING);
-    answer.headers_mut().remove(header::CONTENT_LENGTH);
-    answer.map(|body| body.gunzipped(Gunzip::new()))
 }
 
 #[cfg(test)]

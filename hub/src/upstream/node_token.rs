@@ -171,12 +171,21 @@ async fn run(plugin: &ExecPlugin) -> Result<Fresh, TokenError> {
     let ran = timeout(PLUGIN_TIMEOUT, ran).await;
     let ran = ran.map_err(|_| TokenError::TimedOut { command: command() })?;
     let (status, printed) = ran.map_err(run_error)?;
-    let credential = serde_json::from_slice::<ExecCredential>(&printed).ok();
-    let token = credential.and_then(|credential| credential.status);
-    let Some(made) = token.filter(|_| status.success()) else {
-        let command = command();
-        return Err(TokenError::NoCredential { command, status });
-    };
+    match made_of(&printed) {
+        Some(made) if status.success() => fresh(&made),
+        Some(_) | None => Err(TokenError::NoCredential {
+            command: command(),
+            status,
+        }),
+    }
+}
+
+fn made_of(printed: &[u8]) -> Option<Made> {
+    let credential: ExecCredential = serde_json::from_slice(printed).ok()?;
+    credential.status
+}
+
+fn fresh(made: &Made) -> Result<Fresh, TokenError> {
     let end = made.expiration_timestamp.as_deref();
     let end = end.and_then(|text| humantime::parse_rfc3339(text).ok());
     let life = match end {

@@ -25,7 +25,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::cloud_identity::CloudIdentity;
-use super::cluster::{self, ClusterIdentity, Told, Verdict};
+use super::cluster::{self, ClusterAnswer, ClusterIdentity, Verdict};
 use super::connector::{CloudStream, Connector};
 use super::gunzip::Gunzip;
 use super::link::Observation;
@@ -58,7 +58,7 @@ const TRIES: usize = 3;
 /// For the answer to a question about the cluster, which is some 2 KiB, and between two of them where
 /// each request has a connection of its own.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
-const MAX_TOLD: usize = 256 << 10;
+const MAX_CLUSTER_ANSWER: usize = 256 << 10;
 const ASK_HTTP1_EVERY: Duration = Duration::from_secs(10);
 
 /// How long a request occupies its stream.
@@ -358,7 +358,7 @@ impl ClusterCheck {
             let name = self.cloud.node_name();
             let node = match ClusterIdentity::question_about_node(name.as_deref()) {
                 Some(question) => self.ask(connection, &question).await?,
-                None => Told::Nothing,
+                None => ClusterAnswer::Nothing,
             };
             verdict = self.identity.judge(&service, &node);
         }
@@ -368,7 +368,7 @@ impl ClusterCheck {
     }
 
     /// Asks one question on a new connection.
-    async fn ask(&self, connection: &Connection, question: &str) -> io::Result<Told> {
+    async fn ask(&self, connection: &Connection, question: &str) -> io::Result<ClusterAnswer> {
         let mut request = Request::new(super::empty());
         *request.uri_mut() = question.parse().map_err(io::Error::other)?;
         let accept = HeaderValue::from_static(cluster::ACCEPT);
@@ -380,10 +380,10 @@ impl ClusterCheck {
             let answer = connection.send(request).await;
             let answer = answer.map_err(|error| io::Error::other(error.into_error()))?;
             let status = answer.status();
-            let body = collect(answer.into_body(), MAX_TOLD).await;
+            let body = collect(answer.into_body(), MAX_CLUSTER_ANSWER).await;
             Ok(match body {
-                Some(body) if status == StatusCode::OK => Told::read(&body),
-                Some(_) | None => Told::Nothing,
+                Some(body) if status == StatusCode::OK => ClusterAnswer::read(&body),
+                Some(_) | None => ClusterAnswer::Nothing,
             })
         };
         // Who takes a connection and does not answer is not reached.
@@ -518,7 +518,7 @@ pub(crate) enum AnswerError {
 
 impl AnswerBody {
     /// The same body, decompressed.
-    pub(super) fn gunzipped(mut self, gunzip: Gunzip) -> Self {
+    fn gunzipped(mut self, gunzip: Gunzip) -> Self {
         self.gunzip = Some(Box::new(gunzip));
         self
     }
@@ -534,6 +534,17 @@ impl AnswerBody {
         }
         Poll::Ready(frame.map(|frame| frame.map_err(AnswerError::from)))
     }
+}
+
+/// The answer to a request that may have been compressed, plain.
+pub(crate) fn gunzipped(mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
+    let encoding = answer.headers().get(header::CONTENT_ENCODING);
+    if encoding.is_none_or(|encoding| encoding != "gzip") {
+        return answer;
+    }
+    answer.headers_mut().remove(header::CONTENT_ENCODING);
+    answer.headers_mut().remove(header::CONTENT_LENGTH);
+    answer.map(|body| body.gunzipped(Gunzip::new()))
 }
 
 impl hyper::body::Body for AnswerBody {

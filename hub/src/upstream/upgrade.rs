@@ -69,13 +69,7 @@ impl Upstream {
         mut request: Request<Body>,
         held: H,
     ) -> Result<Response<Body>, UpgradeError> {
-        let tls = self.tls();
-        let tls = match credential {
-            Credential::Node => &tls.node,
-            Credential::Bearer => &tls.bearer,
-        };
-        let servers = self.servers.clone();
-        let connector = Connector::new(servers, tls, Protocols::Http1, self.link.clone());
+        let connector = self.http1_connector(credential);
         let stream = connector.connect().await?;
         let authority = stream.authority().clone();
         let (mut sender, connection) = http1::handshake(stream).await?;
@@ -112,6 +106,18 @@ impl Upstream {
             });
             body.boxed_unsync()
         }))
+    }
+}
+
+impl Upstream {
+    fn http1_connector(&self, credential: Credential) -> Connector {
+        let tls = self.tls();
+        let tls = match credential {
+            Credential::Node => &tls.node,
+            Credential::Bearer => &tls.bearer,
+        };
+        let servers = self.servers.clone();
+        Connector::new(servers, tls, Protocols::Http1, self.link.clone())
     }
 }
 

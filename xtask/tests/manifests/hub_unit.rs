@@ -64,7 +64,10 @@ fn unit_commands() -> Result<Vec<Vec<String>>> {
             continue;
         };
         let (plain, quoted) = command.split_once(" '").unwrap_or((command, ""));
-        let mut words: Vec<String> = plain.split(' ').map(str::to_owned).collect();
+        let mut words = Vec::new();
+        for word in plain.split(' ') {
+            words.push(word.to_owned());
+        }
         if !quoted.is_empty() {
             words.push(quoted.trim_end_matches('\'').to_owned());
         }
@@ -79,7 +82,9 @@ impl Node {
         let node = Self {
             suffix: std::process::id(),
         };
-        let [host, pod, lan] = ["node", "pod", "lan"].map(|name| node.netns(name));
+        let host = node.netns("node");
+        let pod = node.netns("pod");
+        let lan = node.netns("lan");
         let commands = format!(
             "netns add {host}\nnetns add {pod}\nnetns add {lan}\n\
              link add pod netns {host} type veth peer name eth0 netns {pod}\n\
@@ -116,14 +121,18 @@ impl Node {
 
     fn run_in(&self, name: &str, words: &[String]) -> Result<()> {
         let mut command = self.command_in(name, &words[0]);
-        workspace::output(command.args(&words[1..])).map(drop)
+        workspace::output(command.args(&words[1..]))?;
+        Ok(())
     }
 
     fn reaches(&self, name: &str) -> bool {
         let mut curl = self.command_in(name, "curl");
         let url = format!("http://{ADDRESS}:7440/");
         curl.args(["-s", "-o", "/dev/null", "-m", "2", &url]);
-        curl.status().is_ok_and(|status| status.success())
+        match curl.status() {
+            Ok(status) => status.success(),
+            Err(_) => false,
+        }
     }
 }
 

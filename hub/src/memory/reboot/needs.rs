@@ -271,15 +271,7 @@ impl Needs {
                 needs.required.insert(object);
             }
         }
-        for name in named(encoding, bytes, RESOURCE_CLAIMS)? {
-            let claim = ObjectRef::new("resource.k8s.io", "resourceclaims", namespace, &name);
-            needs.required.insert(claim);
-        }
-        for volume in ephemeral_volumes(encoding, bytes)? {
-            let name = format!("{}-{volume}", pod.metadata.name);
-            let claim = ObjectRef::new("", "persistentvolumeclaims", namespace, &name);
-            needs.required.insert(claim);
-        }
+        needs.add_made_claims(encoding, pod)?;
         for name in named(encoding, bytes, USED_SECRETS)? {
             let secret = ObjectRef::new("", "secrets", namespace, &name);
             needs.used.insert(secret);
@@ -287,6 +279,21 @@ impl Needs {
         let account = ObjectRef::new("", "serviceaccounts", namespace, &needs.account);
         needs.used.insert(account);
         Ok(Some(needs))
+    }
+
+    /// Claims whose names are those of the pod's own parts.
+    fn add_made_claims(&mut self, encoding: Encoding, pod: &Object) -> Result<(), SplitError> {
+        let namespace = &pod.metadata.namespace;
+        for name in named(encoding, &pod.bytes, RESOURCE_CLAIMS)? {
+            let claim = ObjectRef::new("resource.k8s.io", "resourceclaims", namespace, &name);
+            self.required.insert(claim);
+        }
+        for volume in ephemeral_volumes(encoding, &pod.bytes)? {
+            let name = format!("{}-{volume}", pod.metadata.name);
+            let claim = ObjectRef::new("", "persistentvolumeclaims", namespace, &name);
+            self.required.insert(claim);
+        }
+        Ok(())
     }
 }
 
