@@ -1,6 +1,7 @@
 //! Culvert's proxy and the agent of one node, with default settings.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -105,6 +106,19 @@ fn file(site: &Site, name: &str) -> String {
 }
 
 fn start_proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Result<Process> {
+    let mut command = proxy(cloud, config, advertised);
+    let name = format!("{}-proxy", config.name);
+    let mut proxy = cloud.site.start_process(&name, &mut command)?;
+    wait::until("the proxy is ready", START_TIME, || {
+        proxy.check()?;
+        let admin = config.port + ADMIN;
+        cloud.site.http_get(admin, "/readyz").map(drop)
+    })?;
+    Ok(proxy)
+}
+
+/// The command line of the proxy.
+fn proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Command {
     let name = config.name;
     let port = config.port;
     let mut command = cloud.command("culvert-proxy");
@@ -119,14 +133,7 @@ fn start_proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Re
         let path = file(cloud.site, &socket(name, what));
         command.args([format!("--{what}-socket"), path]);
     }
-    let mut proxy = cloud
-        .site
-        .start_process(&format!("{name}-proxy"), &mut command)?;
-    wait::until("the proxy is ready", START_TIME, || {
-        proxy.check()?;
-        cloud.site.http_get(port + ADMIN, "/readyz").map(drop)
-    })?;
-    Ok(proxy)
+    command
 }
 
 fn join(cloud: &Starter<'_>, edge: &Starter<'_>, config: &PairConfig) -> Result<()> {

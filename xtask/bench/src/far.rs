@@ -137,7 +137,16 @@ impl World {
         let Work::Far(work) = job.work else {
             bail!("it needs the near world")
         };
-        let endpoint = match path {
+        let endpoint = self.endpoint(path)?;
+        let Some(line) = work.line(path, &endpoint, pace) else {
+            return self.idle(pace);
+        };
+        Ok(work.counted(self.load.run(&line)?, self.link))
+    }
+
+    /// Where the load dials to use a path.
+    fn endpoint(&self, path: Path) -> Result<String> {
+        Ok(match path {
             Path::Direct | Path::DirectNew => format!("tcp:{EDGE}:{BACKEND}"),
             Path::PlainRelay => format!("tcp:127.0.0.1:{}", PLAIN_RELAY[0]),
             Path::TlsRelay => format!("tcp:127.0.0.1:{}", TLS_RELAY[0]),
@@ -154,11 +163,7 @@ impl World {
             | Path::ConnectDirect
             | Path::InterceptNft
             | Path::Redirector => bail!("no {} over a link of packets", path.name()),
-        };
-        let Some(line) = work.line(path, &endpoint, pace) else {
-            return self.idle(pace);
-        };
-        Ok(work.counted(self.load.run(&line)?, self.link))
+        })
     }
 
     /// Counts the bytes on the link, IP headers and both ways, while nothing is asked for.

@@ -15,6 +15,28 @@ pub(super) struct Report {
     failures: Vec<String>,
 }
 
+/// A line of the table.
+fn line(row: &Row, paths: &BTreeMap<Path, Vec<f64>>, shown: &BTreeSet<Path>) -> String {
+    let mut text = format!("{:<32} {:<9}", row.name, row.unit);
+    let beside = paths.get(&row.beside).map(|values| median(values));
+    for path in shown {
+        let value = paths.get(path).map(|values| median(values));
+        text += &format!(" {:>16}", cell(*path, value, row, beside));
+    }
+    let is_compared = paths
+        .keys()
+        .any(|path| path.is_compared() && *path != row.beside);
+    if is_compared && beside.is_some() {
+        text += "  ";
+        text += row.beside.name();
+    }
+    if let Some(paired) = Paired::of(paths) {
+        text += &format!("  {paired}");
+    }
+    text.push('\n');
+    text
+}
+
 impl Report {
     pub(super) fn new(jobs: &[Job]) -> Self {
         let rows = jobs
@@ -80,35 +102,12 @@ impl Report {
             .flat_map(|(_, paths)| paths.keys().copied())
             .collect();
         let mut text = format!("{:<32} {:<9}", "row", "unit");
-        shown
-            .iter()
-            .for_each(|path| text += &format!(" {:>16}", path.name()));
+        for path in &shown {
+            text += &format!(" {:>16}", path.name());
+        }
         text += "  (ratio to)\n";
         for (row, paths) in &self.rows {
-            text += &format!("{:<32} {:<9}", row.name, row.unit);
-            let beside = paths.get(&row.beside).map(|values| median(values));
-            for path in &shown {
-                text += &format!(
-                    " {:>16}",
-                    cell(
-                        *path,
-                        paths.get(path).map(|values| median(values)),
-                        row,
-                        beside
-                    )
-                );
-            }
-            let compared = paths
-                .keys()
-                .any(|path| path.is_compared() && *path != row.beside);
-            if compared && beside.is_some() {
-                text += "  ";
-                text += row.beside.name();
-            }
-            if let Some(paired) = Paired::of(paths) {
-                text += &format!("  {paired}");
-            }
-            text.push('\n');
+            text += &line(row, paths, &shown);
         }
         text
     }

@@ -16,23 +16,11 @@ pub(super) fn prepare(programs: &Path, sandbox: &Sandbox, cluster: &Cluster) -> 
     let folder = sandbox.folder("hub")?;
     let program = programs.join("culvert-hub");
     let state = folder.join("state");
-    let socket = folder.join("admin.sock");
+
     let listen = ports::free_address()?.to_string();
-    let flags = [
-        "--listen",
-        &listen,
-        "--admin-listen",
-        "127.0.0.1:0",
-        "--state-dir",
-        &state.display().to_string(),
-        "--admin-socket",
-        &socket.display().to_string(),
-    ]
-    .map(str::to_owned);
+    let flags = flags(&listen, &state, &folder.join("admin.sock"));
     let kubeconfig = cluster.copy_kubeconfig(&folder.join("kubelet.conf"))?;
-    let mut install = Command::new(&program);
-    install.arg("install").args(&flags);
-    workspace::output(install.arg("--kubelet-kubeconfig").arg(kubeconfig))?;
+    install(&program, &flags, &kubeconfig)?;
     let local = state.join("local");
     let target = write_target(
         &folder.join("target.json"),
@@ -49,4 +37,24 @@ pub(super) fn prepare(programs: &Path, sandbox: &Sandbox, cluster: &Cluster) -> 
         args: [&["run".to_owned()], &flags[..]].concat(),
         target,
     })
+}
+
+fn install(program: &Path, flags: &[String], kubeconfig: &Path) -> Result<()> {
+    let mut install = Command::new(program);
+    install.arg("install").args(flags);
+    workspace::output(install.arg("--kubelet-kubeconfig").arg(kubeconfig)).map(drop)
+}
+
+fn flags(listen: &str, state: &Path, socket: &Path) -> [String; 8] {
+    [
+        "--listen",
+        listen,
+        "--admin-listen",
+        "127.0.0.1:0",
+        "--state-dir",
+        &state.display().to_string(),
+        "--admin-socket",
+        &socket.display().to_string(),
+    ]
+    .map(str::to_owned)
 }

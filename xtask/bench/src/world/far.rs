@@ -26,6 +26,32 @@ pub(super) struct Link {
     tls: Process,
 }
 
+/// Starts the relays that delay direct TCP, the plain relay, the TLS relay and the tunnels.
+fn start_delays(culvert: &Culvert<'_>, distance: Distance, base: u16) -> Result<Vec<Process>> {
+    let hops = [
+        (base, BACKENDS[0], WINDOW),
+        (base + 1, Relays::PLAIN_FAR, WINDOW),
+        (base + 2, Relays::TLS_FAR, WINDOW),
+        (base + 3, PROXY, TUNNEL_WINDOW),
+    ];
+    let mut delays = Vec::new();
+    for (port, to, window) in hops {
+        let args = [
+            "delay".to_owned(),
+            format!("--listen={}", local(port)),
+            format!("--to={}", local(to)),
+            format!("--round-trip={}", distance.round_trip()),
+            format!("--window={window}"),
+        ];
+        delays.push(
+            culvert
+                .starter()
+                .worker(&format!("delay-{port}"), port, &args)?,
+        );
+    }
+    Ok(delays)
+}
+
 impl Link {
     pub(super) fn start(culvert: &mut Culvert<'_>, distance: Distance) -> Result<Self> {
         let base = 8200
@@ -35,27 +61,7 @@ impl Link {
                     .position(|link| *link == distance)
                     .map_or(0, |n| n as u16);
         let node = format!("far-{}", distance.round_trip());
-        let hops = [
-            (base, BACKENDS[0], WINDOW),
-            (base + 1, Relays::PLAIN_FAR, WINDOW),
-            (base + 2, Relays::TLS_FAR, WINDOW),
-            (base + 3, PROXY, TUNNEL_WINDOW),
-        ];
-        let mut delays = Vec::new();
-        for (port, to, window) in hops {
-            let args = [
-                "delay".to_owned(),
-                format!("--listen={}", local(port)),
-                format!("--to={}", local(to)),
-                format!("--round-trip={}", distance.round_trip()),
-                format!("--window={window}"),
-            ];
-            delays.push(
-                culvert
-                    .starter()
-                    .worker(&format!("delay-{port}"), port, &args)?,
-            );
-        }
+        let delays = start_delays(culvert, distance, base)?;
         let certificate = Relays::certificate(culvert.starter());
         let plain = relays::near(
             culvert.starter(),

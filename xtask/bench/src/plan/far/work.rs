@@ -72,6 +72,14 @@ fn bulk() -> impl Iterator<Item = Work> {
     })
 }
 
+/// The rows of the median and of the slowest but one of 100.
+fn percentiles(begin: &str, end: &str) -> Vec<Row> {
+    vec![
+        Row::new(format!("{begin}_p50{end}"), "us", "p50_us", Path::Direct),
+        Row::new(format!("{begin}_p99{end}"), "us", "p99_us", Path::Direct),
+    ]
+}
+
 impl Work {
     pub(crate) fn paths(self) -> &'static [Path] {
         match self {
@@ -114,18 +122,9 @@ impl Work {
                 let name = format!("bulk_{}_{streams}", direction.name());
                 vec![Row::new(name, "Mbit/s", "mbit_per_second", Path::Direct)]
             }
-            Self::PingUnderBulk { is_late } => [("p50", "p50_us"), ("p99", "p99_us")]
-                .map(|(part, figure)| {
-                    let late = if is_late { "late_" } else { "" };
-                    let name = format!("ping_{part}_{late}under_bulk");
-                    Row::new(name, "us", figure, Path::Direct)
-                })
-                .to_vec(),
-            Self::Keystrokes => [("p50", "p50_us"), ("p99", "p99_us")]
-                .map(|(part, figure)| {
-                    Row::new(format!("keystroke_{part}"), "us", figure, Path::Direct)
-                })
-                .to_vec(),
+            Self::PingUnderBulk { is_late: false } => percentiles("ping", "_under_bulk"),
+            Self::PingUnderBulk { is_late: true } => percentiles("ping", "_late_under_bulk"),
+            Self::Keystrokes => percentiles("keystroke", ""),
             Self::Thin { connections } => {
                 let name = format!("ping_p99_{connections}");
                 vec![Row::new(name, "us", "p99_us", Path::Direct)]

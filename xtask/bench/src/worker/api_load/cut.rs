@@ -45,10 +45,7 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
             answered.push(done?);
         }
         let cut_at = cut_at.unwrap_or(Duration::MAX);
-        let noticed = answered
-            .iter()
-            .any(|request| request.started >= cut_at && request.good);
-        if noticed || begin.elapsed() > BEFORE + LONGEST {
+        if is_noticed(&answered, cut_at) || begin.elapsed() > BEFORE + LONGEST {
             break;
         }
         tasks.spawn(one(target.clone(), path.to_owned(), begin));
@@ -57,6 +54,17 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
         answered.push(done?);
     }
     let cut_at = cut_at.context("the cut was not made")?;
+    Ok(figures(&answered, cut_at))
+}
+
+/// Whether a request since the cut was answered well.
+fn is_noticed(answered: &[Request], cut_at: Duration) -> bool {
+    answered
+        .iter()
+        .any(|request| request.started >= cut_at && request.good)
+}
+
+fn figures(answered: &[Request], cut_at: Duration) -> Figures {
     let good = answered
         .iter()
         .filter(|request| request.started >= cut_at && request.good);
@@ -66,11 +74,11 @@ pub(super) async fn run(target: &Target, path: &str, address: SocketAddr) -> Res
         .map(|request| request.ended - request.started)
         .max();
     let errors = answered.iter().filter(|request| !request.good).count();
-    Ok(vec![
+    vec![
         ("noticed_s", noticed.unwrap_or(LONGEST).as_secs_f64()),
         ("longest_s", longest.unwrap_or_default().as_secs_f64()),
         ("errors", errors as f64),
-    ])
+    ]
 }
 
 async fn one(target: Target, path: String, begin: Instant) -> Request {

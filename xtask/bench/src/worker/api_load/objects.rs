@@ -97,6 +97,19 @@ fn padding(number: usize) -> String {
     numbers.collect()
 }
 
+/// The three endpoints of a slice.
+fn endpoints(name: &str, number: usize) -> Vec<Value> {
+    let mut endpoints = Vec::new();
+    for end in 1..=3 {
+        endpoints.push(json!({
+            "addresses": [format!("10.{}.{}.{end}", number / 250, number % 250)],
+            "conditions": { "ready": true },
+            "targetRef": { "kind": "Pod", "namespace": "many", "name": format!("{name}-{end}") },
+        }));
+    }
+    endpoints
+}
+
 fn object(path: &str, number: usize) -> Result<Value> {
     let name = name(path, number)?;
     let metadata = json!({
@@ -114,19 +127,12 @@ fn object(path: &str, number: usize) -> Result<Value> {
             "selector": { "app": name },
             "ports": [{ "name": "http", "port": 80 }, { "name": "metrics", "port": 9100 }],
         }}),
-        "endpointslices" => {
-            let ends = (1..=3).map(|end| json!({
-                "addresses": [format!("10.{}.{}.{end}", number / 250, number % 250)],
-                "conditions": { "ready": true },
-                "targetRef": { "kind": "Pod", "namespace": "many", "name": format!("{name}-{end}") },
-            }));
-            json!({
-                "metadata": metadata,
-                "addressType": "IPv4",
-                "ports": [{ "name": "http", "port": 8080 }],
-                "endpoints": ends.collect::<Vec<_>>(),
-            })
-        }
+        "endpointslices" => json!({
+            "metadata": metadata,
+            "addressType": "IPv4",
+            "ports": [{ "name": "http", "port": 8080 }],
+            "endpoints": endpoints(&name, number),
+        }),
         other => bail!("the bench makes no {other}"),
     })
 }

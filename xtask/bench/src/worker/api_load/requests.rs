@@ -52,12 +52,7 @@ pub(super) async fn run(
     phase.store(OVER, Ordering::Relaxed);
     let used = processor_time(pids)? - before;
     let elapsed = started.elapsed();
-    let mut all = Answers::default();
-    while let Some(done) = tasks.join_next().await {
-        let answers = done??;
-        all.times.extend(answers.times);
-        all.errors += answers.errors;
-    }
+    let mut all = join_all(tasks).await?;
     ensure!(
         !all.times.is_empty(),
         "{path}: no good answer in {seconds} s"
@@ -71,6 +66,16 @@ pub(super) async fn run(
         ("errors", all.errors as f64),
         ("cpu_per_100k", used.as_secs_f64() / count * 1e5),
     ])
+}
+
+async fn join_all(mut tasks: JoinSet<Result<Answers>>) -> Result<Answers> {
+    let mut all = Answers::default();
+    while let Some(done) = tasks.join_next().await {
+        let answers = done??;
+        all.times.extend(answers.times);
+        all.errors += answers.errors;
+    }
+    Ok(all)
 }
 
 async fn ask_on(mut connection: Connection, path: String, phase: Arc<AtomicU8>) -> Result<Answers> {

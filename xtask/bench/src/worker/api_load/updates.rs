@@ -1,13 +1,15 @@
 //! Changes at a steady rate, and how late a watch shows them.
 
+use std::iter::StepBy;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::task::JoinSet;
-use tokio::time::{interval, timeout};
+use tokio::time::{Interval, interval, timeout};
 
-use super::connection::Target;
+use super::connection::{Connection, Target, Watch};
 use super::{Figures, PATIENCE, objects};
 use crate::load::observed::{percentile, processor_time};
 
@@ -16,13 +18,19 @@ pub(super) const OBJECTS: usize = 100;
 /// An API server takes some milliseconds for a change, so one writer would be late.
 const WRITERS: u32 = 4;
 
-/// When each change was sent, by its number.
+/// The changes of a run, and when each was sent, by its number.
 #[derive(Clone)]
-struct Sent(Arc<Mutex<Vec<Option<Instant>>>>);
+struct Sent {
+    first_change: u64,
+    times: Arc<Mutex<Vec<Option<Instant>>>>,
+}
 
 impl Sent {
-    fn new(count: u32) -> Self {
-        Self(Arc::new(Mutex::new(vec![None; count as usize])))
+    fn new(count: u32) -> Result<Self> {
+        Ok(Self {
+            first_change: objects::new_change()?,
+            times: Arc::new(Mutex::new(vec![None; count as usize])),
+        })
     }
 
     fn record(&self, number: usize) {
@@ -34,8 +42,48 @@ impl Sent {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Makes the changes of these numbers, one after another.
+async fn change_all(
+    mut connection: Connection,
+    path: String,
+    mut pace: Interval,
+    numbers: StepBy<Range<u32>>,
+    sent: Sent,
+) -> Result<()> {
+    for number in numbers {
+        pace.tick().await;
+        let change = sent.first_change + u64::from(number);
+        sent.record(number as usize);
+        let object = number as usize % OBJECTS;
+        objects::change(&mut connection, &path, object, change).await?;
+    }
+    Ok(())
+}
+
+/// Receives the events of that many changes; returns how late each was.
+async fn receive_all(mut watch: Watch, count: usize, sent: &Sent) -> Result<Vec<Duration>> {
+    let mut delays = Vec::new();
+    while delays.len() < count {
+        let event = timeout(PATIENCE, watch.next())
+            .await
+            .with_context(|| format!("{} of {count} events came", delays.len()))??;
+        let arrived = Instant::now();
+        let Some(change) = objects::change_of(&event) else {
+            continue;
+        };
+        let Some(number) = change.checked_sub(sent.first_change) else {
+            continue;
+        };
+        let sent = sent
+            .time_of(usize::try_from(number)?)
+            .with_context(|| format!("an event of a change that was not made: {number}"))?;
+        delays.push(arrived - sent);
+    }
+    Ok(delays)
 }
 
 /// The delays of `count` events from the begin of the request that caused each, and the processor
@@ -48,44 +96,23 @@ pub(super) async fn run(
     per_second: u32,
     pids: &[u32],
 ) -> Result<Figures> {
-    let mut watch = target.connect().await?.watch(path).await?;
-    let first_change = objects::new_change()?;
-    let sent = Sent::new(count);
+    let watch = target.connect().await?.watch(path).await?;
+    let sent = Sent::new(count)?;
     let mut writers = JoinSet::new();
     for first in 0..WRITERS {
-        let mut connection = writer.connect().await?;
-        let path = path.to_owned();
-        let sent = sent.clone();
-        let mut pace = interval(Duration::from_secs(1) * WRITERS / per_second);
-        writers.spawn(async move {
-            for number in (first..count).step_by(WRITERS as usize) {
-                pace.tick().await;
-                let change = first_change + u64::from(number);
-                sent.record(number as usize);
-                let object = number as usize % OBJECTS;
-                objects::change(&mut connection, &path, object, change).await?;
-            }
-            anyhow::Ok(())
-        });
+        let connection = writer.connect().await?;
+        let pace = interval(Duration::from_secs(1) * WRITERS / per_second);
+        let numbers = (first..count).step_by(WRITERS as usize);
+        writers.spawn(change_all(
+            connection,
+            path.to_owned(),
+            pace,
+            numbers,
+            sent.clone(),
+        ));
     }
     let before = processor_time(pids)?;
-    let mut delays = Vec::new();
-    while delays.len() < count as usize {
-        let event = timeout(PATIENCE, watch.next())
-            .await
-            .with_context(|| format!("{} of {count} events came", delays.len()))??;
-        let arrived = Instant::now();
-        let Some(change) = objects::change_of(&event) else {
-            continue;
-        };
-        let Some(number) = change.checked_sub(first_change) else {
-            continue;
-        };
-        let sent = sent
-            .time_of(usize::try_from(number)?)
-            .with_context(|| format!("an event of a change that was not made: {number}"))?;
-        delays.push(arrived - sent);
-    }
+    let mut delays = receive_all(watch, count as usize, &sent).await?;
     let used = processor_time(pids)? - before;
     while let Some(done) = writers.join_next().await {
         done??;

@@ -40,9 +40,26 @@ pub(super) fn run(
         sleep(limits.warm_up);
         streams = open_all(endpoint, connections)?;
     }
+    let times = ping_all(&mut streams, limits)?;
+    bulk.check()?;
+    let mut times = times.concat();
+    ensure!(
+        !times.is_empty(),
+        "no ping came back within {:?}",
+        limits.time
+    );
+    times.sort_unstable();
+    Ok(vec![
+        ("p50_us", percentile(&times, 0.5)),
+        ("p99_us", percentile(&times, 0.99)),
+    ])
+}
+
+/// Pings on all connections at once; returns the times of each.
+fn ping_all(streams: &mut [Stream], limits: &Times) -> std::io::Result<Vec<Vec<Duration>>> {
     let counts = AtomicBool::new(false);
     let stop = AtomicBool::new(false);
-    let times = thread::scope(|scope| {
+    thread::scope(|scope| {
         let threads: Vec<_> = streams
             .iter_mut()
             .map(|stream| scope.spawn(|| ping_pong(stream, limits.pause, &counts, &stop)))
@@ -56,20 +73,8 @@ pub(super) fn run(
         threads
             .into_iter()
             .map(|thread| thread.join().expect("it does not panic"))
-            .collect::<std::io::Result<Vec<_>>>()
-    })?;
-    bulk.check()?;
-    let mut times = times.concat();
-    ensure!(
-        !times.is_empty(),
-        "no ping came back within {:?}",
-        limits.time
-    );
-    times.sort_unstable();
-    Ok(vec![
-        ("p50_us", percentile(&times, 0.5)),
-        ("p99_us", percentile(&times, 0.99)),
-    ])
+            .collect()
+    })
 }
 
 fn open_all(endpoint: &Endpoint, connections: usize) -> Result<Vec<Stream>> {
