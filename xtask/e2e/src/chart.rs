@@ -16,6 +16,16 @@ const NAMESPACE: &str = "deploy/cloud/namespace.yaml";
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
+    install_chart(world)?;
+    install::wait_for_tunnels(world)?;
+    for node in EDGES {
+        logs::prove(world, node)?;
+    }
+    install::check(world)?;
+    uninstall_chart(world)
+}
+
+fn install_chart(world: &mut World) -> Result<()> {
     install::load_images(world)?;
     world.claim_once(
         "the chart is installed with its values for this cluster; every pod becomes ready",
@@ -33,12 +43,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             )?;
             install::wait_for_rollouts(world)
         },
-    )?;
-    install::wait_for_tunnels(world)?;
-    EDGES
-        .into_iter()
-        .try_for_each(|node| logs::prove(world, node))?;
-    install::check(world)?;
+    )
+}
+
+fn uninstall_chart(world: &mut World) -> Result<()> {
     world.claim_once(
         "the value `uninstall` leaves no pin, link, table or route on any cloud node, and the end \
          of the release no pod",

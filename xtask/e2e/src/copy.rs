@@ -17,11 +17,7 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
         |world| {
             let there = world.file(&format!("to-{node}"));
             let back = world.file(&format!("from-{node}"));
-            let mut bytes = Vec::new();
-            std::fs::File::open("/dev/urandom")?
-                .take(SIZE)
-                .read_to_end(&mut bytes)
-                .context("read /dev/urandom")?;
+            let bytes = random_bytes()?;
             std::fs::write(&there, &bytes).with_context(|| format!("write {}", there.display()))?;
             let remote = format!("{}:/tmp/copied", pods::name(node));
             world.shop(&["cp", &there.display().to_string(), &remote])?;
@@ -37,4 +33,13 @@ pub(super) fn prove(world: &mut World, node: &str) -> Result<()> {
             Ok(())
         },
     )
+}
+
+fn random_bytes() -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    std::fs::File::open("/dev/urandom")?
+        .take(SIZE)
+        .read_to_end(&mut bytes)
+        .context("read /dev/urandom")?;
+    Ok(bytes)
 }

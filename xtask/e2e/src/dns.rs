@@ -85,13 +85,7 @@ fn everywhere(world: &World, way: &str, dns: &Value) -> Result<()> {
         world.wait_for_phase(&name, "Succeeded")?;
         let said = world.shop(&["logs", &name])?;
         for (url, status) in &pages {
-            let address = if url.contains("foreign") {
-                UPSTREAM_ANSWER
-            } else if url.contains("kubernetes") {
-                "10.96.0.1"
-            } else {
-                "198.18."
-            };
+            let address = address_of(url);
             let found = said.lines().find(|line| line.ends_with(url));
             let line = found.with_context(|| format!("{name} says nothing of {url}: {said}"))?;
             ensure!(
@@ -100,6 +94,22 @@ fn everywhere(world: &World, way: &str, dns: &Value) -> Result<()> {
             );
         }
     }
+    nothing_asked_upstream(world)
+}
+
+/// How the address begins that the host of a page has.
+fn address_of(url: &str) -> &'static str {
+    if url.contains("foreign") {
+        UPSTREAM_ANSWER
+    } else if url.contains("kubernetes") {
+        "10.96.0.1"
+    } else {
+        "198.18."
+    }
+}
+
+/// Fails if the upstream server was asked for a name of an edge node.
+fn nothing_asked_upstream(world: &World) -> Result<()> {
     let upstream = world.upstream.as_ref().context("it runs")?;
     for asked in upstream.said().lines() {
         let name = asked.trim_start_matches("asked ");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::{wait, workspace};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
@@ -25,6 +25,36 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
+    without_steering(world)?;
+    let config = workspace::root()
+        .join("deploy/components/egress-selector/egress-selector-configuration.yaml");
+    world.claim(
+        "kube-apiserver starts with the egress selector's file of deploy/",
+        |world| restart_with(world, &config),
+    )?;
+    install::wait_for_tunnels(world)?;
+    check_without_bad_ports(world)?;
+    for node in EDGES {
+        names::everything(world, node)?;
+    }
+    logs::prove(world, MASTER)?;
+    webhook(world)?;
+    count_dials(world, "uds")?;
+    two_proxies(world)?;
+    by_tcp(world)
+}
+
+/// Restarts kube-apiserver with the file of an egress selector. It finds the webhook's Service by its
+/// endpoints, as on hosts without kube-proxy's tables.
+fn restart_with(world: &World, selector: &Path) -> Result<()> {
+    world.restart_apiserver(&[
+        format!("--egress-selector-config-file={}", selector.display()),
+        BY_NAME.to_owned(),
+        "--enable-aggregator-routing=true".to_owned(),
+    ])
+}
+
+fn without_steering(world: &mut World) -> Result<()> {
     world.claim("the egress selector's overlay is applied", |world| {
         world.apply_overlay("e2e/egress-selector")?;
         world.wait_for_rollout("culvert-proxy")
@@ -43,23 +73,10 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             }
             Ok(())
         },
-    )?;
-    let config = workspace::root()
-        .join("deploy/components/egress-selector/egress-selector-configuration.yaml");
-    world.claim(
-        "kube-apiserver starts with the egress selector's file of deploy/",
-        |world| {
-            let config = format!("--egress-selector-config-file={}", config.display());
-            // The API server finds the webhook's Service by its endpoints, as on hosts without
-            // kube-proxy's tables.
-            world.restart_apiserver(&[
-                config,
-                BY_NAME.to_owned(),
-                "--enable-aggregator-routing=true".to_owned(),
-            ])
-        },
-    )?;
-    install::wait_for_tunnels(world)?;
+    )
+}
+
+fn check_without_bad_ports(world: &mut World) -> Result<()> {
     world.claim(
         "without its bad ports, which the new proxies have reported again, culvert-proxy check \
          finds nothing wrong",
@@ -72,15 +89,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             );
             Ok(())
         },
-    )?;
-    EDGES
-        .into_iter()
-        .try_for_each(|node| names::everything(world, node))?;
-    logs::prove(world, MASTER)?;
-    webhook(world)?;
-    count_dials(world, "uds")?;
-    two_proxies(world)?;
-    by_tcp(world)
+    )
 }
 
 /// As konnectivity's own end-to-end test counts connections of agents to servers.
@@ -139,12 +148,7 @@ fn by_tcp(world: &mut World) -> Result<()> {
         "kube-apiserver starts with an egress selector of the CONNECT port and a client certificate",
         |world| {
             let file = connect_port(world)?;
-            let file = format!("--egress-selector-config-file={}", file.display());
-            world.restart_apiserver(&[
-                file,
-                BY_NAME.to_owned(),
-                "--enable-aggregator-routing=true".to_owned(),
-            ])
+            restart_with(world, &file)
         },
     )?;
     install::wait_for_tunnels(world)?;
@@ -174,16 +178,18 @@ fn connect_port(world: &World) -> Result<PathBuf> {
     })])?;
     world.apply_overlay("e2e/egress-port")?;
     world.wait_for_rollout("culvert-proxy")?;
-    let ask = ["get", "configmap", "culvert-agent", "--output"];
-    let own = world.culvert(&[&ask[..], &["go-template={{index .data \"ca.crt\"}}"]].concat())?;
-    let ca = world.file("egress-ca.crt");
-    std::fs::write(&ca, own)?;
+    let ca = authority_of_proxies(world)?;
     let address = world.cluster.variable_of(MASTER, "ADDRESS")?;
-    let file = world.file("egress-port.json");
     let tls = json!({"caBundle": ca, "clientCert": certificate, "clientKey": key});
+    write_selector(world, &format!("https://{address}:{CONNECT_PORT}"), &tls)
+}
+
+/// Writes the file of an egress selector for a CONNECT port.
+fn write_selector(world: &World, url: &str, tls: &Value) -> Result<PathBuf> {
+    let file = world.file("egress-port.json");
     let connection = json!({
         "proxyProtocol": "HTTPConnect",
-        "transport": {"tcp": {"url": format!("https://{address}:{CONNECT_PORT}"), "tlsConfig": tls}}
+        "transport": {"tcp": {"url": url, "tlsConfig": tls}}
     });
     let configuration = json!({
         "apiVersion": "apiserver.k8s.io/v1beta1", "kind": "EgressSelectorConfiguration",
@@ -194,25 +200,24 @@ fn connect_port(world: &World) -> Result<PathBuf> {
 }
 
 /// Proves that a webhook on a cloud node still works.
+/// The file of the authority that signs the proxies' certificates.
+fn authority_of_proxies(world: &World) -> Result<PathBuf> {
+    let ask = ["get", "configmap", "culvert-agent", "--output"];
+    let own = world.culvert(&[&ask[..], &["go-template={{index .data \"ca.crt\"}}"]].concat())?;
+    let ca = world.file("egress-ca.crt");
+    std::fs::write(&ca, own)?;
+    Ok(ca)
+}
+
 fn webhook(world: &mut World) -> Result<()> {
     world.claim(
         "a webhook on a cloud node is asked, through the proxy",
         |world| {
-            let script = world.file("webhook.py");
-            std::fs::write(&script, WEBHOOK)
-                .with_context(|| format!("write {}", script.display()))?;
             let subject = "/CN=webhook";
             let name = "subjectAltName=DNS:webhook.shop.svc";
-            let SelfSigned { certificate, key } =
-                SelfSigned::make(world.folder(), "webhook", subject, name)?;
-            let mut python = world.cluster.enter(MASTER, "python3");
-            python
-                .arg(&script)
-                .args([&certificate, &key])
-                .arg(WEBHOOK_PORT.to_string());
-            let mut server = Running::start(world.folder(), "webhook", &mut python)?;
-            server.wait_for("listening", Duration::from_secs(20))?;
-            configure(world, &certificate)?;
+            let identity = SelfSigned::make(world.folder(), "webhook", subject, name)?;
+            let mut server = start_webhook(world, &identity)?;
+            configure(world, &identity.certificate)?;
             wait::until("the webhook's refusal", SOON, || {
                 server.check()?;
                 let made = world.shop(&["create", "configmap", "forbidden", "--dry-run=server"]);
@@ -225,6 +230,19 @@ fn webhook(world: &mut World) -> Result<()> {
             })
         },
     )
+}
+
+fn start_webhook(world: &World, identity: &SelfSigned) -> Result<Running> {
+    let script = world.file("webhook.py");
+    std::fs::write(&script, WEBHOOK).with_context(|| format!("write {}", script.display()))?;
+    let mut python = world.cluster.enter(MASTER, "python3");
+    python
+        .arg(&script)
+        .args([&identity.certificate, &identity.key])
+        .arg(WEBHOOK_PORT.to_string());
+    let mut server = Running::start(world.folder(), "webhook", &mut python)?;
+    server.wait_for("listening", Duration::from_secs(20))?;
+    Ok(server)
 }
 
 /// Creates a Service with endpoints on the master's own address, and the webhook for ConfigMaps of

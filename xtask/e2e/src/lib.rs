@@ -265,16 +265,7 @@ fn chosen(only: &[String], long: bool) -> Result<Vec<Step>> {
         );
     }
 
-    // The RBAC step compares requests that these steps cause.
-    let needed: &[&str] = if only.iter().any(|name| name == "rbac") {
-        &[INSTALL, "healing", "egress"]
-    } else if only.iter().all(is_in_other_way) {
-        &[]
-    } else if only.iter().any(is_in_other_way) {
-        &[INSTALL, "uninstall"]
-    } else {
-        &[INSTALL]
-    };
+    let needed = needed_by(only);
     let mut steps = Vec::from(STEPS);
     if only.is_empty() {
         steps.retain(|(name, _)| long || !LONG_STEPS.contains(name));
@@ -282,6 +273,20 @@ fn chosen(only: &[String], long: bool) -> Result<Vec<Step>> {
         steps.retain(|(name, _)| needed.contains(name) || only.iter().any(|it| it == name));
     }
     Ok(steps)
+}
+
+/// The steps that these need before them, or between them.
+fn needed_by(only: &[String]) -> &'static [&'static str] {
+    if only.iter().any(|name| name == "rbac") {
+        // The RBAC step compares requests that these steps cause.
+        &[INSTALL, "healing", "egress"]
+    } else if only.iter().all(is_in_other_way) {
+        &[]
+    } else if only.iter().any(is_in_other_way) {
+        &[INSTALL, "uninstall"]
+    } else {
+        &[INSTALL]
+    }
 }
 
 fn is_in_other_way(step: &String) -> bool {

@@ -20,14 +20,21 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
-    let hosts: Vec<(&str, &str)> = [(EDGE_1_ADDRESS, "edge-1")]
-        .into_iter()
-        .chain(EDGES.map(|node| (node, node)))
-        .collect();
-    let urls: Vec<String> = hosts
-        .iter()
-        .map(|(host, _)| format!("https://{host}:10250/metrics/resource"))
-        .collect();
+    let mut hosts = vec![(EDGE_1_ADDRESS, "edge-1")];
+    hosts.extend(EDGES.map(|node| (node, node)));
+    read_by_pod(world, &hosts)?;
+    refused_by_kubelet(world)?;
+    read_from_outside(world)
+}
+
+/// The page of a kubelet's metrics.
+fn url_of(host: &str) -> String {
+    format!("https://{host}:10250/metrics/resource")
+}
+
+/// Proves it for hosts, each with the node that it is.
+fn read_by_pod(world: &mut World, hosts: &[(&str, &str)]) -> Result<()> {
+    let urls: Vec<String> = hosts.iter().map(|(host, _)| url_of(host)).collect();
     world.claim_once(
         "a pod with a network of its own and the right to nodes/metrics reads \
         /metrics/resource of every edge, its certificate verified",
@@ -43,7 +50,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             world.wait_for_phase("metrics-reader", "Succeeded")?;
             let said = world.shop(&["logs", "metrics-reader"])?;
             let mut rest = said.as_str();
-            for (url, (_, node)) in urls.iter().zip(&hosts) {
+            for (url, (_, node)) in urls.iter().zip(hosts) {
                 let (page, after) = rest
                     .split_once(&format!("== 200 {url}\n"))
                     .with_context(|| format!("no page of {url}: {rest}"))?;
@@ -53,14 +60,18 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             }
             Ok(())
         },
-    )?;
+    )
+}
+
+fn refused_by_kubelet(world: &mut World) -> Result<()> {
+    let urls = [url_of(EDGE_1_ADDRESS)];
     world.claim_once(
         "a pod without that right is refused by the kubelet itself",
         |world| {
             let stranger = pods::reader("metrics-stranger", &["nodes/spec"]);
             world.apply(
                 "metrics-stranger",
-                &[stranger, vec![pod("metrics-stranger", &urls[..1])]].concat(),
+                &[stranger, vec![pod("metrics-stranger", &urls)]].concat(),
             )?;
             world.wait_for_phase("metrics-stranger", "Failed")?;
             let said = world.shop(&["logs", "metrics-stranger"])?;
@@ -71,12 +82,15 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             );
             Ok(())
         },
-    )?;
+    )
+}
+
+fn read_from_outside(world: &mut World) -> Result<()> {
     world.claim(
         "a caller outside of pods reads them with the token of deploy/metrics-reader.yaml, and \
          without it nothing",
         |world| {
-            let url = format!("https://{EDGE_1_ADDRESS}:10250/metrics/resource");
+            let url = url_of(EDGE_1_ADDRESS);
             let curl = [
                 "curl",
                 "-sS",

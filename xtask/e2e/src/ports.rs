@@ -21,16 +21,9 @@ const SERVER: Duration = Duration::from_secs(30);
 pub(super) fn run(world: &mut World) -> Result<()> {
     let address = format!("{EDGE_1_ADDRESS}:{PORT}");
     let (_, port) = address.split_once(':').unwrap_or_default();
-    let mut python = world.cluster.enter("edge-1", "python3");
-    let serve = ["-m", "http.server", port, "--bind", EDGE_1_ADDRESS];
-    let line = python.args(serve).arg("--directory").arg(world.folder());
-    let mut server = Running::start(world.folder(), "edge-port", line)?;
     let url = format!("http://{address}/");
     let get = ["curl", "-sS", "-m", "5", "-o", "/dev/null", &url];
-    wait::until("the server answers on its node", SERVER, || {
-        server.check()?;
-        world.cluster.on("edge-1", &get).map(drop)
-    })?;
+    let mut server = start_server(world, port, &get)?;
     let pods = agents(world)?;
     world.claim_once(
         "a port of edge-1 is closed to the cloud; as one of YurtTunnel's in culvert-ports it is \
@@ -45,13 +38,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             })?;
             let now = agents(world)?;
             ensure!(now == pods, "{pods:?} became {now:?}");
-            let explained = world.in_pod("culvert-proxy", &["explain", &address])?;
-            let open = explained.lines().any(|line| {
-                let (title, said) = line.trim().split_once(' ').unwrap_or_default();
-                title == "steering" && said.trim() == "steered"
-            });
-            ensure!(open, "{explained}");
-            Ok(())
+            ensure_explained_as_steered(world, &address)
         },
     )?;
     world.claim_once("without it the port is closed at once", |world| {
@@ -63,6 +50,29 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         })
     })?;
     install::all_online(world)
+}
+
+/// Starts a server on edge-1, and waits until it answers there.
+fn start_server(world: &World, port: &str, get: &[&str]) -> Result<Running> {
+    let mut python = world.cluster.enter("edge-1", "python3");
+    let serve = ["-m", "http.server", port, "--bind", EDGE_1_ADDRESS];
+    let line = python.args(serve).arg("--directory").arg(world.folder());
+    let mut server = Running::start(world.folder(), "edge-port", line)?;
+    wait::until("the server answers on its node", SERVER, || {
+        server.check()?;
+        world.cluster.on("edge-1", get).map(drop)
+    })?;
+    Ok(server)
+}
+
+fn ensure_explained_as_steered(world: &World, address: &str) -> Result<()> {
+    let explained = world.in_pod("culvert-proxy", &["explain", address])?;
+    let is_steered = explained.lines().any(|line| {
+        let (title, said) = line.trim().split_once(' ').unwrap_or_default();
+        title == "steering" && said.trim() == "steered"
+    });
+    ensure!(is_steered, "{explained}");
+    Ok(())
 }
 
 /// The names of the agents' pods.

@@ -128,6 +128,19 @@ impl<'world> Prometheus<'world> {
         })
     }
 
+    fn active_target(&self, instance: &str) -> Result<Value> {
+        let active = self.ask("/api/v1/targets?state=active")?;
+        let targets = active["activeTargets"]
+            .as_array()
+            .context("no targets yet")?;
+        let found = targets
+            .iter()
+            .find(|one| one["labels"]["instance"] == instance);
+        found
+            .cloned()
+            .with_context(|| format!("Prometheus does not know {instance}"))
+    }
+
     /// Fails unless a target is up and its metrics are those of its own node.
     fn check(&self, target: &Target) -> Result<()> {
         let Target {
@@ -135,14 +148,7 @@ impl<'world> Prometheus<'world> {
             host,
             pod,
         } = target;
-        let active = self.ask("/api/v1/targets?state=active")?;
-        let targets = active["activeTargets"]
-            .as_array()
-            .context("no targets yet")?;
-        let found = targets
-            .iter()
-            .find(|one| one["labels"]["instance"] == *instance);
-        let found = found.with_context(|| format!("Prometheus does not know {instance}"))?;
+        let found = self.active_target(instance)?;
         ensure!(
             found["health"] == "up",
             "{instance} is {}: {}",

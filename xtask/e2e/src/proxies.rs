@@ -142,17 +142,16 @@ fn over_a_peer(world: &World, edge: &str, holders: &[&str]) -> Result<()> {
     let mut held = Running::start(world.folder(), &what, &mut openssl)?;
     held.wait_for("SSL handshake has read", HANDSHAKE)?;
     let view = streams_to(world, host)?;
-    let forwarded: f64 = holders
-        .iter()
-        .map(|node| forwarded(world, node))
-        .sum::<Result<f64>>()?;
+    let mut forwarded = 0.0;
+    for node in holders {
+        forwarded += forwarded_streams(world, node)?;
+    }
     held.check()?;
-    let carriers: Vec<_> = view.iter().filter(|(_, streams)| *streams > 0).collect();
+    let is_carried = view
+        .iter()
+        .any(|(at, streams)| *streams > 0 && holders.contains(&at.as_str()));
     ensure!(
-        forwarded > 0.0
-            && carriers
-                .iter()
-                .any(|(at, _)| holders.contains(&at.as_str())),
+        forwarded > 0.0 && is_carried,
         "{host} has no tunnel of {edge}, streams of its links: {view:?}, forwarded: {forwarded}"
     );
     Ok(())
@@ -172,7 +171,7 @@ fn streams_to(world: &World, host: &str) -> Result<Vec<(String, u64)>> {
 }
 
 /// The streams of other proxies that go through the one on a host.
-fn forwarded(world: &World, host: &str) -> Result<f64> {
+fn forwarded_streams(world: &World, host: &str) -> Result<f64> {
     let metrics = page(world, host, "metrics")?;
     let value = metrics
         .lines()

@@ -3,6 +3,7 @@
 //! A proxy serves its clients for its grace period at most, then cuts them. Until the next pod is
 //! there, the redirector of the host keeps the sockets of clients.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -68,34 +69,42 @@ pub(super) fn prove(world: &mut World, node: &str, followed: Option<&str>) -> Re
 
 /// Replaces all proxies.
 fn update(world: &World, followed: Option<&str>) -> Result<()> {
-    let mut follower = match followed {
-        Some(edge) => Some(logs::follow(world, "follow-proxies", edge)?),
-        None => None,
-    };
+    let mut follower = None;
+    if let Some(edge) = followed {
+        follower = Some(logs::follow(world, "follow-proxies", edge)?);
+    }
     let before = world.pods(PROXY)?;
     world.start_rollout(PROXY)?;
     let mut broken = None;
     wait::until("every proxy is replaced", REPLACED, || {
         let now = world.pods(PROXY)?;
-        if now.get(MASTER).map(|pod| &pod.name) == before.get(MASTER).map(|pod| &pod.name) {
-            if let Some(follower) = &mut follower
-                && let Err(error) = follower.goes_on()
-            {
-                broken.get_or_insert(error);
-            }
+        if now.get(MASTER).map(|pod| &pod.name) == before.get(MASTER).map(|pod| &pod.name)
+            && let Some(follower) = &mut follower
+            && let Err(error) = follower.goes_on()
+        {
+            broken.get_or_insert(error);
         }
-        for node in &world.clouds {
-            let now = now.get(*node);
-            let before = before.get(*node);
-            ensure!(is_new(now, before), "{node} has {now:?}, before {before:?}");
-        }
-        Ok(())
+        all_new(world, &now, &before)
     })?;
     world.wait_for_rollout(PROXY)?;
     match broken {
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// Fails unless each cloud node has a new pod.
+fn all_new(
+    world: &World,
+    now: &BTreeMap<String, Pod>,
+    before: &BTreeMap<String, Pod>,
+) -> Result<()> {
+    for node in &world.clouds {
+        let now = now.get(*node);
+        let before = before.get(*node);
+        ensure!(is_new(now, before), "{node} has {now:?}, before {before:?}");
+    }
+    Ok(())
 }
 
 /// Whether a node has a pod that is ready and is not the one of before.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{wait, workspace};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::EDGES;
 use crate::command::Running;
@@ -37,7 +37,34 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             install::all_online(world)
         },
     )?;
-    let address = world.claim(
+    let address = address_of_all(world)?;
+    world.claim(
+        "the ConfigMap of hosts has that address for every edge node",
+        |world| wait::until("the address", SOON, || in_hosts(world, &address)),
+    )?;
+    world.claim("CoreDNS reads that ConfigMap", dns::with_hosts)?;
+    world.claim(
+        "a stock Prometheus there scrapes the kubelets of all edge nodes, two with one address, \
+         by names that lead to the Service",
+        scrape,
+    )?;
+    added_port(world)?;
+    world.claim("each of the three proxies has taken connections", |world| {
+        for node in &world.clouds {
+            let taken = connections(world, node)?;
+            ensure!(taken > 0.0, "the proxy of {node} has taken none");
+        }
+        Ok(())
+    })?;
+    world.claim_once(
+        "without the Service everything is as before, the redirector of cloud-3 too",
+        as_before,
+    )
+}
+
+/// Proves what is behind the Service, and returns its address.
+fn address_of_all(world: &mut World) -> Result<String> {
+    world.claim(
         "its ports are those of ConfigMap culvert-ports, and all three proxies are behind it",
         |world| {
             wait::until("the Service's ports", SOON, || {
@@ -56,21 +83,14 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             let ask = ["get", "service", "culvert-edge", "--output"];
             world.culvert(&[&ask[..], &["jsonpath={.spec.clusterIP}"]].concat())
         },
-    )?;
-    world.claim(
-        "the ConfigMap of hosts has that address for every edge node",
-        |world| wait::until("the address", SOON, || in_hosts(world, &address)),
-    )?;
-    world.claim("CoreDNS reads that ConfigMap", dns::with_hosts)?;
-    world.claim(
-        "a stock Prometheus there scrapes the kubelets of all edge nodes, two with one address, \
-         by names that lead to the Service",
-        scrape,
-    )?;
-    let _pages = TWINS
-        .iter()
-        .map(|node| page(world, node))
-        .collect::<Result<Vec<_>>>()?;
+    )
+}
+
+fn added_port(world: &mut World) -> Result<()> {
+    let mut pages = Vec::new();
+    for node in TWINS {
+        pages.push(page(world, node)?);
+    }
     world.claim(
         "a port that is added is in the Service at once, and curl in a pod there reaches both nodes",
         |world| {
@@ -83,17 +103,6 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             })?;
             TWINS.iter().try_for_each(|node| curl(world, node))
         },
-    )?;
-    world.claim("each of the three proxies has taken connections", |world| {
-        world.clouds.iter().try_for_each(|node| {
-            let taken = connections(world, node)?;
-            ensure!(taken > 0.0, "the proxy of {node} has taken none");
-            Ok(())
-        })
-    })?;
-    world.claim_once(
-        "without the Service everything is as before, the redirector of cloud-3 too",
-        as_before,
     )
 }
 
@@ -196,6 +205,17 @@ fn page(world: &World, node: &str) -> Result<Running> {
     Ok(server)
 }
 
+fn curl_pod(name: &str, args: &[String]) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": SHOP},
+        "spec": {
+            "nodeName": BARE, "restartPolicy": "OnFailure", "automountServiceAccountToken": false,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "curl", "image": CURL, "imagePullPolicy": "Never", "args": args}]
+        }
+    })
+}
+
 /// Asks an edge node for its page from a pod, by many connections.
 fn curl(world: &World, node: &str) -> Result<()> {
     let pod = format!("names-curl-{node}");
@@ -214,15 +234,7 @@ fn curl(world: &World, node: &str) -> Result<()> {
         "Connection: close".into(),
         format!("http://{node}:{ADDED}/page?[1-{MANY}]"),
     ];
-    let object = json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": SHOP},
-        "spec": {
-            "nodeName": BARE, "restartPolicy": "OnFailure", "automountServiceAccountToken": false,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "curl", "image": CURL, "imagePullPolicy": "Never", "args": args}]
-        }
-    });
-    world.apply(&pod, &[object])?;
+    world.apply(&pod, &[curl_pod(&pod, &args)])?;
     world.wait_for_phase(&pod, "Succeeded")?;
     let said = world.shop(&["logs", &pod])?;
     let expected = format!("page of {node}\n");
