@@ -284,7 +284,7 @@ mod tests {
             assert!(error.contains(reason), "{reason}: {error}");
         };
         write("docs/more/b.md", "");
-        refused("lacks [\"docs/more/b.md\"]");
+        refused("lacks {\"docs/more/b.md\"}");
         write(
             "docs/SUMMARY.md",
             "- [A](a.md)\n- [B](more/b.md)\n- [C](c.md)\n",
