@@ -280,17 +280,17 @@ fn needed_by(only: &[String]) -> &'static [&'static str] {
     if only.iter().any(|name| name == "rbac") {
         // The RBAC step compares requests that these steps cause.
         &[INSTALL, "healing", "egress"]
-    } else if only.iter().all(is_in_other_way) {
+    } else if only.iter().all(|step| is_in_other_way(step)) {
         &[]
-    } else if only.iter().any(is_in_other_way) {
+    } else if only.iter().any(|step| is_in_other_way(step)) {
         &[INSTALL, "uninstall"]
     } else {
         &[INSTALL]
     }
 }
 
-fn is_in_other_way(step: &String) -> bool {
-    OTHER_WAYS.contains(&step.as_str())
+fn is_in_other_way(step: &str) -> bool {
+    OTHER_WAYS.contains(&step)
 }
 
 #[cfg(test)]

@@ -296,7 +296,8 @@ mod tests {
             .filter(|grant| !asked.iter().any(|ask| grant.covers(ask)))
             .collect();
         assert_eq!(idle.len(), 1, "update was never asked for");
-        let other = super::requests(&event("culvert-proxy", "get", "other"), "culvert-proxy").unwrap();
+        let other =
+            super::requests(&event("culvert-proxy", "get", "other"), "culvert-proxy").unwrap();
         assert!(
             !other
                 .iter()
