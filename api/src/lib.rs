@@ -7,6 +7,7 @@ mod allow_list;
 mod allowed_range;
 mod host_port;
 pub mod installed;
+mod join_command;
 pub mod named_ports;
 mod node_label;
 mod node_name;
@@ -47,6 +48,7 @@ pub mod proto {
 pub use allow_list::{AllowList, Candidates, Forbidden, INSTEAD_MAX};
 pub use allowed_range::{AllowedRange, InvalidAllowedRange};
 pub use host_port::{Host, HostPort, InvalidHostPort};
+pub use join_command::{NoProxy, join_command, shell_word};
 pub use node_label::kubelet_may_write;
 pub use node_name::{InvalidNodeName, MAX_NAME, NodeName};
 pub use node_names::{

@@ -16,7 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 use culvert_api::proto::control as proto;
-use culvert_api::{NodeName, PROXY_SERVER_NAME};
+use culvert_api::{NodeName, join_command};
 use culvert_daemon::parse_duration;
 use culvert_proxy_core::clock::UnixTime;
 
@@ -222,35 +222,6 @@ impl TokenCreate {
     }
 }
 
-/// One line for a shell.
-fn join_command(created: &proto::CreateTokenResponse) -> Result<String> {
-    anyhow::ensure!(
-        !created.proxies.is_empty(),
-        "the token is of no use without a proxy to dial: see the note above"
-    );
-    let mut words = vec!["culvert-agent".to_owned(), "join".to_owned()];
-    for proxy in &created.proxies {
-        words.extend(["--proxy".to_owned(), shell_word(proxy)]);
-    }
-    if created.server_name != PROXY_SERVER_NAME {
-        words.extend(["--server-name".to_owned(), shell_word(&created.server_name)]);
-    }
-    words.extend(["--ca-pin".to_owned(), shell_word(&created.ca_pin)]);
-    words.extend(["--token".to_owned(), shell_word(&created.token)]);
-    Ok(words.join(" "))
-}
-
-/// The text as one word for a shell, quoted where necessary.
-fn shell_word(text: &str) -> String {
-    let plain =
-        |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b':' | b'-' | b'_');
-    if !text.is_empty() && text.bytes().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
-}
-
 fn token_table(tokens: &[proto::TokenStatus]) -> String {
     let row = |token: &proto::TokenStatus| {
         let expires = UnixTime::from_seconds(token.expires).to_string();
@@ -371,34 +342,6 @@ fn or_dash(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn created(proxies: &[&str], server_name: &str) -> proto::CreateTokenResponse {
-        proto::CreateTokenResponse {
-            token: "culvert1.aa.bb".into(),
-            proxies: proxies.iter().map(|proxy| (*proxy).to_owned()).collect(),
-            ca_pin: "sha256:cc".into(),
-            server_name: server_name.into(),
-            expires: 0,
-            notes: Vec::new(),
-        }
-    }
-
-    #[test]
-    fn the_join_command_is_one_line_for_a_shell() {
-        assert_eq!(
-            join_command(&created(
-                &["proxy.example:7400", "[fd00::1]:7400"],
-                PROXY_SERVER_NAME
-            ))
-            .unwrap(),
-            "culvert-agent join --proxy proxy.example:7400 --proxy '[fd00::1]:7400' --ca-pin \
-             sha256:cc --token culvert1.aa.bb"
-        );
-        let named = join_command(&created(&["10.0.0.1:7400"], "tunnel.example")).unwrap();
-        assert!(named.contains(" --server-name tunnel.example "), "{named}");
-        assert!(join_command(&created(&[], PROXY_SERVER_NAME)).is_err());
-        assert_eq!(shell_word("a'$(b)"), r"'a'\''$(b)'");
-    }
 
     #[test]
     fn proxies_are_a_table_with_the_one_that_answers_first() {
