@@ -15,6 +15,7 @@ use culvert_proxy_commands::check::CheckCommand;
 use culvert_proxy_commands::cli::{
     ExplainCommand, NodeCommand, PingCommand, StatusCommand, StreamsCommand, TokenCommand,
 };
+use culvert_proxy_commands::control_stdio::{ControlStdioCommand, Sockets};
 use culvert_proxy_core::advertise::PeerAdvertise;
 use culvert_proxy_migrate::MigrateCommand;
 use culvert_proxy_operators::spans::SpanArgs;
@@ -74,6 +75,17 @@ pub(crate) struct Args {
     pub(crate) run: RunArgs,
 }
 
+impl Args {
+    /// Where the running proxy has its sockets.
+    pub(crate) fn sockets(&self) -> Sockets {
+        Sockets {
+            control: self.control_socket.clone(),
+            admin: self.admin_socket.clone(),
+            connect: self.run.listen.connect_socket.clone(),
+        }
+    }
+}
+
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
     /// Runs the proxy, as the program does without a subcommand. The flags of the proxy follow it.
@@ -99,6 +111,9 @@ pub(crate) enum Command {
     /// Reads the settings of YurtTunnel, SuperEdge or konnectivity and prints the equal manifests
     /// of Culvert, and what has no equal.
     Migrate(Box<MigrateCommand>),
+    /// Connects standard input and output with a socket of this host: `culvert` runs it by ssh or in a
+    /// pod.
+    ControlStdio(ControlStdioCommand),
     /// Changes what the running proxy logs, until the next change or restart.
     Log(LogCommand),
 }

@@ -37,6 +37,7 @@ pub async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> Result<()> {
+    let sockets = args.sockets();
     match args.command {
         Some(Command::Node(command)) => command.run(&args.control_socket).await,
         Some(Command::Token(command)) => command.run(&args.control_socket).await,
@@ -50,6 +51,7 @@ async fn start(args: Args) -> Result<()> {
                 .await
         }
         Some(Command::Migrate(command)) => command.run().await,
+        Some(Command::ControlStdio(command)) => command.run(&sockets),
         Some(Command::Log(command)) => command.run(&args.admin_socket).await,
         None | Some(Command::Run) => {
             let sockets = run::Sockets {

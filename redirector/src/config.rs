@@ -38,6 +38,8 @@ pub(crate) struct Config {
     /// Where edge addresses are steered although this host has a network there.
     pub(crate) steered_networks: Vec<IpNet>,
     pub(crate) pod_ranges: Vec<IpNet>,
+    /// Of the nodes' names.
+    pub(crate) zone: Zone,
     pub(crate) dns: Option<DnsConfig>,
     pub(crate) admin: AdminListen,
 }
@@ -128,6 +130,7 @@ impl TryFrom<Args> for Config {
             hook_scope,
             beside_cilium: args.beside_cilium,
             accept_unseen_pods: args.accept_unseen_pods,
+            zone: zone.clone(),
             dns: dns(&args.dns_listen, zone, args.dns_client, node, args.forward)?,
             found_node: args.node_ip.is_empty(),
             intercept: Intercept {

@@ -15,7 +15,7 @@ use crate::dns;
 use crate::held_sockets;
 use crate::mechanisms::bpf::{self, Pins};
 use crate::metrics::Metrics;
-use crate::operators::{debug, installed};
+use crate::operators::{debug, explain, installed};
 use crate::steering::{InstanceLock, Steering};
 
 /// No connection passes through this process, so its tasks end at once, unless it keeps the sockets
@@ -115,8 +115,15 @@ impl Daemon {
             self.feed.clone(),
             steering,
         );
+        let explained = explain::route(explain::Sources {
+            bpffs: config.bpffs.clone(),
+            state_dir: config.state_dir.clone(),
+            zone: config.zone.clone(),
+            steered_networks: config.steered_networks.clone(),
+        });
         let routes = debug::routes(pins.clone(), self.feed.clone())
             .merge(installed)
+            .merge(explained)
             .merge(tasks_page(Runtimes::main(), running, TaskCounts::new));
         let mut registry = self.metrics.registry();
         bpf::register_metrics(&mut registry, pins);

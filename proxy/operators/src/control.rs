@@ -25,12 +25,13 @@ use culvert_proxy_trust::tokens::{TokenText, TokenView, Tokens, TokensError};
 use culvert_proxy_trust::{Trust, TrustError};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use futures_util::future::BoxFuture;
+use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
 use tonic::{Code, Request, Response, Status};
 
 use crate::explain::{Dial, ExplainError, Explainer, Line, ReportedRules};
-use crate::ping;
 use crate::stream_list::{ListedStream, StreamList};
+use crate::{observe, ping};
 
 /// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
@@ -177,6 +178,7 @@ impl Service for Control {
         let line = |line: Line| proto::ExplainLine {
             subject: line.subject.to_owned(),
             text: line.text,
+            broken: line.broken,
         };
         Ok(Response::new(proto::ExplainResponse {
             title: explained.title,
@@ -223,6 +225,17 @@ impl Service for Control {
             streams: listed.iter().map(stream_status).collect(),
             left_out: left_out as u64,
         }))
+    }
+
+    type ObserveStream = BoxStream<'static, Result<proto::StreamEvent, Status>>;
+
+    async fn observe(
+        &self,
+        request: Request<proto::ObserveRequest>,
+    ) -> Result<Response<Self::ObserveStream>, Status> {
+        let streams = self.streams.streams().clone();
+        let events = observe::observe(streams, request.into_inner());
+        Ok(Response::new(events))
     }
 
     async fn list_proxies(

@@ -7,6 +7,7 @@ pub mod control;
 pub mod debug;
 pub mod directory_socket;
 pub mod explain;
+pub(crate) mod observe;
 pub(crate) mod ping;
 pub mod scraped;
 pub mod spans;

@@ -28,6 +28,11 @@ impl StreamList {
         Self { streams, idle }
     }
 
+    /// The connections themselves.
+    pub(crate) fn streams(&self) -> &Streams {
+        &self.streams
+    }
+
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
         let [clients, _] = self.streams.totals();

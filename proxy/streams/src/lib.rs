@@ -14,6 +14,7 @@ pub mod history;
 pub mod limits;
 pub mod live;
 pub mod rank;
+pub mod recent;
 pub mod registry;
 pub mod route;
 pub mod routed;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
+use crate::recent::Recent;
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
@@ -57,6 +58,8 @@ impl Frontend {
 pub struct Streams(Arc<Shared>);
 
 struct Shared {
+    /// What has begun and ended lately.
+    recent: Recent<StreamEvent>,
     live: Mutex<BTreeMap<u64, Arc<Live>>>,
     count_tx: watch::Sender<usize>,
     metrics: Metrics,
@@ -73,6 +76,36 @@ struct Live {
     direct: AtomicBool,
     since: Instant,
     transferred: Transferred,
+}
+
+/// A connection that has begun or ended.
+#[derive(Clone)]
+pub struct StreamEvent {
+    live: Arc<Live>,
+    /// When.
+    pub at: SystemTime,
+    /// `None`: it has begun.
+    pub end: Option<Arc<StreamEnd>>,
+}
+
+/// How a connection ended.
+pub struct StreamEnd {
+    age_seconds: f64,
+    /// How, as in the access log.
+    pub outcome: &'static str,
+    /// Why, if it failed.
+    pub reason: Option<String>,
+}
+
+impl StreamEvent {
+    /// The connection as it is now, or as it was at its end.
+    pub fn view(&self) -> StreamView {
+        let mut view = self.live.view();
+        if let Some(end) = &self.end {
+            view.age_seconds = end.age_seconds;
+        }
+        view
+    }
 }
 
 /// An open connection as `/debug/streams` shows it.
@@ -135,6 +168,7 @@ impl Streams {
             metrics.expect_stream(frontend.label(), RelayError::Budget.reason());
         }
         Self(Arc::new(Shared {
+            recent: Recent::default(),
             live: Mutex::default(),
             count_tx: watch::Sender::new(0),
             metrics,
@@ -168,6 +202,11 @@ impl Streams {
             transferred,
         });
         self.lock().insert(number, live.clone());
+        self.0.recent.add(StreamEvent {
+            live: live.clone(),
+            at: SystemTime::now(),
+            end: None,
+        });
         self.0.metrics.active_streams.inc();
         self.0.count_tx.send_modify(|count| *count += 1);
         StreamRecord {
@@ -176,6 +215,11 @@ impl Streams {
             dial: None,
             end: None,
         }
+    }
+
+    /// What has begun and ended lately.
+    pub fn recent(&self) -> &Recent<StreamEvent> {
+        &self.0.recent
     }
 
     /// Counts a stream that is forwarded for another proxy, until the result is dropped.
@@ -329,8 +373,18 @@ impl Drop for StreamRecord {
             metrics,
             count_tx,
             ended,
+            recent,
             ..
         } = &*self.streams.0;
+        recent.add(StreamEvent {
+            live: self.live.clone(),
+            at: SystemTime::now(),
+            end: Some(Arc::new(StreamEnd {
+                age_seconds: view.age_seconds,
+                outcome,
+                reason: reason.clone(),
+            })),
+        });
         metrics.stream_ended(view.frontend, outcome);
         metrics.active_streams.dec();
         self.streams.lock().remove(&view.stream);

@@ -6,15 +6,22 @@ mod words;
 
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use culvert_api::installed::Refusal;
 use culvert_api::{Host, NotNamed, Query, Zone, dial_instead, node_named};
+use culvert_daemon::AdminPages;
 use culvert_redirector_common::names::{CONNECT4, CONNECT6, SOCKOPS};
 use culvert_redirector_common::{
     Connect, DestinationValue, LOOPBACK, SocketReach, Verdict, decide,
 };
 
+use super::debug::failed;
 use crate::args::SharedArgs;
 use crate::directory::{Directory, Names, SavedDirectory};
 use crate::mechanisms::bpf::{
@@ -23,32 +30,100 @@ use crate::mechanisms::bpf::{
 use crate::mechanisms::nft::{self, Listing, NftError};
 use crate::own_networks::OwnNetworks;
 use crate::plan::Destination;
+use ipnet::IpNet;
+use serde::Serialize;
 use words::{DirectoryEntry, HookDecision, NftDecision, NftSet, fix};
 
 /// The port 0, which no client dials, stands for all ports of a VIP: they are steered alike.
 const ANY_PORT: u16 = 0;
 
+/// Where the explanation comes from.
+#[derive(Clone, Debug)]
+pub(crate) struct Sources {
+    pub(crate) bpffs: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) zone: Zone,
+    pub(crate) steered_networks: Vec<IpNet>,
+}
+
+/// One address that a client would dial.
+#[derive(Debug, Serialize)]
+struct Explained {
+    destination: String,
+    lines: Vec<Line>,
+}
+
+/// A part of the explanation. Without any line `fix` the connection is steered.
+#[derive(Debug, Serialize)]
+struct Line {
+    /// `directory`, `hooks`, `nftables` or `fix`.
+    subject: &'static str,
+    text: String,
+}
+
+impl Line {
+    fn new(subject: &'static str, text: String) -> Self {
+        Self { subject, text }
+    }
+}
+
 /// Explains `asked`: an address or a node's name, with or without a port.
 pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
-    let zone: Zone = args.dns_zone.parse()?;
-    let query: Query = asked.parse()?;
-    let own =
-        OwnNetworks::read(&args.steer_own_network).context("read the networks of this host")?;
-    let directory = SavedDirectory::new(&args.state_dir).load()?;
-    let directory = directory.map(|directory| own.protect(directory));
-    let host = HostState::read(&Pins::new(&args.bpffs)).await?;
+    let sources = Sources {
+        bpffs: args.bpffs.clone(),
+        state_dir: args.state_dir.clone(),
+        zone: args.dns_zone.parse()?,
+        steered_networks: args.steer_own_network.clone(),
+    };
     let mut out = String::new();
-    for ip in addresses(directory.as_ref(), &zone, &query.host)? {
-        let dialled = Query {
-            host: Host::Address(ip),
-            port: query.port,
-        };
-        writeln!(out, "{dialled}")?;
-        for (subject, text) in lines(directory.as_ref(), &host, &zone, ip, query.port)? {
+    for Explained { destination, lines } in sources.explain(asked).await? {
+        writeln!(out, "{destination}")?;
+        for Line { subject, text } in lines {
             writeln!(out, "  {subject:<10} {text}")?;
         }
     }
     Ok(out)
+}
+
+/// The page for the admin server.
+pub(crate) fn route(sources: Sources) -> AdminPages {
+    let content = "what the kernel does with a connection, and why";
+    AdminPages::new()
+        .page("/debug/explain/{destination}", content, get(debug_explain))
+        .with_state(sources)
+}
+
+async fn debug_explain(
+    State(sources): State<Sources>,
+    Path(destination): Path<String>,
+) -> Response {
+    match sources.explain(&destination).await {
+        Ok(explained) => Json(explained).into_response(),
+        Err(error) => failed(error),
+    }
+}
+
+impl Sources {
+    async fn explain(&self, asked: &str) -> Result<Vec<Explained>> {
+        let query: Query = asked.parse()?;
+        let own =
+            OwnNetworks::read(&self.steered_networks).context("read the networks of this host")?;
+        let directory = SavedDirectory::new(&self.state_dir).load()?;
+        let directory = directory.map(|directory| own.protect(directory));
+        let host = HostState::read(&Pins::new(&self.bpffs)).await?;
+        let mut explained = Vec::new();
+        for ip in addresses(directory.as_ref(), &self.zone, &query.host)? {
+            let dialled = Query {
+                host: Host::Address(ip),
+                port: query.port,
+            };
+            explained.push(Explained {
+                destination: dialled.to_string(),
+                lines: lines(directory.as_ref(), &host, &self.zone, ip, query.port)?,
+            });
+        }
+        Ok(explained)
+    }
 }
 
 /// The addresses that a client of `host` would dial.
@@ -92,7 +167,7 @@ fn lines(
     zone: &Zone,
     ip: IpAddr,
     port: Option<u16>,
-) -> Result<Vec<(&'static str, String)>> {
+) -> Result<Vec<Line>> {
     let entry = DirectoryEntry::of(directory, ip, port);
     let (mut hooks, mut nftables, mut fixes) = (Vec::new(), Vec::new(), Vec::new());
     for dialled in ports_to_explain(directory, ip, port) {
@@ -103,10 +178,16 @@ fn lines(
         nftables.push((dialled, by_nftables.to_string()));
     }
     fixes.dedup();
-    let mut lines = vec![("directory", entry.to_string())];
-    lines.extend(grouped(hooks).map(|text| ("hooks", text)));
-    lines.extend(grouped(nftables).map(|text| ("nftables", text)));
-    lines.extend(fixes.into_iter().map(|text| ("fix", text)));
+    let mut lines = vec![Line::new("directory", entry.to_string())];
+    for text in grouped(hooks) {
+        lines.push(Line::new("hooks", text));
+    }
+    for text in grouped(nftables) {
+        lines.push(Line::new("nftables", text));
+    }
+    for text in fixes {
+        lines.push(Line::new("fix", text));
+    }
     Ok(lines)
 }
 

@@ -84,6 +84,8 @@ fn says(explanation: &Explanation, reachable: bool, lines: &[&str]) {
         assert!(text.contains(line), "no {line:?} in\n{text}");
     }
     assert_eq!(explanation.reachable, reachable, "{text}");
+    let is_broken = explanation.lines.iter().any(|line| line.broken);
+    assert_eq!(is_broken, !reachable, "a line says where it ends: {text}");
 }
 
 #[test]

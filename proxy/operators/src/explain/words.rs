@@ -33,6 +33,8 @@ pub(crate) struct Explanation {
 pub(crate) struct Line {
     pub(crate) subject: &'static str,
     pub(crate) text: String,
+    /// Whether this is what a connection does not get past.
+    pub(crate) broken: bool,
 }
 
 /// Collects lines, and what to do where something is in the way.
@@ -48,12 +50,34 @@ impl Page {
         self.lines.push(Line {
             subject,
             text: text.into(),
+            broken: false,
         });
+    }
+
+    /// A line that says where a connection ends.
+    fn broken(&mut self, subject: &'static str, text: impl Into<String>) {
+        self.blocked = true;
+        self.lines.push(Line {
+            subject,
+            text: text.into(),
+            broken: true,
+        });
+    }
+
+    /// Nothing comes through. Unless another line says where it ends, the last one does.
+    fn block(&mut self) {
+        self.blocked = true;
+        let is_said = self.lines.iter().any(|line| line.broken);
+        if let Some(last) = self.lines.last_mut()
+            && !is_said
+        {
+            last.broken = true;
+        }
     }
 
     /// Nothing comes through, but for this.
     fn fix(&mut self, text: impl Into<String>) {
-        self.blocked = true;
+        self.block();
         self.fixes.push(text.into());
     }
 }
@@ -181,7 +205,7 @@ fn directly(page: &mut Page, facts: &Facts, direct: &DirectTarget) {
     match &facts.dial {
         Some(Ok(taken)) => page.line("dial", format!("ok: {taken}")),
         Some(Err(error)) => {
-            page.line("dial", format!("{}: {}", word(error), chain(error)));
+            page.broken("dial", format!("{}: {}", word(error), chain(error)));
             page.fix(format!(
                 "from the proxy's host: `curl -v telnet://{}` must connect",
                 direct.address
@@ -343,7 +367,7 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
         page.line("ended", ended);
         return;
     }
-    page.line("tunnel", format!("none: {name} is offline"));
+    page.broken("tunnel", format!("none: {name} is offline"));
     page.line("ended", ended);
     let later = |event: &&culvert_proxy_streams::history::Event| {
         past.ended.as_ref().is_none_or(|ended| event.at >= ended.at)
@@ -431,7 +455,7 @@ fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) 
             page.line("agent", format!("refuses to dial {refused}: {rules}"));
             // Where an agent is not where its node is, its allow-list is not what to change.
             if facts.misplaced.is_some() && matches!(forbidden, Forbidden::OtherAddress(_)) {
-                page.blocked = true;
+                page.block();
             } else {
                 page.fix(reported_rules::fix(forbidden, &target.node));
             }
@@ -450,7 +474,7 @@ fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, wa
         }
         Err(error) => error,
     };
-    page.line("dial", format!("{}: {}", word(error), chain(error)));
+    page.broken("dial", format!("{}: {}", word(error), chain(error)));
     let (node, port) = (&target.node, target.port);
     match error {
         DialError::Route(RouteError::Dial { failure, .. }) => match failure.code {
@@ -469,7 +493,7 @@ fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, wa
             | DialCode::Failed
             | DialCode::Offline
             | DialCode::Ok
-            | DialCode::Unspecified => page.blocked = true,
+            | DialCode::Unspecified => page.block(),
         },
         DialError::Route(RouteError::Tunnel { .. }) | DialError::TimedOut => {
             page.fix(format!(
@@ -486,7 +510,7 @@ fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, wa
             | RouteError::Direct { .. }
             | RouteError::ShareTaken { .. },
         ) => {
-            page.blocked = true;
+            page.block();
         }
     }
 }

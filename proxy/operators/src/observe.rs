@@ -1,0 +1,110 @@
+//! The control socket's `Observe`: connections of clients as they begin and end.
+
+use std::collections::VecDeque;
+use std::time::{Duration, UNIX_EPOCH};
+
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use futures_util::stream::{BoxStream, StreamExt, unfold};
+use tonic::Status;
+
+use culvert_proxy_streams::live::{StreamEvent, Streams};
+
+/// Events that are read at once.
+const BATCH: usize = 256;
+
+/// How long it goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// All that is kept has been sent.
+    Now,
+    /// The observer leaves.
+    Forever,
+}
+
+struct Observer {
+    streams: Streams,
+    until: Until,
+    cursor: u64,
+    ready: VecDeque<proto::StreamEvent>,
+}
+
+/// The events that are kept, and with `follow` all that come.
+pub(crate) fn observe(
+    streams: Streams,
+    request: proto::ObserveRequest,
+) -> BoxStream<'static, Result<proto::StreamEvent, Status>> {
+    let observer = Observer {
+        cursor: streams.recent().oldest(),
+        until: if request.follow {
+            Until::Forever
+        } else {
+            Until::Now
+        },
+        streams,
+        ready: VecDeque::new(),
+    };
+    unfold(observer, next).boxed()
+}
+
+async fn next(mut observer: Observer) -> Option<(Result<proto::StreamEvent, Status>, Observer)> {
+    loop {
+        if let Some(event) = observer.ready.pop_front() {
+            return Some((Ok(event), observer));
+        }
+        observer.read();
+        if observer.ready.is_empty() {
+            match observer.until {
+                Until::Now => return None,
+                Until::Forever => observer.streams.recent().wait_for(observer.cursor).await,
+            }
+        }
+    }
+}
+
+impl Observer {
+    fn read(&mut self) {
+        let read = self.streams.recent().read(&mut self.cursor, BATCH);
+        if read.lost > 0 {
+            self.ready.push_back(proto::StreamEvent {
+                lost: read.lost,
+                ..proto::StreamEvent::default()
+            });
+        }
+        for event in read.events {
+            self.ready.push_back(in_proto(&event));
+        }
+    }
+}
+
+fn in_proto(event: &StreamEvent) -> proto::StreamEvent {
+    let stream = event.view();
+    let at = event.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (outcome, reason) = match &event.end {
+        Some(end) => (end.outcome, end.reason.clone().unwrap_or_default()),
+        None => ("", String::new()),
+    };
+    proto::StreamEvent {
+        lost: 0,
+        unix_millis: u64::try_from(at.as_millis()).unwrap_or(u64::MAX),
+        stream: stream.stream,
+        frontend: stream.frontend.to_owned(),
+        client: stream.client,
+        destination: stream.original_dst,
+        node: stream
+            .node
+            .as_ref()
+            .map(NodeName::to_string)
+            .unwrap_or_default(),
+        outcome: outcome.to_owned(),
+        reason,
+        duration_millis: in_millis(stream.age_seconds),
+        bytes_to_backend: stream.bytes_to_backend,
+        bytes_to_client: stream.bytes_to_client,
+    }
+}
+
+fn in_millis(seconds: f64) -> u64 {
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
