@@ -13,6 +13,7 @@ pub(crate) struct Tar(BTreeMap<String, Entry>);
 struct Entry {
     kind: EntryType,
     mode: u32,
+    /// Of a link: where it leads.
     bytes: Vec<u8>,
 }
 
@@ -41,6 +42,16 @@ impl Tar {
         );
     }
 
+    /// Adds a symbolic link in a folder that has files.
+    pub(crate) fn link(&mut self, path: &str, to: &str) {
+        let entry = Entry {
+            kind: EntryType::Symlink,
+            mode: 0o777,
+            bytes: to.into(),
+        };
+        self.0.insert(path.to_owned(), entry);
+    }
+
     /// The archive.
     ///
     /// # Errors
@@ -54,6 +65,11 @@ impl Tar {
             header.set_uid(0);
             header.set_gid(0);
             header.set_mtime(0);
+            if entry.kind == EntryType::Symlink {
+                header.set_size(0);
+                archive.append_link(&mut header, path, std::str::from_utf8(&entry.bytes)?)?;
+                continue;
+            }
             header.set_size(u64::try_from(entry.bytes.len())?);
             archive.append_data(&mut header, path, entry.bytes.as_slice())?;
         }
@@ -86,6 +102,7 @@ mod tests {
         let mut tar = Tar::default();
         tar.file("usr/bin/b", 0o755, vec![b'x'; 513]);
         tar.file("etc/a", 0o644, b"text".to_vec());
+        tar.link("usr/bin/c", "b");
         let long = format!("x/{}", "y".repeat(150));
         tar.file(&long, 0o644, Vec::new());
         let path = std::env::temp_dir().join(format!("culvert-tar-{}.tar", std::process::id()));
@@ -113,6 +130,7 @@ mod tests {
                 "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 usr/",
                 "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 usr/bin/",
                 "-rwxr-xr-x 0/0 513 1970-01-01 00:00:00 usr/bin/b",
+                "lrwxrwxrwx 0/0 0 1970-01-01 00:00:00 usr/bin/c -> b",
                 "drwxr-xr-x 0/0 0 1970-01-01 00:00:00 x/",
                 &format!("-rw-r--r-- 0/0 0 1970-01-01 00:00:00 {long}"),
             ]

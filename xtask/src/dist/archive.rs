@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::package::{Parts, gzip};
+use super::package::{KUBECTL_PLUGIN, Parts, gzip};
 use crate::build::Build;
 use crate::processor::Processor;
 use crate::tar::Tar;
@@ -56,17 +56,21 @@ fn add(tar: &mut Tar, top: &str, parts: &Parts) {
         0o755,
         parts.program.clone(),
     );
-    for (path, text) in [
-        (format!("{}.service", package.name), &parts.unit),
-        (format!("settings/{}.env", package.short()), &parts.settings),
-        (format!("licences/{}.txt", package.name), &parts.licences),
-    ] {
-        tar.file(&format!("{top}/{path}"), 0o644, text.clone().into_bytes());
+    let licences = format!("{top}/licences/{}.txt", package.name);
+    tar.file(&licences, 0o644, parts.licences.clone().into_bytes());
+    if let Some(service) = &parts.service {
+        let unit = format!("{top}/{}.service", package.name);
+        tar.file(&unit, 0o644, service.unit.clone().into_bytes());
+        let settings = format!("{top}/settings/{}.env", package.short());
+        tar.file(&settings, 0o644, service.settings.clone().into_bytes());
     }
     for (name, bytes) in &parts.generated {
         let is_page = name.ends_with(".1");
         let folder = if is_page { "man" } else { "completions" };
         tar.file(&format!("{top}/{folder}/{name}"), 0o644, bytes.clone());
+    }
+    if parts.service.is_none() {
+        tar.link(&format!("{top}/{KUBECTL_PLUGIN}"), package.name);
     }
 }
 

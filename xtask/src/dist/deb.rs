@@ -1,13 +1,13 @@
 //! Debian packages, by `dpkg-deb`.
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::package::{File, Package, Parts, text};
+use super::package::{File, Kind, Package, Parts, text};
 use crate::build::Build;
 
 /// What is run before and after dpkg changes files: `deploy/packages`.
@@ -62,16 +62,14 @@ fn fill(tree: &Path, parts: &Parts, build: &Build) -> Result<()> {
 }
 
 fn control_files(parts: &Parts, build: &Build) -> Result<Vec<(&'static str, File)>> {
-    let mut files = vec![
-        ("control", File::plain(control(parts, build))),
-        (
-            "conffiles",
-            File::plain(format!("/{}\n", parts.package.settings())),
-        ),
-    ];
+    let mut files = vec![("control", File::plain(control(parts, build)))];
+    if parts.package.kind == Kind::Command {
+        return Ok(files);
+    }
+    let settings = format!("/{}\n", parts.package.settings());
+    files.push(("conffiles", File::plain(settings)));
     for name in SCRIPTS {
-        let bytes = script(name, parts.package)?.into();
-        files.push((name, File { mode: 0o755, bytes }));
+        files.push((name, File::program(script(name, parts.package)?)));
     }
     Ok(files)
 }
@@ -103,9 +101,15 @@ pub(super) fn put(tree: &Path, path: &str, file: &File) -> Result<()> {
     let path = tree.join(path);
     let folder = path.parent().context("a file is in a folder")?;
     std::fs::create_dir_all(folder)?;
-    std::fs::write(&path, &file.bytes).with_context(|| format!("write {}", path.display()))?;
-    let permissions = std::fs::Permissions::from_mode(file.mode);
-    std::fs::set_permissions(&path, permissions)?;
+    match file {
+        File::Regular { mode, bytes } => {
+            std::fs::write(&path, bytes).with_context(|| format!("write {}", path.display()))?;
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(*mode))?;
+        }
+        File::Link(to) => {
+            symlink(to, &path).with_context(|| format!("link {}", path.display()))?;
+        }
+    }
     // dpkg-deb keeps the modes of folders, which the umask decides.
     for folder in path.ancestors().skip(1) {
         if folder == tree {

@@ -9,11 +9,22 @@ use culvert_lab::workspace;
 
 use crate::processor::{Processor, foreign};
 
+/// How a program is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// By a unit, with settings and state.
+    Daemon,
+    /// By people, also as a plugin of kubectl.
+    Command,
+}
+
 /// A program as users install it.
 #[derive(Debug)]
 pub struct Package {
     /// Of the package, the program and the unit.
     pub name: &'static str,
+    /// How it is run.
+    pub kind: Kind,
     /// One line.
     pub(super) summary: &'static str,
     /// Another package of the distribution that it is better with.
@@ -27,9 +38,19 @@ pub struct Package {
 }
 
 /// All of them.
-pub const PACKAGES: [Package; 4] = [
+pub const PACKAGES: [Package; 5] = [
+    Package {
+        name: "culvert",
+        kind: Kind::Command,
+        summary: "what Culvert's proxies, nodes and connections do, for people; kubectl culvert",
+        recommends: "openssh-client",
+        recommends_of_rpm: "openssh-clients",
+        is_for_edge: false,
+        network: &[],
+    },
     Package {
         name: "culvert-proxy",
+        kind: Kind::Daemon,
         summary: "cloud end of Culvert: accepts tunnels and connects clients through them",
         recommends: "culvert-redirector",
         recommends_of_rpm: "culvert-redirector",
@@ -38,6 +59,7 @@ pub const PACKAGES: [Package; 4] = [
     },
     Package {
         name: "culvert-redirector",
+        kind: Kind::Daemon,
         summary: "steers connections for edge nodes into the Culvert proxy of this host",
         recommends: "nftables",
         recommends_of_rpm: "nftables",
@@ -52,6 +74,7 @@ pub const PACKAGES: [Package; 4] = [
     },
     Package {
         name: "culvert-agent",
+        kind: Kind::Daemon,
         summary: "edge end of Culvert: dials out and lets the cloud reach this node",
         recommends: "ca-certificates",
         recommends_of_rpm: "ca-certificates",
@@ -60,6 +83,7 @@ pub const PACKAGES: [Package; 4] = [
     },
     Package {
         name: "culvert-hub",
+        kind: Kind::Daemon,
         summary: "API endpoint of an edge node that answers while the link is cut (in development)",
         recommends: "iproute2",
         recommends_of_rpm: "iproute",
@@ -84,21 +108,33 @@ impl Package {
     }
 }
 
-/// A file of a package, and its mode.
+/// A file of a package.
 #[derive(Debug)]
-pub(super) struct File {
-    pub(super) mode: u32,
-    pub(super) bytes: Vec<u8>,
+pub(super) enum File {
+    /// Its mode and content.
+    Regular { mode: u32, bytes: Vec<u8> },
+    /// A symbolic link to a file of the same folder.
+    Link(&'static str),
 }
 
 impl File {
     pub(super) fn plain(bytes: impl Into<Vec<u8>>) -> Self {
-        Self {
+        Self::Regular {
             mode: 0o644,
             bytes: bytes.into(),
         }
     }
+
+    pub(super) fn program(bytes: impl Into<Vec<u8>>) -> Self {
+        Self::Regular {
+            mode: 0o755,
+            bytes: bytes.into(),
+        }
+    }
 }
+
+/// The name by which kubectl finds a plugin `culvert`.
+pub(super) const KUBECTL_PLUGIN: &str = "kubectl-culvert";
 
 /// A package and what goes into it.
 #[derive(Debug)]
@@ -107,17 +143,54 @@ pub struct Parts {
     /// Of the program.
     pub(super) processor: Processor,
     pub(super) program: Vec<u8>,
-    /// As in `deploy/systemd`: for `/usr/local/bin`.
-    pub(super) unit: String,
-    pub(super) settings: String,
-    /// Of `deploy/sysctl.d`: reserves our ports.
-    pub(super) sysctl: String,
+    /// `None`: it is no daemon.
+    pub(super) service: Option<Service>,
     /// Of `deploy/network`, by path.
     pub(super) network: BTreeMap<&'static str, String>,
     /// What the program generates: man pages and completions, by name.
     pub(super) generated: BTreeMap<String, Vec<u8>>,
     /// Of what is linked into the program.
     pub(super) licences: String,
+}
+
+/// What a daemon has beside its program.
+#[derive(Debug)]
+pub(super) struct Service {
+    /// As in `deploy/systemd`: for `/usr/local/bin`.
+    pub(super) unit: String,
+    pub(super) settings: String,
+    /// Of `deploy/sysctl.d`: reserves our ports.
+    pub(super) sysctl: String,
+}
+
+impl Service {
+    fn collect(package: &Package) -> Result<Self> {
+        let deploy = workspace::root().join("deploy");
+        let unit = deploy.join(format!("systemd/{}.service", package.name));
+        let settings = deploy.join(format!("packages/{}.env", package.short()));
+        Ok(Self {
+            unit: text(&unit)?,
+            settings: text(&settings)?,
+            sysctl: text(&deploy.join("sysctl.d/culvert-ports.conf"))?,
+        })
+    }
+
+    /// The files of an installation by a package manager.
+    fn files(&self, package: &Package) -> Result<Vec<(String, File)>> {
+        let name = package.name;
+        Ok(vec![
+            (
+                format!("usr/lib/systemd/system/{name}.service"),
+                File::plain(installed_unit(&self.unit, name)?),
+            ),
+            (package.settings(), File::plain(self.settings.as_str())),
+            // Each package has a file of its own, and all files the same line.
+            (
+                format!("usr/lib/sysctl.d/10-{name}.conf"),
+                File::plain(self.sysctl.as_str()),
+            ),
+        ])
+    }
 }
 
 impl Parts {
@@ -132,8 +205,10 @@ impl Parts {
         licences: String,
     ) -> Result<Self> {
         let deploy = workspace::root().join("deploy");
-        let unit = deploy.join(format!("systemd/{}.service", package.name));
-        let settings = deploy.join(format!("packages/{}.env", package.short()));
+        let service = match package.kind {
+            Kind::Daemon => Some(Service::collect(package)?),
+            Kind::Command => None,
+        };
         let mut network = BTreeMap::new();
         for (file, path) in package.network {
             network.insert(*path, text(&deploy.join("network").join(file))?);
@@ -143,9 +218,7 @@ impl Parts {
             processor,
             program: std::fs::read(program)
                 .with_context(|| format!("read {}", program.display()))?,
-            unit: text(&unit)?,
-            settings: text(&settings)?,
-            sysctl: text(&deploy.join("sysctl.d/culvert-ports.conf"))?,
+            service,
             network,
             generated: generated(foreign::command(processor, program)?)?,
             licences,
@@ -156,27 +229,22 @@ impl Parts {
     pub(super) fn files(&self) -> Result<BTreeMap<String, File>> {
         let name = self.package.name;
         let docs = format!("usr/share/doc/{name}");
-        let program = File {
-            mode: 0o755,
-            bytes: self.program.clone(),
-        };
         let mut files = BTreeMap::from([
-            (format!("usr/bin/{name}"), program),
             (
-                format!("usr/lib/systemd/system/{name}.service"),
-                File::plain(installed_unit(&self.unit, name)?),
-            ),
-            (self.package.settings(), File::plain(self.settings.as_str())),
-            // Each package has a file of its own, and all files the same line.
-            (
-                format!("usr/lib/sysctl.d/10-{name}.conf"),
-                File::plain(self.sysctl.as_str()),
+                format!("usr/bin/{name}"),
+                File::program(self.program.as_slice()),
             ),
             (
                 format!("{docs}/copyright"),
                 File::plain(self.licences.as_str()),
             ),
         ]);
+        match &self.service {
+            Some(service) => files.extend(service.files(self.package)?),
+            None => {
+                files.insert(format!("usr/bin/{KUBECTL_PLUGIN}"), File::Link(name));
+            }
+        }
         for (path, text) in &self.network {
             files.insert((*path).to_owned(), File::plain(text.as_str()));
         }
@@ -250,7 +318,10 @@ mod tests {
 
     #[test]
     fn a_packages_unit_runs_the_packages_program() {
-        for package in &PACKAGES {
+        for package in PACKAGES
+            .iter()
+            .filter(|package| package.kind == Kind::Daemon)
+        {
             let path = format!("deploy/systemd/{}.service", package.name);
             let unit = text(&workspace::root().join(path)).expect("a unit");
             let unit = installed_unit(&unit, package.name).expect("no other paths");

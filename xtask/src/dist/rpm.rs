@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
 use super::deb::{Compression, put, script};
-use super::package::Parts;
+use super::package::{Kind, Parts};
 use crate::build::Build;
 
 /// rpm's name of each script, the script, and what its argument means in Debian's words. rpm gives
@@ -119,16 +119,16 @@ fn text(parts: &Parts, build: &Build, paths: &[String]) -> Result<String> {
     };
     let mut spec = format!(
         "Name: {}\nVersion: {}\nRelease: 1\nSummary: {}\nLicense: Apache-2.0\nAutoReqProv: no\n\
-         Requires: libc.so.6(GLIBC_2.17){bits}\nRequires(post): /usr/sbin/useradd\n\
-         Recommends: {}\n\n%description\nPrograms in the cloud reach TCP services of edge nodes \
+         Requires: libc.so.6(GLIBC_2.17){bits}\n{}Recommends: {}\n\n%description\nPrograms in the cloud reach TCP services of edge nodes \
          that have no inbound\naddress. The edge node dials out; the kernel of the cloud node \
          steers.\n",
         package.name,
         build.package_version(),
         package.summary,
+        needs_of_scripts(package.kind),
         package.recommends_of_rpm,
     );
-    for (name, file, argument) in SCRIPTS {
+    for (name, file, argument) in scripts(package.kind) {
         // A percent sign would begin a macro.
         let script = script(file, package)?.replace('%', "%%");
         write!(spec, "\n%{name}\n{argument}\n{script}")?;
@@ -136,7 +136,9 @@ fn text(parts: &Parts, build: &Build, paths: &[String]) -> Result<String> {
     spec += "\n%files\n%defattr(-,root,root)\n";
     let licences = format!("/usr/share/licenses/{}", package.name);
     for folder in FOLDERS.into_iter().chain([licences.as_str()]) {
-        writeln!(spec, "%dir {folder}")?;
+        if has_files_in(folder, paths) {
+            writeln!(spec, "%dir {folder}")?;
+        }
     }
     for path in paths {
         if *path == package.settings() {
@@ -145,4 +147,24 @@ fn text(parts: &Parts, build: &Build, paths: &[String]) -> Result<String> {
         writeln!(spec, "/{path}")?;
     }
     Ok(spec)
+}
+
+/// What is run before and after rpm changes files.
+fn scripts(kind: Kind) -> &'static [(&'static str, &'static str, &'static str)] {
+    match kind {
+        Kind::Daemon => &SCRIPTS,
+        Kind::Command => &[],
+    }
+}
+
+fn needs_of_scripts(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Daemon => "Requires(post): /usr/sbin/useradd\n",
+        Kind::Command => "",
+    }
+}
+
+fn has_files_in(folder: &str, paths: &[String]) -> bool {
+    let folder = format!("{}/", folder.trim_start_matches('/'));
+    paths.iter().any(|path| path.starts_with(&folder))
 }

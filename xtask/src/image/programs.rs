@@ -43,8 +43,10 @@ pub(super) enum Contents {
     WithNft,
 }
 
-/// The name of each program. The hub has no image: it runs before kubelet.
-const PROGRAMS: [(&str, Option<Contents>); 4] = [
+/// The name of each program. The hub has no image: it runs before kubelet. `culvert` has none: people
+/// run it on their own machines.
+const PROGRAMS: [(&str, Option<Contents>); 5] = [
+    ("culvert", None),
     ("culvert-proxy", Some(Contents::Program)),
     ("culvert-redirector", Some(Contents::WithNft)),
     ("culvert-agent", Some(Contents::Program)),

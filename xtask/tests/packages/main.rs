@@ -9,7 +9,7 @@ mod made;
 use std::process::Command;
 
 use culvert_lab::{skip, workspace};
-use xtask::dist::package::PACKAGES;
+use xtask::dist::package::{Kind, PACKAGES};
 
 use made::{MADE, make};
 
@@ -107,7 +107,9 @@ fn an_installation_starts_and_enables_nothing() {
         done.left
     );
     for path in [
+        "./usr/bin/culvert",
         "./usr/bin/culvert-proxy",
+        "./usr/bin/kubectl-culvert",
         "./usr/lib/systemd/system/culvert-hub.service",
         "./usr/lib/NetworkManager/conf.d/culvert.conf",
         "./usr/lib/sysctl.d/10-culvert-proxy.conf",
@@ -135,7 +137,7 @@ fn removal_keeps_settings_and_state_and_a_new_version_takes_them() {
          systemctl enable culvert-agent.service
          dpkg --install --force-depends /packages/culvert-agent_*.deb
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
-         dpkg --remove culvert-proxy culvert-redirector culvert-agent culvert-hub
+         dpkg --remove culvert culvert-proxy culvert-redirector culvert-agent culvert-hub
          echo removed: $(cat /var/lib/culvert/agent/agent.key /etc/culvert/agent.env)
          dpkg --install --force-depends /packages/culvert-agent_*.deb
          echo again: $(cat /var/lib/culvert/agent/agent.key /etc/culvert/agent.env)
@@ -162,7 +164,7 @@ fn purge_removes_what_the_programs_made_too_and_says_so() {
              systemctl enable culvert-$name.service
          done
          touch /run/culvert/control.sock
-         dpkg --purge culvert-proxy culvert-redirector culvert-agent culvert-hub
+         dpkg --purge culvert culvert-proxy culvert-redirector culvert-agent culvert-hub
          getent passwd culvert || echo no user",
     ) else {
         return;
@@ -174,7 +176,10 @@ fn purge_removes_what_the_programs_made_too_and_says_so() {
         done.said
     );
     assert_has(&done, "no user");
-    for package in &PACKAGES {
+    for package in PACKAGES
+        .iter()
+        .filter(|package| package.kind == Kind::Daemon)
+    {
         let removed = format!("{}: removed /var/lib/culvert/", package.name);
         assert!(
             done.said.contains(&removed),
@@ -211,7 +216,9 @@ fn an_installation_by_rpm_starts_and_enables_nothing() {
     assert_has(&done, "culvert:/nonexistent:/usr/sbin/nologin");
     assert_has(&done, "/etc/culvert/agent.env");
     for path in [
+        "./usr/bin/culvert",
         "./usr/bin/culvert-proxy",
+        "./usr/bin/kubectl-culvert",
         "./usr/lib/systemd/system/culvert-hub.service",
         "./usr/share/licenses/culvert-agent/LICENSES",
         "./usr/share/man/man1/culvert-proxy-token-create.1.gz",
@@ -232,7 +239,7 @@ fn removal_by_rpm_keeps_state_and_what_was_changed_in_the_settings() {
          systemctl enable culvert-agent.service
          rpm --upgrade --replacepkgs --force-debian --nodeps /packages/culvert-agent-*.rpm
          echo upgraded: $(systemctl is-enabled culvert-agent.service) $(cat /etc/culvert/agent.env)
-         rpm --erase culvert-proxy culvert-redirector culvert-agent culvert-hub
+         rpm --erase culvert culvert-proxy culvert-redirector culvert-agent culvert-hub
          echo removed: $(cat /var/lib/culvert/agent/agent.key)",
     ) else {
         return;
