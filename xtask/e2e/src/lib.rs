@@ -14,6 +14,7 @@ mod command;
 mod controllers;
 mod copy;
 mod coredns;
+mod culvert;
 mod dns;
 mod egress;
 mod exec;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::cluster::{CLOUDS, EDGES};
 use crate::command::Running;
 use crate::world::World;
-use crate::{names, pods};
+use crate::{culvert, names, pods};
 
 /// The number of `kubectl logs`, and how many run at once.
 const LOGS: usize = 300;
@@ -38,6 +38,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         "the tunnels of each edge end at two of three proxies, by the one address that agents know",
         |world| wait::until("two proxies for each edge", SETTLED, || holders(world)),
     )?;
+    culvert::prove(world)?;
     world.claim_once(
         &format!("{LOGS} kubectl logs of pods on all edges, all answered"),
         many_logs,

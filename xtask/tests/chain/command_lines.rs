@@ -6,14 +6,14 @@ use std::process::{Command, Output, Stdio};
 use anyhow::{Context, Result, ensure};
 use culvert_lab::workspace;
 
-use crate::documents::{PROGRAMS, flags};
+use crate::documents::{DAEMONS, flags};
 
 /// Exit status of a program that was called wrongly.
 const USAGE: i32 = 2;
 
 #[test]
 fn on_a_terminal_without_arguments_a_program_says_what_it_is_and_changes_nothing() -> Result<()> {
-    for (program, _) in PROGRAMS {
+    for (program, _) in DAEMONS {
         let folder = tempfile::tempdir()?;
         let shown = on_a_terminal(program, folder.path())?;
         let text = String::from_utf8_lossy(&shown.stdout);
@@ -55,7 +55,7 @@ fn on_a_terminal(program: &str, folder: &Path) -> Result<Output> {
 
 #[test]
 fn every_program_takes_run_with_the_flags_of_its_daemon() -> Result<()> {
-    for (program, _) in PROGRAMS {
+    for (program, _) in DAEMONS {
         let help = |words: &[&str]| {
             let mut command = Command::new(workspace::binary(program));
             workspace::output(command.args(words).arg("--help"))

@@ -17,8 +17,36 @@ const FLAGS: &str = "flags.md";
 /// The demo's lab has one name, so one test at a time runs it.
 static DEMO: Mutex<()> = Mutex::new(());
 
-/// Each program with its subcommands.
-pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
+/// A program and its subcommands.
+pub(crate) type Program = (&'static str, &'static [&'static str]);
+
+/// The program for people, which runs no daemon.
+pub(crate) const CULVERT: Program = (
+    "culvert",
+    &[
+        "status",
+        "nodes",
+        "node",
+        "streams",
+        "observe",
+        "check",
+        "why",
+        "ping",
+        "token create",
+        "token list",
+        "token revoke",
+        "version",
+        "completion",
+    ],
+);
+
+/// All programs.
+pub(crate) fn programs() -> impl Iterator<Item = Program> {
+    DAEMONS.into_iter().chain([CULVERT])
+}
+
+/// Those that run for ever.
+pub(crate) const DAEMONS: [Program; 4] = [
     (
         "culvert-proxy",
         &[
@@ -34,6 +62,7 @@ pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
             "explain",
             "check",
             "migrate",
+            "control-stdio",
             "log",
         ],
     ),
@@ -59,7 +88,7 @@ pub(crate) const PROGRAMS: [(&str, &[&str]); 4] = [
 #[test]
 fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
     let page = page::read(FLAGS)?;
-    for (program, subcommands) in PROGRAMS {
+    for (program, subcommands) in programs() {
         let mut help = String::new();
         for words in std::iter::once(&"").chain(subcommands) {
             help += &workspace::output(
@@ -86,7 +115,7 @@ fn every_flag_of_every_program_is_documented_and_no_other() -> Result<()> {
 /// A pod whose kubelet makes such variables would not start, or with a port of another program.
 #[test]
 fn no_flag_has_a_variable_that_kubernetes_makes_for_a_service() -> Result<()> {
-    for (program, subcommands) in PROGRAMS {
+    for (program, subcommands) in DAEMONS {
         let mut count = 0;
         for words in std::iter::once(&"").chain(subcommands) {
             let mut command = Command::new(workspace::binary(program));

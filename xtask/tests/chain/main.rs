@@ -16,6 +16,7 @@ mod clones;
 mod command_lines;
 mod connect;
 mod connect_port;
+mod culvert;
 mod dials;
 mod directory;
 mod documented_commands;

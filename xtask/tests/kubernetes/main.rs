@@ -9,6 +9,7 @@ mod check;
 mod claims;
 mod cluster;
 mod crowd;
+mod culvert;
 mod directory;
 mod events;
 mod forwards;

@@ -1,0 +1,26 @@
+//! What one of the hosts that are asked at the same time answers.
+
+use crate::places::NoAnswer;
+
+/// What a place answered, or why it did not.
+#[derive(Debug)]
+pub(crate) struct Answered<T> {
+    pub(crate) place: String,
+    pub(crate) answer: Result<T, NoAnswer>,
+}
+
+impl<T> Answered<T> {
+    /// The answer, if there is one.
+    pub(crate) fn ok(&self) -> Option<&T> {
+        self.answer.as_ref().ok()
+    }
+}
+
+/// The answers that there are.
+pub(crate) fn all_ok<T>(answers: &[Answered<T>]) -> Vec<&T> {
+    let mut all = Vec::new();
+    for answered in answers {
+        all.extend(answered.ok());
+    }
+    all
+}

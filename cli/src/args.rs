@@ -1,0 +1,313 @@
+//! The command line.
+
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use culvert_api::{NodeName, Query};
+use culvert_daemon::parse_duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  culvert status                             this host, or the cluster of your kubeconfig
+  culvert status --ssh root@cloud-1 --ssh root@cloud-2
+  kubectl culvert why edge-7:10250           from every cloud node, hop by hop
+  culvert streams --idle 30s                 who waits for an answer
+  culvert nodes -o json | jq '.nodes[] | select(.online | not) .node'
+
+Exit status: 0 all is well, or warnings alone; 1 something is wrong; 2 called wrongly.";
+
+/// What Culvert's proxies, nodes and connections do, from all proxies at once.
+#[derive(Parser, Debug)]
+#[command(name = "culvert", version = culvert_daemon::BUILD, after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+
+    #[command(flatten)]
+    pub(crate) whom: Whom,
+
+    /// How answers are printed.
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Text)]
+    pub(crate) output: Output,
+}
+
+/// Whom to ask. Without any of these flags: the programs of this host, or if there are none, the
+/// proxies of the kubeconfig's cluster.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Whom to ask")]
+pub(crate) struct Whom {
+    /// This host, beside those of other flags.
+    #[arg(long, global = true)]
+    pub(crate) local: bool,
+
+    /// Another host, by ssh; repeat it for more.
+    ///
+    /// As ssh takes it: a name, USER@HOST, or ssh://USER@HOST:PORT.
+    #[arg(long, global = true, value_name = "HOST", value_parser = ssh_host)]
+    pub(crate) ssh: Vec<String>,
+
+    /// The proxies of a cluster, by exec in their pods.
+    #[arg(long, global = true, value_name = "NAME")]
+    pub(crate) context: Option<String>,
+
+    /// The same with another file than kubectl's.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// The namespace of the proxies' pods.
+    #[arg(short, long, global = true, default_value = "culvert-system")]
+    pub(crate) namespace: String,
+
+    /// How long each host may take.
+    ///
+    /// Those that take longer are listed as such.
+    #[arg(
+        long,
+        global = true,
+        value_name = "DURATION",
+        default_value = "10s",
+        value_parser = parse_duration
+    )]
+    pub(crate) timeout: Duration,
+
+    /// The folder of this host's sockets.
+    #[arg(
+        long,
+        global = true,
+        env = "CULVERT_RUN_DIR",
+        hide_env = true,
+        value_name = "DIR",
+        default_value = "/run/culvert"
+    )]
+    pub(crate) run_dir: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Output {
+    /// For people.
+    Text,
+    /// For programs: docs/culvert.md has the fields.
+    Json,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    #[command(flatten)]
+    Ask(Question),
+    /// The version of this program, or of all.
+    Version {
+        /// Ask proxies and redirectors, and proxies for the versions of agents.
+        #[arg(long)]
+        all: bool,
+    },
+    /// Prints a script for a shell, which completes commands.
+    ///
+    /// For bash: source <(culvert completion bash).
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// Commands that ask others.
+#[derive(Subcommand, Debug)]
+pub(crate) enum Question {
+    /// What is wrong and its fix; then nodes, streams and proxies.
+    Status(StatusArgs),
+    /// The edge nodes: online or not, tunnels, round trips, addresses.
+    Nodes(NodesArgs),
+    /// All that is known of one node, and what its agent says.
+    Node {
+        /// The node's name.
+        node: NodeName,
+    },
+    /// Clients' connections, those that wait for their backend first.
+    Streams(StreamsArgs),
+    /// Connections as they begin and end, refused ones too.
+    ///
+    /// Shows the last ones, and with -f all that come.
+    Observe(ObserveArgs),
+    /// Checks all that connections rest on, on every cloud host.
+    Check,
+    /// What happens to a connection from every cloud host, and the fix.
+    ///
+    /// With a port the node's agent dials it; nothing is sent.
+    Why {
+        /// A node's name, an address or a VIP, with or without a port: edge-7:10250.
+        destination: Query,
+    },
+    /// Round trips to a node's agent, in each of its tunnels.
+    Ping(PingArgs),
+    /// Makes, lists and revokes the tokens by which agents join.
+    #[command(subcommand)]
+    Token(TokenCommand),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StatusArgs {
+    /// Ask again until nothing is wrong, for this long at most (default 5m).
+    #[arg(
+        long,
+        value_name = "DURATION",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "5m",
+        value_parser = parse_duration
+    )]
+    pub(crate) wait: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct NodesArgs {
+    /// Only those that no proxy reaches.
+    #[arg(long)]
+    pub(crate) offline: bool,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct StreamsArgs {
+    /// Only those to this node.
+    pub(crate) node: Option<NodeName>,
+
+    /// Only those without a byte in either direction for so long, such as 10s.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) idle: Option<Duration>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ObserveArgs {
+    /// Go on with what comes, until interrupted.
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
+    /// Without --follow: how many events at most. Each proxy keeps some thousand.
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) last: usize,
+
+    /// Only those to this node.
+    #[arg(long)]
+    pub(crate) node: Option<NodeName>,
+
+    /// Only those to this port.
+    #[arg(long, value_name = "N")]
+    pub(crate) port: Option<u16>,
+
+    /// Only those from this address.
+    #[arg(long, value_name = "IP")]
+    pub(crate) client: Option<IpAddr>,
+
+    /// Only those that ended so, such as finished, refused or offline: the words of the log.
+    #[arg(long, value_name = "WORD")]
+    pub(crate) outcome: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct PingArgs {
+    /// The node's name.
+    pub(crate) node: NodeName,
+
+    /// How many times each tunnel is asked.
+    #[arg(long, short, value_name = "N", default_value = "4")]
+    pub(crate) count: NonZeroU32,
+
+    /// The pause between two times.
+    #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) interval: Duration,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum TokenCommand {
+    /// Lists the tokens.
+    List,
+    /// Adds or changes a node, and prints the command with which its agent joins. It works once,
+    /// until it expires.
+    Create(TokenCreate),
+    /// Makes a token useless.
+    Revoke {
+        /// The token's id, as `culvert token list` shows it.
+        id: String,
+    },
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct TokenCreate {
+    /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
+    pub(crate) node: NodeName,
+
+    /// An address that the node has in its own network; repeat it for more. Left out: those that the
+    /// node has stay.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub(crate) address: Vec<IpAddr>,
+
+    /// A port on these addresses that is steered into the proxy; repeat it for more. Left out: the
+    /// usual ones, or those that the node has.
+    #[arg(
+        long,
+        value_name = "N",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u16).range(1..),
+    )]
+    pub(crate) port: Vec<u16>,
+
+    /// How long the token may be used, such as 30m or 2d; otherwise as the proxy's --token-lifetime
+    /// says.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) lifetime: Option<Duration>,
+}
+
+/// A word that ssh does not take for an option.
+fn ssh_host(text: &str) -> Result<String, String> {
+    if text.is_empty() || text.starts_with('-') {
+        return Err("write a host's name, USER@HOST or ssh://USER@HOST:PORT".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn short_help_is_one_screen() {
+        let help = Arguments::command().render_help().to_string();
+        assert!(help.lines().count() <= 42, "{help}");
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 90),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn a_host_is_no_option_of_ssh() {
+        let parsed =
+            |host: &str| Arguments::try_parse_from(["culvert", "status", &format!("--ssh={host}")]);
+        parsed("root@cloud-1").expect("a host");
+        parsed("-oProxyCommand=true").expect_err("an option");
+    }
+
+    #[test]
+    fn wait_has_a_default_and_takes_no_word_of_others() {
+        let wait = |words: &[&str]| {
+            let line = [&["culvert", "status"], words].concat();
+            let parsed = Arguments::try_parse_from(line).expect("it parses");
+            let Command::Ask(Question::Status(status)) = parsed.command else {
+                panic!("{parsed:?}");
+            };
+            status.wait
+        };
+        assert_eq!(wait(&[]), None);
+        assert_eq!(wait(&["--wait"]), Some(Duration::from_mins(5)));
+        assert_eq!(wait(&["--wait=9s"]), Some(Duration::from_secs(9)));
+    }
+}

@@ -1,0 +1,107 @@
+//! The commands, a file each. Each makes a value that is the answer in JSON, and a text of it.
+
+mod check;
+mod node_page;
+mod nodes;
+mod observe;
+mod ping;
+mod status;
+mod streams;
+mod token;
+mod version;
+mod why;
+
+use anyhow::{Result, bail};
+use clap::CommandFactory;
+
+use crate::answered::Answered;
+use crate::args::{Arguments, Command, Question};
+use crate::places::NoAnswer;
+use crate::screen::clean;
+use crate::session::Session;
+
+/// Runs a command line.
+///
+/// # Errors
+/// Something is wrong, or nobody has answered.
+pub(crate) async fn run(arguments: Arguments) -> Result<()> {
+    let Arguments {
+        command,
+        whom,
+        output,
+    } = arguments;
+    match command {
+        Command::Completion { shell } => {
+            let mut program = Arguments::command();
+            clap_complete::generate(shell, &mut program, "culvert", &mut std::io::stdout());
+            Ok(())
+        }
+        Command::Version { all: false } => {
+            println!("culvert {}", culvert_daemon::BUILD);
+            Ok(())
+        }
+        Command::Version { all: true } => version::run(&Session::start(&whom, output).await?).await,
+        Command::Ask(question) => ask(&Session::start(&whom, output).await?, question).await,
+    }
+}
+
+async fn ask(session: &Session, question: Question) -> Result<()> {
+    match question {
+        Question::Status(status) => status::run(session, &status).await,
+        Question::Nodes(nodes) => nodes::run(session, &nodes).await,
+        Question::Node { node } => node_page::run(session, &node).await,
+        Question::Streams(streams) => streams::run(session, &streams).await,
+        Question::Observe(observe) => observe::run(session, &observe).await,
+        Question::Check => check::run(session).await,
+        Question::Why { destination } => why::run(session, &destination).await,
+        Question::Ping(ping) => ping::run(session, &ping).await,
+        Question::Token(token) => token::run(session, &token).await,
+    }
+}
+
+/// Says on standard error which hosts have not answered.
+///
+/// # Errors
+/// None has.
+fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
+    let mut answered = false;
+    for Answered { place, answer } in answers {
+        match answer {
+            Ok(_) => answered = true,
+            Err(unanswered) => print_error(place, unanswered),
+        }
+    }
+    if !answered {
+        bail!("no host has answered");
+    }
+    Ok(())
+}
+
+/// Says on standard error that a host has not answered.
+fn print_error(place: &str, unanswered: &NoAnswer) {
+    eprintln!("# {}: {}", clean(place), clean(&unanswered.text));
+    eprintln!("#   fix: {}", unanswered.fix);
+}
+
+/// A host that has not answered, as every answer in JSON lists it.
+#[derive(Debug, serde::Serialize)]
+struct Unheard {
+    host: String,
+    error: String,
+    fix: &'static str,
+}
+
+/// All that have not answered.
+fn unheard<T>(answers: &[Answered<T>]) -> Vec<Unheard> {
+    let mut unheard = Vec::new();
+    for Answered { place, answer } in answers {
+        if let Err(unanswered) = answer {
+            unheard.push(Unheard {
+                host: place.clone(),
+                error: unanswered.text.clone(),
+                fix: unanswered.fix,
+            });
+        }
+    }
+    unheard
+}

@@ -1,0 +1,144 @@
+//! `culvert check`: runs `culvert-proxy check` on every cloud host. It looks at its own host, so it
+//! has to run there.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use culvert_daemon::counted;
+use serde::{Deserialize, Serialize};
+
+use crate::answered::Answered;
+use crate::places::{Finished, Host, NoAnswer};
+use crate::screen::{Screen, clean};
+use crate::session::Session;
+use crate::table::wrapped;
+use crate::verdict::Verdict;
+
+/// A check dials, and asks DNS servers and the cluster.
+const LONGER: Duration = Duration::from_secs(30);
+/// Columns before what a check found, after its mark.
+const NAME_WIDTH: usize = 14;
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct Checks {
+    verdict: Verdict,
+    hosts: Vec<HostChecks>,
+}
+
+#[derive(Debug, Serialize)]
+struct HostChecks {
+    host: String,
+    verdict: Verdict,
+    /// Why there are no checks.
+    error: Option<String>,
+    checks: Vec<Finding>,
+}
+
+/// As `culvert-proxy check --output json` has it.
+#[derive(Debug, Deserialize, Serialize)]
+struct Finding {
+    check: String,
+    verdict: Verdict,
+    found: String,
+    fix: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Page {
+    checks: Vec<Finding>,
+}
+
+/// Checks all cloud hosts.
+///
+/// # Errors
+/// A check has failed, or a host has not answered.
+pub(super) async fn run(session: &Session) -> Result<()> {
+    let answers = session.ask(LONGER, ask).await;
+    let hosts: Vec<HostChecks> = answers.into_iter().map(HostChecks::of).collect();
+    let verdicts = hosts.iter().map(|host| host.verdict);
+    let checks = Checks {
+        verdict: verdicts.max().unwrap_or(Verdict::Ok),
+        hosts,
+    };
+    session.print(&checks, text)?;
+    let mut failed = checks.hosts;
+    failed.retain(|host| host.verdict == Verdict::Failure);
+    match failed.len() {
+        0 => Ok(()),
+        count => bail!("checks failed on {}", counted(count, "host", "hosts")),
+    }
+}
+
+async fn ask(place: &Host) -> Result<Vec<Finding>, NoAnswer> {
+    let mut arguments = vec!["check", "--output", "json"];
+    if place.is_pod() {
+        arguments.push("--kubernetes");
+    }
+    let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
+    let finished = place.run_proxy(&arguments).await?;
+    Ok(findings(&finished)?)
+}
+
+/// The checks, which a command prints that fails too.
+fn findings(finished: &Finished) -> Result<Vec<Finding>> {
+    let page = serde_json::from_str::<Page>(&finished.out);
+    let page = page.with_context(|| format!("culvert-proxy check: {}", finished.err.trim()))?;
+    Ok(page.checks)
+}
+
+impl HostChecks {
+    fn of(answered: Answered<Vec<Finding>>) -> Self {
+        match answered.answer {
+            Ok(checks) => Self {
+                host: answered.place,
+                verdict: checks
+                    .iter()
+                    .map(|check| check.verdict)
+                    .max()
+                    .unwrap_or(Verdict::Ok),
+                error: None,
+                checks,
+            },
+            Err(unanswered) => Self {
+                host: answered.place,
+                verdict: Verdict::Failure,
+                error: Some(unanswered.text),
+                checks: Vec::new(),
+            },
+        }
+    }
+}
+
+fn text(checks: &Checks, screen: &Screen) -> String {
+    let mut text = String::new();
+    for host in &checks.hosts {
+        text += &format!("{}\n", clean(&host.host));
+        if let Some(error) = &host.error {
+            text += &line(screen, Verdict::Failure, "answer", error, "");
+        }
+        for Finding {
+            check,
+            verdict,
+            found,
+            fix,
+        } in &host.checks
+        {
+            text += &line(screen, *verdict, check, found, fix);
+        }
+    }
+    text
+}
+
+fn line(screen: &Screen, verdict: Verdict, name: &str, found: &str, fix: &str) -> String {
+    let mark = screen.mark(verdict);
+    let column = 2 + screen.mark_width() + 2 + NAME_WIDTH;
+    let indent = format!("\n{}", " ".repeat(column));
+    let found = wrapped(&clean(found), screen, column).join(&indent);
+    let mut text = format!("  {mark}  {:<NAME_WIDTH$}{found}", clean(name));
+    if !fix.is_empty() {
+        let fix = wrapped(&format!("fix: {}", clean(fix)), screen, column);
+        text += &format!("{indent}{}", fix.join(&indent));
+    }
+    text + "\n"
+}

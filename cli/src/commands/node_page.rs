@@ -1,0 +1,262 @@
+//! `culvert node`: all that the proxies know of one node, and what its agent and its hub say, asked
+//! through its tunnel.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use culvert_api::NodeName;
+use culvert_api::ports::AGENT_ADMIN_PORT;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::nodes::or_dash;
+use super::{Unheard, note_unanswered, unheard};
+use crate::answered::{Answered, all_ok};
+use crate::cloud_host::{CloudHost, Ready, Tunnel};
+use crate::node::{Node, NodeAddress, nodes};
+use crate::pages::Pages;
+use crate::places::{Host, NoAnswer};
+use crate::screen::{Screen, clean, milliseconds, span};
+use crate::session::Session;
+use crate::table::{Table, wrapped};
+use crate::verdict::{self, Verdict};
+
+/// The hub's admin port. Its pages are reached where the agent may dial it.
+const HUB_ADMIN_PORT: u16 = 7439;
+/// Columns before what is said.
+const NAME_WIDTH: usize = 11;
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct NodePage {
+    #[serde(flatten)]
+    node: Node,
+    tunnels_at: Vec<TunnelAt>,
+    agent: AgentSays,
+    /// The hub's own status; absent without a hub that the agent may dial.
+    hub: Option<Value>,
+    unanswered: Vec<Unheard>,
+}
+
+/// A tunnel of the node.
+#[derive(Debug, Serialize)]
+struct TunnelAt {
+    proxy: String,
+    tunnel: u64,
+    /// Where the agent came from.
+    agent: String,
+    version: String,
+    age_seconds: u64,
+    streams: u32,
+    round_trip_ms: Option<f64>,
+}
+
+/// What an agent says of itself.
+#[derive(Debug, Default, Serialize)]
+struct AgentSays {
+    /// Absent: it was not reached.
+    ready: Option<bool>,
+    /// What it lacks or adds, or why it was not reached.
+    remarks: Vec<String>,
+}
+
+/// Prints what is known of the node.
+///
+/// # Errors
+/// No proxy knows it, or no host has answered.
+pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
+    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    note_unanswered(&answers)?;
+    let known = nodes(all_ok(&answers));
+    let Some(node) = known.into_iter().find(|node| node.node == name.as_str()) else {
+        bail!("no edge node is named {name}: `culvert nodes` lists them");
+    };
+    let (agent, hub) = match nearest(session, &answers, name) {
+        Some(place) => edge_programs(session, place, name).await,
+        None => (AgentSays::default(), None),
+    };
+    let page = NodePage {
+        tunnels_at: tunnels(&answers, name),
+        node,
+        agent,
+        hub,
+        unanswered: unheard(&answers),
+    };
+    session.print(&page, text)
+}
+
+/// A place whose proxy has a tunnel of the node.
+fn nearest<'a>(
+    session: &'a Session,
+    answers: &[Answered<CloudHost>],
+    name: &NodeName,
+) -> Option<&'a Host> {
+    for (place, answered) in session.places.cloud.iter().zip(answers) {
+        let mut tunnels = answered.ok().map(|host| host.tunnels.iter())?;
+        if tunnels.any(|tunnel| tunnel.node == name.as_str()) {
+            return Some(place);
+        }
+    }
+    None
+}
+
+async fn edge_programs(
+    session: &Session,
+    place: &Host,
+    name: &NodeName,
+) -> (AgentSays, Option<Value>) {
+    let (agent, hub) = tokio::join!(
+        tokio::time::timeout(session.timeout, ask_agent(place, name)),
+        tokio::time::timeout(session.timeout, ask_hub(place, name))
+    );
+    let agent = match agent {
+        Ok(Ok(ready)) => AgentSays {
+            ready: Some(ready.missing.is_empty()),
+            remarks: [ready.missing, ready.remarks].concat(),
+        },
+        Ok(Err(unanswered)) => AgentSays {
+            ready: None,
+            remarks: vec![unanswered.text],
+        },
+        Err(_) => AgentSays {
+            ready: None,
+            remarks: vec!["no answer in time".to_owned()],
+        },
+    };
+    let hub = match hub {
+        Ok(Ok(status)) => Some(status),
+        Ok(Err(_)) | Err(_) => None,
+    };
+    (agent, hub)
+}
+
+async fn ask_agent(place: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
+    let mut pages = Pages::connect_node(place, name, AGENT_ADMIN_PORT).await?;
+    Ready::ask(&mut pages).await
+}
+
+async fn ask_hub(place: &Host, name: &NodeName) -> Result<Value, NoAnswer> {
+    let mut pages = Pages::connect_node(place, name, HUB_ADMIN_PORT).await?;
+    pages.json("/debug/status").await
+}
+
+fn tunnels(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<TunnelAt> {
+    let mut tunnels = Vec::new();
+    for host in all_ok(answers) {
+        for tunnel in &host.tunnels {
+            if tunnel.node == name.as_str() {
+                tunnels.push(TunnelAt::of(host.name(), tunnel));
+            }
+        }
+    }
+    tunnels
+}
+
+impl TunnelAt {
+    fn of(proxy: &str, tunnel: &Tunnel) -> Self {
+        Self {
+            proxy: proxy.to_owned(),
+            tunnel: tunnel.tunnel,
+            agent: tunnel.agent.clone(),
+            version: tunnel.agent_version.clone(),
+            age_seconds: Duration::try_from_secs_f64(tunnel.age_seconds)
+                .unwrap_or_default()
+                .as_secs(),
+            streams: tunnel.streams,
+            round_trip_ms: tunnel.round_trip_ms(),
+        }
+    }
+}
+
+fn text(page: &NodePage, screen: &Screen) -> String {
+    let node = &page.node;
+    let mark = screen.mark(verdict::of_node(node));
+    let state = if node.online { "online" } else { "offline" };
+    let mut text = format!("{mark}  {}: {state}\n", clean(&node.node));
+    for (name, fact) in facts(page) {
+        let lines = wrapped(&clean(&fact), screen, NAME_WIDTH);
+        let indent = format!("\n{}", " ".repeat(NAME_WIDTH));
+        text += &format!("{name:<NAME_WIDTH$}{}\n", lines.join(&indent));
+    }
+    if !page.tunnels_at.is_empty() {
+        text.push('\n');
+        text += &tunnel_table(&page.tunnels_at).text(screen);
+    }
+    text
+}
+
+/// What is said of the node, a line each.
+fn facts(page: &NodePage) -> Vec<(&'static str, String)> {
+    let node = &page.node;
+    let mut facts = Vec::new();
+    if !node.online {
+        let fix = format!("`culvert why {}` says since when, and why", node.node);
+        facts.push(("fix", fix));
+    }
+    for NodeAddress { address, problem } in &node.addresses {
+        let colon = if problem.is_empty() { "" } else { ": " };
+        facts.push(("address", format!("{address}{colon}{problem}")));
+    }
+    facts.push(("VIPs", format!("{}, {}", node.vip4, node.vip6)));
+    facts.push(("ports", or_dash(listed(&node.ports))));
+    if !node.forbidden_ports.is_empty() {
+        let forbidden = listed(&node.forbidden_ports);
+        facts.push((
+            "forbidden",
+            format!("{forbidden}: its agent would not dial them"),
+        ));
+    }
+    if !node.misplaced.is_empty() {
+        facts.push(("agents", node.misplaced.clone()));
+        facts.push(("fix", node.fix.clone()));
+    }
+    facts.push(("agent", in_words(&page.agent)));
+    if let Some(hub) = &page.hub {
+        let link = hub["link"].as_str().unwrap_or("unknown");
+        facts.push(("hub", format!("its link is {link}")));
+    }
+    facts
+}
+
+fn in_words(agent: &AgentSays) -> String {
+    let state = match agent.ready {
+        None => "was not reached",
+        Some(true) => "is ready",
+        Some(false) => "is not ready",
+    };
+    let colon = if agent.remarks.is_empty() { "" } else { ": " };
+    format!("{state}{colon}{}", agent.remarks.join("; "))
+}
+
+fn listed(ports: &[u32]) -> String {
+    let ports: Vec<String> = ports.iter().map(u32::to_string).collect();
+    ports.join(", ")
+}
+
+fn tunnel_table(tunnels: &[TunnelAt]) -> Table {
+    let mut table = Table::new(&[
+        "PROXY",
+        "TUNNEL",
+        "RTT",
+        "STREAMS",
+        "UP",
+        "VERSION",
+        "AGENT FROM",
+    ]);
+    for tunnel in tunnels {
+        let round_trip = tunnel.round_trip_ms.map(milliseconds);
+        table.row(
+            Verdict::Ok,
+            [
+                tunnel.proxy.clone(),
+                tunnel.tunnel.to_string(),
+                or_dash(round_trip.unwrap_or_default()),
+                tunnel.streams.to_string(),
+                span(tunnel.age_seconds),
+                tunnel.version.clone(),
+                tunnel.agent.clone(),
+            ],
+        );
+    }
+    table
+}

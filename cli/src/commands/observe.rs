@@ -1,0 +1,321 @@
+//! `culvert observe`: connections as they begin and end, at all proxies.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use culvert_api::proto::control as proto;
+use futures_util::future::join_all;
+use serde::Serialize;
+use tokio::time::timeout;
+use tonic::Streaming;
+
+use super::print_error;
+use crate::answered::Answered;
+use crate::args::{ObserveArgs, Output};
+use crate::control::Control;
+use crate::places::{Host, NoAnswer};
+use crate::screen::clean;
+use crate::session::Session;
+
+/// One line: a connection that has begun or ended, or how many events are missing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Event {
+    proxy: String,
+    /// Milliseconds since 1970.
+    unix_millis: u64,
+    /// `begun`, `ended` or `lost`.
+    event: &'static str,
+    /// Events that are missing here; 0 unless `event` is `lost`.
+    lost: u64,
+    stream: u64,
+    frontend: String,
+    client: String,
+    destination: String,
+    /// Empty while it is not known.
+    node: String,
+    /// Empty while it has not ended.
+    outcome: String,
+    /// Why, after a failure.
+    reason: String,
+    duration_millis: u64,
+    bytes_to_backend: u64,
+    bytes_to_client: u64,
+}
+
+/// A proxy's own name, and its events.
+struct Events {
+    proxy: String,
+    events: Streaming<proto::StreamEvent>,
+}
+
+/// Prints the last events, and with `--follow` all that come.
+///
+/// # Errors
+/// No host has answered; with `--follow` none answers any more.
+pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()> {
+    let follow = arguments.follow;
+    let request = proto::ObserveRequest { follow };
+    let answers = session
+        .ask(Duration::ZERO, |place| ask(place, request))
+        .await;
+    super::note_unanswered(&answers)?;
+    if follow {
+        follow_all(session, arguments, answers).await
+    } else {
+        last(session, arguments, answers).await
+    }
+}
+
+async fn ask(place: &Host, request: proto::ObserveRequest) -> Result<(Control, Events), NoAnswer> {
+    let mut control = Control::connect(place).await?;
+    let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
+    let own = proxies.proxies.into_iter().next().unwrap_or_default();
+    let events = control.observe(request).await?;
+    let proxy = own.host;
+    // The connection lives as long as its control.
+    Ok((control, Events { proxy, events }))
+}
+
+/// All that the proxies keep, by time.
+async fn last(
+    session: &Session,
+    arguments: &ObserveArgs,
+    answers: Vec<Answered<(Control, Events)>>,
+) -> Result<()> {
+    let mut all = Vec::new();
+    for answered in answers {
+        let Ok((_control, mut events)) = answered.answer else {
+            continue;
+        };
+        let read = timeout(session.timeout, read_all(&mut events, arguments, &mut all)).await;
+        if !matches!(read, Ok(Ok(()))) {
+            print_error(&answered.place, &NoAnswer::late(session.timeout));
+        }
+    }
+    all.sort_by_key(|event: &Event| event.unix_millis);
+    let skipped = all.len().saturating_sub(arguments.last);
+    for event in &all[skipped..] {
+        print(session, event)?;
+    }
+    Ok(())
+}
+
+async fn read_all(
+    events: &mut Events,
+    arguments: &ObserveArgs,
+    all: &mut Vec<Event>,
+) -> Result<()> {
+    while let Some(event) = events.events.message().await? {
+        let event = Event::of(&events.proxy, event);
+        if is_wanted(&event, arguments) {
+            all.push(event);
+        }
+    }
+    Ok(())
+}
+
+async fn follow_all(
+    session: &Session,
+    arguments: &ObserveArgs,
+    answers: Vec<Answered<(Control, Events)>>,
+) -> Result<()> {
+    let mut followed = Vec::new();
+    for answered in answers {
+        if let Ok(events) = answered.answer {
+            followed.push(follow_one(session, arguments, answered.place, events));
+        }
+    }
+    for ended in join_all(followed).await {
+        ended?;
+    }
+    bail!("no proxy sends events any more")
+}
+
+/// Follows one proxy until it ends.
+async fn follow_one(
+    session: &Session,
+    arguments: &ObserveArgs,
+    place: String,
+    (_control, mut events): (Control, Events),
+) -> Result<()> {
+    loop {
+        match events.events.message().await {
+            Ok(Some(event)) => {
+                let event = Event::of(&events.proxy, event);
+                if is_wanted(&event, arguments) {
+                    print(session, &event)?;
+                }
+            }
+            Ok(None) => {
+                eprintln!("# {}: the proxy has ended", clean(&place));
+                return Ok(());
+            }
+            Err(status) => {
+                eprintln!("# {}: {}", clean(&place), clean(status.message()));
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Event {
+    fn of(proxy: &str, event: proto::StreamEvent) -> Self {
+        let kind = match (event.lost, event.outcome.as_str()) {
+            (0, "") => "begun",
+            (0, _) => "ended",
+            _ => "lost",
+        };
+        Self {
+            proxy: proxy.to_owned(),
+            unix_millis: event.unix_millis,
+            event: kind,
+            lost: event.lost,
+            stream: event.stream,
+            frontend: event.frontend,
+            client: event.client,
+            destination: event.destination,
+            node: event.node,
+            outcome: event.outcome,
+            reason: event.reason,
+            duration_millis: event.duration_millis,
+            bytes_to_backend: event.bytes_to_backend,
+            bytes_to_client: event.bytes_to_client,
+        }
+    }
+
+    /// The node, or the name in the destination while it is not known.
+    fn is_of_node(&self, node: &str) -> bool {
+        let host = self.destination.rsplit_once(':').map(|(host, _)| host);
+        self.node == node || (self.node.is_empty() && host == Some(node))
+    }
+}
+
+/// Whether the flags let it through. What is lost always is: it may be any.
+fn is_wanted(event: &Event, arguments: &ObserveArgs) -> bool {
+    if event.event == "lost" {
+        return true;
+    }
+    if let Some(node) = &arguments.node
+        && !event.is_of_node(node.as_str())
+    {
+        return false;
+    }
+    if let Some(port) = arguments.port
+        && !event.destination.ends_with(&format!(":{port}"))
+    {
+        return false;
+    }
+    if let Some(client) = arguments.client
+        && !has_address(&event.client, client)
+    {
+        return false;
+    }
+    match &arguments.outcome {
+        Some(outcome) => event.outcome == *outcome,
+        None => true,
+    }
+}
+
+/// Whether a client, `IP:PORT` or a description, has the address.
+fn has_address(client: &str, address: IpAddr) -> bool {
+    let parsed = client.parse::<std::net::SocketAddr>();
+    parsed.is_ok_and(|client| client.ip().to_canonical() == address)
+}
+
+fn print(session: &Session, event: &Event) -> Result<()> {
+    let line = match session.output {
+        Output::Json => serde_json::to_string(event)?,
+        Output::Text => text(event),
+    };
+    session.screen.print(&format!("{line}\n"))
+}
+
+fn text(event: &Event) -> String {
+    if event.event == "lost" {
+        return format!(
+            "{}: {} events are missing here",
+            clean(&event.proxy),
+            event.lost
+        );
+    }
+    let of_day = event.unix_millis / 1_000 % 86_400;
+    let hour = of_day / 3_600;
+    let minute = of_day / 60 % 60;
+    let second = of_day % 60;
+    let mut line = format!(
+        "{hour:02}:{minute:02}:{second:02}Z {} {} {} {} -> {}",
+        event.proxy, event.stream, event.event, event.client, event.destination
+    );
+    if !event.node.is_empty() {
+        line += &format!(" at {}", event.node);
+    }
+    if event.event == "ended" {
+        line += &format!(
+            " {} after {} ms, sent {} B, got {} B",
+            event.outcome, event.duration_millis, event.bytes_to_backend, event.bytes_to_client
+        );
+    }
+    if !event.reason.is_empty() {
+        line += &format!(": {}", event.reason);
+    }
+    clean(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Arguments, Command, Question};
+
+    fn event(client: &str, destination: &str, node: &str, outcome: &str) -> Event {
+        let event = proto::StreamEvent {
+            client: client.into(),
+            destination: destination.into(),
+            node: node.into(),
+            outcome: outcome.into(),
+            ..proto::StreamEvent::default()
+        };
+        Event::of("cloud-1", event)
+    }
+
+    fn wanted(flags: &[&str], event: &Event) -> bool {
+        let line = [&["culvert", "observe"], flags].concat();
+        let parsed = Arguments::try_parse_from(line).expect("it parses");
+        let Command::Ask(Question::Observe(arguments)) = parsed.command else {
+            panic!("{parsed:?}");
+        };
+        is_wanted(event, &arguments)
+    }
+
+    #[test]
+    fn each_flag_takes_away_what_is_of_others() {
+        let ended = event("10.0.0.2:40000", "198.18.0.2:9100", "edge-1", "finished");
+        let begun = event("[::ffff:10.0.0.2]:40000", "edge-1:9100", "", "");
+        for event in [&ended, &begun] {
+            assert!(wanted(&[], event));
+            assert!(wanted(&["--node", "edge-1", "--client", "10.0.0.2"], event));
+            assert!(wanted(&["--port", "9100"], event));
+            assert!(!wanted(&["--node", "edge-2"], event));
+            assert!(!wanted(&["--client", "10.0.0.3"], event));
+            assert!(!wanted(&["--port", "100"], event));
+        }
+        assert!(wanted(&["--outcome", "finished"], &ended));
+        assert!(!wanted(&["--outcome", "finished"], &begun));
+    }
+
+    #[test]
+    fn what_is_missing_is_said_whatever_is_asked_for() {
+        let lost = Event::of(
+            "cloud-1",
+            proto::StreamEvent {
+                lost: 9,
+                ..proto::StreamEvent::default()
+            },
+        );
+        assert_eq!(lost.event, "lost");
+        assert!(wanted(&["--node", "edge-2"], &lost));
+        assert!(text(&lost).contains('9'));
+    }
+}

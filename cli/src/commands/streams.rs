@@ -1,0 +1,144 @@
+//! `culvert streams`.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_api::NodeName;
+use culvert_api::proto::control as proto;
+use serde::Serialize;
+
+use super::{Unheard, note_unanswered, unheard};
+use crate::answered::{Answered, all_ok};
+use crate::args::StreamsArgs;
+use crate::control::Control;
+use crate::places::{Host, NoAnswer};
+use crate::screen::{Screen, span};
+use crate::session::Session;
+use crate::table::Table;
+use crate::verdict;
+
+/// The answer.
+#[derive(Debug, Serialize)]
+struct Streams {
+    streams: Vec<Stream>,
+    /// How many more there are.
+    left_out: u64,
+    unanswered: Vec<Unheard>,
+}
+
+/// A client's connection.
+#[derive(Debug, Serialize)]
+struct Stream {
+    proxy: String,
+    /// As in the log of the proxy and of the agent.
+    stream: u64,
+    /// How it came to the proxy, such as `ebpf` or `connect_socket`.
+    frontend: String,
+    client: String,
+    destination: String,
+    /// Empty while it is not known.
+    node: String,
+    age_seconds: u64,
+    /// Since the last byte in either direction.
+    idle_seconds: u64,
+    bytes_to_backend: u64,
+    bytes_to_client: u64,
+    /// The backend has the last bytes, and has not answered.
+    waits: bool,
+}
+
+/// Lists the connections of all proxies, those that wait for the longest first.
+///
+/// # Errors
+/// No host has answered.
+pub(super) async fn run(session: &Session, arguments: &StreamsArgs) -> Result<()> {
+    let node = arguments.node.as_ref().map(NodeName::to_string);
+    let request = proto::ListStreamsRequest {
+        node: node.unwrap_or_default(),
+        idle_seconds: arguments.idle.unwrap_or_default().as_secs(),
+    };
+    let answers = session
+        .ask(Duration::ZERO, |place| ask(place, &request))
+        .await;
+    note_unanswered(&answers)?;
+    session.print(&streams(&answers), text)
+}
+
+/// The name of the host, and its proxy's connections.
+type Listed = (String, proto::ListStreamsResponse);
+
+async fn ask(place: &Host, request: &proto::ListStreamsRequest) -> Result<Listed, NoAnswer> {
+    let mut control = Control::connect(place).await?;
+    let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
+    let own = proxies.proxies.into_iter().next().unwrap_or_default();
+    Ok((own.host, control.list_streams(request.clone()).await?))
+}
+
+fn streams(answers: &[Answered<Listed>]) -> Streams {
+    let mut all = Streams {
+        streams: Vec::new(),
+        left_out: 0,
+        unanswered: unheard(answers),
+    };
+    for (proxy, listed) in all_ok(answers) {
+        all.left_out += listed.left_out;
+        for stream in &listed.streams {
+            all.streams.push(Stream::of(proxy, stream));
+        }
+    }
+    all.streams
+        .sort_by_key(|stream| std::cmp::Reverse((stream.waits, stream.idle_seconds)));
+    all
+}
+
+impl Stream {
+    fn of(proxy: &str, status: &proto::StreamStatus) -> Self {
+        Self {
+            proxy: proxy.to_owned(),
+            stream: status.stream,
+            frontend: status.frontend.clone(),
+            client: status.client.clone(),
+            destination: status.destination.clone(),
+            node: status.node.clone(),
+            age_seconds: status.age_seconds,
+            idle_seconds: status.idle_seconds,
+            bytes_to_backend: status.bytes_to_backend,
+            bytes_to_client: status.bytes_to_client,
+            waits: status.waits,
+        }
+    }
+}
+
+fn text(answer: &Streams, screen: &Screen) -> String {
+    let mut table = Table::new(&["PROXY", "AGE", "IDLE", "SENT", "GOT", "CONNECTION"]);
+    for stream in &answer.streams {
+        table.row(
+            verdict::of_wait(stream.waits.then_some(stream.idle_seconds)),
+            [
+                stream.proxy.clone(),
+                span(stream.age_seconds),
+                span(stream.idle_seconds),
+                stream.bytes_to_backend.to_string(),
+                stream.bytes_to_client.to_string(),
+                connection(stream),
+            ],
+        );
+    }
+    let mut text = table.text(screen);
+    if answer.left_out > 0 {
+        text += &format!("and {} more\n", answer.left_out);
+    }
+    text
+}
+
+/// From where to where, and whether it waits. The last column is the one that may be long.
+fn connection(stream: &Stream) -> String {
+    let mut text = format!("{} -> {}", stream.client, stream.destination);
+    if !stream.node.is_empty() {
+        text += &format!(" at {}", stream.node);
+    }
+    if stream.waits {
+        text += ", waits for its backend";
+    }
+    text
+}

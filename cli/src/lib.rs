@@ -1,0 +1,44 @@
+//! `culvert`, also `kubectl culvert`: what proxies, redirectors and agents do, for people. It asks
+//! all proxies at once: those of this host by their sockets, others by ssh, those of a cluster by
+//! exec in their pods. It is one command each time, keeps nothing, and listens nowhere.
+//!
+//! A command (`commands/`) asks all [`places`] at once with a deadline each ([`session`]), puts the
+//! answers together, and prints them as text or as JSON from the same types. What is wrong, and how
+//! wrong, is decided in [`verdict`] alone.
+#![forbid(unsafe_code)]
+
+mod answered;
+mod args;
+mod cloud_host;
+mod commands;
+mod control;
+mod node;
+mod pages;
+mod places;
+mod screen;
+mod session;
+mod table;
+mod verdict;
+
+use std::process::ExitCode;
+
+use culvert_daemon::{Introduction, run_main};
+
+/// What the program says on a terminal without arguments.
+const INTRODUCTION: Introduction = Introduction {
+    first_commands: &[
+        (
+            "status",
+            "what is wrong and its fix; proxies, nodes, streams",
+        ),
+        ("why NODE:PORT", "what happens to a connection, hop by hop"),
+        ("nodes", "the edge nodes"),
+        ("streams", "who is connected, and who waits for an answer"),
+    ],
+    pages: "docs/culvert.md",
+};
+
+/// Runs the command line; prints the error if it fails.
+pub async fn main() -> ExitCode {
+    run_main(INTRODUCTION, commands::run).await
+}

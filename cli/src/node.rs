@@ -1,0 +1,115 @@
+//! An edge node, put together from what all proxies say of it.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::cloud_host::CloudHost;
+
+/// A node, as the commands show it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Node {
+    pub(crate) node: String,
+    /// Whether a proxy reaches it.
+    pub(crate) online: bool,
+    /// Tunnels at all proxies that were asked.
+    pub(crate) tunnels: u32,
+    /// Hosts of the proxies where tunnels of it end.
+    pub(crate) proxies: Vec<String>,
+    /// Of its nearest tunnel; absent: not measured yet, or by no proxy that was asked.
+    pub(crate) round_trip_ms: Option<f64>,
+    /// Of its agents.
+    pub(crate) versions: Vec<String>,
+    pub(crate) streams: u32,
+    pub(crate) addresses: Vec<NodeAddress>,
+    pub(crate) vip4: String,
+    pub(crate) vip6: String,
+    /// Ports of its addresses that are steered.
+    pub(crate) ports: Vec<u32>,
+    /// Of these, those that its agent would not dial.
+    pub(crate) forbidden_ports: Vec<u32>,
+    /// Why its agents are not where the node is; empty: they are.
+    pub(crate) misplaced: String,
+    /// What to do then.
+    pub(crate) fix: String,
+}
+
+/// An address of a node in its own network.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct NodeAddress {
+    pub(crate) address: String,
+    /// Why it does not lead to the node; empty: it does.
+    pub(crate) problem: String,
+}
+
+/// All nodes that these hosts know, by name.
+pub(crate) fn nodes<'a>(hosts: impl IntoIterator<Item = &'a CloudHost>) -> Vec<Node> {
+    let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
+    for host in hosts {
+        for status in &host.nodes {
+            let node = nodes.entry(status.name.clone()).or_default();
+            node.describe(status);
+            if status.tunnels > 0 {
+                node.is_at(host.name());
+            }
+            for elsewhere in &status.elsewhere {
+                node.is_at(elsewhere);
+            }
+            node.tunnels += status.tunnels;
+        }
+        for tunnel in &host.tunnels {
+            // Nodes that were removed may still have tunnels.
+            if let Some(node) = nodes.get_mut(&tunnel.node) {
+                node.add_tunnel(tunnel);
+            }
+        }
+    }
+    nodes.into_values().collect()
+}
+
+impl Node {
+    /// What any proxy says alike.
+    fn describe(&mut self, status: &culvert_api::proto::control::NodeStatus) {
+        self.node.clone_from(&status.name);
+        self.vip4.clone_from(&status.vip4);
+        self.vip6.clone_from(&status.vip6);
+        self.ports.clone_from(&status.ports);
+        if !status.misplaced.is_empty() {
+            self.misplaced.clone_from(&status.misplaced);
+            self.fix.clone_from(&status.misplaced_fix);
+        }
+        for port in &status.forbidden_ports {
+            if !self.forbidden_ports.contains(port) {
+                self.forbidden_ports.push(*port);
+            }
+        }
+        self.addresses.clear();
+        for (address, problem) in status.addresses.iter().zip(&status.reasons) {
+            self.addresses.push(NodeAddress {
+                address: address.clone(),
+                problem: problem.clone(),
+            });
+        }
+    }
+
+    fn is_at(&mut self, proxy: &str) {
+        self.online = true;
+        if !self.proxies.iter().any(|known| known == proxy) {
+            self.proxies.push(proxy.to_owned());
+        }
+    }
+
+    fn add_tunnel(&mut self, tunnel: &crate::cloud_host::Tunnel) {
+        self.streams += tunnel.streams;
+        if !self.versions.contains(&tunnel.agent_version) {
+            self.versions.push(tunnel.agent_version.clone());
+        }
+        let Some(round_trip) = tunnel.round_trip_ms() else {
+            return;
+        };
+        let nearest = self
+            .round_trip_ms
+            .map_or(round_trip, |known| known.min(round_trip));
+        self.round_trip_ms = Some(nearest);
+    }
+}

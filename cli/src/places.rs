@@ -1,0 +1,174 @@
+//! Where programs of Culvert are, and how their sockets are reached: on this host, by ssh, or in a
+//! pod. On another host `culvert-proxy control-stdio` passes the bytes on, so that nothing listens
+//! for this.
+
+mod connection;
+mod finished;
+mod local;
+mod pods;
+mod ssh;
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::args::Whom;
+pub(crate) use connection::{ByteStream, Connection, NoAnswer};
+pub(crate) use finished::Finished;
+use local::Local;
+use pods::ProxyPod;
+use ssh::Ssh;
+
+/// A host with programs of Culvert.
+#[derive(Debug)]
+pub(crate) struct Host {
+    name: String,
+    way: Transport,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Local(Local),
+    Ssh(Ssh),
+    Pod(Box<ProxyPod>),
+}
+
+/// A socket of a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Socket {
+    /// Where the proxy answers people.
+    Control,
+    /// The proxy's pages.
+    Proxy,
+    /// The redirector's pages.
+    Redirector,
+    /// HTTP CONNECT to nodes.
+    Connect,
+}
+
+impl Socket {
+    /// The word of `culvert-proxy control-stdio --to`.
+    fn flag_value(self) -> &'static str {
+        match self {
+            Self::Control => "control",
+            Self::Proxy => "proxy",
+            Self::Redirector => "redirector",
+            Self::Connect => "connect",
+        }
+    }
+
+    /// The command that connects standard input and output with it.
+    fn command(self) -> [&'static str; 4] {
+        ["culvert-proxy", "control-stdio", "--to", self.flag_value()]
+    }
+}
+
+/// Programs of an edge node, which are asked on that node only.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EdgeProgram {
+    pub(crate) program: &'static str,
+    pub(crate) admin_socket: PathBuf,
+}
+
+/// Whom to ask.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    /// Hosts with a proxy.
+    pub(crate) cloud: Vec<Host>,
+    /// Programs of this host, if it is an edge node.
+    pub(crate) edge: Vec<EdgeProgram>,
+}
+
+impl Hosts {
+    /// The places that the flags name. Without any: this host, or else the kubeconfig's cluster.
+    ///
+    /// # Errors
+    /// There is none of these, or the cluster does not list its pods.
+    pub(crate) async fn find(whom: &Whom) -> Result<Self> {
+        let wants_cluster =
+            whom.context.is_some() || whom.kubeconfig.is_some() || is_kubectls_plugin();
+        let is_named = wants_cluster || !whom.ssh.is_empty();
+        let mut places = Self {
+            cloud: Vec::new(),
+            edge: Vec::new(),
+        };
+        if whom.local || !is_named {
+            places.add_this_host(&whom.run_dir);
+        }
+        for host in &whom.ssh {
+            places.cloud.push(Host {
+                name: host.clone(),
+                way: Transport::Ssh(Ssh::new(host, whom.timeout)),
+            });
+        }
+        let is_empty = places.cloud.is_empty() && places.edge.is_empty();
+        if wants_cluster || (is_empty && !whom.local && pods::has_kubeconfig()) {
+            for pod in ProxyPod::list(whom).await? {
+                places.cloud.push(Host {
+                    name: pod.host.clone(),
+                    way: Transport::Pod(Box::new(pod)),
+                });
+            }
+        } else if is_empty {
+            bail!(
+                "no program of Culvert has a socket in {}, and there is no kubeconfig: give --ssh \
+                 HOST, or --kubeconfig FILE; on a host with Culvert, sudo may be what lacks",
+                whom.run_dir.display()
+            );
+        }
+        Ok(places)
+    }
+
+    fn add_this_host(&mut self, run_dir: &Path) {
+        let local = Local::new(run_dir);
+        for program in local.edge_programs() {
+            self.edge.push(program);
+        }
+        if local.has_proxy() {
+            self.cloud.push(Host {
+                name: "this host".to_owned(),
+                way: Transport::Local(local),
+            });
+        }
+    }
+}
+
+/// Whether kubectl runs this as `kubectl culvert`.
+fn is_kubectls_plugin() -> bool {
+    let name = std::env::args_os().next().map(PathBuf::from);
+    let name = name.as_deref().and_then(Path::file_name);
+    name.is_some_and(|name| name == "kubectl-culvert")
+}
+
+impl Host {
+    /// For people.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether its proxy is part of a cluster.
+    pub(crate) fn is_pod(&self) -> bool {
+        matches!(self.way, Transport::Pod(_))
+    }
+
+    /// Connects with one of its sockets. By ssh and in a pod this succeeds before the socket is
+    /// reached: what is wrong is known after a failure only ([`Connection::unanswered`]).
+    pub(crate) async fn connect(&self, socket: Socket) -> Result<Connection, NoAnswer> {
+        match &self.way {
+            Transport::Local(local) => local.connect(socket).await,
+            Transport::Ssh(ssh) => ssh.connect(&socket.command()),
+            Transport::Pod(pod) => pod.connect(&socket.command()).await,
+        }
+    }
+
+    /// Runs `culvert-proxy` there, with the sockets of its running proxy.
+    pub(crate) async fn run_proxy(&self, arguments: &[String]) -> Result<Finished, NoAnswer> {
+        let mut words = vec!["culvert-proxy".to_owned()];
+        words.extend_from_slice(arguments);
+        match &self.way {
+            Transport::Local(local) => local.run(&words).await,
+            Transport::Ssh(ssh) => ssh.run(&words).await,
+            Transport::Pod(pod) => pod.run(&words).await,
+        }
+    }
+}

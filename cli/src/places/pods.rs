@@ -1,0 +1,141 @@
+//! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
+//! programs of its host, which share the folder /run/culvert.
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use super::{Connection, Finished, NoAnswer};
+use crate::args::Whom;
+
+/// As the manifests have it.
+const SELECTOR: &str = "app.kubernetes.io/name=culvert-proxy";
+const CONTAINER: &str = "culvert-proxy";
+/// The most pods that are asked.
+const MAX_PODS: u32 = 100;
+/// Bytes on their way in one direction.
+const BUFFER: usize = 64 << 10;
+
+/// A proxy's pod.
+#[derive(Clone, Debug)]
+pub(super) struct ProxyPod {
+    pods: Api<Pod>,
+    name: String,
+    /// The Node.
+    pub(super) host: String,
+}
+
+/// The standard input of a command in a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Open,
+    None,
+}
+
+/// Whether there is a kubeconfig where kubectl looks for one.
+pub(super) fn has_kubeconfig() -> bool {
+    Kubeconfig::read().is_ok()
+}
+
+impl ProxyPod {
+    /// The pods of all proxies.
+    ///
+    /// # Errors
+    /// The kubeconfig is wrong, the API server does not answer in time, or there is no pod.
+    pub(super) async fn list(whom: &Whom) -> Result<Vec<Self>> {
+        let client = client(whom).await?;
+        let pods: Api<Pod> = Api::namespaced(client, &whom.namespace);
+        let all = ListParams::default().labels(SELECTOR).limit(MAX_PODS);
+        let listed = timeout(whom.timeout, pods.list(&all)).await;
+        let listed = listed
+            .with_context(|| format!("no answer within {} s", whom.timeout.as_secs()))
+            .and_then(|listed| Ok(listed?))
+            .with_context(|| format!("list the proxies' pods in namespace {}", whom.namespace))?;
+        let mut found = Vec::new();
+        for pod in listed.items {
+            if pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let name = pod.metadata.name.unwrap_or_default();
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            found.push(Self {
+                pods: pods.clone(),
+                host: node.unwrap_or_else(|| name.clone()),
+                name,
+            });
+        }
+        ensure!(
+            !found.is_empty(),
+            "no pod in namespace {} has the label {SELECTOR}: --namespace names another one",
+            whom.namespace
+        );
+        found.sort_by(|one, other| one.host.cmp(&other.host));
+        Ok(found)
+    }
+
+    pub(super) async fn connect(&self, words: &[&str]) -> Result<Connection, NoAnswer> {
+        let mut process = self.exec(words, Input::Open).await?;
+        let parts = (process.stdout(), process.stdin(), process.stderr());
+        let (Some(out), Some(input), Some(errors)) = parts else {
+            return Err(NoAnswer::new("exec has no standard streams".to_owned()));
+        };
+        let stream = tokio::io::join(out, input);
+        Ok(Connection::through(process, stream, errors))
+    }
+
+    pub(super) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
+        Ok(self.finished(words).await?)
+    }
+
+    async fn finished(&self, words: &[String]) -> Result<Finished> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut process = self.exec(&words, Input::None).await?;
+        let mut out = process.stdout().context("no output")?;
+        let mut errors = process.stderr().context("no error output")?;
+        let mut said = String::new();
+        let mut complained = String::new();
+        let both = tokio::join!(
+            out.read_to_string(&mut said),
+            errors.read_to_string(&mut complained)
+        );
+        both.0.and(both.1).context("read what it prints")?;
+        Ok(Finished {
+            out: said,
+            err: complained,
+        })
+    }
+
+    async fn exec(&self, words: &[&str], input: Input) -> Result<AttachedProcess> {
+        let how = AttachParams::default()
+            .container(CONTAINER)
+            .stdin(input == Input::Open)
+            .stdout(true)
+            .stderr(true)
+            .max_stdin_buf_size(BUFFER)
+            .max_stdout_buf_size(BUFFER)
+            .max_stderr_buf_size(BUFFER);
+        let process = self.pods.exec(&self.name, words.to_vec(), &how).await;
+        process.with_context(|| format!("exec in pod {}", self.name))
+    }
+}
+
+async fn client(whom: &Whom) -> Result<Client> {
+    let options = KubeConfigOptions {
+        context: whom.context.clone(),
+        ..KubeConfigOptions::default()
+    };
+    let kubeconfig = match &whom.kubeconfig {
+        Some(file) => {
+            Kubeconfig::read_from(file).with_context(|| format!("read {}", file.display()))?
+        }
+        None => Kubeconfig::read().context("read kubectl's kubeconfig")?,
+    };
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .context("use the kubeconfig")?;
+    Client::try_from(config).context("use the kubeconfig")
+}
