@@ -28,6 +28,7 @@ struct Events<T> {
 pub struct Read<T> {
     /// Events that were gone before it read them.
     pub lost: u64,
+    /// The events, in their order.
     pub events: Vec<T>,
 }
 
