@@ -99,9 +99,11 @@ impl Steering {
             return;
         };
         let intercept = &self.config.intercept;
+        let was_proven = ebpf.is_proven();
         let applied = ebpf
             .apply(intercept, plan)
             .and_then(|()| ebpf.prove(intercept.node, plan.ranges));
+        let is_proven = ebpf.is_proven();
         match applied {
             Ok(()) if ebpf.is_complete() && !self.hooks.is_in_conflict() => self.gates.hooks.open(),
             Ok(()) => {}
@@ -111,6 +113,11 @@ impl Steering {
                 self.gates.hooks.close(reason);
                 self.progress.incomplete = true;
             }
+        }
+        if is_proven != was_proven {
+            // The proof is steered, and reaches no proxy.
+            self.recent.hooks.clear();
+            self.count_hooked();
         }
     }
 

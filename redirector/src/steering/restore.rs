@@ -36,7 +36,7 @@ impl Steering {
     }
 
     /// Without hooks there is nothing to read.
-    fn count_hooked(&self) {
+    pub(super) fn count_hooked(&self) {
         if self.ebpf.is_some()
             && let Ok(tables) = Tables::open(&self.pins)
             && let Ok(counts) = tables.steered()

@@ -197,6 +197,11 @@ impl EbpfMechanism {
         Ok(!configured || changed != MapChanges::default())
     }
 
+    /// Whether it was tried that a connect is steered.
+    pub(crate) fn is_proven(&self) -> bool {
+        self.proof.is_some()
+    }
+
     /// Checks once that a connect to a VIP of `ranges` is steered. Failed checks are repeated.
     pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), MechanismError> {
         let vip4 = ranges
