@@ -265,7 +265,10 @@ impl Certificates {
     /// Stores what could not be stored. Returns whether there still is something.
     fn store_unsaved(&self) -> bool {
         let mut unsaved = self.unsaved();
-        let (Some(held), Some(state)) = (&*unsaved, self.renewable()) else {
+        let Some(held) = &*unsaved else {
+            return false;
+        };
+        let Some(state) = self.renewable() else {
             return false;
         };
         if state.stored_at() == held.stored_at {

@@ -271,10 +271,13 @@ impl Renewal {
     /// Whether the token is of another pod than the one that the certificate was given for. Its
     /// node may be another too: the state may have come here with a copied disk.
     fn is_of_another_pod(&self, cluster: &ClusterSource) -> bool {
-        let (Ok(token), Some(pod)) = (cluster.token.read(), self.certificates.pod()) else {
+        let Ok(token) = cluster.token.read() else {
             return false;
         };
-        token.pod != pod
+        match self.certificates.pod() {
+            Some(pod) => token.pod != pod,
+            None => false,
+        }
     }
 }
 
