@@ -60,7 +60,7 @@ const TYPES: [&str; 27] = [
     "News",
     "Now",
     "Own",
-    "Location",
+    "Place",
     "Reach",
     "Seen",
     "Standing",
