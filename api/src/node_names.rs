@@ -90,7 +90,8 @@ pub fn node_named(text: &str, nodes: &impl NodeNames) -> Result<NodeName, NotNam
         }
     }
     for (dot, _) in text.rmatch_indices('.') {
-        let (name, zone) = (&text[..dot], &text[dot + 1..]);
+        let name = &text[..dot];
+        let zone = &text[dot + 1..];
         let Some((node, kind)) = found(name, nodes) else {
             continue;
         };

@@ -277,7 +277,8 @@ mod tests {
     #[tokio::test]
     async fn a_taken_over_port_never_refuses_and_closes_with_its_last_owner() {
         let address = any_port().unwrap().local_addr().unwrap();
-        let (before, after) = (Listeners::default(), Listeners::default());
+        let before = Listeners::default();
+        let after = Listeners::default();
         let bind = || TcpListener::bind(address);
         let old = before.tcp(address, SocketUse::Clients, bind).unwrap();
         let waiting = std::net::TcpStream::connect(address).unwrap();
@@ -329,7 +330,8 @@ mod tests {
     async fn a_given_path_stays_and_a_released_one_goes_with_its_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("connect.sock");
-        let (before, after) = (Listeners::default(), Listeners::default());
+        let before = Listeners::default();
+        let after = Listeners::default();
         let bind =
             |listeners: &Listeners| listeners.local(&path, SocketAccess::Group, SocketUse::Clients);
         let old = bind(&before).unwrap();
@@ -345,7 +347,8 @@ mod tests {
         after.own();
         drop(old);
         let client = std::os::unix::net::UnixStream::connect(&path);
-        let (client, _served) = (client.unwrap(), new.accept().await.unwrap());
+        let client = client.unwrap();
+        let _served = new.accept().await.unwrap();
         drop(client);
         after.release(&ALL);
         drop(new);
@@ -355,7 +358,8 @@ mod tests {
     #[test]
     fn a_lock_is_taken_over_only_on_the_same_file() {
         let folder = tempfile::tempdir().unwrap();
-        let (wanted, other) = (folder.path().join("lock"), folder.path().join("other"));
+        let wanted = folder.path().join("lock");
+        let other = folder.path().join("other");
         for path in [&wanted, &other] {
             File::create(path).unwrap();
         }

@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn strangers_cannot_flood_the_log() {
-        let (budget, now) = (LogBudget::default(), Instant::now());
+        let budget = LogBudget::default();
+        let now = Instant::now();
         assert_eq!((0..100).filter_map(|_| budget.spend_at(now)).count(), 10);
         assert_eq!(budget.spend_at(now + WINDOW), Some(90));
     }

@@ -115,7 +115,8 @@ mod tests {
     #[test]
     fn readiness_names_what_is_missing_until_all_gates_are_open() {
         let readiness = Readiness::default();
-        let (directory, listeners) = (readiness.gate("directory"), readiness.gate("listeners"));
+        let directory = readiness.gate("directory");
+        let listeners = readiness.gate("listeners");
         listeners.open();
         assert!(listeners.is_open() && !directory.is_open());
         directory.close("nodes.toml: line 3: no such key");

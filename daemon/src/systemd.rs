@@ -175,7 +175,8 @@ mod tests {
             "WATCHDOG_USEC" => Some("2000000".into()),
             _ => None,
         };
-        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let readiness = Readiness::default();
+        let drain = Drain::default();
         let systemd = Systemd {
             patience,
             ..Systemd::from_environment(environment).unwrap()
@@ -196,7 +197,8 @@ mod tests {
             path.to_str().unwrap(),
             PATIENCE,
             async |heard, readiness, drain| {
-                let (hooks, directory) = (readiness.gate("hooks"), readiness.gate("directory"));
+                let hooks = readiness.gate("hooks");
+                let directory = readiness.gate("directory");
                 for _turn in 0..10 {
                     tokio::task::yield_now().await;
                 }

@@ -151,7 +151,8 @@ async fn show(
     running: &RunningTasks,
     counts: impl FnOnce() -> TaskCounts + Send + 'static,
 ) -> Response {
-    let (before, started) = (runtimes.busy(), Instant::now());
+    let before = runtimes.busy();
+    let started = Instant::now();
     tokio::time::sleep(MEASURED).await;
     let measured = started.elapsed();
     let mut views = Vec::new();
@@ -219,7 +220,8 @@ mod tests {
     #[tokio::test]
     async fn a_busy_thread_an_idle_one_and_the_tasks_by_name_are_on_the_page() {
         let workers = Workers::start(NonZeroUsize::new(2).unwrap()).unwrap();
-        let (busy, idle) = (workers.next(), workers.next());
+        let busy = workers.next();
+        let idle = workers.next();
         let _busy = busy.run(async {
             loop {
                 let until = Instant::now() + Duration::from_millis(5);

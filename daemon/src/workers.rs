@@ -245,7 +245,8 @@ mod tests {
         let worker = workers.next();
         let turns = Arc::new(AtomicU32::new(0));
         let (started_tx, started_rx) = tokio::sync::oneshot::channel();
-        let (seen, other) = (turns.clone(), worker.clone());
+        let seen = turns.clone();
+        let other = worker.clone();
         let _busy = keep_busy(&worker, turns, move || {
             let start = move || {
                 let task = other.run(async move { seen.load(Ordering::Relaxed) });

@@ -62,7 +62,8 @@ pub(crate) struct IssuedPem {
 impl LocalAuthority {
     /// Reads the authority of this state directory; makes it if there is none.
     pub(crate) fn open(state: &StateDir) -> Result<Self, AuthorityError> {
-        let (certificate, key) = (state.local("ca.crt"), state.local("ca.key"));
+        let certificate = state.local("ca.crt");
+        let key = state.local("ca.key");
         if !key.exists() {
             let (made_certificate, made_key) = make()?;
             // The key is last: with it the authority is complete.
@@ -81,7 +82,8 @@ impl LocalAuthority {
         let read = |path: PathBuf| {
             std::fs::read_to_string(&path).map_err(|source| AuthorityError::Read { path, source })
         };
-        let (certificate, key) = (read(certificate)?, read(key)?);
+        let certificate = read(certificate)?;
+        let key = read(key)?;
         Ok(Self {
             issuer: Issuer::from_ca_cert_pem(&certificate, KeyPair::from_pem(&key)?)?,
             certificate: CertificateDer::from_pem_slice(certificate.as_bytes())?,

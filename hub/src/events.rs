@@ -105,7 +105,8 @@ impl EventQueue {
                 && event.head.content_type == content_type;
             same.then(|| (*place, event.clone()))
         });
-        let (mut bytes, mut before) = (object.bytes.to_vec(), 0);
+        let mut bytes = object.bytes.to_vec();
+        let mut before = 0;
         let place = match earlier {
             None => self.next,
             Some((place, earlier)) => {

@@ -173,7 +173,8 @@ fn answer(hub: &Hub, identity: &Identity, read: &Read) -> String {
 
 /// Whether this set may answer the read.
 fn concerns(set: &SetStatus, read: &Read) -> bool {
-    let (of, asked) = (&set.scope, &read.scope);
+    let of = &set.scope;
+    let asked = &read.scope;
     if of.representation != asked.representation {
         return false;
     }

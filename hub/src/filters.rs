@@ -181,7 +181,8 @@ impl Filter {
     }
 
     fn changed_object(&self, object: &[u8]) -> Edited {
-        let (encoding, pods) = (self.encoding, &self.pods);
+        let encoding = self.encoding;
+        let pods = &self.pods;
         match self.change {
             Change::MasterService => {
                 master_service::lead_to(encoding, object, &pods.addresses, is_of_this_host)

@@ -227,7 +227,8 @@ impl Pages {
     }
 
     fn summary(&self) -> Summary {
-        let (sets, link) = (self.sets(), self.hub.upstream.link.status(Credential::Node));
+        let sets = self.sets();
+        let link = self.hub.upstream.link.status(Credential::Node);
         let disk = self.disk.borrow().clone();
         let missing = self.missing_after_reboot();
         Summary {

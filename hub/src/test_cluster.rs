@@ -116,7 +116,8 @@ impl TestCluster {
         let pods = pod_ports.remove(0);
         let pod_address = format!("https://{}", pods.local_addr().unwrap());
         let address = format!("https://{}", port.local_addr().unwrap());
-        let (drain, mut tasks) = (Drain::default(), JoinSet::new());
+        let drain = Drain::default();
+        let mut tasks = JoinSet::new();
         let disk = writer.status();
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
         let recovery = hub.upstream.clone();

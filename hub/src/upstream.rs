@@ -334,7 +334,8 @@ impl Pools {
         abandoned: CancellationToken,
     ) -> Self {
         let pool = |credential, tls| {
-            let (servers, link) = (servers.clone(), link.clone());
+            let servers = servers.clone();
+            let link = link.clone();
             let connector = Connector::new(servers, tls, Protocols::Http2OrHttp1, link);
             Pool::new(&connector, credential, &abandoned, check)
         };

@@ -166,7 +166,8 @@ struct Proxy {
 impl Proxy {
     /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
     fn bind(&self, sockets: &Sockets) -> Result<Bound> {
-        let (listen, listeners) = (&self.args.listen, &self.listeners);
+        let listen = &self.args.listen;
+        let listeners = &self.listeners;
         let tcp = |address, used_by| listen::bind(listeners, address, used_by);
         let host = |path| listeners.local(path, Access::Owner, SocketUse::Programs);
         let peers = self

@@ -125,10 +125,12 @@ impl Dns {
         let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
         let origin = Origin::try_from(&config.zone).context("--dns-zone")?;
         let clients = Clients::new(config.clients.clone());
-        let (feed, metrics) = (sources.feed.clone(), sources.metrics.clone());
+        let feed = sources.feed.clone();
+        let metrics = sources.metrics.clone();
         let handler = Handler::new(origin, clients, node, feed, metrics).forwarding(forward);
         let handler = Arc::new(handler);
-        let (mut udp, mut tcp) = (Server::new(SharedHandler(Arc::clone(&handler))), Vec::new());
+        let mut udp = Server::new(SharedHandler(Arc::clone(&handler)));
+        let mut tcp = Vec::new();
         let addresses = config.addresses(node);
         for address in &addresses {
             let explained = || {

@@ -102,7 +102,8 @@ async fn serve_one(
 /// Gives the sockets, and forgets them when the proxy serves. If it ends before that, another one
 /// may come for them.
 async fn give(link: &Handover, held: &mut Option<Held>) -> Result<(), HandoverError> {
-    let (mut sockets, mut descriptors) = (Vec::new(), Vec::new());
+    let mut sockets = Vec::new();
+    let mut descriptors = Vec::new();
     for (handed, descriptor) in held.iter().flat_map(|held| &held.sockets) {
         sockets.push(handed.clone());
         descriptors.push(descriptor.as_fd());

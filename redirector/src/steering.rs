@@ -170,7 +170,8 @@ impl Steering {
     /// Follows the directory until the drain begins. What is installed stays, so the kernel keeps
     /// steering without this process.
     pub(crate) async fn run(mut self, node_tx: watch::Sender<NodeIps>, drain: Drain) -> Result<()> {
-        let (mut renewal, mut inspection) = (interval(RENEWAL), interval(INSPECTION));
+        let mut renewal = interval(RENEWAL);
+        let mut inspection = interval(INSPECTION);
         renewal.set_missed_tick_behavior(MissedTickBehavior::Delay);
         inspection.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut events = Events::listen();

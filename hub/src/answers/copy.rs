@@ -268,7 +268,9 @@ async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(
 fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(), SplitError> {
     let mut body = Digester::new();
     body.write(splitter.body());
-    let (scope, reader, body) = (&read.scope, &copy.reader, body.digest());
+    let scope = &read.scope;
+    let reader = &copy.reader;
+    let body = body.digest();
     let now = copy.memory.now();
     let confirmed = {
         let cache = &mut copy.memory.lock().cache;

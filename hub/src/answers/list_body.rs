@@ -92,7 +92,8 @@ impl ListBody {
         read: &Read,
         reader: &Identity,
     ) -> Result<Filled, SplitError> {
-        let (scope, items) = (&read.scope, self.items.digest());
+        let scope = &read.scope;
+        let items = self.items.digest();
         if let (Some(head), Some(expected)) = (&self.head, self.expected)
             && expected == items
             && head.continue_token.is_empty()
@@ -178,7 +179,8 @@ mod tests {
         fn new(directory: &tempfile::TempDir) -> Self {
             let state = StateDir::new(directory.path().to_owned());
             let (memory, _) = Memory::open(&state);
-            let (read, now) = (read(), memory.now());
+            let read = read();
+            let now = memory.now();
             let allowed = Verdict::Allowed;
             let cache = &mut memory.lock().cache;
             cache.record_verdict(&NODE, Verb::List, &read.scope, allowed, now);

@@ -90,7 +90,8 @@ pub(super) fn create(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
     let (encoding, item_type, object) = body(write)?;
     let name = object.metadata.name.clone();
     let target = target(write, &name);
-    let (uid, now) = (new_uid(write), SystemTime::now());
+    let uid = new_uid(write);
+    let now = SystemTime::now();
     let mut kept = hub.memory.lock();
     let created = kept
         .cache

@@ -57,7 +57,8 @@ pub(super) fn overlay(cache: &mut Cache, pod_name: &str, bytes: Option<&str>) {
         object: Arc::new(object),
         item_type: pod_type(),
     };
-    let (resource, name) = (pods().resource, name(pod_name));
+    let resource = pods().resource;
+    let name = name(pod_name);
     let written = cache
         .overlays
         .write(&resource, &name, Encoding::Json, written, Worth::Saving);

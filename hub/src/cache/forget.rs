@@ -80,7 +80,8 @@ mod tests {
 
     #[test]
     fn a_list_that_nobody_asked_for_in_a_week_is_forgotten_on_disk_too() {
-        let (mut cache, mut rows) = (cache(), Rows::default());
+        let mut cache = cache();
+        let mut rows = Rows::default();
         let pod = Identity::User("pod".to_owned());
         asked(&mut cache, &NODE, &all(), 0);
         asked(&mut cache, &NODE, &namespace("a"), 0);
@@ -104,7 +105,8 @@ mod tests {
 
     #[test]
     fn when_something_was_asked_last_is_on_disk_to_the_day() {
-        let (mut cache, mut rows) = (cache(), Rows::default());
+        let mut cache = cache();
+        let mut rows = Rows::default();
         asked(&mut cache, &NODE, &all(), 0);
         saved(&mut cache, &mut rows);
         asked(&mut cache, &NODE, &all(), 9);

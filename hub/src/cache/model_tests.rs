@@ -168,7 +168,10 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let (name, scope, lag, watch) = (0..NAMES.len(), 0..scopes().len(), 0..4_u64, 0..6_usize);
+    let name = 0..NAMES.len();
+    let scope = 0..scopes().len();
+    let lag = 0..4_u64;
+    let watch = 0..6_usize;
     prop_oneof![
         6 => (name.clone(), any::<bool>()).prop_map(|(name, labelled)| Step::Write { name, labelled }),
         3 => name.clone().prop_map(|name| Step::Delete { name }),

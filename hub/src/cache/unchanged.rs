@@ -94,7 +94,8 @@ impl Cache {
         }
         set.behind = false;
         let (name, object) = set.generation.members.first_key_value()?;
-        let (name, resource_version) = (name.clone(), object.metadata.resource_version);
+        let name = name.clone();
+        let resource_version = object.metadata.resource_version;
         set.confirm(resource_version, now);
         self.overlays.end(&scope.representation.resource, &name);
         self.served

@@ -71,16 +71,14 @@ fn a_count_in_a_patch_is_that_of_its_own_event() {
 #[test]
 fn an_event_in_protobuf_is_merged_as_one_in_json() {
     let encoding = Encoding::Protobuf;
-    let (kind, reason) = (
-        Path {
-            json: &[],
-            protobuf: &[8, 1],
-        },
-        Path {
-            json: &[],
-            protobuf: &[7],
-        },
-    );
+    let kind = Path {
+        json: &[],
+        protobuf: &[8, 1],
+    };
+    let reason = Path {
+        json: &[],
+        protobuf: &[7],
+    };
     let new = |name: &str, time: &[u8]| {
         let mut bytes = Vec::new();
         for (path, value) in [

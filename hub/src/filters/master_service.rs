@@ -187,7 +187,8 @@ mod tests {
                 .unwrap()
                 .0
         };
-        let (old, new) = (items(PROTOBUF), items(&led));
+        let old = items(PROTOBUF);
+        let new = items(&led);
         assert_eq!(old.len(), 3);
         for (old, new) in old.iter().zip(&new) {
             assert_eq!(old.metadata, new.metadata);

@@ -133,7 +133,8 @@ mod tests {
                     .unwrap()
                     .0
             };
-            let (old, new) = (items(list), items(&new));
+            let old = items(list);
+            let new = items(&new);
             assert_eq!(old.len(), 2);
             for (old, new) in old.iter().zip(&new) {
                 if old.metadata.name != name {
@@ -152,7 +153,8 @@ mod tests {
                 assert!(new.bytes[..start].ends_with(end));
                 let rest = &new.bytes[start + text.len()..];
                 assert!(old.bytes.ends_with(rest));
-                let (old_length, added) = (old.bytes.len(), text.len());
+                let old_length = old.bytes.len();
+                let added = text.len();
                 assert!((old_length + added..=old_length + added + 2).contains(&new.bytes.len()));
             }
         }

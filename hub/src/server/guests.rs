@@ -103,7 +103,9 @@ mod tests {
     #[test]
     fn the_oldest_stranger_goes_and_neither_the_node_nor_a_known_client() {
         let guests = Guests::default();
-        let (node, known, oldest) = (guests.enter(), guests.enter(), guests.enter());
+        let node = guests.enter();
+        let known = guests.enter();
+        let oldest = guests.enter();
         node.is_node();
         known.is_known();
         let mut strangers = Vec::new();

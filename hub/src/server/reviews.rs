@@ -115,7 +115,8 @@ mod tests {
 
     #[test]
     fn a_refused_token_is_not_asked_about_again_and_one_address_asks_few_times() {
-        let (mut asked, now) = (ReviewHistory::default(), Instant::now());
+        let mut asked = ReviewHistory::default();
+        let now = Instant::now();
         let pod = IpAddr::from([10, 0, 0, 1]);
         assert!(asked.may_ask("bad", pod, now));
         asked.record_refusal("bad", now);

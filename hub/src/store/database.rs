@@ -50,7 +50,8 @@ impl Database {
                     };
                     for row in rows_of_table.iter()? {
                         let (key, value) = row?;
-                        let (key, value) = (key.value(), value.value());
+                        let key = key.value();
+                        let value = value.value();
                         match unframe(table, key, value) {
                             Some(value) => rows.insert(table, key.to_owned(), value.to_vec()),
                             None => rows.damaged += 1,

@@ -22,10 +22,8 @@ async fn without_a_link_discovery_is_what_each_client_was_given() {
     let cluster = TestCluster::start().await;
     cluster.link_is(true).await;
     let new_client = || cluster.kubelet().accepting(AGGREGATED);
-    let (old, new) = (
-        cluster.kubelet().get("/apis?timeout=32s").await,
-        new_client().get("/apis").await,
-    );
+    let old = cluster.kubelet().get("/apis?timeout=32s").await;
+    let new = new_client().get("/apis").await;
     assert_ne!(old, new);
     remembered(&cluster, 2).await;
     cluster.cut().await;

@@ -168,7 +168,8 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let (acceptor, shared) = (acceptor.clone(), shared.clone());
+        let acceptor = acceptor.clone();
+        let shared = shared.clone();
         let mut cut = shared.cut.subscribe();
         if *cut.borrow() {
             continue;
@@ -334,7 +335,8 @@ impl Shared {
 
     /// The Service `kubernetes`, or the node.
     fn own_object(&self) -> Response<Body> {
-        let (uid, version) = (self.cluster.lock().unwrap(), self.version());
+        let uid = self.cluster.lock().unwrap();
+        let version = self.version();
         json(
             200,
             format!(

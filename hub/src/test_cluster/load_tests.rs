@@ -22,7 +22,8 @@ async fn all_hear(watches: &mut [TestWatch], event: &str) {
 #[tokio::test]
 async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is_answered() {
     let cluster = with_listed_pods().await;
-    let (kubelet, app) = (cluster.kubelet(), cluster.pod(APP));
+    let kubelet = cluster.kubelet();
+    let app = cluster.pod(APP);
     let mut watches = Vec::new();
     for _ in 0..300 {
         watches.push(kubelet.watch(&watch_from(101)).await);

@@ -41,7 +41,8 @@ async fn explain_says_what_a_cut_would_show() {
         [200, 200, 503, 200, 200, 503, 404, 404, 503, 503, 503, 503]
     );
     cluster.cut().await;
-    let (kubelet, app) = (cluster.kubelet(), cluster.pod(APP));
+    let kubelet = cluster.kubelet();
+    let app = cluster.pod(APP);
     for (path, told) in paths.iter().zip(told.chunks(3)) {
         assert_eq!(kubelet.get(path).await.0, told[0]);
         assert_eq!(app.get(path).await.0, told[1]);

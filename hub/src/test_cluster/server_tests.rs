@@ -113,7 +113,8 @@ async fn memory_answers_before_a_client_gives_up_on_an_api_server_that_hangs() {
 
 #[tokio::test]
 async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_changes_nothing() {
-    let (api, other) = (FakeApi::start().await, FakeApi::start().await);
+    let api = FakeApi::start().await;
+    let other = FakeApi::start().await;
     let state = Arc::new(tempfile::tempdir().unwrap());
     let file = state.path().join("api.crt");
     std::fs::write(&file, &other.authority).unwrap();

@@ -244,7 +244,8 @@ async fn without_a_link_kubelet_gets_the_last_real_token() {
     cluster.cut().await;
     let (status, replayed) = kubelet.write("POST", TOKEN, r#"{"spec":{}}"#).await;
     assert_eq!(status, 201);
-    let (live, replayed) = (parse(&live), parse(&replayed));
+    let live = parse(&live);
+    let replayed = parse(&replayed);
     assert_eq!(replayed["status"]["token"], live["status"]["token"]);
     let expires = replayed["status"]["expirationTimestamp"].as_str().unwrap();
     assert!(humantime::parse_rfc3339(expires).unwrap() > std::time::SystemTime::now());

@@ -220,7 +220,8 @@ mod tests {
     }
 
     fn judged(identity: &ClusterIdentity, service: &str, node: &str) -> Verdict {
-        let (service, node) = (object(service), object(node));
+        let service = object(service);
+        let node = object(node);
         match identity.judge_service(&service) {
             AskForNode => identity.judge(&service, &node),
             verdict @ (SameCluster | OtherCluster) => verdict,

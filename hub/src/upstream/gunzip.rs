@@ -86,7 +86,8 @@ mod tests {
 
     /// Decompresses what comes in pieces of that length.
     fn plain(body: &[u8], piece: usize) -> io::Result<Vec<u8>> {
-        let (mut gunzip, mut plain) = (Gunzip::new(), Vec::new());
+        let mut gunzip = Gunzip::new();
+        let mut plain = Vec::new();
         for piece in body.chunks(piece) {
             gunzip.push(Bytes::copy_from_slice(piece));
             while let Some(bytes) = gunzip.next()? {

@@ -91,7 +91,8 @@ impl Upstream {
             relays.spawn(async move {
                 let _until_the_end = (tasks, held);
                 if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
-                    let (mut client, mut server) = (TokioIo::new(client), TokioIo::new(server));
+                    let mut client = TokioIo::new(client);
+                    let mut server = TokioIo::new(server);
                     // An end without notice is a usual end of a terminal.
                     copy_bidirectional(&mut client, &mut server).await.ok();
                 }

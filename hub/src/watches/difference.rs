@@ -23,12 +23,11 @@ pub(crate) fn between<'a>(
     let mut before: BTreeMap<_, _> = before
         .map(|object| (name_of(object.metadata()), object))
         .collect();
-    let (mut deleted, mut changed) = (Vec::new(), Vec::new());
+    let mut deleted = Vec::new();
+    let mut changed = Vec::new();
     for object in after {
-        let (old, new) = (
-            before.remove(&name_of(object.metadata())),
-            object.metadata(),
-        );
+        let old = before.remove(&name_of(object.metadata()));
+        let new = object.metadata();
         match old.map(|old| (old, old.metadata())) {
             Some((item, old)) if old.uid == new.uid => {
                 let is_same = old.resource_version == new.resource_version

@@ -137,7 +137,8 @@ impl Enroll {
         accounts: Option<Arc<ServiceAccounts>>,
         metrics: Metrics,
     ) -> Self {
-        let (turns, refusals) = (Arc::new(Semaphore::new(MAX_CONCURRENT)), Arc::default());
+        let turns = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        let refusals = Arc::default();
         let rate = Arc::new(CertificateRate::new(trust.certificate_lifetime()));
         Self {
             directory: trust.directory().clone(),

@@ -130,7 +130,8 @@ impl Connect {
             }
             Err(RequestError::Bad(bad)) => {
                 self.refused(&name, &bad);
-                let (plan, pipelined) = (Err(Refusal::from(&bad)), BytesMut::new());
+                let plan = Err(Refusal::from(&bad));
+                let pipelined = BytesMut::new();
                 Ok(Planned { plan, pipelined })
             }
             Err(RequestError::Client(error)) => Err(RelayError::Socket(error)),

@@ -123,7 +123,8 @@ impl Names {
         connections: &TaskTracker,
     ) {
         let evicted = permit.evicted();
-        let (mut reader, mut buffer) = (HeadReader::default(), BytesMut::new());
+        let mut reader = HeadReader::default();
+        let mut buffer = BytesMut::new();
         let head = tokio::select! {
             head = read_head(&socket, &mut reader, &mut buffer) => head,
             () = evicted.cancelled() => return,
@@ -307,7 +308,8 @@ async fn leave(socket: &Socket) {
     let left = async {
         socket.shutdown_write()?;
         socket.on_close(Close::Finish);
-        let (mut dropped, mut piece) = (0, BytesMut::new());
+        let mut dropped = 0;
+        let mut piece = BytesMut::new();
         while dropped < LEFT_MAX {
             socket.readable().await?;
             piece.clear();

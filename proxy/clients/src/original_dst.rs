@@ -98,7 +98,8 @@ impl OriginalDsts {
             match open(&self.pin) {
                 Ok(map) => *opened = Some(Opened { inode, map }),
                 Err(error) => {
-                    let (reason, fix) = (chain(&error), fix(&error));
+                    let reason = chain(&error);
+                    let fix = fix(&error);
                     tracing::warn!(
                         pin = %self.pin.display(),
                         reason,
@@ -181,7 +182,8 @@ mod tests {
     async fn a_map_that_cannot_be_read_keeps_the_proxy_from_being_ready() {
         let bpffs = tempfile::tempdir().unwrap();
         let original_dsts = Arc::new(OriginalDsts::new(bpffs.path()));
-        let (readiness, drain) = (Readiness::default(), Drain::default());
+        let readiness = Readiness::default();
+        let drain = Drain::default();
         let watched = original_dsts.watch(
             SHORT,
             readiness.gate("original destinations"),

@@ -285,7 +285,8 @@ impl Cluster {
             needed.extend(verbs.map(of));
         }
         if let Some(place) = &self.args.hosts_configmap {
-            let (namespace, name) = (&place.config_map.namespace, &place.config_map.name);
+            let namespace = &place.config_map.namespace;
+            let name = &place.config_map.name;
             let verbs = ["list", "watch", "update"];
             needed.extend(verbs.map(|verb| attributes(namespace, "", "configmaps", name, verb)));
         }

@@ -66,7 +66,8 @@ impl Cluster {
         metrics: Metrics,
         drain: Drain,
     ) -> anyhow::Result<()> {
-        let (mut problem, mut full) = (Problem::default(), Problem::default());
+        let mut problem = Problem::default();
+        let mut full = Problem::default();
         let mut hosts = NodeHosts::default();
         loop {
             let now_wrong = match self.tell_once(&trust, &advertised, &mut hosts).await {

@@ -84,8 +84,9 @@ impl Cluster {
             instance: instance(),
             problem: Problem::default(),
         };
-        let (mut watcher, mut attention, mut queue) =
-            (directory.watch(), Attention::default(), Queue::default());
+        let mut watcher = directory.watch();
+        let mut attention = Attention::default();
+        let mut queue = Queue::default();
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut next_write = Instant::now();

@@ -183,7 +183,8 @@ impl Keeper {
     /// change.
     async fn bring_up_to_date(&mut self, ports: Option<ClusterPorts>) -> Option<Instant> {
         // Until the cluster has said its ports, no entry counts as superfluous.
-        let (ports, mut service) = (ports?, self.there.clone()?);
+        let ports = ports?;
+        let mut service = self.there.clone()?;
         let all: BTreeSet<u16> = ports.ports.union(&ports.localhost_ports).copied().collect();
         let spec = service.spec.get_or_insert_default();
         let before = spec.ports.take().unwrap_or_default();

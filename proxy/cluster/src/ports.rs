@@ -206,7 +206,8 @@ fn tell(known_tx: &watch::Sender<Option<ClusterPorts>>, ports: ClusterPorts) {
 
 /// Writes to the directory.
 async fn put_in_force(writer: &ClusterWriter, last_good: &LastGood) {
-    let (writer, ports) = (writer.clone(), last_good.combined());
+    let writer = writer.clone();
+    let ports = last_good.combined();
     let put = tokio::task::spawn_blocking(move || {
         tracing::info!(
             ports = ?ports.ports,

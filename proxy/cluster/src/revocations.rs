@@ -62,7 +62,8 @@ impl Cluster {
         };
         let mut found = pin!(self.follow(which));
         let mut last: Option<Option<ConfigMap>> = None;
-        let (mut problem, mut again) = (Problem::default(), false);
+        let mut problem = Problem::default();
+        let mut again = false;
         loop {
             tokio::select! {
                 Some(map) = found.next() => last = Some(map),
@@ -112,7 +113,8 @@ async fn share(
     trust: &Trust,
 ) -> Result<Option<ConfigMap>, ShareError> {
     let found = present.map(read).transpose()?.flatten();
-    let (merging, shown) = (trust.clone(), found.clone().unwrap_or_default());
+    let merging = trust.clone();
+    let shown = found.clone().unwrap_or_default();
     let all = tokio::task::spawn_blocking(move || merging.merge_revocations(&shown));
     let all = all.await.map_err(|_| ShareError::GivenUp)?;
     let written = if found.as_ref() == Some(&all) {
@@ -161,7 +163,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_what_others_wrote_stays() {
         let mut revocations = Revocations::default();
-        let (node, uid) = ("edge-1".parse().unwrap(), "a-1".parse().unwrap());
+        let node = "edge-1".parse().unwrap();
+        let uid = "a-1".parse().unwrap();
         revocations.add(
             &node,
             &uid,

@@ -46,7 +46,8 @@ pub struct InvalidForward {
 impl Forward {
     /// Whether both cannot listen at once.
     pub fn conflicts_with(&self, other: &Self) -> bool {
-        let (own, other) = (self.listen, other.listen);
+        let own = self.listen;
+        let other = other.listen;
         let is_every = own.ip().is_unspecified() || other.ip().is_unspecified();
         own.port() == other.port() && (is_every || own.ip() == other.ip())
     }

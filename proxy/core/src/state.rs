@@ -300,7 +300,9 @@ pub fn parse<T: DeserializeOwned>(
     file: StateFile,
 ) -> Result<T, StateError> {
     let broken = |source: serde_json::Error| {
-        let (path, line, column) = (path.to_owned(), source.line(), source.column());
+        let path = path.to_owned();
+        let line = source.line();
+        let column = source.column();
         StateError::Broken {
             path,
             line,

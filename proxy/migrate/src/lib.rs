@@ -145,7 +145,8 @@ impl Tunnel {
 
     /// What is equal to all that was found.
     fn translate(self, found: &[Found]) -> Result<(Plan, Report), Problem> {
-        let (mut plan, mut report) = (Plan::default(), Report::default());
+        let mut plan = Plan::default();
+        let mut report = Report::default();
         let translate = match self {
             Self::Yurt => yurttunnel::translate,
             Self::SuperEdge => superedge::translate,

@@ -176,7 +176,8 @@ impl Plan {
 
     /// The keys and values of ConfigMap culvert-ports, unless the usual ports are enough.
     pub(super) fn config_map(&self) -> Option<Vec<(&'static str, String)>> {
-        let (ports, localhost) = (self.all_ports(), &self.localhost_ports);
+        let ports = self.all_ports();
+        let localhost = &self.localhost_ports;
         if localhost.is_empty() && ports == BTreeSet::from(NODE_PORTS) {
             return None;
         }

@@ -122,7 +122,9 @@ impl Report {
 
     /// How many settings have an equal.
     pub(super) fn summary(&self) -> String {
-        let (mut equal, mut none, mut unknown) = (0_u32, 0_u32, 0_u32);
+        let mut equal = 0_u32;
+        let mut none = 0_u32;
+        let mut unknown = 0_u32;
         for line in self.places.iter().flat_map(|(_, lines)| lines) {
             match line.meaning {
                 Meaning::Equal(_) => equal += 1,

@@ -110,7 +110,8 @@ pub fn routes(
     registry: Registry,
     streams: StreamList,
 ) -> AdminPages {
-    let (left_out, peers_of) = (directory.clone(), registry.clone());
+    let left_out = directory.clone();
+    let peers_of = registry.clone();
     AdminPages::new()
         .page(
             "/debug/claims",

@@ -241,7 +241,8 @@ impl Explainer {
     }
 
     async fn dial(&self, route: &Route, destination: &Destination) -> Result<Taken, DialError> {
-        let (started, number) = (Instant::now(), self.router.number());
+        let started = Instant::now();
+        let number = self.router.number();
         tracing::info!(
             stream = number,
             node = %route.target.node,

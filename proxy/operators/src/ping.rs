@@ -61,7 +61,8 @@ pub(crate) async fn ping(
 }
 
 async fn once(registered: &Registered) -> proto::TunnelPing {
-    let (asked, request) = (Instant::now(), DescribeRequest::default());
+    let asked = Instant::now();
+    let request = DescribeRequest::default();
     let answer = timeout(PING_TIME, registered.tunnel.describe(&request)).await;
     let time = asked.elapsed();
     let problem = match answer {

@@ -313,7 +313,8 @@ async fn take(peers: &Arc<Peers>, update: &mut proto::Update, role: Role) {
 async fn take_directory(primary: &Arc<Primary>, directory: proto::Directory) {
     let directory = Arc::new(directory);
     loop {
-        let (primary, directory) = (primary.clone(), directory.clone());
+        let primary = primary.clone();
+        let directory = directory.clone();
         match tokio::task::spawn_blocking(move || primary.take(&directory)).await {
             Ok(Taken::Done) => return,
             Ok(Taken::NotNow) => tokio::time::sleep(FROZEN_PAUSE).await,

@@ -164,7 +164,8 @@ impl Watcher {
         };
         loop {
             if let Some(told) = &self.told {
-                let (mut agents, draining) = (self.peers.agents.clone(), told.draining);
+                let mut agents = self.peers.agents.clone();
+                let draining = told.draining;
                 news = tokio::select! {
                     news = self.changes.next() => news,
                     () = has_changed(&mut agents, draining) => News {

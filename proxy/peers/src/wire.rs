@@ -124,7 +124,8 @@ pub(super) fn facts(told: proto::Directory) -> Result<Facts, BadDirectory> {
             .name
             .parse()
             .map_err(|_| BadDirectory::Name(shortened(&node.name)))?;
-        let (spec, host_part) = (spec(&name, &node)?, node.host_part);
+        let spec = spec(&name, &node)?;
+        let host_part = node.host_part;
         if nodes.insert(name.clone(), (spec, host_part)).is_some() {
             return Err(BadDirectory::Twice(name));
         }

@@ -111,7 +111,8 @@ impl Giver {
 
     /// Writes what waits to be written, and from then on nothing.
     async fn freeze(&self) -> Result<Frozen, GiveError> {
-        let (state, trust) = (self.state.clone(), self.trust.clone());
+        let state = self.state.clone();
+        let trust = self.trust.clone();
         let freeze = move || {
             trust.write_noted()?;
             Ok(state.freeze())

@@ -34,7 +34,8 @@ impl Proxy {
             self.registry.clone(),
         );
         supervisor.spawn_observer("contact with peers", contact);
-        let (registry, trust) = (self.registry.clone(), self.trust.clone());
+        let registry = self.registry.clone();
+        let trust = self.trust.clone();
         let parts = Parts {
             writer: writer.clone(),
             directory: self.directory.clone(),

@@ -283,7 +283,8 @@ impl Serving {
     /// Accepts until the result is dropped. Connections go on then.
     fn serve(&self, listener: TcpListener, forward: &Forward) -> State {
         let (port_tx, port_rx) = watch::channel(self.port(forward, None));
-        let (forwarder, tasks) = (self.forwarder.clone(), self.tasks.clone());
+        let forwarder = self.forwarder.clone();
+        let tasks = self.tasks.clone();
         let serve_one = move |client, _: &TaskTracker| {
             forwarder.serve(&port_rx.borrow(), client, &tasks);
         };

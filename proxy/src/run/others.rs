@@ -36,7 +36,8 @@ pub(super) fn check_follower(args: &RunArgs, source: &TrustSource, state: &State
         !args.kubernetes.wanted(),
         "--follow: in a cluster all proxies have its Nodes: leave out --follow or --kubernetes"
     );
-    let (cert, key) = (state.join("ca.crt"), state.join("ca.key"));
+    let cert = state.join("ca.crt");
+    let key = state.join("ca.key");
     ensure!(
         *source != TrustSource::Embedded || (cert.exists() && key.exists()),
         "--follow: this proxy needs the authority of {primary}: copy ca.crt and ca.key of that \
@@ -107,7 +108,8 @@ impl Proxy {
             control: (!follows).then(control),
             enroll: BoxCloneSyncService::new(self.enroll_service(None)),
         };
-        let (port, workers) = (PeerPort::new(peers.clone(), calls), self.workers.clone());
+        let port = PeerPort::new(peers.clone(), calls);
+        let workers = self.workers.clone();
         let serve_one =
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
         supervisor.spawn(

@@ -31,7 +31,8 @@ impl Proxy {
         if self.directory.nodes().is_empty() {
             return;
         }
-        let (gate, registry) = (readiness.gate("tunnels"), self.registry.clone());
+        let gate = readiness.gate("tunnels");
+        let registry = self.registry.clone();
         gate.close("no agent is back yet");
         supervisor.spawn_observer("first tunnel", async move {
             if timeout(FIRST_TUNNEL, registry.has_any()).await.is_err() {
@@ -49,7 +50,8 @@ impl Proxy {
         listening: Gate,
         handover: LocalSocket,
     ) {
-        let (drain, listeners) = (supervisor.drain(), self.listeners.clone());
+        let drain = supervisor.drain();
+        let listeners = self.listeners.clone();
         let departure = self.departure.clone();
         let giver = Giver {
             listeners: listeners.clone(),

@@ -277,7 +277,8 @@ mod tests {
     #[test]
     fn a_node_is_elsewhere_while_any_peer_has_any_tunnel_of_it() {
         let mut elsewhere = Elsewhere::default();
-        let (a, b) = (peer("a"), peer("b"));
+        let a = peer("a");
+        let b = peer("b");
         elsewhere.add(a.clone()).unwrap();
         elsewhere.add(b.clone()).unwrap();
         assert!(elsewhere.add(a.clone()).is_none(), "it is there");

@@ -185,11 +185,9 @@ impl Streams {
         client: String,
         destination: Destination,
     ) -> StreamRecord {
-        let (since, node, transferred) = (
-            Instant::now(),
-            OnceLock::new(),
-            self.0.metrics.transferred.start_stream(),
-        );
+        let since = Instant::now();
+        let node = OnceLock::new();
+        let transferred = self.0.metrics.transferred.start_stream();
         let direct = AtomicBool::new(false);
         let live = Arc::new(Live {
             number,

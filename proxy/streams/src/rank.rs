@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn of_agents_that_do_not_tell_none_counts_less() {
-        let (old, other) = (rank("a", "0", 0, 0), rank("b", "0", 0, 0));
+        let old = rank("a", "0", 0, 0);
+        let other = rank("b", "0", 0, 0);
         assert!(!old.supersedes(&other) && !other.supersedes(&old));
         assert!(!old.supersedes(&old));
         assert!(

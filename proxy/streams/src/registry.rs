@@ -191,7 +191,8 @@ impl Registry {
 
     /// Waits until a peer has a tunnel of each node that has one here.
     pub async fn all_elsewhere(&self) {
-        let (mut tunnels, mut peers) = (self.0.tunnels_tx.subscribe(), self.peer_changes());
+        let mut tunnels = self.0.tunnels_tx.subscribe();
+        let mut peers = self.peer_changes();
         while !self.lock().all_elsewhere() {
             // The senders are in `self`.
             tokio::select! {
@@ -229,8 +230,9 @@ impl Registry {
     ) -> Registration {
         let mut state = self.lock();
         state.generation += 1;
-        let (generation, since, close) =
-            (state.generation, Instant::now(), CancellationToken::new());
+        let generation = state.generation;
+        let since = Instant::now();
+        let close = CancellationToken::new();
         let worker = Worker::current();
         let rank = Rank::of(&described);
         let addresses = described.addresses.iter();

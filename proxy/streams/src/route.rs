@@ -190,7 +190,8 @@ async fn open_in_any(
     if route.streams() >= MAX_STREAMS_PER_AGENT {
         return Err(RouteError::TooManyStreams { node: node.clone() });
     }
-    let (mut failed, mut tried) = (None, Vec::new());
+    let mut failed = None;
+    let mut tried = Vec::new();
     let mut next = route.candidates.first().cloned();
     while let Some(candidate) = next {
         let mut open = Open {

@@ -57,7 +57,8 @@ impl RoutedClient {
                     client,
                     transferred: self.record.transferred(),
                 });
-                let (number, started) = (self.record.number(), Instant::now());
+                let number = self.record.number();
+                let started = Instant::now();
                 let opened = self.router.open(&self.route, number, early).await;
                 self.record.dialled(started.elapsed());
                 opened

@@ -180,7 +180,8 @@ impl ProvenKey {
 impl Authority {
     /// The authority in the state directory, created on the first start.
     pub(crate) fn embedded(state: &StateDir) -> Result<Self, AuthorityError> {
-        let (cert, key) = (state.join(CERT_FILE), state.join(KEY_FILE));
+        let cert = state.join(CERT_FILE);
+        let key = state.join(KEY_FILE);
         match (cert.exists(), key.exists()) {
             (true, true) => Self::from_files(&cert, &key),
             (true, false) => Err(AuthorityError::Half {

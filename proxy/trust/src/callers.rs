@@ -39,7 +39,8 @@ impl Callers {
         identity: &ServerIdentity,
         agents: &[CertificateDer<'_>],
     ) -> Result<Self, TrustError> {
-        let (config, made_of) = (ArcSwapOption::empty(), Mutex::default());
+        let config = ArcSwapOption::empty();
+        let made_of = Mutex::default();
         let callers = Self(Arc::new(Shared {
             client_ca: client_ca.to_owned(),
             config,

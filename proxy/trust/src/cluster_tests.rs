@@ -180,7 +180,8 @@ fn chain(pem: &str) -> Vec<CertificateDer<'static>> {
 #[test]
 fn a_revocation_that_could_not_be_written_is_written_when_it_is_heard_again() {
     let site = Site::new();
-    let (one, other) = (site.started("one", "a"), site.started("other", "a"));
+    let one = site.started("one", "a");
+    let other = site.started("other", "a");
     one.trust.revoke(&edge_1()).unwrap();
     let frozen = other.trust.0.config.state.freeze();
     other.trust.merge_revocations(&one.knows());
@@ -195,7 +196,8 @@ fn a_revocation_that_could_not_be_written_is_written_when_it_is_heard_again() {
 #[test]
 fn a_full_disk_keeps_no_revocation_from_the_other_proxies() {
     let site = Site::new();
-    let (one, other) = (site.started("one", "uid"), site.started("other", "uid"));
+    let one = site.started("one", "uid");
+    let other = site.started("other", "uid");
     let stolen = other.enrol();
     let full = FullDisk::of(&site.path.path().join("one"), REVOCATIONS.name);
     one.trust.revoke(&edge_1()).unwrap_err();
@@ -212,7 +214,8 @@ fn a_full_disk_keeps_no_revocation_from_the_other_proxies() {
 #[test]
 fn a_node_that_was_deleted_and_made_again_readmits_no_old_certificate_anywhere() {
     let site = Site::new();
-    let (one, away) = (site.started("one", "first"), site.started("away", "first"));
+    let one = site.started("one", "first");
+    let away = site.started("away", "first");
     let old = one.enrol();
     assert_eq!(
         (one.judge(&old), away.judge(&old)),
@@ -239,7 +242,8 @@ fn a_node_that_was_deleted_and_made_again_readmits_no_old_certificate_anywhere()
 #[test]
 fn a_revocation_holds_at_every_proxy_and_no_renewal_anywhere_undoes_it() {
     let site = Site::new();
-    let (one, other) = (site.started("one", "uid"), site.started("other", "uid"));
+    let one = site.started("one", "uid");
+    let other = site.started("other", "uid");
     let stolen = one.enrol();
     one.trust.revoke(&edge_1()).unwrap();
     assert_eq!(one.judge(&stolen), "revoked");
@@ -272,7 +276,8 @@ fn a_revocation_holds_at_every_proxy_and_no_renewal_anywhere_undoes_it() {
 #[test]
 fn what_a_proxy_revoked_without_the_cluster_is_told_to_it_later() {
     let site = Site::new();
-    let (one, other) = (site.started("one", "uid"), site.started("other", "uid"));
+    let one = site.started("one", "uid");
+    let other = site.started("other", "uid");
     other.trust.revoke(&edge_1()).unwrap();
     let merged = one.hears(&other.hears(&Revocations::default()));
     assert_eq!(merged, other.knows());
@@ -293,7 +298,8 @@ async fn an_operator_waits_until_the_cluster_has_the_revocation() {
 fn a_proxy_that_does_not_know_what_is_revoked_admits_only_what_it_has_seen() {
     let site = Site::new();
     let one = site.started("one", "uid");
-    let (seen, unseen) = (one.enrol(), site.certificate(Some("uid"), UnixTime::now()));
+    let seen = one.enrol();
+    let unseen = site.certificate(Some("uid"), UnixTime::now());
     one.trust.tend(UnixTime::now()).unwrap();
     drop(one);
     let again = site.start("one");

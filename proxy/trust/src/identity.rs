@@ -247,7 +247,9 @@ impl Leaf {
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
         let seconds =
             |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
-        let (mut names, mut bound, mut is_proxy) = (Vec::new(), None, false);
+        let mut names = Vec::new();
+        let mut bound = None;
+        let mut is_proxy = false;
         for general in alternative
             .iter()
             .flat_map(|extension| &extension.value.general_names)
@@ -329,7 +331,8 @@ impl Credential {
         grace: Duration,
         now: UnixTime,
     ) -> Result<(), IdentityError> {
-        let (node, expired) = (self.node.clone(), self.not_after);
+        let node = self.node.clone();
+        let expired = self.not_after;
         if now < self.not_before {
             return Err(IdentityError::NotYet {
                 node,

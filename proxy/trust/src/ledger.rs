@@ -279,11 +279,9 @@ mod tests {
 
     #[test]
     fn removing_a_node_revokes_what_it_had_seen_or_not_and_a_new_certificate_is_good() {
-        let (mut ledger, old, unseen) = (
-            Ledger::default(),
-            ready(NOW + 40 * DAY),
-            ready(NOW + 20 * DAY),
-        );
+        let mut ledger = Ledger::default();
+        let old = ready(NOW + 40 * DAY);
+        let unseen = ready(NOW + 20 * DAY);
         ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
@@ -302,7 +300,8 @@ mod tests {
 
     #[test]
     fn proxies_that_tell_each_other_end_with_the_later_removal_of_each_node() {
-        let (mut one, mut other) = (Ledger::default(), Ledger::default());
+        let mut one = Ledger::default();
+        let mut other = Ledger::default();
         one.revoke(&node(), NOW + DAY, NOW);
         other.revoke(&node(), NOW + 2 * DAY, NOW + 10 * DAY);
         let told = |ledger: &Ledger| -> Vec<_> {
@@ -323,7 +322,8 @@ mod tests {
     #[test]
     fn a_removal_at_another_proxy_voids_what_was_seen_here_and_nothing_that_came_after_it() {
         let mut ledger = Ledger::default();
-        let (seen, issued) = (made(UnixTime::default()), ready(NOW + 40 * DAY));
+        let seen = made(UnixTime::default());
+        let issued = ready(NOW + 40 * DAY);
         ledger.note(&seen, RENEWAL_GRACE, NOW);
         ledger.note(&issued, RENEWAL_GRACE, NOW);
         assert!(ledger.merge(&node(), (NOW + DAY, NOW + DAY), NOW));
@@ -352,7 +352,8 @@ mod tests {
 
     #[test]
     fn a_certificate_of_before_the_removal_is_void_however_often_and_wherever_it_was_renewed() {
-        let (mut ledger, never_removed) = (Ledger::default(), UnixTime::default());
+        let mut ledger = Ledger::default();
+        let never_removed = UnixTime::default();
         ledger.note(&made(never_removed), RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         let renewed_elsewhere = Credential {
@@ -381,7 +382,8 @@ mod tests {
 
     #[test]
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
-        let (mut ledger, first) = (Ledger::default(), ready(NOW));
+        let mut ledger = Ledger::default();
+        let first = ready(NOW);
         ledger.note(&first, RENEWAL_GRACE, NOW);
         for day in 1..=MAX_PER_NODE as u32 {
             ledger.note(&ready(NOW + day * DAY), RENEWAL_GRACE, NOW);
@@ -392,7 +394,8 @@ mod tests {
 
     #[test]
     fn a_flood_of_renewals_revokes_nothing_that_a_proxy_made() {
-        let (mut ledger, first) = (Ledger::default(), made(UnixTime::default()));
+        let mut ledger = Ledger::default();
+        let first = made(UnixTime::default());
         ledger.note(&first, RENEWAL_GRACE, NOW);
         for _ in 0..200 {
             ledger.note(&made(UnixTime::default()), RENEWAL_GRACE, NOW);
@@ -405,7 +408,8 @@ mod tests {
 
     #[test]
     fn a_revocation_by_date_is_kept_until_the_certificates_could_not_be_renewed() {
-        let (mut ledger, old) = (Ledger::default(), ready(NOW));
+        let mut ledger = Ledger::default();
+        let old = ready(NOW);
         ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW, NOW);
         ledger.set_served(RENEWAL_GRACE);
@@ -419,11 +423,9 @@ mod tests {
 
     #[test]
     fn a_clock_that_jumps_ahead_and_returns_readmits_nobody_and_locks_nobody_out() {
-        let (mut ledger, old, new) = (
-            Ledger::default(),
-            ready(NOW + 30 * DAY),
-            ready(NOW + 20 * DAY),
-        );
+        let mut ledger = Ledger::default();
+        let old = ready(NOW + 30 * DAY);
+        let new = ready(NOW + 20 * DAY);
         ledger.note(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         // The node is back, with a certificate that ends before the revoked ones.

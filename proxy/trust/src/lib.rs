@@ -442,7 +442,8 @@ impl Trust {
                 authority.pem().to_owned(),
             )
         };
-        let (serial, not_after) = (made.serial, made.expires);
+        let serial = made.serial;
+        let not_after = made.expires;
         let credential = Credential {
             node: node.clone(),
             serial,

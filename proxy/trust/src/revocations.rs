@@ -101,7 +101,8 @@ mod tests {
 
     #[test]
     fn whoever_puts_sets_together_in_whichever_order_has_the_last_revocation_of_each_node() {
-        let (mut one, mut other) = (Revocations::default(), Revocations::default());
+        let mut one = Revocations::default();
+        let mut other = Revocations::default();
         one.add(&node(), &uid("a"), NOW);
         other.add(&node(), &uid("a"), NOW + DAY);
         other.add(&node(), &uid("b"), NOW);

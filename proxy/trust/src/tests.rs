@@ -134,10 +134,8 @@ async fn shake(
         TlsConnector::from(Arc::new(config)).connect(name, near),
         TlsAcceptor::from(server).accept(far)
     );
-    let (client, served) = (
-        client.map_err(|error| error.to_string())?,
-        served.map_err(|error| error.to_string())?,
-    );
+    let client = client.map_err(|error| error.to_string())?;
+    let served = served.map_err(|error| error.to_string())?;
     let owned = |chain: Option<&[CertificateDer<'static>]>| chain.unwrap_or_default().to_vec();
     Ok(Shaken {
         client_chain: owned(served.get_ref().1.peer_certificates()),
@@ -498,7 +496,8 @@ fn impossible_settings_are_refused_with_the_flag() {
 fn the_proxys_own_certificate_is_renewed_before_it_ends() {
     let site = Site::embedded();
     let present = || site.trust.0.identity.present().cert[0].clone();
-    let (first, later) = (present(), UnixTime::now() + 20 * DAY);
+    let first = present();
+    let later = UnixTime::now() + 20 * DAY;
     site.trust.refresh(UnixTime::now()).unwrap();
     assert_eq!(present(), first);
     site.trust.refresh(later).unwrap();
@@ -565,10 +564,8 @@ async fn an_operators_authority_signs_and_its_change_is_taken_up() {
         }
     });
     let before = site.trust.pin().unwrap();
-    let (cert, key) = (
-        site.path.path().join("authority/ca.crt"),
-        site.path.path().join("authority/ca.key"),
-    );
+    let cert = site.path.path().join("authority/ca.crt");
+    let key = site.path.path().join("authority/ca.key");
     std::fs::write(&key, "half a key").unwrap();
     assert!(
         site.trust
@@ -734,7 +731,8 @@ async fn who_may_call_changes_with_the_file_and_with_the_agents_authority() {
         }
     });
     let file = site.path.path().join("client-ca.pem");
-    let (first, second) = (Site::embedded(), Site::embedded());
+    let first = Site::embedded();
+    let second = Site::embedded();
     let pem_of = |site: &Site| site.trust.material().authority().unwrap().pem().to_owned();
     std::fs::write(&file, pem_of(&first)).unwrap();
     let callers = site.trust.callers(&file).unwrap();
@@ -798,7 +796,8 @@ async fn who_may_call_changes_with_the_file_and_with_the_agents_authority() {
 #[tokio::test]
 async fn no_agent_becomes_a_connect_client_by_a_root_that_its_authority_is_below() {
     let authority = |issuer: Option<&Issuer<'static, KeyPair>>| {
-        let (key, mut params) = (KeyPair::generate().unwrap(), CertificateParams::default());
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.distinguished_name.push(
             DnType::CommonName,

@@ -71,7 +71,8 @@ impl Forwarder {
                     return Some(answer);
                 }
                 Err(error) => {
-                    let (server, reason) = (self.servers[index], format!("{error:#}"));
+                    let server = self.servers[index];
+                    let reason = format!("{error:#}");
                     tracing::debug!(
                         %server,
                         reason,

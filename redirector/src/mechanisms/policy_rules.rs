@@ -38,7 +38,9 @@ pub(crate) async fn marking_rules() -> Result<BTreeMap<String, u32>, RulesError>
 
 /// The rule's priority, and the bits that it names.
 fn named(rule: &RuleMessage) -> (u32, u32) {
-    let (mut priority, mut mark, mut mask) = (0, 0, u32::MAX);
+    let mut priority = 0;
+    let mut mark = 0;
+    let mut mask = u32::MAX;
     for attribute in &rule.attributes {
         #[expect(
             clippy::wildcard_enum_match_arm,

@@ -169,10 +169,13 @@ fn lines(
     port: Option<u16>,
 ) -> Result<Vec<Line>> {
     let entry = DirectoryEntry::of(directory, ip, port);
-    let (mut hooks, mut nftables, mut fixes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut hooks = Vec::new();
+    let mut nftables = Vec::new();
+    let mut fixes = Vec::new();
     for dialled in ports_to_explain(directory, ip, port) {
         let address = SocketAddr::new(ip, dialled);
-        let (by_hooks, by_nftables) = (host.by_hooks(address)?, host.by_nftables(address));
+        let by_hooks = host.by_hooks(address)?;
+        let by_nftables = host.by_nftables(address);
         fixes.extend(fix(&entry, by_hooks, &by_nftables, (ip, port), zone));
         hooks.push((dialled, host.with_its_error(by_hooks)));
         nftables.push((dialled, by_nftables.to_string()));

@@ -13,7 +13,8 @@ const MOST: usize = 20;
 
 /// Reads the rules of others now. What cannot be read is said in the answer.
 pub(super) async fn marks(exempt: u32) -> Marks {
-    let (mut found, mut problems) = (BTreeMap::new(), Vec::new());
+    let mut found = BTreeMap::new();
+    let mut problems = Vec::new();
     match marking_rules().await {
         Ok(rules) => found.extend(rules),
         Err(error) => problems.push(chain(&error)),

@@ -166,10 +166,8 @@ impl Steering {
             tracing::warn!("somebody removed connect hooks or their pins; installing them again");
             return self.reinstall_hooks();
         }
-        let (danger, followers) = (
-            ebpf.danger().filter(|_| !self.config.beside_cilium),
-            ebpf.followers(),
-        );
+        let danger = ebpf.danger().filter(|_| !self.config.beside_cilium);
+        let followers = ebpf.followers();
         if let Some(danger) = danger {
             return self.handle_conflict(danger);
         }

@@ -172,7 +172,8 @@ fn a_cilium_is_named_with_its_hooks() {
             &["cil_sock4_connect", "cil_sock6_connect"],
         );
         let redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         assert_ours_steers(&proxy, &sockets);
         let status = run(world, &["status"]);
         let line = "cilium        has hooks of its own: cil_sock4_connect, cil_sock6_connect\n";

@@ -158,7 +158,8 @@ fn connect_hooks_below_before_behind_and_above_ours_do_their_work_and_ours_does_
             |ours: &str| Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat());
         let redirector = nest.around(rules, start);
         let server = TcpListener::bind("[::]:8000").unwrap();
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         assert_ours_steers(&proxy, &sockets);
         assert_theirs_work(&server);
         // First another redirector replaces it, then none.
@@ -190,7 +191,8 @@ fn what_another_program_refuses_is_refused_and_leaves_nothing() {
         let _redirector = nest.around(rules, |ours| {
             Redirector::start(world, &[&EBPF[..], &["--cgroup", ours]].concat())
         });
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let client = Client::new_v4();
         assert_eq!(
             client.dial("10.0.3.7:9100").unwrap_err().raw_os_error(),
@@ -221,7 +223,8 @@ fn an_address_that_another_program_makes_an_edge_address_is_steered() {
         let _redirector = nest.around(rules, |ours| {
             Redirector::start(world, &[&BOTH[..], &["--cgroup", ours]].concat())
         });
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         eventually("ours goes behind who came later", || {
             followers(world).is_empty().then_some(())
         });

@@ -282,10 +282,8 @@ struct Upstream {
 impl Upstream {
     fn serve(address: &str) -> Self {
         let asked = Arc::new(AtomicUsize::new(0));
-        let (udp, tcp) = (
-            UdpSocket::bind(address).unwrap(),
-            TcpListener::bind(address).unwrap(),
-        );
+        let udp = UdpSocket::bind(address).unwrap();
+        let tcp = TcpListener::bind(address).unwrap();
         let count = Arc::clone(&asked);
         std::thread::spawn(move || {
             let mut question = [0; 1500];

@@ -61,7 +61,8 @@ impl FakeDirectory {
             watchers: Vec::new(),
         }));
         let (stop, stopped) = oneshot::channel::<()>();
-        let (socket, service) = (socket.to_owned(), Service(Arc::clone(&state)));
+        let socket = socket.to_owned();
+        let service = Service(Arc::clone(&state));
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()

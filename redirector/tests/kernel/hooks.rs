@@ -19,7 +19,8 @@ fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
         let other = Cgroup::enter("cvr-other");
         let flags = [&EBPF[..], &["--cgroup", other.path().to_str().unwrap()]].concat();
         let _redirector = Redirector::start(world, &flags);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(
             sockets.original_dst(&proxy.accept()),
@@ -51,7 +52,8 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
                 Some("10.0.3.7:9100".parse().unwrap())
             );
             assert_eq!(mechanism(), "nftables");
-            let (ready, installed) = (get("/readyz").unwrap(), installed());
+            let ready = get("/readyz").unwrap();
+            let installed = installed();
             assert!(
                 ready.contains("\nhooks: nftables alone steers connections: "),
                 "{ready}"
@@ -84,10 +86,8 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
 fn hooks_of_another_version_go_when_ours_come() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
-        let (pins, other) = (
-            world.bpffs().join("culvert/v1"),
-            world.bpffs().join("culvert/v2"),
-        );
+        let pins = world.bpffs().join("culvert/v1");
+        let other = world.bpffs().join("culvert/v2");
         let leave_another = || {
             Redirector::start(world, &EBPF).kill();
             sh(&format!(
@@ -107,7 +107,8 @@ fn hooks_of_another_version_go_when_ours_come() {
         );
         let _redirector = Redirector::start(world, &EBPF);
         assert!(!other.exists());
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(
             sockets.original_dst(&proxy.accept()),
@@ -145,7 +146,8 @@ fn a_proxy_outside_the_cgroup_whose_processes_are_steered_learns_what_they_diall
             world,
             &[&EBPF[..], &["--cgroup", clients.to_str().unwrap()]].concat(),
         );
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let dial = format!(
             "echo $$ > {}/cgroup.procs && exec 3<>/dev/tcp/10.0.3.7/9100",
             clients.display()
@@ -169,7 +171,8 @@ fn hooks_of_the_host_alone_leave_pods_to_nftables() {
             (mechanism(), installed()["hooks_see"].as_str()),
             ("both".to_owned(), Some("host"))
         );
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let dialled = Some("10.0.3.7:9100".parse().unwrap());
         let _on_the_host = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(sockets.original_dst(&proxy.accept()), dialled);
@@ -239,7 +242,8 @@ fn a_pinned_map_of_handshakes_of_another_layout_is_replaced() {
             maps.display()
         ));
         let _redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(
             sockets.original_dst(&proxy.accept()),

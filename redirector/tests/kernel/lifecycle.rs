@@ -17,7 +17,8 @@ fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links()
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let before = link_ids();
         redirector.kill();
         let dial = || {
@@ -45,11 +46,9 @@ fn no_connect_escapes_or_fails_while_redirectors_come_and_go() {
             .unwrap();
         edge.set_nonblocking(true).unwrap();
         let mut redirector = Redirector::start(world, &EBPF);
-        let (proxy, sockets, done) = (
-            Proxy::listen(),
-            Sockets::open(world),
-            AtomicBool::new(false),
-        );
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
+        let done = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let client = scope.spawn(|| {
                 let mut connects = 0;
@@ -128,7 +127,8 @@ fn a_redirector_is_ready_only_when_what_is_switched_off_has_gone() {
         // With the saved directory, everything would be installed before the test could look.
         std::fs::remove_file(saved_directory(world)).unwrap();
         let slow = tempfile::tempdir().unwrap();
-        let (nft, path) = (slow.path().join("nft"), std::env::var("PATH").unwrap());
+        let nft = slow.path().join("nft");
+        let path = std::env::var("PATH").unwrap();
         std::fs::write(
             &nft,
             format!("#!/bin/sh\nsleep 1\nPATH={path} exec nft \"$@\"\n"),
@@ -320,7 +320,8 @@ fn three_capabilities_are_enough() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let redirector = Redirector::spawn(&mut with_three_capabilities(&daemon(world, &BOTH)));
         redirector.until_ready();
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(
             sockets.original_dst(&proxy.accept()),

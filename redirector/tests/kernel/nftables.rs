@@ -154,7 +154,8 @@ fn with_both_the_hooks_carry_what_they_see_and_nftables_the_rest() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector = Redirector::start(world, &BOTH);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _seen = TcpStream::connect("10.0.3.7:9100").unwrap();
         let accepted = proxy.accept();
         assert_eq!(
@@ -239,7 +240,8 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
         });
         alone.kill();
         let _redirector = Redirector::start(world, &BOTH);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let dial = |destination: &str| {
             let _client = TcpStream::connect(destination).unwrap();
             let accepted = proxy.accept();
@@ -272,7 +274,8 @@ fn without_the_nft_program_the_hooks_carry_all() {
         let all = [&BOTH[..], &["--hooks", "all"]].concat();
         let redirector = Redirector::spawn(daemon(world, &all).env("PATH", "/nonexistent"));
         redirector.until_ready();
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
         assert_eq!(
             sockets.original_dst(&proxy.accept()),

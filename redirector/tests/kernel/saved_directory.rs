@@ -21,7 +21,8 @@ fn the_saved_directory_is_installed_without_the_proxy() {
         std::fs::create_dir_all(world.state_dir()).unwrap();
         std::fs::write(saved_directory(world), saved).unwrap();
         let _redirector = Redirector::start_unready(world, &BOTH);
-        let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+        let proxy = Proxy::listen();
+        let sockets = Sockets::open(world);
         // edge-2 was offline. Now its state is unknown.
         for destination in ["10.0.3.7:9100", "10.0.3.8:9100", "198.18.0.2:80"] {
             let _client = TcpStream::connect(destination).unwrap();

@@ -106,7 +106,8 @@ fn attack_in_every_way(flags: &[&str]) {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         for mechanism in [EBPF, BOTH] {
             let redirector = Redirector::start(world, &[&mechanism[..], flags].concat());
-            let (proxy, sockets) = (Proxy::listen(), Sockets::open(world));
+            let proxy = Proxy::listen();
+            let sockets = Sockets::open(world);
             for port in [SourcePort::Bound, SourcePort::Chosen] {
                 for fate in [Fate::Waits, Fate::Refused] {
                     attack(world, &proxy, &sockets, port, fate);

@@ -148,7 +148,8 @@ fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         // Kernels before 5.2 answer like this.
-        let (old, path) = (tempfile::tempdir().unwrap(), std::env::var("PATH").unwrap());
+        let old = tempfile::tempdir().unwrap();
+        let path = std::env::var("PATH").unwrap();
         let nft = old.path().join("nft");
         let script = format!(
             "#!/bin/bash\nexport PATH='{path}'\ninput=$(if [[ \"$*\" == *-f* ]]; then cat; fi)\n\
@@ -166,7 +167,8 @@ fn where_the_kernel_translates_in_no_inet_table_there_is_one_for_each_family() {
             sh("nft list tables"),
             "table ip culvert\ntable ip6 culvert\n"
         );
-        let (proxy, services) = (Proxy::listen(), Services::listen(9100));
+        let proxy = Proxy::listen();
+        let services = Services::listen(9100);
         for destination in ["10.0.3.7:9100", "[fd00::7]:9100", VIPS[0], VIPS[1]] {
             let _host = TcpStream::connect(destination).unwrap();
             assert_eq!(

@@ -130,7 +130,8 @@ fn a_protobuf_copy_stays_as_it_is_and_its_patch_is_acknowledged() {
 fn pods_of_another_node_are_not_written() {
     let scope = of_node(Encoding::Json);
     let mut cache = listed(&scope, &[json_pod("Running", "1")]);
-    let (a, strategic) = (target("a"), PatchType::StrategicMerge);
+    let a = target("a");
+    let strategic = PatchType::StrategicMerge;
     let patched = cache.patch_locally(&a, Some("edge-2"), strategic, b"{}");
     assert!(matches!(patched, Err(LocalWriteError::OfAnotherNode)));
 }
@@ -139,7 +140,8 @@ fn pods_of_another_node_are_not_written() {
 fn kubelet_sees_the_mirror_pod_that_it_made_in_protobuf_and_json_is_not_told_that_there_is_none() {
     let scope = of_node(Encoding::Protobuf);
     let mut cache = listed(&scope, &[]);
-    let (m, encoding) = (target("m"), Encoding::Protobuf);
+    let m = target("m");
+    let encoding = Encoding::Protobuf;
     let made = cache
         .create_locally(
             &m,
@@ -170,8 +172,10 @@ fn a_set_whose_selector_depends_on_unknown_fields_does_not_get_what_was_made_her
     let mut scope = of_node(Encoding::Protobuf);
     scope.selection.field_selector = "status.phase=Running".to_owned();
     let mut cache = listed(&scope, &[]);
-    let (m, encoding) = (target("m"), Encoding::Protobuf);
-    let (mirror, uid) = (protobuf_pod("m"), "u".to_owned());
+    let m = target("m");
+    let encoding = Encoding::Protobuf;
+    let mirror = protobuf_pod("m");
+    let uid = "u".to_owned();
     cache
         .create_locally(&m, encoding, pod_type(), &mirror, uid, UNIX_EPOCH)
         .unwrap();

@@ -280,12 +280,11 @@ fn in_order(
     patched.sort_by_key(|it| place(patch_order, it));
     others.sort_by_key(|it| place(server_order, it).unwrap_or(usize::MAX));
     let mut ordered = Vec::new();
-    let (mut patched, mut others) = (
-        patched.into_iter().peekable(),
-        others.into_iter().peekable(),
-    );
+    let mut patched = patched.into_iter().peekable();
+    let mut others = others.into_iter().peekable();
     while let (Some(of_patch), Some(other)) = (patched.peek(), others.peek()) {
-        let (of_patch, other) = (place(server_order, of_patch), place(server_order, other));
+        let of_patch = place(server_order, of_patch);
+        let other = place(server_order, other);
         let other_first = of_patch.is_some() && other.is_some() && other < of_patch;
         ordered.extend(if other_first {
             others.next()

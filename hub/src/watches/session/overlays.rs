@@ -169,7 +169,9 @@ mod tests {
             let events = between(from, to);
             events.into_iter().map(|it| it.0).collect::<Vec<_>>()
         };
-        let (one, changed, remade) = (state("u", "1"), state("u", "2"), state("v", "1"));
+        let one = state("u", "1");
+        let changed = state("u", "2");
+        let remade = state("v", "1");
         assert_eq!(kinds(&one, &one), []);
         assert_eq!(kinds(&one, &changed), [EventKind::Modified]);
         assert_eq!(kinds(&one, &None), [EventKind::Deleted]);

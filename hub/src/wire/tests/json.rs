@@ -291,7 +291,8 @@ fn a_head_longer_than_the_limit_is_refused() {
 fn json_may_nest_deep_but_not_deeper_than_the_limit() {
     // The object itself is one level.
     let nested = |levels: usize| {
-        let (open, close) = ("[".repeat(levels), "]".repeat(levels));
+        let open = "[".repeat(levels);
+        let close = "]".repeat(levels);
         format!(r#"{{"x":{open}{close},"metadata":{{"name":"a"}}}}"#)
     };
     let deepest = nested(DEPTH_MAX - 1);

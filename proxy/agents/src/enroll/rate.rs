@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn a_node_that_asks_without_end_gets_a_bounded_number_and_its_neighbour_all() {
-        let (rate, start) = (CertificateRate::new(DAY), Instant::now());
+        let rate = CertificateRate::new(DAY);
+        let start = Instant::now();
         let seconds = 24 * 3600;
         let given = (0..seconds)
             .filter(|second| {
@@ -111,7 +112,8 @@ mod tests {
     #[test]
     fn agents_of_short_certificates_may_renew_each_time() {
         let life = Duration::from_secs(3);
-        let (rate, start) = (CertificateRate::new(life), Instant::now());
+        let rate = CertificateRate::new(life);
+        let start = Instant::now();
         for renewal in 0..1000 {
             assert_eq!(rate.take(&node(1), start + life * renewal * 2 / 3), Ok(()));
         }
@@ -119,7 +121,8 @@ mod tests {
 
     #[test]
     fn nodes_that_asked_long_ago_take_no_memory() {
-        let (rate, start) = (CertificateRate::new(DAY), Instant::now());
+        let rate = CertificateRate::new(DAY);
+        let start = Instant::now();
         for number in 0..10_000 {
             let now = start + LONGEST * number;
             rate.take(&node(number), now).unwrap();

@@ -127,7 +127,8 @@ async fn a_token_becomes_a_certificate_of_its_node_whatever_the_request_claims()
 #[tokio::test]
 async fn a_lost_answer_can_be_asked_for_again_but_only_with_the_same_key() {
     let site = Site::new();
-    let (pair, thief) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+    let pair = KeyPair::generate().unwrap();
+    let thief = KeyPair::generate().unwrap();
     let token = site.token();
     let first = site.join(&token, csr(&pair)).await.unwrap();
     let again = site.join(&token, csr(&pair)).await.unwrap();

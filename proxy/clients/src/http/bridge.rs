@@ -48,7 +48,8 @@ pub(crate) async fn both_ways(
     moved: &AtomicU64,
     stalled: Duration,
 ) -> Result<(), RelayError> {
-    let (mut inward, mut outward) = (pin!(inward.fuse()), pin!(outward.fuse()));
+    let mut inward = pin!(inward.fuse());
+    let mut outward = pin!(outward.fuse());
     let mut relayed = pin!(relayed);
     let mut said_all = false;
     loop {
@@ -153,7 +154,8 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let (dialled, accepted) = tokio::join!(TcpStream::connect(at), listener.accept());
-        let (dialled, accepted) = (dialled.unwrap(), accepted.unwrap().0);
+        let dialled = dialled.unwrap();
+        let accepted = accepted.unwrap().0;
         socket2::SockRef::from(&dialled)
             .set_recv_buffer_size(16 << 10)
             .unwrap();
@@ -167,7 +169,8 @@ mod tests {
         let name = "proxy".try_into().unwrap();
         let (accepted, connected) =
             tokio::join!(acceptor.accept(accepted), connector.connect(name, dialled));
-        let (accepted, mut client) = (accepted.unwrap(), connected.unwrap());
+        let accepted = accepted.unwrap();
+        let mut client = connected.unwrap();
 
         let (mut near, far) = UnixStream::pair().unwrap();
         let said = std::cell::Cell::new(false);
@@ -201,7 +204,8 @@ mod tests {
             ended
         };
         let reader = async {
-            let (mut got, mut buffer) = (0, vec![0; 4 << 10]);
+            let mut got = 0;
+            let mut buffer = vec![0; 4 << 10];
             while !said.get() {
                 got += client.read(&mut buffer).await?;
             }

@@ -35,7 +35,8 @@ impl Refusal {
 
     /// The answer with its `Proxy-Status`, as HTTP/1.1; the connection ends with it.
     pub(crate) fn render(&self) -> Vec<u8> {
-        let (status, body) = (self.class.0, self.body());
+        let status = self.class.0;
+        let body = self.body();
         format!(
             "HTTP/1.1 {status}\r\nProxy-Status: {}\r\nContent-Type: text/plain; \
              charset=utf-8\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
@@ -67,7 +68,8 @@ impl Refusal {
 
 impl From<&RouteError> for Refusal {
     fn from(error: &RouteError) -> Self {
-        let (class, details) = (classify(error), chain(error));
+        let class = classify(error);
+        let details = chain(error);
         Self { class, details }
     }
 }

@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn a_destination_that_two_nodes_have_behind_them_is_an_event_of_both() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         let claimed = |name: &str| NodeView {
             behind: vec![BehindView {
                 destination: "192.168.1.20:502".parse().unwrap(),
@@ -236,7 +237,8 @@ mod tests {
 
     #[test]
     fn a_node_that_stays_away_is_told_once_and_its_return_at_once() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         assert_eq!(
             attention.see(&changed(&[node("edge-1", false, "")]), start),
             []
@@ -257,7 +259,8 @@ mod tests {
 
     #[test]
     fn a_reconnect_is_not_told() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         for cycle in 0..10 {
             let now = start + GRACE / 2 * cycle;
             assert_eq!(
@@ -270,7 +273,8 @@ mod tests {
 
     #[test]
     fn an_address_of_two_is_told_for_both_once_however_its_owners_change() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         attention.see(
             &changed(&[
                 node("edge-2", true, "edge-3"),
@@ -300,7 +304,8 @@ mod tests {
 
     #[test]
     fn an_address_that_is_not_steered_and_a_part_left_out_are_told_once() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         let mut claiming = node("edge-7", true, "");
         claiming.addresses[0].routing = Routing::Protected;
         claiming.addresses[0].reason = "10.96.0.1 of edge-7 is also a Service's".to_owned();
@@ -327,7 +332,8 @@ mod tests {
 
     #[test]
     fn what_is_gone_is_forgotten() {
-        let (mut attention, start) = (Attention::default(), Instant::now());
+        let mut attention = Attention::default();
+        let start = Instant::now();
         attention.see(
             &changed(&[node("edge-1", false, ""), node("edge-2", false, "")]),
             start,

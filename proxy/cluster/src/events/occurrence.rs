@@ -230,15 +230,12 @@ mod tests {
 
     #[test]
     fn proxies_that_tell_the_same_name_one_event() {
-        let (now, later) = (
-            Timestamp::UNIX_EPOCH,
-            Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1),
-        );
-        let (one, other) = (
-            Occurrence::offline(&node("edge-1")),
-            Occurrence::offline(&node("edge-1")),
-        );
-        let (one, other) = (one.event("cloud-1", now), other.event("cloud-2", later));
+        let now = Timestamp::UNIX_EPOCH;
+        let later = Timestamp::UNIX_EPOCH + SignedDuration::from_secs(1);
+        let one = Occurrence::offline(&node("edge-1"));
+        let other = Occurrence::offline(&node("edge-1"));
+        let one = one.event("cloud-1", now);
+        let other = other.event("cloud-2", later);
         assert_eq!(one.metadata.name, other.metadata.name);
         assert_ne!(
             one.metadata.name,

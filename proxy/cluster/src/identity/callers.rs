@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn an_address_with_many_refused_tokens_waits_and_its_neighbours_do_not() {
-        let (callers, start) = (Callers::default(), Instant::now());
+        let callers = Callers::default();
+        let start = Instant::now();
         for host in 0..MAX_REFUSALS {
             let one = address(&format!("2001:db8::{host:x}"));
             assert!(callers.may_ask(one, start));
@@ -89,7 +90,8 @@ mod tests {
 
     #[test]
     fn the_memory_is_bounded() {
-        let (callers, now) = (Callers::default(), Instant::now());
+        let callers = Callers::default();
+        let now = Instant::now();
         for number in 0..(3 * MAX_ADDRESSES as u32) {
             callers.refused(IpAddr::from(number.to_be_bytes()), now);
         }

@@ -58,7 +58,8 @@ impl HeldLease {
 
     /// Renews it until it is dropped.
     pub(super) async fn keep(&mut self, tunnels: &(impl Fn() -> u32 + Sync)) -> Infallible {
-        let (mut problem, mut backoff) = (Problem::default(), retries());
+        let mut problem = Problem::default();
+        let mut backoff = retries();
         loop {
             let renewed = self.renew(tunnels()).await;
             let wait = if renewed.is_ok() {
@@ -113,7 +114,8 @@ impl HeldLease {
         if !self.had || self.is_own(found) {
             return true;
         }
-        let (renewal, now) = (Renewal::from(found), Instant::now());
+        let renewal = Renewal::from(found);
+        let now = Instant::now();
         let since = match self.rival.take() {
             Some((last, since)) if last == renewal => since,
             Some(_) => now,

@@ -79,7 +79,8 @@ pub(super) fn renewed(found: Option<Lease>, own: &OwnLease, tunnels: u32) -> Lea
     let annotations = lease.metadata.annotations.get_or_insert_default();
     annotations.insert(ADDRESS.to_owned(), own.address.to_string());
     annotations.insert(TUNNELS.to_owned(), tunnels.to_string());
-    let (holder, now) = (own.instance.to_string(), MicroTime(Timestamp::now()));
+    let holder = own.instance.to_string();
+    let now = MicroTime(Timestamp::now());
     let mut spec = lease.spec.take().unwrap_or_default();
     if spec.holder_identity.as_ref() != Some(&holder) {
         let before = spec.holder_identity.replace(holder);
@@ -189,7 +190,8 @@ mod tests {
             .unwrap()
             .insert("note".to_owned(), "mine".to_owned());
         let later = renewed(Some(lease.clone()), &own(), 8);
-        let (before, after) = (lease.spec.unwrap(), later.spec.unwrap());
+        let before = lease.spec.unwrap();
+        let after = later.spec.unwrap();
         assert_eq!(later.metadata.labels.unwrap()["note"], "mine");
         assert_eq!(before.acquire_time, after.acquire_time, "it had it before");
         assert_eq!(after.lease_transitions, None);

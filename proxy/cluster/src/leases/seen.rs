@@ -146,7 +146,8 @@ impl Seen {
     }
 
     fn put(&mut self, lease: Lease) -> Option<(String, BadLease)> {
-        let (renewal, peer) = (Renewal::from(&lease), read(&lease));
+        let renewal = Renewal::from(&lease);
+        let peer = read(&lease);
         let ObjectMeta {
             name,
             uid,

@@ -43,7 +43,8 @@ mod tests {
 
     #[test]
     fn time_passes_only_while_the_watch_shows_something() {
-        let (mut clock, start) = (WatchClock::default(), Instant::now());
+        let mut clock = WatchClock::default();
+        let start = Instant::now();
         let seconds = Duration::from_secs;
         clock.tick(start);
         clock.tick(start + seconds(10));

@@ -28,7 +28,8 @@ impl FromStr for OwnPorts {
     fn from_str(text: &str) -> Result<Self, InvalidPorts> {
         let parsed = || {
             let (first, last) = text.split_once('-')?;
-            let (first, last) = (first.parse().ok()?, last.parse().ok()?);
+            let first = first.parse().ok()?;
+            let last = last.parse().ok()?;
             let most = (1..=last).contains(&first) && last - first < MOST;
             most.then_some(Self { first, last })
         };

@@ -27,7 +27,8 @@ pub(super) fn is_label(label: &str) -> bool {
 /// The destinations in these labels or annotations, by their names, and the problems of those that
 /// are left out.
 pub(super) fn destinations(given: &[(&str, &str)]) -> (BTreeSet<SocketAddr>, Vec<String>) {
-    let (mut destinations, mut problems) = (BTreeSet::new(), Vec::new());
+    let mut destinations = BTreeSet::new();
+    let mut problems = Vec::new();
     for (name, text) in given {
         // A label's value has neither commas nor colons.
         let entries = text.split([',', '-']).map(str::trim);

@@ -132,7 +132,8 @@ impl Watcher {
         metrics: Metrics,
         nodes_tx: Sender<WatchedNodes>,
     ) -> Self {
-        let (problems, version) = (HashMap::new(), None);
+        let problems = HashMap::new();
+        let version = None;
         Self {
             api: Api::all(client),
             reading,
@@ -178,7 +179,8 @@ impl Watcher {
 
     /// Lists all Nodes, page by page. Returns the version at which the watch begins.
     async fn list(&mut self) -> Result<String, WatchError> {
-        let (mut nodes, mut problems) = (BTreeMap::new(), HashMap::new());
+        let mut nodes = BTreeMap::new();
+        let mut problems = HashMap::new();
         let mut params = ListParams::default().limit(PAGE);
         loop {
             let page = timeout(LIST_TIMEOUT, self.api.list(&params)).await;

@@ -23,7 +23,8 @@ pub(super) fn read(path: &Path) -> Result<Vec<Listed>> {
 
 /// Empty lines, and those that begin with `#`, say nothing.
 fn parse(text: &str) -> Result<Vec<Listed>> {
-    let (mut listed, mut names) = (Vec::new(), BTreeSet::new());
+    let mut listed = Vec::new();
+    let mut names = BTreeSet::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut words = line.split_whitespace();
         let Some(name) = words.next().filter(|name| !name.starts_with('#')) else {

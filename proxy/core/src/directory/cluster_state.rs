@@ -42,7 +42,8 @@ impl LastState {
     /// Node delays the others.
     pub(super) fn in_use(&self) -> (BTreeMap<NodeName, CloudNode>, BTreeSet<LeftOut>) {
         let ranges = &self.allocation.ranges;
-        let (mut clouds, mut left_out) = (self.nodes.clouds.clone(), BTreeSet::new());
+        let mut clouds = self.nodes.clouds.clone();
+        let mut left_out = BTreeSet::new();
         for (name, node) in &mut clouds {
             for address in node
                 .addresses

@@ -114,7 +114,8 @@ mod tests {
         let (path, primary) = primary(&["edge-1"]);
         let at = path.path().join("follower");
         let follower = open(&at, NodesFrom::Primary);
-        let (writer, editor) = (follower.facts.unwrap(), follower.editor);
+        let writer = follower.facts.unwrap();
+        let editor = follower.editor;
         writer.take(primary.directory.facts().unwrap()).unwrap();
         primary.editor.remove(&node("edge-1")).unwrap();
         primary

@@ -97,7 +97,8 @@ impl Sources {
             config.vip4_range.trunc(),
             config.vip6_range.map(|range| range.trunc()),
         );
-        let (state, zone) = (config.state.clone(), config.zone.clone());
+        let state = config.state.clone();
+        let zone = config.zone.clone();
         let mut sources = Self {
             state,
             zone,

@@ -248,7 +248,8 @@ async fn readiness_names_a_file_that_never_was_good() {
     std::fs::write(temporary.path().join("nodes.toml"), "nodes = 1").unwrap();
     let directory = open_directory(&with_file(temporary.path())).unwrap();
     let readiness = culvert_daemon::Readiness::default();
-    let (drain, gate) = (Drain::default(), readiness.gate("directory"));
+    let drain = Drain::default();
+    let gate = readiness.gate("directory");
     let mut maintained = Box::pin(directory.editor().maintain(gate, |_| {}, drain.clone()));
     while !readiness
         .missing()
@@ -311,11 +312,9 @@ async fn watchers_get_a_snapshot_and_then_each_change() {
     directory.set_online(&name("edge-2"), true);
     directory.set_online(&name("edge-2"), true);
     directory.editor().remove(&name("edge-3")).unwrap();
-    let (added, online, removed) = (
-        change(&mut watcher).await,
-        change(&mut watcher).await,
-        change(&mut watcher).await,
-    );
+    let added = change(&mut watcher).await;
+    let online = change(&mut watcher).await;
+    let removed = change(&mut watcher).await;
     assert_eq!(changed(&added), ["edge-2", "edge-3"]);
     assert!(
         added
@@ -397,7 +396,8 @@ fn a_poisoned_state_of_before_frees_the_api_server_at_once_and_has_no_edge_node_
     assert_eq!(directory.node(&name("edge-7")).unwrap().ports, [10250]);
 
     let ranges = |text: &str| [text.parse().unwrap()].into();
-    let (service_ranges, pod_ranges) = (ranges("10.96.0.0/12"), ranges("10.244.0.0/16"));
+    let service_ranges = ranges("10.96.0.0/12");
+    let pod_ranges = ranges("10.244.0.0/16");
     directory
         .cluster_writer()
         .set_own(ClusterOwn {

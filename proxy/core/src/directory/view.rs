@@ -317,7 +317,8 @@ impl View {
     }
 
     fn by_address(&self, dialled: SocketAddr) -> Result<Target, ResolveError> {
-        let (address, port) = (dialled.ip().to_canonical(), dialled.port());
+        let address = dialled.ip().to_canonical();
+        let port = dialled.port();
         if self.ranges.contains(address) {
             let Some(node) = self.vips.get(&address) else {
                 return Err(ResolveError::UnassignedVip { address });

@@ -101,7 +101,8 @@ impl VipRanges {
         vip6: Ipv6Net,
         protected: &[(IpNet, String)],
     ) -> Result<Self, VipError> {
-        let (vip4, vip6) = (vip4.trunc(), vip6.trunc());
+        let vip4 = vip4.trunc();
+        let vip6 = vip6.trunc();
         if vip4.prefix_len() > 24 {
             return Err(VipError::TooSmall {
                 range: vip4.into(),

@@ -475,7 +475,8 @@ fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, wa
         Err(error) => error,
     };
     page.broken("dial", format!("{}: {}", word(error), chain(error)));
-    let (node, port) = (&target.node, target.port);
+    let node = &target.node;
+    let port = target.port;
     match error {
         DialError::Route(RouteError::Dial { failure, .. }) => match failure.code {
             DialCode::Refused => page.fix(format!(

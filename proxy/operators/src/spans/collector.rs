@@ -110,7 +110,8 @@ pub(super) fn channel(url: &CollectorUrl, ca: Option<&Path>) -> Result<Channel> 
     let address = url.address();
     // tonic's own TLS would take the `https` connections to peers for its own.
     let connector = tower::service_fn(move |_: Uri| {
-        let (address, tls) = (address.clone(), tls.clone());
+        let address = address.clone();
+        let tls = tls.clone();
         async move { connect(address, tls).await.map(TokioIo::new) }
     });
     Ok(Endpoint::from(url.0.clone())

@@ -39,7 +39,8 @@ impl TraceService for Collector {
         request: Request<ExportTraceServiceRequest>,
     ) -> Result<Response<ExportTraceServiceResponse>, Status> {
         let less = |busy: usize| busy.checked_sub(1);
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let set = Ordering::Relaxed;
+        let fetch = Ordering::Relaxed;
         if self.busy.fetch_update(set, fetch, less).is_ok() {
             return Err(Status::unavailable("come again"));
         }

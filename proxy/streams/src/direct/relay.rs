@@ -29,7 +29,8 @@ pub async fn relay(
     };
     let to_client = copy(&backend, &client, &transferred.out_of_tunnel);
     let relayed = {
-        let (mut to_backend, mut to_client) = (pin!(to_backend), pin!(to_client));
+        let mut to_backend = pin!(to_backend);
+        let mut to_client = pin!(to_client);
         tokio::select! {
             ended = to_backend.as_mut() => match ended {
                 Ok(()) => second_half(to_client, &client).await,
@@ -105,7 +106,8 @@ mod tests {
 
     #[tokio::test]
     async fn each_direction_ends_on_its_own_and_is_counted() {
-        let ((mut client, near), (far, mut backend)) = (pair().await, pair().await);
+        let (mut client, near) = pair().await;
+        let (far, mut backend) = pair().await;
         let transferred = Transferred::default();
         let relayed = relay(
             near.into(),
@@ -137,7 +139,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_has_gone_takes_with_it_a_backend_that_heeds_no_end() {
-        let ((client, near), (far, mut backend)) = (UnixStream::pair().unwrap(), pair().await);
+        let (client, near) = UnixStream::pair().unwrap();
+        let (far, mut backend) = pair().await;
         drop(client);
         let transferred = Transferred::default();
         let relayed = relay(near.into(), far.into(), Bytes::new(), &transferred);
@@ -153,7 +156,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_that_has_gone_leaves_a_backend_the_time_to_end() {
-        let ((client, near), (far, mut backend)) = (UnixStream::pair().unwrap(), pair().await);
+        let (client, near) = UnixStream::pair().unwrap();
+        let (far, mut backend) = pair().await;
         drop(client);
         let transferred = Transferred::default();
         let relayed = relay(near.into(), far.into(), Bytes::new(), &transferred);
@@ -171,7 +175,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_backend_that_resets_resets_the_client() {
-        let ((mut client, near), (far, backend)) = (pair().await, pair().await);
+        let (mut client, near) = pair().await;
+        let (far, backend) = pair().await;
         Socket::from(backend).on_close(Close::Reset);
         let transferred = Transferred::default();
         let relayed = timeout(

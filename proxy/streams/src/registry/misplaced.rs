@@ -43,7 +43,8 @@ impl Registry {
                 };
                 let node = node.name;
                 if known.get(&node) != Some(&misplaced) {
-                    let (reason, fix) = (misplaced.to_string(), misplaced.fix(&node));
+                    let reason = misplaced.to_string();
+                    let fix = misplaced.fix(&node);
                     tracing::warn!(%node, reason, fix, "an agent is not where its node is");
                 }
                 now.insert(node, misplaced);

@@ -78,7 +78,8 @@ impl Tunnels {
 
     async fn add(&mut self, slot: &str) {
         let (near, far) = tokio::io::duplex(64 << 10);
-        let (budget, described) = (Budget::new(1 << 20), DescribeResponse::default());
+        let budget = Budget::new(1 << 20);
+        let described = DescribeResponse::default();
         let settings = AgentTunnel {
             stream_window: 1 << 20,
             max_streams: 8,
@@ -139,7 +140,8 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
     } = &tunnels;
     let (mut client, proxy_side) = UnixStream::pair().unwrap();
     client.write_all(said).await.unwrap();
-    let (proxy_side, transferred) = (Socket::from(proxy_side), Transferred::default());
+    let proxy_side = Socket::from(proxy_side);
+    let transferred = Transferred::default();
     let early = EarlyClient {
         client: &proxy_side,
         transferred: &transferred,

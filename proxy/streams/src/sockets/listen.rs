@@ -225,7 +225,8 @@ pub async fn serve<L: Accept + Send + Sync>(
     let Accepting { drain, mut agents } = accepting.into();
     let is_for_agents = agents.is_some();
     let connections = TaskTracker::new();
-    let (mut spare, failures) = (Spare::new(), LogBudget::default());
+    let mut spare = Spare::new();
+    let failures = LogBudget::default();
     loop {
         tokio::select! {
             () = Accepting::over(&drain, is_for_agents) => break,

@@ -120,7 +120,8 @@ impl Strangers {
     /// A permit for a new connection from `address` that is in this phase.
     pub fn enter(&self, address: IpAddr, phase: Phase) -> Result<HandshakePermit, Full> {
         let origin = Origin::of(address);
-        let (mut permits, now) = (self.lock(), Instant::now());
+        let mut permits = self.lock();
+        let now = Instant::now();
         let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
         let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
         let evicted = CancellationToken::new();
@@ -141,7 +142,8 @@ impl Strangers {
 
     /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
     pub fn proven(&self, address: IpAddr) {
-        let (mut permits, now) = (self.lock(), Instant::now());
+        let mut permits = self.lock();
+        let now = Instant::now();
         let known = &mut permits.known;
         let host = Origin::of(address).host;
         if known.len() >= KNOWN_MAX && !known.contains_key(&host) {

@@ -40,10 +40,8 @@ fn the_embedded_authority_is_made_once_and_its_key_is_private() {
 
 #[test]
 fn what_agents_get_of_a_text_with_the_key_in_it_is_certificates_only() {
-    let (new, old) = (
-        Authority::generate().unwrap(),
-        Authority::generate().unwrap(),
-    );
+    let new = Authority::generate().unwrap();
+    let old = Authority::generate().unwrap();
     let text = format!(
         "{}{}# the one before\n{}",
         new.key, new.certificate, old.certificate
@@ -95,7 +93,8 @@ fn short_certificates_are_backdated_by_their_lifetime() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::embedded(&StateDir::open(directory.path()).unwrap()).unwrap();
     let key = ProvenKey::from_csr(&csr(&[], &KeyPair::generate().unwrap())).unwrap();
-    let (now, minute) = (UnixTime::now(), Duration::from_secs(60));
+    let now = UnixTime::now();
+    let minute = Duration::from_secs(60);
     let node = (&"edge-1".parse().unwrap(), &Binding::default());
     let made = authority.node_certificate(node, &key, minute, now).unwrap();
     let leaf = Leaf::read(&CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()).unwrap();
@@ -133,7 +132,8 @@ fn bad_requests_are_refused() {
 #[test]
 fn an_operators_files_must_fit_together() {
     let directory = tempfile::tempdir().unwrap();
-    let (one, other) = (directory.path().join("one"), directory.path().join("other"));
+    let one = directory.path().join("one");
+    let other = directory.path().join("other");
     let ours = StateDir::open(&one).unwrap();
     let foreign = StateDir::open(&other).unwrap();
     Authority::embedded(&ours).unwrap();

@@ -436,13 +436,11 @@ mod tests {
     #[test]
     fn every_misuse_has_its_own_answer() {
         let (mut book, token) = book_and_token();
-        let (other, foreign) = (
-            TokenText {
-                secret: [7; 32],
-                ..token.clone()
-            },
-            TokenText::random(),
-        );
+        let other = TokenText {
+            secret: [7; 32],
+            ..token.clone()
+        };
+        let foreign = TokenText::random();
         assert_eq!(
             book.redeem(&other, None, KEY, NOW),
             Err(TokenError::WrongSecret(token.id.clone()))
@@ -471,7 +469,8 @@ mod tests {
     #[test]
     fn each_node_of_a_token_may_use_it_once() {
         let (mut book, token) = book_and_token();
-        let (edge_1, edge_2) = (node(), "edge-2".parse().unwrap());
+        let edge_1 = node();
+        let edge_2 = "edge-2".parse().unwrap();
         book.add(&token, &edge_2, NOW).unwrap();
         let used = Err(TokenError::Used(token.id.clone()));
         assert_eq!(

@@ -293,10 +293,8 @@ mod tests {
             std::fs::write(&path, "").unwrap();
             path
         };
-        let (own, other) = (
-            file("culvert/v1/links/cv_connect4"),
-            file("culvert/v2/links/cv_other"),
-        );
+        let own = file("culvert/v1/links/cv_connect4");
+        let other = file("culvert/v2/links/cv_other");
         let map = file("culvert/v2/maps/cv_config");
         let strangers = [file("culvert/notes"), file("other/v2/links/link")];
         assert_eq!(pins.other_links(), std::slice::from_ref(&other));

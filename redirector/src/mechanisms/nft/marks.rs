@@ -55,11 +55,9 @@ fn named_by_chains(listing: &Value) -> BTreeMap<String, u32> {
 /// The bits of the mark that a statement matches or changes. One that compares or replaces the
 /// whole mark names the bits of its value.
 fn named(statement: &Value) -> u32 {
-    let (mangle, matched, map) = (
-        &statement["mangle"],
-        &statement["match"],
-        &statement["vmap"],
-    );
+    let mangle = &statement["mangle"];
+    let matched = &statement["match"];
+    let map = &statement["vmap"];
     if is_mark(&mangle["key"]) {
         return changed(&mangle["value"]);
     }

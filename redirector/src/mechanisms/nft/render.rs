@@ -165,7 +165,8 @@ fn set(
     flags: Option<HashSet<SetFlag>>,
 ) -> NfListObject<'static> {
     let elem = (!elements.is_empty()).then_some(Cow::Owned(elements));
-    let (family, table) = (table.family, TABLE.into());
+    let family = table.family;
+    let table = TABLE.into();
     let set = Set {
         family,
         table,

@@ -155,7 +155,9 @@ struct Hop {
 }
 
 fn hops(attributes: &[RouteAttribute]) -> Vec<Hop> {
-    let (mut interface, mut gateway, mut found) = (None, None, Vec::new());
+    let mut interface = None;
+    let mut gateway = None;
+    let mut found = Vec::new();
     for attribute in attributes {
         if let RouteAttribute::Oif(index) = attribute {
             interface = Some(*index);

@@ -65,7 +65,8 @@ fn directory(text: &str) -> String {
 }
 
 fn fixed(text: &str, hooked: HookDecision, packets: &NftDecision) -> Option<String> {
-    let (directory, zone) = (examples::directory(), "edge.internal".parse().unwrap());
+    let directory = examples::directory();
+    let zone = "edge.internal".parse().unwrap();
     let (ip, port) = asked(text);
     fix(
         &DirectoryEntry::of(Some(&directory), ip, port),
@@ -105,10 +106,8 @@ fn a_name_is_explained_by_its_vips() {
 #[test]
 fn a_name_is_explained_as_dns_reads_it() {
     let mut directory = examples::directory();
-    let (first, second) = (
-        directory.nodes[&"edge-1".parse().unwrap()].clone(),
-        directory.nodes[&"edge-2".parse().unwrap()].clone(),
-    );
+    let first = directory.nodes[&"edge-1".parse().unwrap()].clone();
+    let second = directory.nodes[&"edge-2".parse().unwrap()].clone();
     directory
         .nodes
         .insert("edge-1.edge.internal".parse().unwrap(), second);

@@ -78,7 +78,8 @@ fn patch(cache: &mut Cache, patch: &Value) {
         resource: pods().resource,
         name: name("a"),
     };
-    let (patch, strategic) = (patch.to_string(), PatchType::StrategicMerge);
+    let patch = patch.to_string();
+    let strategic = PatchType::StrategicMerge;
     cache
         .patch_locally(&target, Some("edge-1"), strategic, patch.as_bytes())
         .ok();

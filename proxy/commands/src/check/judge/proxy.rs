@@ -163,7 +163,8 @@ pub(super) fn agents(facts: &Facts) -> Option<Judged> {
 pub(super) fn caps(facts: &Facts) -> Option<Judged> {
     let proxies = facts.cluster.as_ref()?.as_ref().ok()?.proxies;
     let left_out = |cap: &str| facts.capped.get(cap).copied().unwrap_or(0);
-    let (leases, agents) = (left_out("leases"), left_out("agent_config"));
+    let leases = left_out("leases");
+    let agents = left_out("agent_config");
     Some(if leases > 0 {
         warning(
             format!(

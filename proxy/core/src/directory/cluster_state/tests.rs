@@ -42,10 +42,8 @@ fn vip4(allocation: &Allocation, node: &str) -> String {
 
 #[test]
 fn what_the_cluster_keeps_wins_over_what_a_proxy_remembers() {
-    let (ours, theirs) = (
-        proposal("198.18.0.0/15", None),
-        proposal("198.18.0.0/15", Some("fd00:2::/64")),
-    );
+    let ours = proposal("198.18.0.0/15", None);
+    let theirs = proposal("198.18.0.0/15", Some("fd00:2::/64"));
     let kept = theirs
         .agreed(None, names(&["b"]).iter(), NOW, MOST)
         .unwrap();

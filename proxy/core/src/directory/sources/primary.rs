@@ -42,7 +42,8 @@ impl Sources {
         }
         let foreign = foreign(&self.protected.ranges, &self.protected.host);
         let ranges = VipRanges::checked(ranges.vip4, ranges.vip6, &foreign)?;
-        let (mut specs, mut held) = (BTreeMap::new(), BTreeMap::new());
+        let mut specs = BTreeMap::new();
+        let mut held = BTreeMap::new();
         for (node, (spec, host_part)) in nodes {
             specs.insert(node.clone(), spec.checked()?);
             held.insert(node, host_part);

@@ -196,7 +196,8 @@ fn an_edited_file_with_one_vip_for_two_nodes_is_noticed() {
 
 #[test]
 fn random_ranges_are_unique_local_64s() {
-    let (one, other) = (random_vip6_range(), random_vip6_range());
+    let one = random_vip6_range();
+    let other = random_vip6_range();
     assert_ne!(one, other);
     assert!(one.addr().is_unique_local() && one.prefix_len() == 64 && one.trunc() == one);
 }

@@ -69,7 +69,8 @@ impl Header {
             return Err(InvalidHeader::Missing);
         }
         let [.., version_and_command, family, high, low] = *prefix;
-        let (version, command) = (version_and_command >> 4, version_and_command & 0xf);
+        let version = version_and_command >> 4;
+        let command = version_and_command & 0xf;
         if version != 2 {
             return Err(InvalidHeader::Version(version));
         }

@@ -200,7 +200,8 @@ fn ninety_days_of_a_thousand_nodes_write_a_line_or_two_for_each_renewal() {
     const DAYS: u32 = 90;
     let site = Site::new();
     let (mut file, mut ledger) = site.open();
-    let (mut written, mut renewals) = (0, 0_u64);
+    let mut written = 0;
+    let mut renewals = 0_u64;
     for hour in 0..DAYS * 24 {
         let now = NOW + HOUR * hour;
         for number in (hour % RENEWED_EVERY..NODES).step_by(RENEWED_EVERY as usize) {
@@ -211,7 +212,8 @@ fn ninety_days_of_a_thousand_nodes_write_a_line_or_two_for_each_renewal() {
     }
     let longest = ledger.nodes.values().map(|record| record.valid.len()).max();
     assert!(longest <= Some(2), "{longest:?}");
-    let (each, node) = (written / renewals, file.length / u64::from(NODES));
+    let each = written / renewals;
+    let node = file.length / u64::from(NODES);
     println!("{each} bytes written for each renewal, {node} bytes of the file for each node");
     assert!(each <= 600 && node <= 800, "{each} {node}");
     let (_, mut found) = site.open();

@@ -152,7 +152,8 @@ fn tables_of_one_family_each_have_the_rules_of_that_family() {
             .map(|object| object["expr"].to_string() + &object["elem"].to_string())
             .collect()
     };
-    let (v4, v6) = (lines(&split, "ip"), lines(&split, "ip6"));
+    let v4 = lines(&split, "ip");
+    let v6 = lines(&split, "ip6");
     assert_eq!(&v4 | &v6, lines(&joint, "inet"));
     for (own, other) in [(&v4, "@dst6"), (&v6, "@dst4")] {
         assert!(
@@ -164,10 +165,8 @@ fn tables_of_one_family_each_have_the_rules_of_that_family() {
 
 #[test]
 fn elements_change_alone_while_the_rules_are_the_same() {
-    let (gone, new) = (
-        "10.0.3.7:9100".parse().unwrap(),
-        "[fd00::9]:9100".parse().unwrap(),
-    );
+    let gone = "10.0.3.7:9100".parse().unwrap();
+    let new = "[fd00::9]:9100".parse().unwrap();
     let commands = rendered(&element_changes(&[gone], &[new], Layout::Joint));
     let element = |set: &str, ip: &str| json!({ "element": { "family": "inet", "table": "culvert", "name": set, "elem": [{ "concat": [ip, 9100] }] } });
     let expected = [
