@@ -2,9 +2,9 @@
 //! all proxies at once: those of this host by their sockets, others by ssh, those of a cluster by
 //! exec in their pods. It is one command each time, keeps nothing, and listens nowhere.
 //!
-//! A command (`commands/`) asks all [`places`] at once with a deadline each ([`session`]), puts the
+//! A command (`commands/`) asks all `places` at once with a deadline each (`session`), puts the
 //! answers together, and prints them as text or as JSON from the same types. What is wrong, and how
-//! wrong, is decided in [`verdict`] alone.
+//! wrong, is decided in `verdict` alone.
 #![forbid(unsafe_code)]
 
 mod answered;

@@ -15,7 +15,7 @@ pub use self::connect::{ConnectAdvice, ConnectFailure, ConnectStatus, connect_th
 /// The port of a forward proxy whose URL has none.
 const DEFAULT_PORT: u16 = 80;
 
-/// A forward proxy. Its user and password are in no text but [`ForwardProxy::authorization`].
+/// A forward proxy. Its user and password are in no text but `ForwardProxy::authorization`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ForwardProxy {
     /// Where it is.
