@@ -30,8 +30,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) whom: Whom,
 
-    /// How answers are printed.
-    #[arg(short, long, global = true, value_enum, default_value_t = Output::Text)]
+    /// How answers are printed: text or json.
+    #[arg(short, long, global = true, value_enum, default_value_t = Output::Text, hide_possible_values = true)]
     pub(crate) output: Output,
 }
 
@@ -59,7 +59,13 @@ pub(crate) struct Whom {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// The namespace of the proxies' pods.
-    #[arg(short, long, global = true, default_value = "culvert-system")]
+    #[arg(
+        short,
+        long,
+        global = true,
+        value_name = "NAME",
+        default_value = "culvert-system"
+    )]
     pub(crate) namespace: String,
 
     /// How long each host may take.

@@ -23,7 +23,7 @@ const LONGER: Duration = Duration::from_secs(10);
 const RESTART: &str = "start culvert-redirector on this host: `journalctl -u culvert-redirector`, or \
     the log of its pod, says why it ended";
 /// What a proxy adds that is no part of the way: it has no mark.
-const ADDED: [&str; 5] = ["node", "dns", "ended", "agents", "streams"];
+const ADDED: [&str; 6] = ["node", "dns", "ended", "agents", "streams", "unused"];
 /// Columns before the text of a hop, after its mark.
 const HOP_WIDTH: usize = 11;
 
@@ -49,7 +49,8 @@ struct From {
 /// A part of the way.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Hop {
-    /// `kernel`, or what `culvert-proxy explain` names: `directory`, `tunnel`, `agent`, `dial`, ...
+    /// `kernel`; `unused`, an address of the node that this host cannot steer, beside one that it
+    /// can; or what `culvert-proxy explain` names: `directory`, `tunnel`, `agent`, `dial`, ...
     hop: String,
     /// Whether a connection gets past it.
     ok: bool,
@@ -61,6 +62,13 @@ struct Hop {
 struct Explained {
     destination: String,
     lines: Vec<Line>,
+}
+
+impl Explained {
+    /// A destination with advice is not steered.
+    fn is_steered(&self) -> bool {
+        self.lines.iter().all(|line| line.subject != "fix")
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -164,8 +172,11 @@ impl From {
     fn add_kernel(&mut self, kernel: Result<Vec<Explained>, NoAnswer>) {
         match kernel {
             Ok(explained) => {
+                // Of a name's addresses a client takes the next one when the first is refused.
+                let is_any_steered = explained.iter().any(Explained::is_steered);
+                self.reachable &= is_any_steered || explained.is_empty();
                 for destination in explained {
-                    self.add_destination(destination);
+                    self.add_destination(destination, is_any_steered);
                 }
             }
             Err(unanswered) if unanswered.is_absent => {
@@ -180,23 +191,22 @@ impl From {
         }
     }
 
-    /// A destination with advice is not steered.
-    fn add_destination(&mut self, explained: Explained) {
-        let mut ok = true;
+    fn add_destination(&mut self, explained: Explained, is_any_steered: bool) {
+        let ok = explained.is_steered();
         let mut texts = Vec::new();
         for Line { subject, text } in explained.lines {
             match subject.as_str() {
-                "fix" => {
-                    ok = false;
-                    self.fixes.push(text);
-                }
-                "directory" => {}
+                "fix" if !is_any_steered => self.fixes.push(text),
+                "fix" | "directory" => {}
                 _ => texts.push(format!("{subject}: {text}")),
             }
         }
-        self.reachable &= ok;
         let text = format!("{}: {}", explained.destination, texts.join("; "));
-        self.hops.push(Hop::new("kernel", ok, text));
+        if is_any_steered && !ok {
+            self.hops.push(Hop::new("unused", true, text));
+        } else {
+            self.hops.push(Hop::new("kernel", ok, text));
+        }
     }
 
     fn add_proxy(&mut self, lines: Vec<proto::ExplainLine>) {
@@ -309,6 +319,24 @@ mod tests {
             "{from:?}"
         );
         assert_eq!(from.fixes[0], "start culvert-redirector");
+    }
+
+    #[test]
+    fn an_address_that_is_not_steered_beside_one_that_is_breaks_nothing() {
+        let explained = serde_json::from_str(
+            r#"[{"destination": "198.18.0.2:9100", "lines": [{"subject": "hooks", "text": "steered"}]},
+                {"destination": "[fd00::2]:9100", "lines": [
+                {"subject": "hooks", "text": "no IPv6"}, {"subject": "fix", "text": "add IPv6"}]}]"#,
+        );
+        let mut answered = answer(Ok(explained.expect("the page")));
+        if let Ok(answer) = &mut answered.answer {
+            answer.proxy.reachable = true;
+            answer.proxy.lines.clear();
+        }
+        let from = From::of(answered);
+        let hops: Vec<&str> = from.hops.iter().map(|hop| hop.hop.as_str()).collect();
+        assert_eq!(hops, ["kernel", "unused"]);
+        assert!(from.reachable && from.fixes.is_empty(), "{from:?}");
     }
 
     #[test]

@@ -13,12 +13,18 @@ use tokio::process::{Child, Command};
 
 use super::TIMEOUT;
 
-/// What the owner reads. The listing is its answer that all is there.
+/// What the owner reads. The listing is its answer that all is there. Without it the description is
+/// its first answer. What it says on its other output decides nothing: where there is no database of
+/// terminals, as in an image, it begins with a complaint about that.
 const COMMANDS: &str = "add table inet culvert-keeper { flags owner; }
 add chain inet culvert-keeper output { type nat hook output priority 0; }
 add rule inet culvert-keeper output ct state established
 list table inet culvert-keeper
+describe ct state
 ";
+
+/// How a listing begins.
+const LISTED: &[u8] = b"table ";
 
 /// Holds the table.
 #[derive(Debug, Default)]
@@ -67,23 +73,21 @@ async fn start_owner() -> io::Result<Child> {
         .kill_on_drop(true)
         .spawn()?;
     let pipes = (&mut nft.stdin, &mut nft.stdout, &mut nft.stderr);
-    let (Some(commands), Some(listing), Some(errors)) = pipes else {
+    let (Some(commands), Some(answers), Some(errors)) = pipes else {
         return Err(io::ErrorKind::BrokenPipe.into());
     };
     commands.write_all(COMMANDS.as_bytes()).await?;
-    let mut listed = [0; 1];
-    let mut error = [0; 1024];
-    tokio::select! {
-        biased;
-        read = errors.read(&mut error) => {
-            let text = String::from_utf8_lossy(&error[..read?]).into_owned();
-            return Err(io::Error::other(text));
-        }
-        read = listing.read(&mut listed) => {
-            if read? == 0 {
-                return Err(io::Error::other("nft ended"));
-            }
-        }
+    let mut answer = [0; LISTED.len()];
+    if let Err(error) = answers.read_exact(&mut answer).await {
+        return Err(io::Error::new(error.kind(), "nft ended"));
+    }
+    if answer != LISTED {
+        let mut text = vec![0; 1024];
+        let length = errors.read(&mut text).await?;
+        text.truncate(length);
+        return Err(io::Error::other(
+            String::from_utf8_lossy(&text).into_owned(),
+        ));
     }
     Ok(nft)
 }
