@@ -75,10 +75,9 @@ fn tests_of_the_workspace() -> Result<BTreeSet<String>> {
     let mut found = BTreeSet::new();
     for entry in std::fs::read_dir(workspace::root())? {
         let folder = entry?.path();
+        // Packages may be in packages.
         if folder.join("Cargo.toml").exists() {
-            for part in ["src", "tests"] {
-                collect(&folder.join(part), &mut found)?;
-            }
+            collect(&folder, &mut found)?;
         }
     }
     ensure!(found.contains(

@@ -91,7 +91,7 @@ fn upgraded(server: &ApiServer) -> Result<()> {
     )?;
     for command in [
         "kubectl label node EDGE-NODE node-restriction.kubernetes.io/culvert-edge=",
-        "kubectl -n culvert-system exec daemonset/culvert-proxy -- culvert-proxy check --kubernetes",
+        "helm test culvert --namespace culvert-system --logs",
     ] {
         ensure!(notes.contains(command), "no {command:?}: {notes}");
     }

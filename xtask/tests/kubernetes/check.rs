@@ -6,7 +6,7 @@ use culvert_lab::apiserver::ApiServer;
 use culvert_lab::{wait, workspace};
 use serde_json::{Value, json};
 
-use crate::cluster::{DEADLINE, config_map, node, token, with_server};
+use crate::cluster::{DEADLINE, config_map, node, proxies_kubeconfig, with_server};
 use crate::proxy::Proxy;
 
 /// The verdict of a check, and its text.
@@ -42,13 +42,7 @@ fn a_check_names_the_rights_that_the_proxy_lacks() {
 }
 
 fn rights(server: &ApiServer) -> Result<()> {
-    let rbac = workspace::root().join("deploy/cloud/rbac.yaml");
-    workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
-    let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
-    let kubeconfig = server
-        .kubeconfig_of("culvert-proxy", &token)?
-        .display()
-        .to_string();
+    let kubeconfig = proxies_kubeconfig(server)?.display().to_string();
     let proxy = Proxy::start(server, "proxy", &[])?;
     wait::until("the manifests give all rights", DEADLINE, || {
         let (verdict, found) = checked(&proxy, &kubeconfig, "rbac")?;

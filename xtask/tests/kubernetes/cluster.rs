@@ -1,5 +1,6 @@
 //! The cluster of a bare API server: the objects that tests create and read.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -125,6 +126,17 @@ pub(crate) fn pod(
 }
 
 /// A token of a service account, as kubelet requests it: for an audience, or for the API server's
+/// A kubeconfig with the permissions of the proxies' service account.
+pub(crate) fn proxies_kubeconfig(server: &ApiServer) -> Result<PathBuf> {
+    // The account comes with the DaemonSet, of which no pod runs here.
+    for file in ["rbac.yaml", "proxy.yaml"] {
+        let file = workspace::root().join("deploy/cloud").join(file);
+        workspace::output(server.kubectl().args(["apply", "-f"]).arg(file))?;
+    }
+    let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
+    server.kubeconfig_of("culvert-proxy", &token)
+}
+
 /// own; bound to a pod by name and UID, or unbound.
 pub(crate) fn token(
     server: &ApiServer,

@@ -1,14 +1,14 @@
 //! Proxies of a cluster find each other by their Leases, with only the permissions in the
 //! manifests.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::{wait, workspace};
+use culvert_lab::wait;
 use serde_json::{Value, json};
 
-use crate::cluster::{DEADLINE, apply, get, token, with_server};
+use crate::cluster::{DEADLINE, apply, get, proxies_kubeconfig, with_server};
 use crate::loopback::http_get;
 use crate::proxy::Proxy;
 
@@ -161,14 +161,6 @@ fn outage(server: &mut ApiServer) -> Result<()> {
     second
         .process
         .wait_logged(GONE, &[("peer", &holder(&before)?)], DEADLINE)
-}
-
-/// A kubeconfig with the permissions of the proxies' service account.
-fn proxies_kubeconfig(server: &ApiServer) -> Result<PathBuf> {
-    let rbac = workspace::root().join("deploy/cloud/rbac.yaml");
-    workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
-    let token = token(server, ["culvert-system", "culvert-proxy"], None, None)?;
-    server.kubeconfig_of("culvert-proxy", &token)
 }
 
 fn start(server: &ApiServer, kubeconfig: &Path, name: &str, address: &str) -> Result<Proxy> {
