@@ -28,7 +28,18 @@ struct Reference {
     /// To what has the name, and may say that it is optional.
     path: &'static [Step],
     name: &'static [Step],
-    optional: Step,
+    /// Where it says so. `None`: what is named here is never optional.
+    optional: Option<Step>,
+}
+
+impl Reference {
+    const fn required(path: &'static [Step], name: &'static [Step]) -> Self {
+        Self {
+            path,
+            name,
+            optional: None,
+        }
+    }
 }
 
 const SPEC: Step = Step("spec", 2);
@@ -44,8 +55,8 @@ const ENV_FROM: Step = Step("envFrom", 19);
 /// A `LocalObjectReference` is inlined.
 const LOCAL_NAME: &[Step] = &[Step("", 1), Step("name", 1)];
 
-const fn optional(number: u64) -> Step {
-    Step("optional", number)
+const fn optional(number: u64) -> Option<Step> {
+    Some(Step("optional", number))
 }
 
 const SECRETS: &[Reference] = &[
@@ -146,80 +157,66 @@ const CONFIG_MAPS: &[Reference] = &[
     },
 ];
 
-/// No name of a field, and no number: what is named there is never optional.
-const NEVER_OPTIONAL: Step = Step("optional", 0);
-
-const CLAIMS: &[Reference] = &[Reference {
-    path: &[
+const CLAIMS: &[Reference] = &[Reference::required(
+    &[
         SPEC,
         VOLUMES,
         VOLUME_SOURCE,
         Step("persistentVolumeClaim", 10),
     ],
-    name: &[Step("claimName", 1)],
-    optional: NEVER_OPTIONAL,
-}];
+    &[Step("claimName", 1)],
+)];
 
 const RESOURCE_CLAIMS: &[Reference] = &[
-    Reference {
-        path: &[SPEC, Step("resourceClaims", 39)],
-        name: &[Step("resourceClaimName", 3)],
-        optional: NEVER_OPTIONAL,
-    },
+    Reference::required(
+        &[SPEC, Step("resourceClaims", 39)],
+        &[Step("resourceClaimName", 3)],
+    ),
     // Those that were made from a template.
-    Reference {
-        path: &[STATUS, Step("resourceClaimStatuses", 15)],
-        name: &[Step("resourceClaimName", 2)],
-        optional: NEVER_OPTIONAL,
-    },
-    Reference {
-        path: &[STATUS, Step("extendedResourceClaimStatus", 18)],
-        name: &[Step("resourceClaimName", 2)],
-        optional: NEVER_OPTIONAL,
-    },
+    Reference::required(
+        &[STATUS, Step("resourceClaimStatuses", 15)],
+        &[Step("resourceClaimName", 2)],
+    ),
+    Reference::required(
+        &[STATUS, Step("extendedResourceClaimStatus", 18)],
+        &[Step("resourceClaimName", 2)],
+    ),
 ];
 
 /// Kubelet asks volume plug-ins with these. An image that is there may need the secret that it was
 /// pulled with.
 const USED_SECRETS: &[Reference] = &[
-    Reference {
-        path: &[SPEC, Step("imagePullSecrets", 15)],
-        name: &[Step("name", 1)],
-        optional: NEVER_OPTIONAL,
-    },
-    Reference {
-        path: &[
+    Reference::required(&[SPEC, Step("imagePullSecrets", 15)], &[Step("name", 1)]),
+    Reference::required(
+        &[
             SPEC,
             VOLUMES,
             VOLUME_SOURCE,
             Step("csi", 28),
             Step("nodePublishSecretRef", 5),
         ],
-        name: &[Step("name", 1)],
-        optional: NEVER_OPTIONAL,
-    },
-    Reference {
-        path: &[
+        &[Step("name", 1)],
+    ),
+    Reference::required(
+        &[
             SPEC,
             VOLUMES,
             VOLUME_SOURCE,
             Step("flexVolume", 12),
             Step("secretRef", 3),
         ],
-        name: &[Step("name", 1)],
-        optional: NEVER_OPTIONAL,
-    },
-    Reference {
-        path: &[
+        &[Step("name", 1)],
+    ),
+    Reference::required(
+        &[
             SPEC,
             VOLUMES,
             VOLUME_SOURCE,
             Step("iscsi", 8),
             Step("secretRef", 10),
         ],
-        name: &[Step("name", 1)],
-        optional: NEVER_OPTIONAL,
-    },
+        &[Step("name", 1)],
+    ),
 ];
 
 const TOKEN: &[Step] = &[
@@ -345,7 +342,9 @@ fn named(
     let mut names = BTreeSet::new();
     for reference in references {
         visit(encoding, pod, reference.path, &mut |source| {
-            if is_set(encoding, source, reference.optional)? {
+            if let Some(optional) = reference.optional
+                && is_set(encoding, source, optional)?
+            {
                 return Ok(());
             }
             let name = first(encoding, source, reference.name)?;
