@@ -22,6 +22,7 @@ use culvert_daemon::{
 };
 use culvert_proxy_cluster::NameService;
 use culvert_proxy_core::advertise::Advertised;
+use culvert_proxy_core::daemon_set::DaemonSetStatus;
 use culvert_proxy_core::directory::{Directory, Editor, FactsWriter};
 use culvert_proxy_core::forward::Forward;
 use culvert_proxy_core::instance::Instance;
@@ -155,6 +156,8 @@ struct Proxy {
     name_service_tx: watch::Sender<NameService>,
     /// What ConfigMap culvert-forwards says.
     forwards_tx: watch::Sender<Vec<Forward>>,
+    /// Whether the DaemonSet of redirectors has been deleted.
+    daemon_set_tx: watch::Sender<DaemonSetStatus>,
     listeners: Listeners,
     departure: Departure,
     /// What serves clients. Tunnels stay until it has ended.

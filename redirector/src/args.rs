@@ -132,6 +132,11 @@ pub(crate) struct Args {
         value_name = "IP[:PORT]",
     )]
     pub(crate) forward: Vec<SocketAddr>,
+    /// Remove everything from the kernel at the end, as `uninstall` does, if the DaemonSet of
+    /// redirectors has been deleted by then. The proxy of this host, which follows the cluster, says
+    /// so.
+    #[arg(long, env = "CULVERT_UNINSTALL_WITH_DAEMON_SET")]
+    pub(crate) uninstall_with_daemon_set: bool,
     /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
     #[arg(
         long,

@@ -41,6 +41,8 @@ pub(crate) struct Config {
     /// Of the nodes' names.
     pub(crate) zone: Zone,
     pub(crate) dns: Option<DnsConfig>,
+    /// Whether everything is removed at the end once the cluster has deleted the redirectors.
+    pub(crate) uninstall_with_daemon_set: bool,
     pub(crate) admin: AdminListen,
 }
 
@@ -140,6 +142,7 @@ impl TryFrom<Args> for Config {
             },
             guard_allow: args.guard_allow,
             steered_networks: args.shared.steer_own_network,
+            uninstall_with_daemon_set: args.uninstall_with_daemon_set,
             admin: AdminListen {
                 program: "culvert-redirector",
                 address: args.admin_listen,

@@ -1,5 +1,7 @@
 //! The redirector's copy of the proxy's directory.
 
+mod connect;
+mod daemon_set;
 mod saved;
 mod update;
 mod watch;
@@ -11,6 +13,7 @@ use culvert_api::{NodeKind, NodeName, NodeNames, Routing, Zone};
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
+pub(crate) use daemon_set::{DaemonSetStatus, DaemonSetWatch};
 pub(crate) use saved::SavedDirectory;
 pub(crate) use watch::{Feed, Watch};
 

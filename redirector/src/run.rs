@@ -10,11 +10,12 @@ use culvert_daemon::{
 use tokio::sync::watch;
 
 use crate::config::{Config, NodeIps};
-use crate::directory::{Feed, SavedDirectory, Watch};
+use crate::directory::{DaemonSetStatus, DaemonSetWatch, Feed, SavedDirectory, Watch};
 use crate::dns;
 use crate::held_sockets;
 use crate::mechanisms::bpf::{self, Pins};
 use crate::metrics::Metrics;
+use crate::operators::uninstall::uninstall;
 use crate::operators::{debug, explain, installed};
 use crate::steering::{InstanceLock, Steering};
 
@@ -22,8 +23,12 @@ use crate::steering::{InstanceLock, Steering};
 /// of clients for the next proxy.
 const GRACE: Duration = Duration::from_secs(held_sockets::KEEP.as_secs() + 2);
 
-/// Runs until a signal or a failure. What is installed on the host stays.
+/// Runs until a signal or a failure. What is installed on the host stays, unless the cluster has
+/// deleted the redirectors.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
+    let (daemon_set_watch, daemon_set) = DaemonSetWatch::new(config.directory_socket.clone());
+    let bpffs = config.bpffs.clone();
+    let state_dir = config.state_dir.clone();
     let lock = InstanceLock::take(&config.state_dir, &config.bpffs)?;
     let saved = SavedDirectory::new(&config.state_dir);
     let (watch, feed) = Watch::new(config.directory_socket.clone(), saved.load_or_report());
@@ -51,8 +56,16 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     );
     supervisor.spawn("steering", steering.run(node_tx, drain.clone()));
     supervisor.spawn("directory", watch.run(drain.clone()));
+    if daemon.config.uninstall_with_daemon_set {
+        supervisor.spawn("DaemonSet", daemon_set_watch.run(drain.clone()));
+    }
     supervisor.spawn("saved directory", saved.follow(daemon.feed, drain));
-    supervisor.run().await
+    let ended = supervisor.run().await;
+    if *daemon_set.borrow() == DaemonSetStatus::Deleted {
+        let removed = uninstall(&bpffs, &state_dir).await?;
+        tracing::info!(removed, "the DaemonSet was deleted: everything is removed");
+    }
+    ended
 }
 
 /// What the parts of the daemon share.

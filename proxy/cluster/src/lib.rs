@@ -8,6 +8,7 @@ mod args;
 mod authority;
 mod bootstrap;
 mod configmap;
+mod daemon_set;
 mod events;
 mod follow;
 mod forwards;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use culvert_api::{HostPort, NodeName};
 use culvert_daemon::{Readiness, Supervisor};
 use culvert_proxy_core::advertise::Advertised;
+use culvert_proxy_core::daemon_set::DaemonSetStatus;
 use culvert_proxy_core::directory::{ClusterWriter, Directory};
 use culvert_proxy_core::forward::Forward;
 use culvert_proxy_core::instance::Instance;
@@ -41,6 +42,8 @@ pub struct Parts {
     pub name_service_tx: watch::Sender<NameService>,
     /// What ConfigMap `culvert-forwards` says.
     pub forwards_tx: watch::Sender<Vec<Forward>>,
+    /// Whether the DaemonSet of redirectors has been deleted.
+    pub daemon_set_tx: watch::Sender<DaemonSetStatus>,
     /// The other proxies of the cluster.
     pub listed_tx: watch::Sender<BTreeSet<ListedPeer>>,
     /// Which run of this proxy it is.
@@ -85,6 +88,10 @@ impl Cluster {
             drain.clone(),
         );
         supervisor.spawn("cluster forwards", forwards);
+        let daemon_set = self
+            .clone()
+            .follow_daemon_set(parts.daemon_set_tx, drain.clone());
+        supervisor.spawn("DaemonSet of redirectors", daemon_set);
         let ports =
             self.clone()
                 .follow_ports(parts.writer, parts.state, events, ports_tx, drain.clone());

@@ -5,6 +5,7 @@
 
 pub mod advertise;
 pub mod clock;
+pub mod daemon_set;
 pub mod directory;
 pub mod forward;
 #[cfg(any(test, fuzzing))]

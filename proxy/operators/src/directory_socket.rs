@@ -1,5 +1,5 @@
 //! `culvert.directory.v1`: sends the directory to the redirectors on this host, followed by every
-//! change.
+//! change, and says whether their DaemonSet has been deleted.
 
 use std::pin::Pin;
 
@@ -8,6 +8,7 @@ use culvert_api::NodeName;
 use culvert_api::proto::directory as proto;
 use culvert_api::proto::directory::directory_server::{Directory as Service, DirectoryServer};
 use culvert_daemon::Drain;
+use culvert_proxy_core::daemon_set::DaemonSetStatus;
 use culvert_proxy_core::directory::{
     BehindView, CloudNode, Clouds, Directory, Event, NodeView, Watcher,
 };
@@ -15,16 +16,19 @@ use culvert_proxy_streams::sockets::local_grpc;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use futures_util::Stream;
 use futures_util::future::BoxFuture;
+use tokio::sync::watch;
 use tonic::{Request, Response, Status};
 
 /// Serves redirectors until the drain begins.
 pub fn serve(
     socket: LocalSocket,
     directory: Directory,
+    daemon_set: watch::Receiver<DaemonSetStatus>,
     drain: Drain,
 ) -> BoxFuture<'static, Result<()>> {
     let service = DirectoryServer::new(DirectoryService {
         directory,
+        daemon_set,
         drain: drain.clone(),
     });
     Box::pin(local_grpc::serve(
@@ -37,6 +41,7 @@ pub fn serve(
 
 struct DirectoryService {
     directory: Directory,
+    daemon_set: watch::Receiver<DaemonSetStatus>,
     drain: Drain,
 }
 
@@ -59,6 +64,37 @@ impl Service for DirectoryService {
         });
         Ok(Response::new(Box::pin(updates)))
     }
+
+    type WatchDaemonSetStream =
+        Pin<Box<dyn Stream<Item = Result<proto::DaemonSetStatus, Status>> + Send>>;
+
+    async fn watch_daemon_set(
+        &self,
+        _request: Request<proto::WatchDaemonSetRequest>,
+    ) -> Result<Response<Self::WatchDaemonSetStream>, Status> {
+        let mut status = self.daemon_set.clone();
+        // The first one is sent at once.
+        status.mark_changed();
+        let following = (status, self.drain.clone());
+        let statuses = futures_util::stream::unfold(following, async |(mut status, drain)| {
+            let deleted = next_status(&mut status, &drain).await? == DaemonSetStatus::Deleted;
+            Some((Ok(proto::DaemonSetStatus { deleted }), (status, drain)))
+        });
+        Ok(Response::new(Box::pin(statuses)))
+    }
+}
+
+/// The deletion often ends the proxy too: what it knows is sent before its drain ends the stream.
+async fn next_status(
+    status: &mut watch::Receiver<DaemonSetStatus>,
+    drain: &Drain,
+) -> Option<DaemonSetStatus> {
+    tokio::select! {
+        biased;
+        changed = status.changed() => changed.ok()?,
+        () = drain.begun() => return None,
+    }
+    Some(*status.borrow_and_update())
 }
 
 async fn next(watcher: &mut Watcher, drain: &Drain) -> Option<proto::Update> {
@@ -148,13 +184,50 @@ fn behind(view: &BehindView) -> proto::Behind {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use culvert_api::proto::directory::directory_client::DirectoryClient;
     use culvert_proxy_streams::sockets::local_socket::Access;
     use hyper_util::rt::TokioIo;
     use tokio::net::UnixStream;
-    use tonic::transport::Endpoint;
+    use tonic::transport::{Channel, Endpoint};
 
     use super::*;
+
+    async fn connect(socket: &Path) -> DirectoryClient<Channel> {
+        let socket = socket.to_owned();
+        let connector = tower::service_fn(move |_| {
+            let socket = socket.clone();
+            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
+        });
+        let endpoint = Endpoint::from_static("http://directory");
+        DirectoryClient::new(endpoint.connect_with_connector(connector).await.unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_deletion_of_the_daemon_set_is_said_even_after_the_drain_has_begun() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = Directory::for_tests(&folder.path().join("state"), &[]);
+        let at = folder.path().join("directory.sock");
+        let socket = LocalSocket::bind(&at, Access::Owner).unwrap();
+        let drain = Drain::default();
+        let (status_tx, status) = watch::channel(DaemonSetStatus::Exists);
+        let watched = async {
+            let mut client = connect(&at).await;
+            let request = proto::WatchDaemonSetRequest {};
+            let answer = client.watch_daemon_set(request).await.unwrap();
+            let mut statuses = answer.into_inner();
+            let first = statuses.message().await.unwrap().unwrap();
+            status_tx.send_replace(DaemonSetStatus::Deleted);
+            drain.begin();
+            let second = statuses.message().await.unwrap().unwrap();
+            assert_eq!((first.deleted, second.deleted), (false, true));
+            assert_eq!(statuses.message().await.unwrap(), None);
+        };
+        let serving = serve(socket, directory, status, drain.clone());
+        let (served, ()) = tokio::join!(serving, watched);
+        served.unwrap();
+    }
 
     #[tokio::test]
     async fn a_redirector_sees_a_snapshot_then_changes_and_the_end_with_the_drain() {
@@ -166,22 +239,11 @@ mod tests {
         let at = path.path().join("directory.sock");
         let socket = LocalSocket::bind(&at, Access::Owner).unwrap();
         let watched = async {
-            let connector = tower::service_fn(move |_| {
-                let at = at.clone();
-                async move { UnixStream::connect(at).await.map(TokioIo::new) }
-            });
-            let channel = Endpoint::from_static("http://directory")
-                .connect_with_connector(connector)
-                .await
-                .unwrap();
             let request = proto::WatchRequest {
                 version: "0.1.0".into(),
             };
-            let mut updates = DirectoryClient::new(channel)
-                .watch(request)
-                .await
-                .unwrap()
-                .into_inner();
+            let mut client = connect(&at).await;
+            let mut updates = client.watch(request).await.unwrap().into_inner();
             let snapshot = updates.message().await.unwrap().unwrap();
             directory
                 .editor()
@@ -193,8 +255,9 @@ mod tests {
             drain.begin();
             (snapshot, changed, removed, updates.message().await.unwrap())
         };
-        let (served, (snapshot, changed, removed, end)) =
-            tokio::join!(serve(socket, directory.clone(), drain.clone()), watched);
+        let (_, daemon_set) = watch::channel(DaemonSetStatus::Exists);
+        let serving = serve(socket, directory.clone(), daemon_set, drain.clone());
+        let (served, (snapshot, changed, removed, end)) = tokio::join!(serving, watched);
         served.unwrap();
         let ranges = snapshot.snapshot.unwrap();
         assert_eq!(

@@ -47,6 +47,7 @@ impl Proxy {
             authority: authority.clone(),
             name_service_tx: self.name_service_tx.clone(),
             forwards_tx: self.forwards_tx.clone(),
+            daemon_set_tx: self.daemon_set_tx.clone(),
             listed_tx: self.listed_tx.clone(),
             instance: self.instance.clone(),
             peer_address: self.peer_address(),

@@ -117,6 +117,7 @@ impl Proxy {
             listed_tx: watch::Sender::default(),
             name_service_tx: watch::Sender::new(name_service),
             forwards_tx: watch::Sender::new(forwards),
+            daemon_set_tx: watch::Sender::default(),
             listeners,
             departure: Departure::new(),
             clients: TaskTracker::new(),

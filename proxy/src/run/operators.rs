@@ -122,6 +122,7 @@ impl Proxy {
             directory_socket::serve(
                 sockets.directory,
                 self.directory.clone(),
+                self.daemon_set_tx.subscribe(),
                 supervisor.drain(),
             ),
         );

@@ -5,21 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use culvert_api::proto::directory::directory_client::DirectoryClient;
 use culvert_api::proto::directory::{Update, WatchRequest};
 use culvert_daemon::{Backoff, Drain};
-use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
 use tokio::sync::watch;
-use tonic::transport::{Channel, Endpoint, Uri};
 
 use super::Directory;
+use super::connect::connect;
 use super::update::UpdateError;
 
-/// A local socket answers at once or not at all.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How soon a proxy that hangs is noticed.
-const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Waits between attempts: a restarting proxy is back within a second or two.
 const FIRST_WAIT: Duration = Duration::from_millis(100);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
@@ -95,8 +88,8 @@ impl Watch {
 
     /// One stream, from connect to its end.
     async fn follow(&self) -> Result<()> {
-        let channel = self.connect().await?;
-        let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
+        let client = connect(&self.socket).await?;
+        let mut client = client.max_decoding_message_size(MAX_MESSAGE_BYTES);
         let request = WatchRequest {
             version: culvert_daemon::VERSION.to_owned(),
         };
@@ -137,22 +130,5 @@ impl Watch {
             taken.is_ok()
         });
         taken
-    }
-
-    async fn connect(&self) -> Result<Channel> {
-        let socket = self.socket.clone();
-        let connector = tower::service_fn(move |_uri: Uri| {
-            let socket = socket.clone();
-            async move { UnixStream::connect(socket).await.map(TokioIo::new) }
-        });
-        // The URI only fills the HTTP/2 authority; the connector knows where to go.
-        Endpoint::from_static("http://directory.culvert")
-            .connect_timeout(CONNECT_TIMEOUT)
-            .http2_keep_alive_interval(KEEP_ALIVE)
-            .keep_alive_timeout(KEEP_ALIVE)
-            .keep_alive_while_idle(true)
-            .connect_with_connector(connector)
-            .await
-            .with_context(|| format!("connect to the proxy at {}", self.socket.display()))
     }
 }

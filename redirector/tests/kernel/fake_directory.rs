@@ -1,19 +1,24 @@
 //! A fake of the proxy's `Directory` service.
 
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use culvert_api::proto::directory::directory_server::{Directory, DirectoryServer};
-use culvert_api::proto::directory::{Address, Node, Ranges, Routing, Update, WatchRequest};
+use culvert_api::proto::directory::{
+    Address, DaemonSetStatus, Node, Ranges, Routing, Update, WatchDaemonSetRequest, WatchRequest,
+};
 use tokio::net::UnixListener;
-use tokio::sync::{mpsc, oneshot};
-use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::{ReceiverStream, UnixListenerStream, WatchStream};
 use tonic::{Request, Response, Status};
 
 /// Serves until it is dropped.
 pub(crate) struct FakeDirectory {
     state: Arc<Mutex<State>>,
+    daemon_set_tx: watch::Sender<DaemonSetStatus>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -24,7 +29,10 @@ struct State {
     watchers: Vec<mpsc::Sender<Result<Update, Status>>>,
 }
 
-struct Service(Arc<Mutex<State>>);
+struct Service {
+    state: Arc<Mutex<State>>,
+    daemon_set: watch::Receiver<DaemonSetStatus>,
+}
 
 /// A node with one VIP of each family.
 pub(crate) fn node(name: &str, number: u8, addresses: &[&str], online: bool) -> Node {
@@ -62,7 +70,11 @@ impl FakeDirectory {
         }));
         let (stop, stopped) = oneshot::channel::<()>();
         let socket = socket.to_owned();
-        let service = Service(Arc::clone(&state));
+        let daemon_set_tx = watch::Sender::default();
+        let service = Service {
+            state: Arc::clone(&state),
+            daemon_set: daemon_set_tx.subscribe(),
+        };
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
@@ -83,9 +95,15 @@ impl FakeDirectory {
         });
         Self {
             state,
+            daemon_set_tx,
             stop: Some(stop),
             thread: Some(thread),
         }
+    }
+
+    /// Says whether the DaemonSet of redirectors has been deleted.
+    pub(crate) fn set_daemon_set(&self, status: DaemonSetStatus) {
+        self.daemon_set_tx.send_replace(status);
     }
 
     /// Sends a delta.
@@ -114,6 +132,9 @@ impl Drop for FakeDirectory {
     }
 }
 
+type DaemonSetStatuses =
+    Pin<Box<dyn tokio_stream::Stream<Item = Result<DaemonSetStatus, Status>> + Send>>;
+
 #[tonic::async_trait]
 impl Directory for Service {
     type WatchStream = ReceiverStream<Result<Update, Status>>;
@@ -123,7 +144,7 @@ impl Directory for Service {
         _request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (update_tx, update_rx) = mpsc::channel(16);
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.state.lock().unwrap();
         let ranges = Ranges {
             vip4: "198.18.0.0/15".to_owned(),
             vip6: "fd12:3456:789a:bcde::/64".to_owned(),
@@ -137,5 +158,15 @@ impl Directory for Service {
         update_tx.try_send(Ok(snapshot)).unwrap();
         state.watchers.push(update_tx);
         Ok(Response::new(ReceiverStream::new(update_rx)))
+    }
+
+    type WatchDaemonSetStream = DaemonSetStatuses;
+
+    async fn watch_daemon_set(
+        &self,
+        _request: Request<WatchDaemonSetRequest>,
+    ) -> Result<Response<Self::WatchDaemonSetStream>, Status> {
+        let statuses = WatchStream::new(self.daemon_set.clone());
+        Ok(Response::new(Box::pin(statuses.map(Ok))))
     }
 }

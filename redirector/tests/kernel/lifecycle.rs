@@ -1,16 +1,19 @@
 //! Tests of death, restart, reboot and uninstall.
 
+use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+
+use culvert_api::proto::directory::DaemonSetStatus;
 
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, Sockets};
 use crate::redirector::{
     BOTH, EBPF, Redirector, daemon, elsewhere, get, link_ids, run, run_to_the_end, saved_directory,
 };
-use crate::world::{DEADLINE, eventually, in_a_world, sh};
+use crate::world::{DEADLINE, World, eventually, in_a_world, sh};
 
 #[test]
 fn a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links() {
@@ -102,6 +105,54 @@ fn systemd_hears_that_the_kernel_steers_without_the_proxy() {
         );
         assert!(redirector.terminate().success());
     });
+}
+
+#[test]
+fn what_is_installed_goes_with_the_daemon_set_and_stays_when_only_the_pod_goes() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let flags = [&BOTH[..], &["--uninstall-with-daemon-set"]].concat();
+        let says = |deleted| directory.set_daemon_set(DaemonSetStatus { deleted });
+        for (deleted, is_installed) in [(false, true), (true, false), (false, true)] {
+            says(deleted);
+            assert!(Redirector::start(world, &flags).terminate().success());
+            assert_eq!(is_left(world), [is_installed; 3], "deleted: {deleted}");
+        }
+        // Without the flag, as on a machine, the word of the proxy does nothing.
+        says(true);
+        assert!(Redirector::start(world, &BOTH).terminate().success());
+        assert_eq!(is_left(world), [true; 3]);
+    });
+}
+
+#[test]
+fn a_proxy_that_ends_with_the_daemon_set_has_said_so_before() {
+    in_a_world(|world| {
+        let directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        directory.set_daemon_set(DaemonSetStatus { deleted: true });
+        fs::create_dir_all(world.state_dir()).unwrap();
+        let log = world.state_dir().join("log");
+        let flags = [&BOTH[..], &["--uninstall-with-daemon-set"]].concat();
+        let stderr = File::create(&log).unwrap();
+        let redirector = Redirector::spawn(daemon(world, &flags).stderr(stderr));
+        redirector.until_ready();
+        eventually("it has heard of the deletion", || {
+            let lines = fs::read_to_string(&log).unwrap();
+            lines.contains("Deleted").then_some(())
+        });
+        drop(directory);
+        assert!(redirector.terminate().success());
+        assert_eq!(is_left(world), [false; 3]);
+    });
+}
+
+/// Whether pins, the table and the saved directory are there.
+fn is_left(world: &World) -> [bool; 3] {
+    [
+        world.bpffs().join("culvert").exists(),
+        sh("nft list ruleset").contains("culvert"),
+        saved_directory(world).exists(),
+    ]
 }
 
 #[test]

@@ -48,13 +48,9 @@ fn install_chart(world: &mut World) -> Result<()> {
 
 fn uninstall_chart(world: &mut World) -> Result<()> {
     world.claim_once(
-        "the value `uninstall` leaves no pin, link, table or route on any cloud node, and the end \
-         of the release no pod",
+        "the end of the release leaves no pod, and no pin, link, table or route on any cloud node",
         |world| {
-            let set = ["--reset-then-reuse-values", "--set", "uninstall=true"];
-            helm(world, &["upgrade", "culvert", &source(CHART)], &set)?;
-            world.wait_for_rollout("culvert-uninstall")?;
-            uninstall::nothing_left(world)?;
+            uninstall::everything_there(world)?;
             helm(world, &["uninstall", "culvert"], &[])?;
             uninstall::no_pods(world)?;
             uninstall::nothing_left(world)?;

@@ -25,3 +25,4 @@ mod ports;
 mod proxy;
 mod revocation;
 mod service;
+mod uninstall;
