@@ -11,7 +11,7 @@ use culvert_lab::probe::Client;
 use culvert_lab::wait;
 use serde_json::Value;
 
-use crate::world::{GREET, World, XTASK, report, with};
+use crate::world::{GREET, World, report, with, xtask};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
@@ -147,7 +147,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             &["may drop those of pods", chain],
             || Ok(()),
         )?;
-        let mut client = cloud.command_in(&pod, XTASK);
+        let mut client = cloud.command_in(&pod, xtask());
         let greet = Client::listen(format!("10.0.3.7:{GREET}"));
         let refused = report(greet.complete(&mut client)?);
         ensure!(refused.is_err(), "the pod reached edge-1: {refused:?}");

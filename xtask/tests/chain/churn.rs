@@ -13,7 +13,7 @@ use culvert_lab::{progress, wait};
 use serde_json::Value;
 
 use crate::swarm::{self, Steered};
-use crate::world::{self, GREET, HeldClient, World, XTASK};
+use crate::world::{self, GREET, HeldClient, World, xtask};
 
 const EDGE: &[Host] = &[Host::Edge1];
 
@@ -85,7 +85,7 @@ fn sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind() {
 
 fn source(world: &World<'_>) -> Result<Process> {
     let site = world.lab.site(Host::Edge1);
-    let mut command = site.command(XTASK);
+    let mut command = site.command(xtask());
     let source = site.start_process(
         "source",
         command

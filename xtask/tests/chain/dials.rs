@@ -204,7 +204,7 @@ fn a_pod_that_takes_all_the_streams_it_can_get_leaves_the_others_theirs() {
     world::with(&[Host::Edge1], Options::default(), |world| {
         let pod = world.lab.add_pod()?;
         let cloud = world.lab.site(Host::Cloud);
-        let in_the_pod = || cloud.command_in(&pod, world::XTASK);
+        let in_the_pod = || cloud.command_in(&pod, world::xtask());
         let target = format!("10.0.3.7:{ECHO}");
         let all = Client::hold_open(&target, SHARE);
         let mut greedy = HeldClient::spawn(all.complete(&mut in_the_pod())?)?;

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::workspace;
 
 use crate::documents::{CULVERT, all_flags, programs};
-use crate::world::XTASK;
+use crate::world::xtask;
 
 #[test]
 fn every_command_of_the_documents_has_its_subcommand_and_its_flags() -> Result<()> {
@@ -86,7 +86,7 @@ fn command(line: &str) -> Option<(PathBuf, Vec<&str>)> {
         .take_while(|word| !["|", ">", ";", "#"].contains(word))
         .collect();
     if let ["cargo", "xtask", arguments @ ..] = words.as_slice() {
-        return Some((XTASK.into(), arguments.to_vec()));
+        return Some((xtask(), arguments.to_vec()));
     }
     let is_ours = |word: &&str| programs().any(|(program, _)| program == *word);
     let start = if is_ours(words.first()?) {

@@ -11,6 +11,8 @@ use culvert_lab::{page, wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::world::xtask;
+
 /// The page that lists the flags.
 const FLAGS: &str = "flags.md";
 
@@ -204,7 +206,7 @@ fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
 /// Uses the programs that `cargo xtask test` has compiled: to compile others, with other features,
 /// takes minutes.
 fn demo_command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    let mut command = Command::new(xtask());
     command.args(["demo", "--built"]);
     command
 }

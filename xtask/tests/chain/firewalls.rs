@@ -16,7 +16,7 @@ use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 use serde_json::Value;
 
-use crate::world::{self, ECHO, World, XTASK};
+use crate::world::{self, ECHO, World, xtask};
 use firewalld::Firewalld;
 
 const EDGE: &[Host] = &[Host::Edge1];
@@ -131,7 +131,8 @@ fn a_filter_by_user_is_named_and_found_by_what_it_drops() {
         verdict(world, "ok", &["inet egress out", "users or cgroups"])?;
         world.check_greeting("10.0.3.7", "edge-1")?;
         let mut client = cloud.command("setpriv");
-        client.args(["--reuid", USER, "--clear-groups", XTASK]);
+        client.args(["--reuid", USER, "--clear-groups"]);
+        client.arg(xtask());
         ensure!(!is_served(&mut client)?, "the filter does nothing");
         verdict(world, "warning", &["connect hooks", "inet egress out"])
     });
@@ -183,7 +184,7 @@ fn is(world: &World<'_>, expected: &str, words: &[&str]) -> Result<()> {
 }
 
 fn pod_is_served(world: &World<'_>, pod: &Path) -> Result<bool> {
-    is_served(&mut world.lab.site(Host::Cloud).command_in(pod, XTASK))
+    is_served(&mut world.lab.site(Host::Cloud).command_in(pod, xtask()))
 }
 
 /// Whether a client reaches the node.

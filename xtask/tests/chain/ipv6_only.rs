@@ -46,7 +46,7 @@ fn hosts_and_pods_without_ipv4_reach_a_node_by_address_vip_and_name() {
         let address = answer.first().context("the pod is told no address")?;
         ensure!(address == vip.to_string(), "the pod is told {address}");
         for host in [by_address.clone(), format!("[{vip}]")] {
-            let mut client = lab.site(Host::Cloud).command_in(&pod, world::XTASK);
+            let mut client = lab.site(Host::Cloud).command_in(&pod, world::xtask());
             let greet = Client::listen(format!("{host}:{GREET}"));
             let greeting = world::report(greet.complete(&mut client)?)?;
             ensure!(

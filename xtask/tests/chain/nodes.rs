@@ -256,7 +256,7 @@ pub(crate) fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
 fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
     world::with(EDGE, Options::default(), |world| {
         let cloud = world.lab.site(Host::Cloud);
-        let mut server = cloud.command(world::XTASK);
+        let mut server = cloud.command(world::xtask());
         let server = cloud.start_process(
             "other-backend",
             server.args(["probe", "serve", "30100=greet"]),
@@ -281,7 +281,7 @@ fn a_node_s_port_on_any_other_address_is_left_to_whoever_serves_it() {
         let bridge = format!("10.244.0.1:{GREET}");
         let in_the_pod = |target: &str| {
             let mut client = cloud.command_in(&pod, "timeout");
-            client.args(["10", world::XTASK]);
+            client.arg("10").arg(world::xtask());
             world::report(Client::listen(target).complete(&mut client)?)
         };
         for (who, greeting, host) in [

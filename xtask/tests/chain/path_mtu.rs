@@ -11,7 +11,7 @@ use culvert_lab::probe::Client;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 
-use crate::world::{self, SINK, SMALL, SMALL_SOURCE, SOURCE, World, XTASK};
+use crate::world::{self, SINK, SMALL, SMALL_SOURCE, SOURCE, World, xtask};
 
 const EDGE: &[Host] = &[Host::Edge1];
 const FIX: &str = "--tunnel-mss";
@@ -77,7 +77,7 @@ fn packets_of_a_client_that_are_lost_for_their_size_are_named_by_the_proxy() {
     world::with(EDGE, options, |world| {
         world.check_greeting("edge-1", "edge-1")?;
         let _lossy = Cut::of_large_packets(world.lab, Host::Edge1)?;
-        let mut upload = world.lab.site(Host::Cloud).command(XTASK);
+        let mut upload = world.lab.site(Host::Cloud).command(xtask());
         Client::upload(format!("edge-1:{SINK}"), 64 << 20).complete(&mut upload)?;
         let upload = upload.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
         wait::until("the proxy names it", PATIENCE, || {
@@ -126,7 +126,7 @@ fn join_command(world: &World<'_>, join: &[String]) -> Command {
 
 /// A client that reads all that a port sends.
 fn download(world: &World<'_>, port: u16) -> Result<Child> {
-    let mut command = world.lab.site(Host::Cloud).command(XTASK);
+    let mut command = world.lab.site(Host::Cloud).command(xtask());
     let target = format!("edge-1:{port}");
     Client::Download { target }.complete(&mut command)?;
     Ok(command

@@ -22,7 +22,7 @@ const EDGE: &[Host] = &[Host::Edge1];
 fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
     world::in_lab(|lab| {
         let cloud = lab.site(Host::Cloud);
-        let mut forwarder = cloud.command(world::XTASK);
+        let mut forwarder = cloud.command(world::xtask());
         forwarder.args([
             "probe",
             "serve",
@@ -60,7 +60,7 @@ fn an_agent_reaches_the_proxy_under_another_address_through_a_forwarder() {
 fn behind_a_balancer_with_proxy_headers_agents_are_known_by_their_own_addresses() {
     world::in_lab(|lab| {
         let cloud = lab.site(Host::Cloud);
-        let mut balancer = cloud.command(world::XTASK);
+        let mut balancer = cloud.command(world::xtask());
         balancer.args([
             "probe",
             "serve",
@@ -148,7 +148,7 @@ fn only_by(join: &mut Vec<String>, address: &str) -> Result<()> {
 fn an_agent_behind_an_http_proxy_dials_out_through_it() {
     world::in_lab(|lab| {
         let cloud = lab.site(Host::Cloud);
-        let mut proxy = cloud.command(world::XTASK);
+        let mut proxy = cloud.command(world::xtask());
         let _proxy = cloud.start_process(
             "http-proxy",
             proxy.args(["probe", "serve", "3128=http-proxy"]),

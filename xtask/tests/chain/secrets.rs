@@ -74,7 +74,7 @@ const PARTS: [&str; 3] = ["S3cret", "Pa55", "M2NyZXQj"];
 fn no_log_page_or_error_holds_any_part_of_the_forward_proxy_s_password() {
     world::in_lab(|lab| {
         let cloud = lab.site(Host::Cloud);
-        let mut forward = cloud.command(world::XTASK);
+        let mut forward = cloud.command(world::xtask());
         let _forward = cloud.start_process(
             "http-proxy",
             forward.args(["probe", "serve", "3128=http-proxy"]),

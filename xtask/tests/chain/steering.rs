@@ -71,7 +71,7 @@ fn a_pod_reaches_nodes(mechanism: &str) {
                     .ok()
                     .and_then(Answer::first)
                     .unwrap_or_else(|| host.to_owned());
-                client.args(["10", world::XTASK]);
+                client.arg("10").arg(world::xtask());
                 let greet = Client::listen(format!("{host}:{GREET}"));
                 let greeting = world::report(greet.complete(&mut client)?)?;
                 ensure!(

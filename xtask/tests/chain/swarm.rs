@@ -14,7 +14,7 @@ use culvert_lab::wait::PATIENCE;
 use culvert_lab::{progress, workspace};
 use serde_json::Value;
 
-use crate::world::{ECHO, GREET, HeldClient, World, XTASK};
+use crate::world::{ECHO, GREET, HeldClient, World, xtask};
 
 /// What steers a process's connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub(crate) fn by_connect(socket: &Path, edges: &[Host]) -> Vec<String> {
 
 /// Twenty connections to a node, tested on request.
 pub(crate) fn held(world: &World<'_>, steered: Steered, node: Host) -> Result<HeldClient> {
-    let mut command = steered.command(world, XTASK);
+    let mut command = steered.command(world, xtask());
     let hold = Client::hold_open(format!("{}:{ECHO}", node.name()), 20);
     let held = HeldClient::spawn(hold.complete(&mut command)?)?;
     held.expect(&probe::Report::Held)?;

@@ -14,7 +14,7 @@ use culvert_lab::{Lab, page, workspace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use crate::world::{self, FORBIDDEN, GREET, SINK, XTASK};
+use crate::world::{self, FORBIDDEN, GREET, SINK, xtask};
 
 const EDGE: &[Host] = &[Host::Edge1];
 
@@ -24,7 +24,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         let _culvert = Culvert::start(lab, EDGE, world::with_defaults(Options::default()))?;
         let cloud = lab.site(Host::Cloud);
         let edge = lab.site(Host::Edge1);
-        let mut serve = edge.command(XTASK);
+        let mut serve = edge.command(xtask());
         let backend = edge.start_process(
             "stalled",
             serve.args(["probe", "serve", &format!("{SINK}=sink")]),
@@ -38,7 +38,7 @@ fn a_stalled_backend_is_found_by_its_stream_at_both_ends() {
         })?;
         // The kernel still accepts connections for it.
         backend.signal(Signal::SIGSTOP)?;
-        let mut upload = cloud.command(XTASK);
+        let mut upload = cloud.command(xtask());
         Client::upload(format!("edge-1:{SINK}"), 64 << 20).complete(&mut upload)?;
         let mut upload = upload.stdout(Stdio::null()).spawn()?;
         let found = wait::until(

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
 use culvert_lab::wait::{self, PATIENCE};
-use culvert_lab::{Lab, progress};
+use culvert_lab::{Lab, progress, workspace};
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;
@@ -34,7 +35,10 @@ pub(crate) const GIB: u64 = 1 << 30;
 /// 64 MiB.
 pub(crate) const SMALL: u64 = 64 << 20;
 
-pub(crate) const XTASK: &str = env!("CARGO_BIN_EXE_xtask");
+/// The program of all tasks, which has servers and clients for labs too.
+pub(crate) fn xtask() -> PathBuf {
+    workspace::binary("xtask")
+}
 
 /// Time for anything that a client does on two busy cores.
 const CLIENT_TIME: Duration = Duration::from_secs(240);
@@ -119,7 +123,7 @@ pub(crate) fn with_defaults(mut options: Options) -> Options {
 /// Starts the usual backends of a node.
 pub(crate) fn serve(lab: &Lab, host: Host) -> Result<Process> {
     let site = lab.site(host);
-    let mut command = site.command(XTASK);
+    let mut command = site.command(xtask());
     command.args([
         "probe",
         "serve",
@@ -210,7 +214,7 @@ impl<'lab> World<'lab> {
 
     /// A client in the cloud that acts on lines of input.
     pub(crate) fn held_client(&self, client: &Client) -> Result<HeldClient> {
-        let mut command = self.lab.site(Host::Cloud).command(XTASK);
+        let mut command = self.lab.site(Host::Cloud).command(xtask());
         HeldClient::spawn(client.complete(&mut command)?)
     }
 
@@ -332,7 +336,7 @@ impl<'lab> World<'lab> {
 /// The report of a client on a host. If the client fails, that is the error.
 pub(crate) fn client_at(lab: &Lab, host: Host, client: &Client) -> Result<Report> {
     let mut command = lab.site(host).command("timeout");
-    command.arg(CLIENT_TIME.as_secs().to_string()).arg(XTASK);
+    command.arg(CLIENT_TIME.as_secs().to_string()).arg(xtask());
     report(client.complete(&mut command)?)
 }
 

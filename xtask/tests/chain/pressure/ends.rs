@@ -11,7 +11,7 @@ use culvert_lab::progress;
 use culvert_lab::wait::{self, PATIENCE};
 
 use super::{OWN, start_ready, wait_gauge};
-use crate::world::{self, ECHO, World, XTASK};
+use crate::world::{self, ECHO, World, xtask};
 
 const EDGE: &[Host] = &[Host::Edge1];
 const STREAMS: &str = "culvert_proxy_active_streams";
@@ -140,7 +140,7 @@ fn own_port() -> Options {
 }
 
 fn backend(world: &World<'_>, behaviour: &str) -> Result<Process> {
-    let mut command = world.lab.site(Host::Edge1).command(XTASK);
+    let mut command = world.lab.site(Host::Edge1).command(xtask());
     command.args(["probe", "serve", &format!("{OWN}={behaviour}")]);
     start_ready(world.lab, Host::Edge1, "own-backend", &mut command)
 }

@@ -12,7 +12,7 @@ use culvert_lab::wait::{self, PATIENCE};
 use nix::sys::signal::Signal;
 
 use super::{OWN, start_ready};
-use crate::world::{self, ECHO, XTASK};
+use crate::world::{self, ECHO, xtask};
 
 const RECOVERY: Duration = Duration::from_secs(30);
 
@@ -24,7 +24,7 @@ fn a_backend_with_a_full_accept_queue_is_told_as_a_timeout_and_leaves_others_alo
     };
     world::with(&[Host::Edge1], options, |world| {
         shorten_queues(world.lab, Host::Edge1, 1)?;
-        let mut command = world.lab.site(Host::Edge1).command(XTASK);
+        let mut command = world.lab.site(Host::Edge1).command(xtask());
         command.args(["probe", "serve", &format!("{OWN}=echo")]);
         let backend = start_ready(world.lab, Host::Edge1, "own-backend", &mut command)?;
         backend.signal(Signal::SIGSTOP)?;
