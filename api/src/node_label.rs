@@ -44,7 +44,7 @@ fn is_within(prefix: &str, domains: &[&str]) -> bool {
 mod tests {
     use super::*;
 
-    // xtask/tests/kubernetes/placement.rs asks a real API server the same.
+    // tests/kubernetes/placement.rs asks a real API server the same.
     #[test]
     fn a_label_is_the_kubelets_unless_its_prefix_is_reserved_and_not_for_kubelets() {
         for label in [

@@ -65,7 +65,7 @@ const PARTS: [Part; 2] = [
         all: Tests::Every,
     },
     Part {
-        suite: "xtask: chain",
+        suite: "tests/chain",
         // The programs need different capabilities: on 5.10 the proxy needs CAP_BPF. 6.1 is the
         // kernel of Debian 12.
         kernels: &["5.10", "6.1"],

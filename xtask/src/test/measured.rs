@@ -3,7 +3,7 @@
 
 const MEASURED: [(&str, &[&str]); 2] = [
     (
-        "xtask: chain",
+        "tests/chain",
         &[
             // Load.
             "churn::sixty_thousand_connections_half_of_them_aborted_leave_nothing_behind",
@@ -17,7 +17,7 @@ const MEASURED: [(&str, &[&str]); 2] = [
         ],
     ),
     (
-        "xtask: kubernetes",
+        "tests/kubernetes",
         &["crowd::ten_thousand_nodes_fit_into_100_mb_whether_they_come_or_are_there"],
     ),
 ];

@@ -35,14 +35,14 @@ impl Needs {
     fn of(suite: &str) -> Self {
         let installed: &[Use] = match suite {
             // They run all of Culvert's programs.
-            "redirector: kernel" | "xtask: chain" => &[Use::Ebpf, Use::Labs, Use::Tests],
-            "xtask: kubernetes" => &[Use::Ebpf, Use::Labs],
-            "xtask: packages" => &[Use::Ebpf, Use::Labs, Use::Packages, Use::Tests],
+            "redirector: kernel" | "tests/chain" => &[Use::Ebpf, Use::Labs, Use::Tests],
+            "tests/kubernetes" => &[Use::Ebpf, Use::Labs],
+            "tests/packages" => &[Use::Ebpf, Use::Labs, Use::Packages, Use::Tests],
             _ => &[],
         };
         Self {
             installed,
-            go_programs: matches!(suite, "xtask: kubernetes" | "xtask: manifests"),
+            go_programs: matches!(suite, "tests/kubernetes" | "tests/manifests"),
         }
     }
 }
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn unit_tests_need_nothing_but_a_compiler() {
         assert_eq!(Needs::of("proxy: unit tests of the lib"), Needs::default());
-        assert!(Needs::of("xtask: manifests").go_programs);
-        assert!(Needs::of("xtask: chain").installed.contains(&Use::Ebpf));
+        assert!(Needs::of("tests/manifests").go_programs);
+        assert!(Needs::of("tests/chain").installed.contains(&Use::Ebpf));
     }
 }

@@ -19,12 +19,12 @@ pub(super) const REDIRECTOR: &str = "redirector";
 /// and order of its tests.
 const PRIVILEGED: [(&str, &str, Order); 3] = [
     ("redirector", "kernel", Order::OneByOne),
-    ("xtask", "chain", Order::SideBySide),
-    ("xtask", "kubernetes", Order::SideBySide),
+    ("tests/chain", "chain", Order::SideBySide),
+    ("tests/kubernetes", "kubernetes", Order::SideBySide),
 ];
 
 /// Suites with tests that start an API server.
-const WITH_API_SERVER: [&str; 2] = ["xtask: kubernetes", "xtask: manifests"];
+const WITH_API_SERVER: [&str; 2] = ["tests/kubernetes", "tests/manifests"];
 
 /// One compiled test suite.
 #[derive(Debug, PartialEq, Eq)]
@@ -104,10 +104,12 @@ impl Suite {
         let folder = package.strip_prefix(workspace::root()).ok()?.to_str()?;
         let kind = message["target"]["kind"][0].as_str()?;
         let test = message["target"]["name"].as_str()?;
-        let name = if kind == "test" {
-            format!("{folder}: {test}")
-        } else {
+        let name = if kind != "test" {
             format!("{folder}: unit tests of the {kind}")
+        } else if folder.ends_with(&format!("/{test}")) {
+            folder.to_owned()
+        } else {
+            format!("{folder}: {test}")
         };
         let mut privileged = None;
         for (its_folder, its_test, order) in PRIVILEGED {
@@ -206,14 +208,14 @@ mod tests {
     #[test]
     fn a_suite_is_read_from_the_message_of_cargo() {
         let message = |kind: &str, test: bool| {
-            let manifest = workspace::root().join("xtask/Cargo.toml");
+            let manifest = workspace::root().join("tests/chain/Cargo.toml");
             serde_json::json!({"manifest_path": manifest, "executable": "/w/t/chain-1",
                 "target": {"kind": [kind], "name": "chain"}, "profile": {"test": test}})
         };
         let chain = Suite::of(&message("test", true)).unwrap();
         assert_eq!(
             (chain.name.as_str(), chain.privileged),
-            ("xtask: chain", Some(Order::SideBySide))
+            ("tests/chain", Some(Order::SideBySide))
         );
         assert_eq!(Suite::of(&message("lib", true)).unwrap().privileged, None);
         assert_eq!(Suite::of(&message("bin", false)), None);

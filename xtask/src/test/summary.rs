@@ -148,7 +148,7 @@ mod tests {
     fn failure(second: SecondLook) -> Failure {
         Failure {
             kernel: None,
-            suite: "xtask: chain".to_owned(),
+            suite: "tests/chain".to_owned(),
             test: Some("a::test".to_owned()),
             output: "panicked".to_owned(),
             second,

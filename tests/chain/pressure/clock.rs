@@ -61,7 +61,7 @@ fn with_clocks(test: impl FnOnce(&mut World<'_>) -> Result<()>) {
         let library = workspace::example("libjumping_clock.so");
         ensure!(
             library.exists(),
-            "{} is missing: `cargo build -p xtask --examples` makes it",
+            "{} is missing: `cargo build --workspace --examples` makes it",
             library.display()
         );
         let cloud_env = Clock::Cloud.environment(lab);

@@ -28,7 +28,7 @@ fn start_load(lab: &Lab, host: Host, name: &str, args: &[&str]) -> Result<Proces
     let program = workspace::example("load");
     ensure!(
         program.exists(),
-        "{} is missing: `cargo build -p xtask --examples` makes it",
+        "{} is missing: `cargo build --workspace --examples` makes it",
         program.display()
     );
     let site = lab.site(host);

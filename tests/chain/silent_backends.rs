@@ -84,7 +84,7 @@ fn start_backend(world: &World<'_>, name: &str, ports: &[Port]) -> Result<Proces
     SelfSigned::make(&folder, "tls", "/CN=edge-1", "subjectAltName=DNS:edge-1")?;
     let mut command = site.command("python3");
     command
-        .arg(workspace::root().join("xtask/tests/chain/silent_backend.py"))
+        .arg(workspace::root().join("tests/chain/silent_backend.py"))
         .arg(folder.join("tls.crt"))
         .arg(folder.join("tls.key"));
     for port in ports {

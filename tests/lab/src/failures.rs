@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 pub struct Failure {
     /// The version of Linux, if it ran on another kernel than this machine's.
     pub kernel: Option<String>,
-    /// The suite, such as `xtask: chain`.
+    /// The suite, such as `tests/chain`.
     pub suite: String,
     /// Its full name in the suite; `None` if the suite ended without naming one.
     pub test: Option<String>,
