@@ -3,10 +3,11 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
+use parking_lot::Mutex;
 
 /// The precision of the answers. Reading the counters of ten thousand streams takes about a
 /// millisecond.
@@ -40,7 +41,7 @@ impl<K> Default for Idle<K> {
 impl<K: Eq + Hash> Idle<K> {
     /// Reads all present counters, and forgets the others.
     pub fn look(&self, counters: Vec<(K, Counts)>, now: Instant) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         if counters.is_empty() && known.is_empty() {
             return;
         }
@@ -61,7 +62,7 @@ impl<K: Eq + Hash> Idle<K> {
     /// How long the two counters of `key` have not moved; zero if they were never read.
     #[must_use]
     pub fn of(&self, key: &K, now: Instant) -> [Duration; 2] {
-        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.0.lock();
         known.get(key).map_or([Duration::ZERO; 2], |seen| {
             seen.map(|seen| now.saturating_duration_since(seen.moved))
         })
@@ -110,6 +111,6 @@ mod tests {
         let now = Instant::now();
         idle.look(vec![(1, [0, 0])], now);
         idle.look(Vec::new(), now);
-        assert!(idle.0.lock().unwrap().is_empty());
+        assert!(idle.0.lock().is_empty());
     }
 }

@@ -9,10 +9,11 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::handover::{Handed, HandedKind};
@@ -217,7 +218,7 @@ impl Listeners {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

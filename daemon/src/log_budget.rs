@@ -1,7 +1,8 @@
 //! Limits the log lines that strangers can cause.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Lines in a window of one second. Further ones are only counted.
 const MAX_LINES: u32 = 10;
@@ -26,7 +27,7 @@ impl LogBudget {
     }
 
     fn spend_at(&self, now: Instant) -> Option<u64> {
-        let mut spent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spent = self.0.lock();
         let is_over = match spent.since {
             Some(since) => now.saturating_duration_since(since) >= WINDOW,
             None => true,

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 /// Permits per client, or per key `K`. Clones share it.
 #[derive(Debug)]
@@ -65,7 +67,7 @@ impl<K: Clone + Eq + Hash> Quota<K> {
 
 impl<K> Quota<K> {
     fn in_use(&self) -> MutexGuard<'_, InUse<K>> {
-        self.0.in_use.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.in_use.lock()
     }
 }
 

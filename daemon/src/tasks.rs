@@ -5,12 +5,13 @@
 //! the flags of every build; the busy time answers the same question.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::{Mutex, MutexGuard};
 use serde::Serialize;
 use tokio::runtime::{Handle, RuntimeMetrics};
 
@@ -91,7 +92,7 @@ impl RunningTasks {
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<&'static str>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

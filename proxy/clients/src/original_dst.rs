@@ -7,7 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -17,6 +17,7 @@ use culvert_proxy_streams::live::Frontend;
 use culvert_proxy_streams::sockets::listen::canonical;
 use culvert_redirector_common::SocketDst;
 use culvert_redirector_common::names::SOCKETS_PIN;
+use parking_lot::Mutex;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
@@ -92,7 +93,7 @@ impl OriginalDsts {
     }
 
     fn stored(&self, accepted: &TcpStream) -> Option<SocketAddr> {
-        let mut opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut opened = self.opened.lock();
         let inode = std::fs::metadata(&self.pin).ok()?.ino();
         if opened.as_ref().is_none_or(|opened| opened.inode != inode) {
             match open(&self.pin) {

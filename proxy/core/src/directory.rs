@@ -30,11 +30,12 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 
 use culvert_api::{NodeName, Zone};
 use culvert_daemon::host_addresses;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::{broadcast, watch as signal};
 
 pub use allocation::{Allocation, Proposal};
@@ -349,24 +350,15 @@ impl Directory {
     }
 
     fn sources(&self) -> MutexGuard<'_, Sources> {
-        self.0
-            .sources
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.sources.lock()
     }
 
     fn published(&self) -> RwLockReadGuard<'_, Published> {
-        self.0
-            .published
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.published.read()
     }
 
     fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
-        self.0
-            .published
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.published.write()
     }
 }
 

@@ -6,9 +6,10 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use culvert_daemon::{Handed, HandedKind, Listeners, write_atomic};
+use parking_lot::RwLock;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -180,7 +181,7 @@ impl StateDir {
 
     /// A copy of the lock for another process.
     pub fn lock_copy(&self) -> io::Result<Option<(Handed, OwnedFd)>> {
-        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.read();
         let Some(file) = &lock.file else {
             return Ok(None);
         };
@@ -192,12 +193,12 @@ impl StateDir {
     }
 
     fn change_lock(&self, change: impl FnOnce(&mut Lock)) {
-        change(&mut self.lock.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.lock.write());
     }
 
     /// The permission to write a file.
     pub fn unfrozen(&self, path: &Path) -> Result<impl Drop + use<'_>, StateError> {
-        let lock = self.lock.read().unwrap_or_else(PoisonError::into_inner);
+        let lock = self.lock.read();
         if lock.is_frozen {
             return Err(StateError::Frozen {
                 path: path.to_owned(),

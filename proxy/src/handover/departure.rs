@@ -3,7 +3,7 @@
 
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -13,6 +13,7 @@ use culvert_daemon::{
 use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::listen::AgentsGo;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -147,11 +148,8 @@ impl Departure {
         last.streams.idle().await;
     }
 
-    fn successor(&self) -> std::sync::MutexGuard<'_, Option<Handover>> {
-        self.0
-            .successor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn successor(&self) -> parking_lot::MutexGuard<'_, Option<Handover>> {
+        self.0.successor.lock()
     }
 }
 

@@ -2,10 +2,11 @@
 //! as the file is now. A certificate from an authority of the agents is refused.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
 use culvert_proxy_core::state::read_bounded;
+use parking_lot::Mutex;
 use rustls::ServerConfig;
 use rustls::pki_types::CertificateDer;
 
@@ -69,7 +70,7 @@ impl Callers {
             config,
             made_of,
         } = &*self.0;
-        let mut made_of = made_of.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut made_of = made_of.lock();
         let (text, problem) = match read(client_ca) {
             Ok(text) => (text, None),
             Err(problem) if made_of.text.is_empty() => return Err(problem.into()),

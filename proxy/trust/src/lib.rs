@@ -19,7 +19,7 @@ mod told;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
@@ -27,6 +27,7 @@ use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::Directory;
 use culvert_proxy_core::state::{StateDir, StateError, StateFile};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::server::VerifierBuilderError;
 use rustls::{ClientConfig, ServerConfig};
@@ -417,10 +418,7 @@ impl Trust {
     /// Held while an agent is admitted or a node is removed, so that no certificate is issued on
     /// outdated facts.
     pub fn admission(&self) -> MutexGuard<'_, ()> {
-        self.0
-            .admission
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.admission.lock()
     }
 
     /// Issues a certificate for the node, which showed `shown` for it. The new one is void when
@@ -557,35 +555,23 @@ impl Trust {
     }
 
     fn ledger_file(&self) -> MutexGuard<'_, LedgerFile> {
-        self.0
-            .ledger_file
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.ledger_file.lock()
     }
 
     fn ledger(&self) -> RwLockReadGuard<'_, Ledger> {
-        self.0.ledger.read().unwrap_or_else(PoisonError::into_inner)
+        self.0.ledger.read()
     }
 
     fn ledger_mut(&self) -> RwLockWriteGuard<'_, Ledger> {
-        self.0
-            .ledger
-            .write()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.ledger.write()
     }
 
     fn lock_callers(&self) -> MutexGuard<'_, Option<Callers>> {
-        self.0
-            .callers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.callers.lock()
     }
 
     fn material(&self) -> MutexGuard<'_, Material> {
-        self.0
-            .material
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.material.lock()
     }
 }
 

@@ -1,7 +1,5 @@
 //! Revokes nodes' certificates, and shares revocations with the cluster's other proxies.
 
-use std::sync::PoisonError;
-
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::NodeUid;
@@ -43,10 +41,7 @@ impl Trust {
     }
 
     fn write_shared(&self, shares: &Shares) -> Result<(), TrustError> {
-        let mut written = shares
-            .written
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut written = shares.written.lock();
         let known = shares.known.borrow().clone();
         if *written != known {
             self.0.config.state.write(REVOCATIONS, &known)?;

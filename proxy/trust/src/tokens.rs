@@ -2,12 +2,13 @@
 
 mod book;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::state::{StateDir, StateError, StateFile};
+use parking_lot::{Mutex, MutexGuard};
 
 use book::Book;
 pub(crate) use book::Full;
@@ -144,7 +145,7 @@ impl Tokens {
     }
 
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.book.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.book.lock()
     }
 }
 

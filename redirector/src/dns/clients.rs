@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use parking_lot::Mutex;
 
 use crate::config::addresses_of_this_host;
 
@@ -44,7 +44,7 @@ impl Clients {
     }
 
     fn is_this_host(&self, client: IpAddr) -> bool {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         if own.read.is_none_or(|read| read.elapsed() >= LIST_AGE) {
             own.list = addresses_of_this_host();
             own.read = Some(Instant::now());

@@ -2,10 +2,11 @@
 //! would tell of a fault long after it is mended.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use culvert_api::installed::RECENT;
+use parking_lot::Mutex;
 
 /// Readings of `N` counters in the last [`RECENT`]. Clones share it.
 #[derive(Clone, Debug)]
@@ -26,7 +27,7 @@ impl<const N: usize> Default for Recent<N> {
 impl<const N: usize> Recent<N> {
     /// Adds a reading. One that is as old as [`RECENT`] stays, to compare with.
     pub(crate) fn add(&self, at: Instant, counts: [u64; N]) {
-        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings = self.0.lock();
         if let Some(latest) = readings.back()
             && began_again(latest.counts, counts)
         {
@@ -45,13 +46,13 @@ impl<const N: usize> Recent<N> {
 
     /// Forgets all readings: what was counted until now says nothing.
     pub(crate) fn clear(&self) {
-        let mut readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut readings = self.0.lock();
         readings.clear();
     }
 
     /// How far they have moved to `counts` lately; not at all before the first reading.
     pub(crate) fn moved(&self, counts: [u64; N]) -> [u64; N] {
-        let readings = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let readings = self.0.lock();
         let Some(oldest) = readings.front() else {
             return [0; N];
         };

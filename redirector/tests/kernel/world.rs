@@ -13,12 +13,12 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+use parking_lot::Mutex;
 
 /// The cloud's address, which connections are steered to.
 pub(crate) const NODE4: &str = "10.9.0.1";
@@ -61,7 +61,7 @@ pub(crate) fn in_a_world(test: impl FnOnce(&World) + Send) {
     // For programs that tests load themselves: kernels before 5.11 count them as locked memory.
     // Root without CAP_SYS_RESOURCE may not raise the limit, which newer kernels do not need.
     let _kept = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let _turn = ONE_AT_A_TIME.lock();
     // Namespaces belong to threads: they are removed when this thread ends.
     let outcome = std::thread::scope(|scope| scope.spawn(|| test(&World::new())).join());
     if let Err(panic) = outcome {

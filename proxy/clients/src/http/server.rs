@@ -2,7 +2,6 @@
 //! that it names, and becomes a tunnel with the first CONNECT or upgrade.
 
 use std::pin::pin;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -17,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::backend::{Answer, Backend, IdleBackend, Lasts, NoAnswer, Passed};
@@ -138,10 +138,7 @@ where
 impl Connection {
     /// Becomes a tunnel after the answer to a request.
     pub(crate) fn become_tunnel(&self, client: OnUpgrade, opened: Opened, first: Bytes) {
-        let mut tunnel = self
-            .tunnel
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut tunnel = self.tunnel.lock();
         *tunnel = Some(Tunnel {
             client,
             opened,
@@ -183,10 +180,7 @@ impl Connection {
 
     /// Serves what the connection has become, and ends the connections to servers.
     async fn finish(self) -> Result<()> {
-        let tunnel = self
-            .tunnel
-            .into_inner()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let tunnel = self.tunnel.into_inner();
         if let Some(tunnel) = tunnel {
             let client = tunnel.client.await.context("become a tunnel")?;
             bridge(tunnel.opened, tunnel.first, TokioIo::new(client)).await?;

@@ -3,8 +3,9 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 /// Refusals of one address within [`WINDOW`]. All agents of a site can share an address, but their
 /// tokens are not refused.
@@ -27,7 +28,7 @@ struct Refusals {
 impl Callers {
     /// Whether the API server is asked about a token from this address.
     pub(super) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
-        let callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let callers = self.0.lock();
         let refusals = callers
             .get(&network(address))
             .filter(|refusals| now < refusals.since + WINDOW);
@@ -36,7 +37,7 @@ impl Callers {
 
     /// Counts a token that the API server refused.
     pub(super) fn refused(&self, address: IpAddr, now: Instant) {
-        let mut callers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut callers = self.0.lock();
         if callers.len() >= MAX_ADDRESSES {
             callers.retain(|_, refusals| now < refusals.since + WINDOW);
         }
@@ -95,6 +96,6 @@ mod tests {
         for number in 0..(3 * MAX_ADDRESSES as u32) {
             callers.refused(IpAddr::from(number.to_be_bytes()), now);
         }
-        assert!(callers.0.lock().unwrap().len() <= MAX_ADDRESSES);
+        assert!(callers.0.lock().len() <= MAX_ADDRESSES);
     }
 }
