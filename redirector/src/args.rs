@@ -272,12 +272,10 @@ impl std::str::FromStr for DnsListen {
 }
 
 fn parse_server(text: &str) -> Result<SocketAddr, String> {
-    let without_port = || {
-        text.parse::<IpAddr>()
-            .map(|ip| SocketAddr::new(ip, DNS_PORT))
-    };
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, DNS_PORT));
+    }
     text.parse()
-        .or_else(|_| without_port())
         .map_err(|_unhelpful| format!("{text:?} is not a server: write 10.0.0.2 or 10.0.0.2:53"))
 }
 

@@ -12,7 +12,6 @@ use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 
 use crate::args::Args;
-use crate::mechanisms::bpf::can_tell_namespaces;
 use culvert_api::installed::{HookScope, Mechanism};
 pub(crate) use dns::DnsConfig;
 use dns::dns;
@@ -108,17 +107,15 @@ pub(crate) enum ConfigError {
     Zone(#[from] InvalidZone),
 }
 
-impl TryFrom<Args> for Config {
-    type Error = ConfigError;
-
-    fn try_from(args: Args) -> Result<Self, ConfigError> {
+impl Config {
+    /// Checks the flags. `usual_scope` is that of hooks beside nftables on this kernel.
+    pub(crate) fn new(args: Args, usual_scope: HookScope) -> Result<Self, ConfigError> {
         let hook_scope = match (args.hooks, args.mechanism) {
             (Some(HookScope::Host), Mechanism::Ebpf) => return Err(ConfigError::HostHooksAlone),
             (Some(scope), _) => scope,
             // Nothing else would steer pods.
             (None, Mechanism::Ebpf) => HookScope::All,
-            (None, _) if can_tell_namespaces() => HookScope::Host,
-            (None, _) => HookScope::All,
+            (None, _) => usual_scope,
         };
         let node = NodeIps::find(&args.node_ip)?;
         let zone: Zone = args.shared.dns_zone.parse()?;
@@ -176,7 +173,10 @@ mod tests {
 
     pub(super) fn config(flags: &[&str]) -> Result<Config, ConfigError> {
         let common = ["culvert-redirector", "--node-ip", "127.0.0.1"];
-        Config::try_from(Args::try_parse_from(common.iter().chain(flags)).unwrap())
+        Config::new(
+            Args::try_parse_from(common.iter().chain(flags)).unwrap(),
+            HookScope::Host,
+        )
     }
 
     #[test]

@@ -89,8 +89,10 @@ impl NodeNames for Names<'_> {
         if let Some(node) = self.directory.nodes.get(name) {
             return Some(NodeKind::Edge(node.zone.as_ref()));
         }
-        let is_cloud = self.directory.clouds.contains_key(name);
-        is_cloud.then_some(NodeKind::Cloud)
+        if self.directory.clouds.contains_key(name) {
+            return Some(NodeKind::Cloud);
+        }
+        None
     }
 
     fn is_own_zone(&self, zone: &str) -> bool {
@@ -102,18 +104,16 @@ impl NodeNames for Names<'_> {
 impl Directory {
     /// Whether both are equal except for which nodes are online, which does not outlive the proxy.
     pub(crate) fn steers_like(&self, other: &Self) -> bool {
-        let lasting = |node: &Node| Node {
-            online: false,
-            ..node.clone()
-        };
-        self.ranges == other.ranges
-            && self.clouds == other.clouds
-            && self.nodes.len() == other.nodes.len()
-            && self
-                .nodes
-                .iter()
-                .zip(&other.nodes)
-                .all(|(a, b)| a.0 == b.0 && lasting(a.1) == lasting(b.1))
+        if self.ranges != other.ranges
+            || self.clouds != other.clouds
+            || self.nodes.len() != other.nodes.len()
+        {
+            return false;
+        }
+        self.nodes
+            .iter()
+            .zip(&other.nodes)
+            .all(|(ours, theirs)| ours.0 == theirs.0 && offline(ours.1) == offline(theirs.1))
     }
 
     /// The nodes of each address and VIP.
@@ -134,36 +134,50 @@ impl Directory {
 
     /// The node that has this VIP.
     pub(crate) fn node_of_vip(&self, vip: IpAddr) -> Option<&NodeName> {
-        let has = |node: &Node| match vip {
-            IpAddr::V4(v4) => node.vip4 == Some(v4),
-            IpAddr::V6(v6) => node.vip6 == Some(v6),
-        };
-        self.nodes
-            .iter()
-            .find(|(_, node)| has(node))
-            .map(|(name, _)| name)
+        for (name, node) in &self.nodes {
+            let has_vip = match vip {
+                IpAddr::V4(v4) => node.vip4 == Some(v4),
+                IpAddr::V6(v6) => node.vip6 == Some(v6),
+            };
+            if has_vip {
+                return Some(name);
+            }
+        }
+        None
     }
 
     /// What nodes have behind them at this address.
-    pub(crate) fn behind(&self, ip: IpAddr) -> impl Iterator<Item = (&NodeName, &Behind)> {
-        self.nodes.iter().flat_map(move |(name, node)| {
-            let at = node.behind.iter();
-            at.filter(move |behind| behind.destination.ip() == ip)
-                .map(move |behind| (name, behind))
-        })
+    pub(crate) fn behind(&self, ip: IpAddr) -> Vec<(&NodeName, &Behind)> {
+        let mut found = Vec::new();
+        for (name, node) in &self.nodes {
+            for behind in &node.behind {
+                if behind.destination.ip() == ip {
+                    found.push((name, behind));
+                }
+            }
+        }
+        found
     }
 
     /// The nodes that have this address.
-    pub(crate) fn nodes_of_address(
-        &self,
-        ip: IpAddr,
-    ) -> impl Iterator<Item = (&NodeName, &Node, &Address)> {
-        self.nodes.iter().flat_map(move |(name, node)| {
-            node.addresses
-                .iter()
-                .filter(move |address| address.ip == ip)
-                .map(move |address| (name, node, address))
-        })
+    pub(crate) fn nodes_of_address(&self, ip: IpAddr) -> Vec<(&NodeName, &Node, &Address)> {
+        let mut found = Vec::new();
+        for (name, node) in &self.nodes {
+            for address in &node.addresses {
+                if address.ip == ip {
+                    found.push((name, node, address));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// The node as it is without a tunnel.
+fn offline(node: &Node) -> Node {
+    Node {
+        online: false,
+        ..node.clone()
     }
 }
 

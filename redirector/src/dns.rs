@@ -122,7 +122,11 @@ struct Dns {
 impl Dns {
     /// Takes the addresses, UDP and TCP.
     async fn bind(config: &DnsConfig, node: NodeIps, sources: &Sources) -> Result<Self> {
-        let forward = (!config.forward.is_empty()).then(|| Forwarder::new(config.forward.clone()));
+        let forward = if config.forward.is_empty() {
+            None
+        } else {
+            Some(Forwarder::new(config.forward.clone()))
+        };
         let origin = Origin::try_from(&config.zone).context("--dns-zone")?;
         let clients = Clients::new(config.clients.clone());
         let feed = sources.feed.clone();
@@ -133,15 +137,10 @@ impl Dns {
         let mut tcp = Vec::new();
         let addresses = config.addresses(node);
         for address in &addresses {
-            let explained = || {
-                format!(
-                    "answer DNS on {address}; if another server is there, choose another address \
-                     by --dns-listen, \
-                     or `--dns-listen none`"
-                )
-            };
-            udp.register_socket(UdpSocket::bind(address).await.with_context(explained)?);
-            tcp.push(TcpListener::bind(address).await.with_context(explained)?);
+            let socket = UdpSocket::bind(address).await;
+            udp.register_socket(socket.with_context(|| another_choice(*address))?);
+            let listener = TcpListener::bind(address).await;
+            tcp.push(listener.with_context(|| another_choice(*address))?);
         }
         Ok(Self {
             udp,
@@ -164,4 +163,11 @@ impl Dns {
             () = drain.begun() => Ok(()),
         }
     }
+}
+
+fn another_choice(address: SocketAddr) -> String {
+    format!(
+        "answer DNS on {address}; if another server is there, choose another address by \
+         --dns-listen, or `--dns-listen none`"
+    )
 }

@@ -19,7 +19,7 @@ pub(crate) const KEEP: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The sockets of a proxy that has ended.
-struct Held {
+struct HeldSockets {
     sockets: Vec<(Handed, OwnedFd)>,
     reach: Reach,
     until: Instant,
@@ -27,12 +27,12 @@ struct Held {
 
 /// Serves proxies until the drain begins and nothing is kept.
 pub(crate) async fn serve(socket: LocalSocket, drain: Drain) -> Result<()> {
-    keep(&socket, KEEP, &drain).await;
+    serve_for(&socket, KEEP, &drain).await;
     Ok(())
 }
 
 /// A redirector that keeps sockets ends a little later.
-async fn keep(socket: &LocalSocket, patience: Duration, drain: &Drain) {
+async fn serve_for(socket: &LocalSocket, patience: Duration, drain: &Drain) {
     let mut held = None;
     loop {
         let link = tokio::select! {
@@ -61,7 +61,7 @@ async fn keep(socket: &LocalSocket, patience: Duration, drain: &Drain) {
 }
 
 /// Completes at the end of the time.
-async fn over(held: Option<&Held>) {
+async fn over(held: Option<&HeldSockets>) {
     match held {
         Some(held) => tokio::time::sleep_until(held.until).await,
         None => std::future::pending().await,
@@ -70,7 +70,7 @@ async fn over(held: Option<&Held>) {
 
 async fn serve_one(
     link: &Handover,
-    held: &mut Option<Held>,
+    held: &mut Option<HeldSockets>,
     patience: Duration,
 ) -> Result<(), HandoverError> {
     match link.receive(HANDOVER_TIMEOUT).await? {
@@ -82,13 +82,15 @@ async fn serve_one(
             )))
         }
         (Message::Keep { sockets, reach, .. }, descriptors) => {
-            let given = sockets.into_iter().zip(descriptors);
-            let sockets: Vec<_> = given
-                .filter(|(_, socket)| is_listener(socket, &LISTENER_FAMILIES))
-                .collect();
-            tracing::info!(sockets = sockets.len(), "keeping the sockets of clients");
-            *held = Some(Held {
-                sockets,
+            let mut listeners = Vec::new();
+            for (handed, socket) in sockets.into_iter().zip(descriptors) {
+                if is_listener(&socket, &LISTENER_FAMILIES) {
+                    listeners.push((handed, socket));
+                }
+            }
+            tracing::info!(sockets = listeners.len(), "keeping the sockets of clients");
+            *held = Some(HeldSockets {
+                sockets: listeners,
                 reach,
                 until: Instant::now() + patience,
             });
@@ -101,23 +103,21 @@ async fn serve_one(
 
 /// Gives the sockets, and forgets them when the proxy serves. If it ends before that, another one
 /// may come for them.
-async fn give(link: &Handover, held: &mut Option<Held>) -> Result<(), HandoverError> {
+async fn give(link: &Handover, held: &mut Option<HeldSockets>) -> Result<(), HandoverError> {
     let mut sockets = Vec::new();
     let mut descriptors = Vec::new();
-    for (handed, descriptor) in held.iter().flat_map(|held| &held.sockets) {
+    let Some(offered) = held else {
+        let reach = Reach::default();
+        return link.send(&Message::Offer { sockets, reach }, &[]).await;
+    };
+    for (handed, descriptor) in &offered.sockets {
         sockets.push(handed.clone());
         descriptors.push(descriptor.as_fd());
     }
-    let reach = held
-        .as_ref()
-        .map(|held| held.reach.clone())
-        .unwrap_or_default();
+    let reach = offered.reach.clone();
     let offer = Message::Offer { sockets, reach };
     link.send(&offer, &descriptors).await?;
-    let Some(until) = held.as_ref().map(|held| held.until) else {
-        return Ok(());
-    };
-    let left = until.saturating_duration_since(Instant::now());
+    let left = offered.until.saturating_duration_since(Instant::now());
     match link.receive(left).await {
         Ok((Message::Serves, _)) => {
             *held = None;
@@ -146,7 +146,7 @@ mod tests {
         let socket = LocalSocket::bind(&path, SocketAccess::Owner).unwrap();
         let never = Drain::default();
         tokio::select! {
-            () = keep(&socket, patience, &never) => unreachable!("it serves for ever"),
+            () = serve_for(&socket, patience, &never) => unreachable!("it serves for ever"),
             () = test(&path) => {}
         }
     }

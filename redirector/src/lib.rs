@@ -28,6 +28,7 @@ use culvert_daemon::{Introduction, Logs, Supervisor, run_main};
 
 use args::{Args, Command};
 use config::Config;
+use mechanisms::bpf::usual_scope;
 
 /// What the program says on a terminal without arguments.
 const INTRODUCTION: Introduction = Introduction {
@@ -60,7 +61,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
                 &format!("hickory_server=warn,{}", args.log),
                 args.log_format,
             )?;
-            return Box::pin(run::run(Config::try_from(args)?, logs)).await;
+            return Box::pin(run::run(Config::new(args, usual_scope())?, logs)).await;
         }
         Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
         Some(Command::Status) => print!(

@@ -170,18 +170,19 @@ enum DestinationState {
 
 impl DestinationState {
     fn count(self, plan: &Plan) -> usize {
-        let with = |liveness| {
-            plan.destinations
-                .values()
-                .filter(|found| **found == liveness)
-                .count()
-        };
         match self {
-            Self::Online => with(Liveness::Online),
-            Self::Offline => with(Liveness::Offline),
+            Self::Online => count_with(Liveness::Online, plan),
+            Self::Offline => count_with(Liveness::Offline, plan),
             Self::NftablesOnly => plan.nftables_only.len(),
         }
     }
+}
+
+fn count_with(liveness: Liveness, plan: &Plan) -> usize {
+    plan.destinations
+        .values()
+        .filter(|found| **found == liveness)
+        .count()
 }
 
 impl Default for SteeringMetrics {

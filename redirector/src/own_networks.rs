@@ -107,7 +107,10 @@ impl OwnNetwork {
                 .intersects(InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_POINTOPOINT);
         let net = IpNet::new(address.ip, address.prefix).ok()?.trunc();
         let is_single = net.prefix_len() == net.max_prefix_len();
-        (has_others && !is_single).then_some(Self {
+        if !has_others || is_single {
+            return None;
+        }
+        Some(Self {
             net,
             interface: address.interface,
         })

@@ -52,12 +52,8 @@ pub(crate) enum Freshness {
 /// it and names them.
 pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     let mut destinations = BTreeMap::new();
-    let of = |node: &Node| match freshness {
-        Freshness::Live if !node.online => Liveness::Offline,
-        Freshness::Live | Freshness::Stale => Liveness::Online,
-    };
     for node in directory.nodes.values() {
-        let liveness = of(node);
+        let liveness = liveness(node, freshness);
         for vip in node
             .vip4
             .map(IpAddr::V4)
@@ -84,7 +80,7 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     for node in directory.nodes.values() {
         for behind in &node.behind {
             let liveness = match behind.routing {
-                Routing::Routed => of(node),
+                Routing::Routed => liveness(node, freshness),
                 Routing::Shared => Liveness::Online,
                 Routing::Protected => continue,
             };
@@ -99,6 +95,13 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
     }
 }
 
+fn liveness(node: &Node, freshness: Freshness) -> Liveness {
+    match freshness {
+        Freshness::Live if !node.online => Liveness::Offline,
+        Freshness::Live | Freshness::Stale => Liveness::Online,
+    }
+}
+
 /// Removes the destinations that exceed the capacity of the hooks' map, VIPs first, and returns the
 /// edge addresses among them. A VIP without an entry is still
 /// steered by its range; it is only never refused as offline.
@@ -106,15 +109,13 @@ fn take_excess(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<S
     let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
         return BTreeSet::new();
     };
-    let edge = |destination| match destination {
-        Destination::Edge(address) => Some(address),
-        Destination::Vip(_) => None,
-    };
-    destinations
-        .split_off(&first)
-        .into_keys()
-        .filter_map(edge)
-        .collect()
+    let mut excess = BTreeSet::new();
+    for destination in destinations.split_off(&first).into_keys() {
+        if let Destination::Edge(address) = destination {
+            excess.insert(address);
+        }
+    }
+    excess
 }
 
 impl Destination {

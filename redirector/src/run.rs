@@ -29,7 +29,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let (daemon_set_watch, daemon_set) = DaemonSetWatch::new(config.directory_socket.clone());
     let bpffs = config.bpffs.clone();
     let state_dir = config.state_dir.clone();
-    let lock = InstanceLock::take(&config.state_dir, &config.bpffs)?;
+    let lock = InstanceLock::acquire(&config.state_dir, &config.bpffs)?;
     let saved = SavedDirectory::new(&config.state_dir);
     let (watch, feed) = Watch::new(config.directory_socket.clone(), saved.load_or_report());
     let (node_tx, node) = watch::channel(config.intercept.node);

@@ -196,11 +196,10 @@ impl Steering {
     }
 
     fn renew_lease(&mut self) {
-        let live = self.feed.borrow().is_live();
-        let Some(ebpf) = self.ebpf.as_mut().filter(|_| live) else {
-            return;
-        };
-        if let Err(error) = ebpf.renew_lease() {
+        if self.feed.borrow().is_live()
+            && let Some(ebpf) = &mut self.ebpf
+            && let Err(error) = ebpf.renew_lease()
+        {
             tracing::error!(%error, "offline lease not renewed");
         }
     }

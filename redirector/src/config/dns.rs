@@ -32,21 +32,26 @@ pub(crate) struct DnsConfig {
 impl DnsConfig {
     /// The addresses that DNS is answered on, on a node with these addresses.
     pub(crate) fn addresses(&self, node: NodeIps) -> Vec<SocketAddr> {
-        let of_node = || node.all().map(|ip| SocketAddr::new(ip, DNS_PORT)).collect();
-        self.listen.clone().unwrap_or_else(of_node)
+        match &self.listen {
+            Some(listen) => listen.clone(),
+            None => node.all().map(|ip| SocketAddr::new(ip, DNS_PORT)).collect(),
+        }
     }
 
     /// The server of `forward` that is this program itself, if any.
     fn forwards_to_itself(&self, node: NodeIps) -> Option<SocketAddr> {
         let own = addresses_of_this_host();
-        let reaches = |server: &SocketAddr, listen: &SocketAddr| {
-            let everywhere = listen.ip().is_unspecified()
-                && (own.contains(&server.ip()) || server.ip().is_loopback());
-            server.port() == listen.port() && (server.ip() == listen.ip() || everywhere)
-        };
         let addresses = self.addresses(node);
-        let is_own = |server: &&SocketAddr| addresses.iter().any(|listen| reaches(server, listen));
-        self.forward.iter().find(is_own).copied()
+        for server in &self.forward {
+            for listen in &addresses {
+                let everywhere = listen.ip().is_unspecified()
+                    && (own.contains(&server.ip()) || server.ip().is_loopback());
+                if server.port() == listen.port() && (server.ip() == listen.ip() || everywhere) {
+                    return Some(*server);
+                }
+            }
+        }
+        None
     }
 }
 
@@ -80,11 +85,14 @@ pub(super) fn dns(
 }
 
 fn addresses(listen: &[DnsListen]) -> Result<Vec<SocketAddr>, ConfigError> {
-    let address = |listen: &DnsListen| match listen {
-        DnsListen::At(address) => Ok(*address),
-        DnsListen::None => Err(ConfigError::NoneAndMore),
-    };
-    listen.iter().map(address).collect()
+    let mut addresses = Vec::new();
+    for listen in listen {
+        match listen {
+            DnsListen::At(address) => addresses.push(*address),
+            DnsListen::None => return Err(ConfigError::NoneAndMore),
+        }
+    }
+    Ok(addresses)
 }
 
 fn default_clients() -> Vec<IpNet> {

@@ -60,10 +60,13 @@ impl NodeIps {
     pub(crate) fn by_routing() -> Self {
         let mut found = Self::default();
         for towards in BEHIND_DEFAULT_ROUTES {
-            match towards.parse().ok().and_then(source_address) {
+            let Ok(towards) = towards.parse() else {
+                continue;
+            };
+            match source_address(towards) {
                 Some(IpAddr::V4(v4)) => _ = found.v4.get_or_insert(v4),
-                Some(IpAddr::V6(v6)) => found.v6 = found.v6.or_else(|| lasting(v6)),
-                None => {}
+                Some(IpAddr::V6(v6)) if found.v6.is_none() => found.v6 = lasting(v6),
+                Some(IpAddr::V6(_)) | None => {}
             }
         }
         found
@@ -82,9 +85,12 @@ impl NodeIps {
     pub(crate) fn check(self) -> Result<(), ConfigError> {
         // Not by binding them: `ip_nonlocal_bind` lets a program bind any.
         let own = addresses_of_this_host();
-        self.all()
-            .find(|ip| !own.contains(ip))
-            .map_or(Ok(()), |ip| Err(ConfigError::NotOurs(ip)))
+        for ip in self.all() {
+            if !own.contains(&ip) {
+                return Err(ConfigError::NotOurs(ip));
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn all(self) -> impl Iterator<Item = IpAddr> {
@@ -116,13 +122,13 @@ fn lasting_in(if_inet6: &str, chosen: Ipv6Addr) -> Option<Ipv6Addr> {
     if own.flags & TEMPORARY == 0 {
         return Some(chosen);
     }
-    let alike =
-        |other: &&Ipv6Line| other.interface == own.interface && other.network() == own.network();
-    addresses
-        .iter()
-        .filter(alike)
-        .find(|other| other.flags & PASSING == 0)
-        .map(|other| other.ip)
+    for other in &addresses {
+        let is_alike = other.interface == own.interface && other.network() == own.network();
+        if is_alike && other.flags & PASSING == 0 {
+            return Some(other.ip);
+        }
+    }
+    None
 }
 
 /// A line of [`IF_INET6`].
@@ -160,6 +166,7 @@ impl<'a> Ipv6Line<'a> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use culvert_api::installed::HookScope;
 
     use super::*;
     use crate::args::Args;
@@ -200,7 +207,7 @@ mod tests {
             let foreign =
                 Args::try_parse_from(["culvert-redirector", "--node-ip", foreign]).unwrap();
             assert!(matches!(
-                Config::try_from(foreign),
+                Config::new(foreign, HookScope::Host),
                 Err(ConfigError::NotOurs(_))
             ));
         }

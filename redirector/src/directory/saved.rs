@@ -47,14 +47,10 @@ impl SavedDirectory {
 
     /// The saved directory; `None` before the first was saved.
     pub(crate) fn load(&self) -> Result<Option<Directory>, SavedDirectoryError> {
-        let read = |source| SavedDirectoryError::Read {
-            path: self.path.clone(),
-            source,
-        };
         let bytes = match std::fs::metadata(&self.path) {
             Ok(metadata) => metadata.len(),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(read(error)),
+            Err(error) => return Err(self.not_read(error)),
         };
         if bytes > MAX_BYTES {
             return Err(SavedDirectoryError::TooLong {
@@ -62,7 +58,7 @@ impl SavedDirectory {
                 bytes,
             });
         }
-        let text = std::fs::read(&self.path).map_err(read)?;
+        let text = std::fs::read(&self.path).map_err(|error| self.not_read(error))?;
         serde_json::from_slice(&text)
             .map(Some)
             .map_err(|source| SavedDirectoryError::Parse {
@@ -73,10 +69,13 @@ impl SavedDirectory {
 
     /// The saved directory. A broken one is logged and ignored: the proxy sends another.
     pub(crate) fn load_or_report(&self) -> Option<Directory> {
-        self.load().unwrap_or_else(|error| {
-            tracing::error!(reason = chain(&error), "saved directory ignored");
-            None
-        })
+        match self.load() {
+            Ok(directory) => directory,
+            Err(error) => {
+                tracing::error!(reason = chain(&error), "saved directory ignored");
+                None
+            }
+        }
     }
 
     /// Saves each directory that the proxy sends, unless only the nodes' tunnels have changed.
@@ -84,11 +83,9 @@ impl SavedDirectory {
     pub(crate) async fn follow(self, mut feed: watch::Receiver<Feed>, drain: Drain) -> Result<()> {
         let mut on_disk: Option<Arc<Directory>> = None;
         loop {
-            let live = Some(feed.borrow_and_update().clone()).filter(Feed::is_live);
-            let new = live.and_then(|feed| feed.directory);
-            let new = new.filter(|new| on_disk.as_ref().is_none_or(|old| !old.steers_like(new)));
+            let received = feed.borrow_and_update().clone();
             let mut failed = false;
-            if let Some(new) = new {
+            if let Some(new) = unsaved(received, on_disk.as_deref()) {
                 // Waits for the disk.
                 match tokio::task::block_in_place(|| self.save(&new)) {
                     Ok(()) => on_disk = Some(new),
@@ -110,12 +107,23 @@ impl SavedDirectory {
 
     /// Replaces the saved directory.
     pub(crate) fn save(&self, directory: &Directory) -> Result<(), SavedDirectoryError> {
-        let write = |source| SavedDirectoryError::Write {
+        let text = serde_json::to_vec(directory).map_err(|error| self.not_written(error.into()))?;
+        culvert_daemon::write_atomic(&self.path, &text, 0o600)
+            .map_err(|error| self.not_written(error))
+    }
+
+    fn not_read(&self, source: io::Error) -> SavedDirectoryError {
+        SavedDirectoryError::Read {
             path: self.path.clone(),
             source,
-        };
-        let text = serde_json::to_vec(directory).map_err(|error| write(error.into()))?;
-        culvert_daemon::write_atomic(&self.path, &text, 0o600).map_err(write)
+        }
+    }
+
+    fn not_written(&self, source: io::Error) -> SavedDirectoryError {
+        SavedDirectoryError::Write {
+            path: self.path.clone(),
+            source,
+        }
     }
 
     /// Removes it, for `uninstall`.
@@ -129,6 +137,18 @@ impl SavedDirectory {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What the proxy has sent, if it steers otherwise than what is on disk.
+fn unsaved(received: Feed, on_disk: Option<&Directory>) -> Option<Arc<Directory>> {
+    if !received.is_live() {
+        return None;
+    }
+    let new = received.directory?;
+    match on_disk {
+        Some(old) if old.steers_like(&new) => None,
+        _ => Some(new),
     }
 }
 

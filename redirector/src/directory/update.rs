@@ -36,13 +36,27 @@ impl Directory {
             };
         }
         self.revision = update.revision;
-        let gone = update
-            .removed
-            .iter()
-            .filter_map(|name| name.parse::<NodeName>().ok());
-        gone.for_each(|name| drop(self.nodes.remove(&name)));
+        for name in &update.removed {
+            if let Ok(name) = name.parse::<NodeName>() {
+                self.nodes.remove(&name);
+            }
+        }
         if let Some(clouds) = update.clouds {
-            self.clouds = clouds.nodes.into_iter().filter_map(cloud).collect();
+            self.clouds.clear();
+            for node in &clouds.nodes {
+                match cloud_from_proto(node) {
+                    Ok((name, addresses)) => {
+                        self.clouds.insert(name, addresses);
+                    }
+                    Err(error) => {
+                        tracing::warn!(
+                            node = node.name,
+                            %error,
+                            "cloud node of the proxy's directory left out"
+                        );
+                    }
+                }
+            }
         }
         for node in update.nodes {
             let name = node.name.clone();
@@ -59,28 +73,22 @@ impl Directory {
     }
 }
 
-/// An invalid cloud node is left out with a warning.
-fn cloud(node: proto::CloudNode) -> Option<(NodeName, Vec<IpAddr>)> {
-    let addresses = node
-        .addresses
-        .iter()
-        .map(|text| field("an address", text))
-        .collect::<Result<_, _>>();
-    match node
-        .name
-        .parse::<NodeName>()
-        .map_err(NodeError::from)
-        .and_then(|name| Ok((name, addresses?)))
-    {
-        Ok(node) => Some(node),
-        Err(error) => {
-            tracing::warn!(
-                node = node.name,
-                %error,
-                "cloud node of the proxy's directory left out"
-            );
-            None
-        }
+fn cloud_from_proto(node: &proto::CloudNode) -> Result<(NodeName, Vec<IpAddr>), NodeError> {
+    let name = node.name.parse()?;
+    let mut addresses = Vec::new();
+    for text in &node.addresses {
+        addresses.push(field("an address", text)?);
+    }
+    Ok((name, addresses))
+}
+
+fn port(number: u32) -> Result<u16, NodeError> {
+    match u16::try_from(number) {
+        Ok(port) if port != 0 => Ok(port),
+        _ => Err(NodeError::Field {
+            what: "a port",
+            text: number.to_string(),
+        }),
     }
 }
 
@@ -106,15 +114,6 @@ fn range<T: FromStr>(what: &'static str, text: &str) -> Result<Option<T>, Update
 impl Node {
     fn from_proto(node: proto::Node) -> Result<(NodeName, Self), NodeError> {
         let name = node.name.parse()?;
-        let ports = node.ports.into_iter().map(|port| {
-            u16::try_from(port)
-                .ok()
-                .filter(|port| *port != 0)
-                .ok_or_else(|| NodeError::Field {
-                    what: "a port",
-                    text: port.to_string(),
-                })
-        });
         let node = Self {
             addresses: node
                 .addresses
@@ -123,7 +122,7 @@ impl Node {
                 .collect::<Result<_, _>>()?,
             vip4: optional("an IPv4 VIP", &node.vip4)?,
             vip6: optional("an IPv6 VIP", &node.vip6)?,
-            ports: ports.collect::<Result<_, _>>()?,
+            ports: node.ports.into_iter().map(port).collect::<Result<_, _>>()?,
             online: node.online,
             zone: optional("a zone", &node.zone)?,
             behind: node

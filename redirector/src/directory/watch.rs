@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use culvert_api::proto::directory::{Update, WatchRequest};
 use culvert_daemon::{Backoff, Drain};
 use tokio::sync::watch;
@@ -103,32 +103,32 @@ impl Watch {
             .message()
             .await
             .context("read the proxy's directory")?;
-        let snapshot = first
-            .filter(|update| update.snapshot.is_some())
-            .context("the proxy sent no snapshot")?;
-        self.take(snapshot)?;
+        match first {
+            Some(update) if update.snapshot.is_some() => self.apply(update)?,
+            _ => bail!("the proxy sent no snapshot"),
+        }
         tracing::info!(socket = %self.socket.display(), "directory is current");
         while let Some(update) = updates
             .message()
             .await
             .context("read the proxy's directory")?
         {
-            self.take(update)?;
+            self.apply(update)?;
         }
         Ok(())
     }
 
     /// Updates in place; thousands of nodes are copied only while another task still reads the
     /// previous directory.
-    fn take(&self, update: Update) -> Result<(), UpdateError> {
-        let mut taken = Ok(());
+    fn apply(&self, update: Update) -> Result<(), UpdateError> {
+        let mut applied = Ok(());
         self.feed_tx.send_if_modified(|feed| {
-            taken = Arc::make_mut(feed.directory.get_or_insert_default()).update(update);
-            if taken.is_ok() {
+            applied = Arc::make_mut(feed.directory.get_or_insert_default()).update(update);
+            if applied.is_ok() {
                 feed.stale = None;
             }
-            taken.is_ok()
+            applied.is_ok()
         });
-        taken
+        applied
     }
 }

@@ -88,7 +88,7 @@ impl Question<'_> {
         match self.named() {
             Some(_) if self.kind == RecordType::SOA => self.apex(self.name),
             Some(found) => self.addresses(found, self.name),
-            None => refused(),
+            None => refusal(),
         }
     }
 
@@ -116,8 +116,9 @@ impl Question<'_> {
             IpNet::V4(_) => ranges.vip4.map(IpNet::V4),
             IpNet::V6(_) => ranges.vip6.map(IpNet::V6),
         };
-        let Some(range) = range.filter(|range| range.contains(&net)) else {
-            return refused();
+        let range = match range {
+            Some(range) if range.contains(&net) => range,
+            _ => return refusal(),
         };
         let apex = self.reverse_apex(range);
         if *self.name == apex && self.kind == RecordType::SOA {
@@ -126,11 +127,12 @@ impl Question<'_> {
         if net.prefix_len() < net.max_prefix_len() {
             return self.negative(ResponseCode::NoError, &apex);
         }
-        match self.directory.node_of_vip(net.addr()) {
-            None => self.negative(ResponseCode::NXDomain, &apex),
-            Some(node) => self
-                .pointer(node)
-                .unwrap_or_else(|| self.negative(ResponseCode::NoError, &apex)),
+        let Some(node) = self.directory.node_of_vip(net.addr()) else {
+            return self.negative(ResponseCode::NXDomain, &apex);
+        };
+        match self.pointer(node) {
+            Some(answer) => answer,
+            None => self.negative(ResponseCode::NoError, &apex),
         }
     }
 
@@ -173,26 +175,37 @@ impl Question<'_> {
     /// An edge node's VIPs, for the families in which connections can be steered, or a cloud node's
     /// own addresses.
     fn addresses(&self, found: NamedNode<'_>, apex: &Name) -> Answer {
-        let addresses: Vec<IpAddr> = match found {
-            NamedNode::Cloud(addresses) => addresses.to_vec(),
+        let mut addresses = Vec::new();
+        match found {
+            NamedNode::Cloud(own) => addresses.extend(own),
             NamedNode::Edge(node) => {
-                let v4 = node.vip4.filter(|_| self.node.v4.is_some()).map(IpAddr::V4);
-                v4.into_iter()
-                    .chain(node.vip6.filter(|_| self.node.v6.is_some()).map(IpAddr::V6))
-                    .collect()
+                if self.node.v4.is_some() {
+                    addresses.extend(node.vip4.map(IpAddr::V4));
+                }
+                if self.node.v6.is_some() {
+                    addresses.extend(node.vip6.map(IpAddr::V6));
+                }
             }
-        };
-        let asked = |kind| self.kind == kind || self.kind == RecordType::ANY;
-        let record = |address: IpAddr| match address {
-            IpAddr::V4(v4) => asked(RecordType::A).then_some(RData::A(A(v4))),
-            IpAddr::V6(v6) => asked(RecordType::AAAA).then_some(RData::AAAA(AAAA(v6))),
-        };
-        let records: Vec<RData> = addresses.into_iter().filter_map(record).collect();
+        }
+        let mut records = Vec::new();
+        for address in addresses {
+            match address {
+                IpAddr::V4(v4) if self.asks_for(RecordType::A) => records.push(RData::A(A(v4))),
+                IpAddr::V6(v6) if self.asks_for(RecordType::AAAA) => {
+                    records.push(RData::AAAA(AAAA(v6)));
+                }
+                IpAddr::V4(_) | IpAddr::V6(_) => {}
+            }
+        }
         if records.is_empty() {
             self.negative(ResponseCode::NoError, apex)
         } else {
             self.positive(records)
         }
+    }
+
+    fn asks_for(&self, kind: RecordType) -> bool {
+        self.kind == kind || self.kind == RecordType::ANY
     }
 
     fn apex(&self, apex: &Name) -> Answer {
@@ -207,10 +220,13 @@ impl Question<'_> {
     }
 
     fn positive(&self, records: Vec<RData>) -> Answer {
-        let record = |data| Record::from_rdata(self.name.clone(), TTL, data);
+        let mut answers = Vec::new();
+        for data in records {
+            answers.push(Record::from_rdata(self.name.clone(), TTL, data));
+        }
         Answer {
             code: ResponseCode::NoError,
-            answers: records.into_iter().map(record).collect(),
+            answers,
             soa: None,
         }
     }
@@ -225,15 +241,11 @@ impl Question<'_> {
 
     fn soa(&self, apex: &Name) -> Record {
         let zone = &self.origin.apex;
-        let below = |label: &str| {
-            zone.prepend_label(label)
-                .unwrap_or_else(|_too_long| zone.clone())
-        };
         // Serial numbers wrap (RFC 1982): the low bits are enough.
         let serial = (self.directory.revision & u64::from(u32::MAX)) as u32;
         let soa = SOA::new(
-            below("ns"),
-            below("hostmaster"),
+            below("ns", zone),
+            below("hostmaster", zone),
             serial,
             REFRESH,
             RETRY,
@@ -244,8 +256,16 @@ impl Question<'_> {
     }
 }
 
+/// The name of `label` in a zone, or of the zone itself if that is as long as a name can be.
+fn below(label: &str, zone: &Name) -> Name {
+    match zone.prepend_label(label) {
+        Ok(name) => name,
+        Err(_too_long) => zone.clone(),
+    }
+}
+
 /// Not one of our names: the client asks its next server.
-pub(super) fn refused() -> Answer {
+pub(super) fn refusal() -> Answer {
     Answer {
         code: ResponseCode::Refused,
         answers: Vec::new(),

@@ -13,7 +13,7 @@ use hickory_server::server::{Request, RequestHandler, RequestInfo, ResponseHandl
 use hickory_server::zone_handler::{MessageResponseBuilder, Queries};
 use tokio::sync::{Semaphore, watch};
 
-use super::answer::{Answer, answer, refused, unknown};
+use super::answer::{Answer, answer, refusal, unknown};
 use super::clients::Clients;
 use super::forward::Forwarder;
 use super::{LEAST_PAYLOAD, Origin, UDP_PAYLOAD};
@@ -114,7 +114,7 @@ impl Handler {
         };
         let reply = match (own, &self.forward) {
             (Ok(answer), _) => Reply::own(request, answer),
-            (Err(UnknownName), None) => Reply::own(request, refused()),
+            (Err(UnknownName), None) => Reply::own(request, refusal()),
             (Err(UnknownName), Some(forward)) => match forward.ask(request, protocol).await {
                 Some(answer) => Reply::forwarded(request, answer),
                 None => Reply::own(request, unknown()),
@@ -129,7 +129,7 @@ impl Handler {
         let asked = match self.check(request) {
             Ok(asked) => asked,
             Err(code) => {
-                return Ok(Answer { code, ..refused() });
+                return Ok(Answer { code, ..refusal() });
             }
         };
         let kind = asked.query.query_type();
@@ -155,9 +155,12 @@ impl Handler {
 
     /// The question, or the code that refuses it whatever its name.
     fn check<'a>(&self, request: &'a Request) -> Result<RequestInfo<'a>, ResponseCode> {
-        let (Ok(asked), Some(_)) = (request.request_info(), repeated(request)) else {
+        let Ok(asked) = request.request_info() else {
             return Err(ResponseCode::FormErr);
         };
+        if repeated(request).is_none() {
+            return Err(ResponseCode::FormErr);
+        }
         let edns = request.edns.as_ref();
         if edns.is_some_and(|edns| edns.version() > EDNS_VERSION) {
             // The client asks again in the version that the answer names (RFC 6891, 6.1.3).

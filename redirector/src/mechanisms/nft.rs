@@ -107,17 +107,20 @@ impl NftTable {
         }
         self.install(&wanted).await?;
         self.applied = Some(wanted);
-        self.keeper.hold().await;
+        self.keeper.ensure_held().await;
         Ok(Applied::Table)
     }
 
     /// Installs the table again if another program has removed or changed it, as `nft flush
     /// ruleset` does. Returns whether it did. Elements are read only at some inspections.
     pub(crate) async fn restore(&mut self) -> Result<bool, NftError> {
-        let (Some(wanted), Some(layout)) = (self.applied.clone(), self.layout) else {
+        let Some(wanted) = self.applied.clone() else {
             return Ok(false);
         };
-        self.keeper.hold().await;
+        let Some(layout) = self.layout else {
+            return Ok(false);
+        };
+        self.keeper.ensure_held().await;
         self.looks += 1;
         let with_elements = self.looks > wanted.edges.len() / READ_BACK;
         let found = if with_elements {
@@ -156,9 +159,11 @@ impl NftTable {
         // If another program has changed it already, the next inspection installs it again.
         let found = list(layout, &TERSE).await?;
         let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
-        self.listed = found
-            .filter(|found| TableParts::of_json(found) == parts)
-            .map(fixed);
+        if let Some(found) = found
+            && TableParts::of_json(&found) == parts
+        {
+            self.listed = Some(fixed(found));
+        }
         Ok(())
     }
 }
@@ -180,8 +185,10 @@ async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
         Err(error) => return Err(error),
     };
     // Left by a redirector on another kernel, or by another version.
-    for other in Layout::ALL.into_iter().filter(|other| *other != layout) {
-        remove_layout(other).await?;
+    for other in Layout::ALL {
+        if other != layout {
+            remove_layout(other).await?;
+        }
     }
     Ok(layout)
 }
@@ -200,11 +207,13 @@ pub(crate) struct Listing {
 
 /// The table in the kernel with its elements; `None` without a table.
 pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
-    let of = |json: serde_json::Value| Listing {
+    let Some(json) = list_any(&[]).await? else {
+        return Ok(None);
+    };
+    Ok(Some(Listing {
         parts: TableParts::of_json(&json),
         elements: TableElements::of_json(&json),
-    };
-    Ok(list_any(&[]).await?.map(of))
+    }))
 }
 
 /// What the rules of the table in the kernel have counted since it was installed; `None` without a

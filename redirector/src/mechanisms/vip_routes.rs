@@ -99,7 +99,7 @@ impl Routes {
     /// VIP then have `node`'s source address; otherwise the kernel would use the VIP as the source.
     pub(crate) async fn apply(&self, ranges: Ranges, node: NodeIps) -> Result<(), RouteError> {
         let routes = self.list().await?;
-        let wanted = wanted(ranges);
+        let wanted = networks(ranges);
         for range in &wanted {
             if let Some(taken) = overlap(*range, &routes) {
                 return Err(RouteError::Overlap {
@@ -127,13 +127,10 @@ impl Routes {
                 return Err(RouteError::Make { net: *net, source });
             }
         }
-        for stale in self
-            .ours()
-            .await?
-            .iter()
-            .filter(|route| !wanted.contains(&route.net) || route.target() != target)
-        {
-            self.delete(stale).await?;
+        for route in self.ours().await? {
+            if !wanted.contains(&route.net) || route.target() != target {
+                self.delete(&route).await?;
+            }
         }
         Ok(())
     }
@@ -142,7 +139,7 @@ impl Routes {
     pub(crate) async fn restore(&self, ranges: Ranges, node: NodeIps) -> Result<bool, RouteError> {
         let mut restored = false;
         let target = self.target().await?;
-        for net in wanted(ranges) {
+        for net in networks(ranges) {
             match self
                 .handle
                 .route()
@@ -161,12 +158,9 @@ impl Routes {
 
     /// The routes that a redirector has made.
     pub(crate) async fn ours(&self) -> Result<Vec<HostRoute>, RouteError> {
-        Ok(self
-            .list()
-            .await?
-            .into_iter()
-            .filter(|route| route.ours)
-            .collect())
+        let mut routes = self.list().await?;
+        routes.retain(|route| route.ours);
+        Ok(routes)
     }
 
     /// Removes all of them, and the interface. Returns the removed routes.
@@ -316,9 +310,14 @@ fn is(error: &rtnetlink::Error, code: i32) -> bool {
 }
 
 fn is_bridge(link: &LinkMessage) -> bool {
-    let of_bridge = |info: &LinkInfo| matches!(info, LinkInfo::Kind(InfoKind::Bridge));
-    let is = |attribute: &LinkAttribute| matches!(attribute, LinkAttribute::LinkInfo(infos) if infos.iter().any(of_bridge));
-    link.attributes.iter().any(is)
+    for attribute in &link.attributes {
+        if let LinkAttribute::LinkInfo(infos) = attribute
+            && infos.contains(&LinkInfo::Kind(InfoKind::Bridge))
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// The proxy's flag for a range of this family.
@@ -330,7 +329,7 @@ fn flag(range: IpNet) -> &'static str {
 }
 
 /// The networks that need a route.
-pub(crate) fn wanted(ranges: Ranges) -> Vec<IpNet> {
+pub(crate) fn networks(ranges: Ranges) -> Vec<IpNet> {
     let v4 = ranges.vip4.map(|range: Ipv4Net| IpNet::V4(range.trunc()));
     let v6 = ranges.vip6.map(|range: Ipv6Net| IpNet::V6(range.trunc()));
     v4.into_iter().chain(v6).collect()

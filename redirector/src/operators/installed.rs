@@ -17,7 +17,7 @@ use crate::config::{Config, NodeIps};
 use crate::directory::Feed;
 use crate::mechanisms::bpf::{Hook, Pins, Surroundings, Tables, refusal_of_this_kernel};
 use crate::mechanisms::nft;
-use crate::mechanisms::vip_routes::{HostRoute, Routes, wanted};
+use crate::mechanisms::vip_routes::{HostRoute, Routes, networks};
 use crate::own_networks::OwnNetworks;
 use crate::steering::{InForce, RecentCounts, Steering};
 
@@ -165,12 +165,12 @@ impl Sources {
     /// The ranges that need a route. A host without IPv6 needs none for IPv6.
     fn ranges(&self, node: NodeIps) -> Vec<IpNet> {
         let directory = self.feed.borrow().directory.clone();
-        directory
-            .map(|directory| wanted(directory.ranges))
-            .unwrap_or_default()
-            .into_iter()
-            .filter(|range| matches!(range, IpNet::V4(_)) || node.v6.is_some())
-            .collect()
+        let Some(directory) = directory else {
+            return Vec::new();
+        };
+        let mut ranges = networks(directory.ranges);
+        ranges.retain(|range| matches!(range, IpNet::V4(_)) || node.v6.is_some());
+        ranges
     }
 }
 

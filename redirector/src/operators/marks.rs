@@ -27,13 +27,18 @@ pub(super) async fn marks(exempt: u32) -> Marks {
 }
 
 fn answer(exempt: u32, found: BTreeMap<String, u32>, problems: Vec<String>) -> Marks {
-    let used = found.values().fold(0, |used, bits| used | bits);
-    let users = found.into_iter().filter(|(_, bits)| bits & exempt != 0);
-    let user = |(place, bits)| MarkUser { place, bits };
+    let mut used = 0;
+    let mut users = Vec::new();
+    for (place, bits) in found {
+        used |= bits;
+        if bits & exempt != 0 && users.len() < MOST {
+            users.push(MarkUser { place, bits });
+        }
+    }
     Marks {
         exempt,
         used,
-        users: users.take(MOST).map(user).collect(),
+        users,
         problems,
     }
 }

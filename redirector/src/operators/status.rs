@@ -49,7 +49,7 @@ async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
         _ => "; hooks are missing",
     };
     line(out, "mechanism", &format!("{}{why}", in_force.label()))?;
-    if let Some(data_plane) = bypassing_data_plane(pins.bpffs()).filter(|_| !hooked) {
+    if !hooked && let Some(data_plane) = bypassing_data_plane(pins.bpffs()) {
         line(
             out,
             "pods",
@@ -75,9 +75,10 @@ fn hooks(out: &mut String, pins: &Pins) -> Result<()> {
                 )
             }
             (Some(link), Some(program), Some(cgroup)) => {
-                let around = hook
-                    .surroundings()
-                    .map_or_else(|| cgroup.to_string(), |found| surroundings(&found));
+                let around = match hook.surroundings() {
+                    Some(found) => surroundings(&found),
+                    None => cgroup.to_string(),
+                };
                 format!("link {link}, program {program}, cgroup {around}")
             }
             _ => "not attached".to_owned(),
@@ -106,12 +107,15 @@ fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
     let Some(cilium) = Cilium::find(pins.bpffs()) else {
         return Ok(());
     };
-    let hooks = Hook::read_all(pins)?;
-    let cgroup = hooks
-        .iter()
-        .filter(|hook| hook.program != SOCKOPS)
-        .find_map(|hook| hook.cgroup_id)
-        .unwrap_or_default();
+    let mut cgroup = 0;
+    for hook in Hook::read_all(pins)? {
+        if hook.program != SOCKOPS
+            && let Some(id) = hook.cgroup_id
+        {
+            cgroup = id;
+            break;
+        }
+    }
     let (CiliumCompatibility::Compatible(text) | CiliumCompatibility::Conflicting(text)) =
         cilium.beside(cgroup);
     line(out, "cilium", &text)
@@ -124,21 +128,22 @@ fn surroundings(found: &Surroundings) -> String {
         before,
         after,
     } = found;
-    let others = |when: &str, ids: &[u32]| match ids {
-        [] => String::new(),
-        ids => format!(
-            "; {when} it runs program {} (bpftool prog show id N)",
-            ids.iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(", ")
-        ),
-    };
     format!(
         "{}{}{}",
         cgroup.display(),
-        others("before", before),
-        others("after", after)
+        neighbours("before", before),
+        neighbours("after", after)
+    )
+}
+
+fn neighbours(when: &str, programs: &[u32]) -> String {
+    if programs.is_empty() {
+        return String::new();
+    }
+    let ids: Vec<_> = programs.iter().map(u32::to_string).collect();
+    format!(
+        "; {when} it runs program {} (bpftool prog show id N)",
+        ids.join(", ")
     )
 }
 
@@ -159,12 +164,12 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
 }
 
 fn intercept(config: &KernelConfig) -> String {
-    let ports: Vec<_> = config
-        .ports
-        .iter()
-        .filter(|port| **port != 0)
-        .map(|port| u16::from_be(*port).to_string())
-        .collect();
+    let mut ports = Vec::new();
+    for port in config.ports {
+        if port != 0 {
+            ports.push(u16::from_be(port).to_string());
+        }
+    }
     let mut addresses = Vec::new();
     if reach_of_host() == SocketReach::Loopback && !config.intercept4.is_none() {
         addresses.push(LOOPBACK_CIDR.to_owned());

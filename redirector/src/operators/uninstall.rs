@@ -12,7 +12,7 @@ use crate::steering::InstanceLock;
 
 /// Removes everything from the host. What steers is removed first.
 pub(crate) async fn uninstall(bpffs: &Path, state_dir: &Path) -> Result<String> {
-    let _lock = InstanceLock::take_existing(state_dir, bpffs)?;
+    let _lock = InstanceLock::acquire_existing(state_dir, bpffs)?;
     let mut lines = Vec::new();
     for pin in Pins::new(bpffs).remove()? {
         lines.push(format!("removed pin {}\n", pin.display()));

@@ -6,6 +6,7 @@ use culvert_redirector_common::names::DESTINATIONS_MAX;
 
 use super::Steering;
 use crate::directory::Directory;
+use crate::mechanisms::bpf::OtherSteering;
 use crate::mechanisms::nft::{self, Guard, NftError, TableSpec};
 use crate::mechanisms::vip_routes::RouteError;
 use crate::own_networks::Withheld;
@@ -187,11 +188,15 @@ impl Steering {
 
     /// The hooks leave to nftables what it can do better, while its table is there.
     pub(super) fn share_with_nftables(&mut self) {
-        let steers = self.nft.is_some() && self.progress.table;
+        let others = if self.nft.is_some() && self.progress.table {
+            OtherSteering::Nftables
+        } else {
+            OtherSteering::None
+        };
         let Some(ebpf) = &mut self.ebpf else {
             return;
         };
-        if let Err(error) = ebpf.share_with_nftables(steers) {
+        if let Err(error) = ebpf.share_with(others) {
             tracing::error!(error = chain(&error), "connect hooks not up to date");
             self.progress.incomplete = true;
         }

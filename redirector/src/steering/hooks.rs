@@ -61,10 +61,10 @@ impl HookHealth {
     }
 
     fn fell_back(&mut self, reason: String) {
-        let pause = self
-            .fallback
-            .as_ref()
-            .map_or(1, |earlier| (earlier.pause * 2).min(RAREST));
+        let pause = match &self.fallback {
+            Some(earlier) => (earlier.pause * 2).min(RAREST),
+            None => 1,
+        };
         if self.fallback() != Some(&reason) {
             tracing::warn!(
                 reason,
@@ -166,9 +166,10 @@ impl Steering {
             tracing::warn!("somebody removed connect hooks or their pins; installing them again");
             return self.reinstall_hooks();
         }
-        let danger = ebpf.danger().filter(|_| !self.config.beside_cilium);
         let followers = ebpf.followers();
-        if let Some(danger) = danger {
+        if !self.config.beside_cilium
+            && let Some(danger) = ebpf.danger()
+        {
             return self.handle_conflict(danger);
         }
         if self.hooks.is_in_conflict() {

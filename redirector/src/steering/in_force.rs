@@ -85,14 +85,14 @@ const NO_NFTABLES: &str = "connect hooks leave pods to nftables, which does not 
 
 /// Why pods' connections are not steered on a host with this data plane.
 fn unseen_pods(data_plane: &str, fallback: Option<&str>) -> String {
-    let why = fallback.map_or_else(
-        || {
-            "connect hooks do not look at pods: they do with --hooks all, --mechanism both and no \
-             --cgroup"
+    let why = match fallback {
+        Some(fallback) => format!("connect hooks are not installed: {fallback}"),
+        None => {
+            "connect hooks do not look at pods: they do with --hooks all, --mechanism both and \
+                 no --cgroup"
                 .to_owned()
-        },
-        |fallback| format!("connect hooks are not installed: {fallback}"),
-    );
+        }
+    };
     format!(
         "{data_plane} is on this host and most likely carries pods' packets past nftables, and \
          {why}. \

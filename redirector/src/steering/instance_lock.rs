@@ -25,7 +25,7 @@ pub(crate) enum InstanceLockError {
 impl InstanceLock {
     /// Takes the lock for the daemon. Creates the state directory if it is missing; writes nothing,
     /// so a full disk does no harm.
-    pub(crate) fn take(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
+    pub(crate) fn acquire(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
         DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -34,12 +34,15 @@ impl InstanceLock {
                 path: state_dir.to_owned(),
                 source,
             })?;
-        Self::take_existing(state_dir, bpffs)
+        Self::acquire_existing(state_dir, bpffs)
     }
 
     /// Takes the lock for a removal, which skips missing directories. systemd mounts the BPF file
     /// system for root only, so nobody else can lock it.
-    pub(crate) fn take_existing(state_dir: &Path, bpffs: &Path) -> Result<Self, InstanceLockError> {
+    pub(crate) fn acquire_existing(
+        state_dir: &Path,
+        bpffs: &Path,
+    ) -> Result<Self, InstanceLockError> {
         let mut locks = Vec::new();
         if state_dir.exists() {
             locks.push(lock(state_dir)?);
@@ -55,12 +58,11 @@ impl InstanceLock {
 
     /// Also locks a BPF file system that was mounted after the start; keeps earlier locks.
     pub(crate) fn extend(&mut self, bpffs: &Path) -> Result<(), InstanceLockError> {
-        let id = |metadata: Metadata| (metadata.dev(), metadata.ino());
-        let wanted = std::fs::metadata(bpffs).map(id).ok();
+        let wanted = std::fs::metadata(bpffs).ok().map(inode);
         if !self
             .0
             .iter()
-            .any(|held| held.metadata().map(id).ok() == wanted)
+            .any(|held| held.metadata().ok().map(inode) == wanted)
         {
             self.0.push(lock(bpffs)?);
         }
@@ -81,6 +83,11 @@ fn lock(directory: &Path) -> Result<File, InstanceLockError> {
     }
 }
 
+/// What tells a file from all others.
+fn inode(metadata: Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -89,25 +96,25 @@ mod tests {
     fn a_directory_is_had_by_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
         let (path, bpffs) = (directory.path().join("made"), directory.path().join("none"));
-        let first = InstanceLock::take(&path, &bpffs).unwrap();
+        let first = InstanceLock::acquire(&path, &bpffs).unwrap();
         assert!(matches!(
-            InstanceLock::take(&path, &bpffs),
+            InstanceLock::acquire(&path, &bpffs),
             Err(InstanceLockError::Running { .. })
         ));
         drop(first);
-        InstanceLock::take(&path, &bpffs).unwrap();
+        InstanceLock::acquire(&path, &bpffs).unwrap();
     }
 
     #[test]
     fn a_bpf_file_system_that_comes_later_is_had_alone_too() {
         let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
         let mut running =
-            InstanceLock::take(first.path(), &bpffs.path().join("not mounted")).unwrap();
+            InstanceLock::acquire(first.path(), &bpffs.path().join("not mounted")).unwrap();
         for _again in 0..2 {
             running.extend(bpffs.path()).unwrap();
         }
         assert!(matches!(
-            InstanceLock::take(second.path(), bpffs.path()),
+            InstanceLock::acquire(second.path(), bpffs.path()),
             Err(InstanceLockError::Running { .. })
         ));
     }
@@ -115,8 +122,8 @@ mod tests {
     #[test]
     fn another_state_directory_does_not_hide_a_redirector() {
         let [first, second, bpffs] = [(); 3].map(|()| tempfile::tempdir().unwrap());
-        let _running = InstanceLock::take(first.path(), bpffs.path()).unwrap();
-        let error = InstanceLock::take_existing(second.path(), bpffs.path()).unwrap_err();
+        let _running = InstanceLock::acquire(first.path(), bpffs.path()).unwrap();
+        let error = InstanceLock::acquire_existing(second.path(), bpffs.path()).unwrap_err();
         assert!(
             matches!(&error, InstanceLockError::Running { path } if path == bpffs.path()),
             "{error}"

@@ -115,7 +115,7 @@ fn foreign_and_unknown_bare_names_are_refused() {
         "edge-1.internal.",
         ".",
     ] {
-        assert_eq!(ask(name, RecordType::A), refused(), "{name}");
+        assert_eq!(ask(name, RecordType::A), refusal(), "{name}");
     }
 }
 
@@ -160,7 +160,7 @@ fn a_vip_of_no_node_does_not_exist_and_other_addresses_are_refused() {
         "198.in-addr.arpa.",
         "in-addr.arpa.",
     ] {
-        assert_eq!(ask(name, RecordType::PTR), refused(), "{name}");
+        assert_eq!(ask(name, RecordType::PTR), refusal(), "{name}");
     }
 }
 
@@ -181,7 +181,7 @@ fn a_nodes_own_zone_has_that_node_and_no_other() {
         "plant.example.",
         "x.edge-1.plant.example.",
     ] {
-        assert_eq!(ask(name, RecordType::A), refused(), "{name}");
+        assert_eq!(ask(name, RecordType::A), refusal(), "{name}");
     }
 }
 
@@ -200,8 +200,8 @@ fn a_cloud_node_has_its_own_addresses_in_all_zones_whatever_can_be_steered() {
         );
         assert_eq!(data(&ask(name, RecordType::AAAA)), ["fd00::1"], "{name}");
     }
-    assert_eq!(ask("master-1.other.example.", RecordType::A), refused());
-    assert_eq!(ask("1.0.0.10.in-addr.arpa.", RecordType::PTR), refused());
+    assert_eq!(ask("master-1.other.example.", RecordType::A), refusal());
+    assert_eq!(ask("1.0.0.10.in-addr.arpa.", RecordType::PTR), refusal());
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_cloud_nodes_name_with_dots_is_answered_inside_the_zone_only() {
             RecordType::A,
         )
     };
-    assert_eq!(ask("registry.example.com."), refused());
+    assert_eq!(ask("registry.example.com."), refusal());
     assert_eq!(
         data(&ask("registry.example.com.edge.internal.")),
         ["10.0.0.9"]
@@ -286,7 +286,7 @@ fn a_nodes_whole_name_comes_before_the_name_without_the_zone() {
         assert_eq!(data(&asked(&directory, name)), ["198.18.0.2"], "{name}");
     }
     assert_eq!(data(&asked(&directory, "edge-1.")), ["198.18.0.1"]);
-    assert_eq!(asked(&directory, "edge-7."), refused());
+    assert_eq!(asked(&directory, "edge-7."), refusal());
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn names_that_mean_something_else_are_not_answered() {
         "registry.example.com.",
         "10.1.",
     ] {
-        assert_eq!(asked(&directory, name), refused(), "{name}");
+        assert_eq!(asked(&directory, name), refusal(), "{name}");
     }
     assert_negative(
         &asked(&directory, "localhost.edge.internal."),

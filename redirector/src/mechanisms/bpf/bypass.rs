@@ -18,20 +18,29 @@ const OVN: &str = "ovn-k8s-mp0";
 
 /// The data plane of this host that probably carries pods' packets past nftables.
 pub(crate) fn bypassing_data_plane(bpffs: &Path) -> Option<&'static str> {
-    let is_calico = |name: &str| CALICO_MAPS.iter().any(|map| name.starts_with(map));
-    let mut maps = std::fs::read_dir(bpffs.join(CALICO))
-        .into_iter()
-        .flatten()
-        .flatten();
     if bpffs.join(CILIUM).exists() {
         Some("Cilium in place of kube-proxy")
-    } else if maps.any(|map| map.file_name().to_str().is_some_and(is_calico)) {
+    } else if has_calico_maps(bpffs) {
         Some("Calico's eBPF data plane")
     } else if if_nametoindex(OVN).is_ok() {
         Some("OVN-Kubernetes")
     } else {
         None
     }
+}
+
+fn has_calico_maps(bpffs: &Path) -> bool {
+    let Ok(pinned) = std::fs::read_dir(bpffs.join(CALICO)) else {
+        return false;
+    };
+    for map in pinned.flatten() {
+        let name = map.file_name();
+        let name = name.to_string_lossy();
+        if CALICO_MAPS.iter().any(|prefix| name.starts_with(prefix)) {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]

@@ -86,33 +86,48 @@ fn hint(root: Option<&Path>) -> String {
 /// Whether this process is in `cgroup` or below it. False if that cannot be determined, as in a
 /// cgroup namespace.
 pub(super) fn has_us(cgroup: &Path) -> bool {
-    let read = |file| std::fs::read_to_string(file).unwrap_or_default();
-    let own = read("/proc/self/cgroup");
+    let Ok(own) = std::fs::read_to_string("/proc/self/cgroup") else {
+        return false;
+    };
     let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::/")) else {
         return false;
     };
-    let wanted = cgroup_id(cgroup).ok();
-    let above_us = |mount: &PathBuf| {
-        let path = mount.join(own);
-        let mut levels = path
-            .ancestors()
-            .take_while(|level| level.starts_with(mount));
-        levels.any(|level| wanted.is_some() && cgroup_id(level).ok() == wanted)
+    let Ok(wanted) = cgroup_id(cgroup) else {
+        return false;
     };
-    cgroup2_mounts(&read("/proc/self/mountinfo"))
-        .iter()
-        .any(above_us)
+    let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    for mount in cgroup2_mounts(&mountinfo) {
+        for level in mount.join(own).ancestors() {
+            if !level.starts_with(&mount) {
+                break;
+            }
+            if matches!(cgroup_id(level), Ok(id) if id == wanted) {
+                return true;
+            }
+        }
+    }
+    false
 }
 
 /// Whether hooks on `cgroup` do not see the connections of this host's pods.
 pub(crate) fn leaves_pods_out(cgroup: &Path) -> bool {
-    let (Ok(id), Ok(root)) = (cgroup_id(cgroup), find(None)) else {
+    let Ok(id) = cgroup_id(cgroup) else {
         return false;
     };
-    let mut pods = PODS
-        .iter()
-        .filter_map(|name| cgroup_id(&root.join(name)).ok());
-    id != ROOT_INODE && pods.any(|pods| pods != id)
+    let Ok(root) = find(None) else {
+        return false;
+    };
+    if id == ROOT_INODE {
+        return false;
+    }
+    for name in PODS {
+        if let Ok(pods) = cgroup_id(&root.join(name))
+            && pods != id
+        {
+            return true;
+        }
+    }
+    false
 }
 
 /// The directory of the cgroup with this id; `None` if it was removed or is not visible from here.
@@ -122,15 +137,14 @@ pub(super) fn path_of(id: u64) -> Option<PathBuf> {
         if cgroup_id(&directory).ok() == Some(id) {
             return Some(directory);
         }
-        let entries = std::fs::read_dir(&directory)
-            .into_iter()
-            .flatten()
-            .flatten();
-        left.extend(
-            entries
-                .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
-                .map(|entry| entry.path()),
-        );
+        let Ok(entries) = std::fs::read_dir(&directory) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                left.push(entry.path());
+            }
+        }
     }
     None
 }
@@ -143,14 +157,16 @@ fn is_real_root(mount: &Path) -> bool {
 
 /// Mount points of cgroup2 file systems, in the order of proc_pid_mountinfo(5).
 fn cgroup2_mounts(mountinfo: &str) -> Vec<PathBuf> {
-    let mount_point = |line: &str| {
-        let (fields, rest) = line.split_once(" - ")?;
-        let is_cgroup2 = rest.split(' ').next() == Some("cgroup2");
-        is_cgroup2
-            .then(|| fields.split(' ').nth(4).map(unescape))
-            .flatten()
-    };
-    mountinfo.lines().filter_map(mount_point).collect()
+    mountinfo.lines().filter_map(cgroup2_mount).collect()
+}
+
+/// The mount point of a line, if it is of a cgroup2 file system.
+fn cgroup2_mount(line: &str) -> Option<PathBuf> {
+    let (fields, rest) = line.split_once(" - ")?;
+    if rest.split(' ').next() != Some("cgroup2") {
+        return None;
+    }
+    fields.split(' ').nth(4).map(unescape)
 }
 
 /// Decodes the kernel's escapes, such as `\040` for a space.

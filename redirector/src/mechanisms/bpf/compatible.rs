@@ -25,45 +25,47 @@ pub(crate) struct MapShape {
 
 impl MapShape {
     /// The shape that the programs need.
-    pub(super) fn wanted(map: &str) -> Option<Self> {
-        let shape = |kind, key_size, value_size, max_entries| {
-            Some(Self {
-                kind,
-                key_size,
-                value_size,
-                max_entries,
-            })
-        };
+    pub(super) fn required(map: &str) -> Option<Self> {
         let index = size_of::<u32>();
-        match map {
-            CONFIG_MAP => shape(ARRAY, index, size_of::<Config>(), 1),
-            DESTINATIONS_MAP => shape(
+        let shape = match map {
+            CONFIG_MAP => Self::new(ARRAY, index, size_of::<Config>(), 1),
+            DESTINATIONS_MAP => Self::new(
                 HASH,
                 size_of::<DestinationKey>(),
                 size_of::<DestinationValue>(),
                 DESTINATIONS_MAX,
             ),
-            TUPLES_MAP => shape(
+            TUPLES_MAP => Self::new(
                 LRU_HASH,
                 size_of::<Tuple>(),
                 size_of::<SocketDst>(),
                 TUPLES_MAX,
             ),
-            SOCKETS_MAP => shape(SK_STORAGE, index, size_of::<SocketDst>(), 0),
-            COUNTERS_MAP => shape(PERCPU_ARRAY, index, size_of::<u64>(), COUNTERS_MAX),
-            _ => None,
-        }
+            SOCKETS_MAP => Self::new(SK_STORAGE, index, size_of::<SocketDst>(), 0),
+            COUNTERS_MAP => Self::new(PERCPU_ARRAY, index, size_of::<u64>(), COUNTERS_MAX),
+            _ => return None,
+        };
+        Some(shape)
     }
 
     /// The shape of an existing map.
     pub(super) fn found(info: &MapInfo) -> Self {
-        let size = |size: u32| usize::try_from(size).unwrap_or(usize::MAX);
+        // An unknown type is never one that the programs need.
+        let kind = info.map_type().map_or(0, |kind| kind as u32);
+        Self::new(
+            kind,
+            info.key_size() as usize,
+            info.value_size() as usize,
+            info.max_entries() as usize,
+        )
+    }
+
+    fn new(kind: u32, key_size: usize, value_size: usize, max_entries: usize) -> Self {
         Self {
-            // An unknown type is never one that the programs need.
-            kind: info.map_type().map_or(0, |kind| kind as u32),
-            key_size: size(info.key_size()),
-            value_size: size(info.value_size()),
-            max_entries: size(info.max_entries()),
+            kind,
+            key_size,
+            value_size,
+            max_entries,
         }
     }
 }
@@ -92,10 +94,10 @@ mod tests {
     #[test]
     fn every_map_has_a_wanted_shape() {
         for name in MAPS {
-            assert!(MapShape::wanted(name).is_some(), "{name}");
+            assert!(MapShape::required(name).is_some(), "{name}");
         }
         assert_eq!(
-            MapShape::wanted(DESTINATIONS_MAP).unwrap().to_string(),
+            MapShape::required(DESTINATIONS_MAP).unwrap().to_string(),
             "type 1, key 20 B, value 4 B, 65536 entries"
         );
     }

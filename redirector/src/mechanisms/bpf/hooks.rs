@@ -167,13 +167,16 @@ impl Hooks {
     /// Loads programs and maps for the processes of `cgroup`; re-uses pinned maps with all their
     /// contents.
     pub(crate) fn load(pins: Pins, cgroup: PathBuf, scope: HookScope) -> Result<Self, HookError> {
-        let root = cgroup::find(None).unwrap_or_else(|error| {
-            tracing::warn!(
-                error = culvert_daemon::chain(&error),
-                "the proxy must be in --cgroup: there is no root to be seen"
-            );
-            cgroup.clone()
-        });
+        let root = match cgroup::find(None) {
+            Ok(root) => root,
+            Err(error) => {
+                tracing::warn!(
+                    error = culvert_daemon::chain(&error),
+                    "the proxy must be in --cgroup: there is no root to be seen"
+                );
+                cgroup.clone()
+            }
+        };
         pins.prepare()?;
         lift_limit();
         let variants = Variants::of_this_kernel();
@@ -298,22 +301,22 @@ impl Hooks {
             path: place.clone(),
             source,
         })?;
-        let attach = |source| not_attached(program, place.clone(), source);
-        let take = |source| HookError::TakeLink { program, source };
         // The kernel refuses flags on cgroup links, which always allow other programs beside them:
         // aya calls that "single".
         let mode = CgroupAttachMode::Single;
-        match self.ebpf.program_mut(self.variants.name(program)) {
-            Some(Program::CgroupSockAddr(hook)) => {
-                let id = hook.attach(cgroup, mode).map_err(attach)?;
-                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
-            }
-            Some(Program::SockOps(hook)) => {
-                let id = hook.attach(cgroup, mode).map_err(attach)?;
-                FdLink::try_from(hook.take_link(id).map_err(attach)?).map_err(take)
-            }
-            _ => Err(HookError::Missing(program)),
-        }
+        let link = match self.ebpf.program_mut(self.variants.name(program)) {
+            Some(Program::CgroupSockAddr(hook)) => hook
+                .attach(cgroup, mode)
+                .and_then(|id| hook.take_link(id))
+                .map(FdLink::try_from),
+            Some(Program::SockOps(hook)) => hook
+                .attach(cgroup, mode)
+                .and_then(|id| hook.take_link(id))
+                .map(FdLink::try_from),
+            _ => return Err(HookError::Missing(program)),
+        };
+        link.map_err(|source| not_attached(program, place, source))?
+            .map_err(|source| HookError::TakeLink { program, source })
     }
 }
 
@@ -344,7 +347,10 @@ impl Hook {
 
     /// The cgroup and who else is there; none if it cannot be found from here.
     pub(crate) fn surroundings(&self) -> Option<Surroundings> {
-        let cgroup = cgroup::path_of(self.cgroup_id.filter(|id| *id != 0)?)?;
+        if !self.is_attached() {
+            return None;
+        }
+        let cgroup = cgroup::path_of(self.cgroup_id?)?;
         let programs = attached_programs(&File::open(&cgroup).ok()?, self.attach_type).ok()?;
         let ours = programs
             .iter()
@@ -363,12 +369,14 @@ impl Hook {
         if ![CONNECT4, CONNECT6].contains(&self.program) {
             return Vec::new();
         }
-        let programs =
-            File::open(cgroup).and_then(|cgroup| attached_programs(&cgroup, self.attach_type));
-        let programs = programs.unwrap_or_default();
-        let ours = programs.iter().position(|id| Some(*id) == self.program_id);
-        ours.map(|ours| programs[ours + 1..].to_vec())
-            .unwrap_or_default()
+        let Ok(cgroup) = File::open(cgroup) else {
+            return Vec::new();
+        };
+        let programs = attached_programs(&cgroup, self.attach_type).unwrap_or_default();
+        match programs.iter().position(|id| Some(*id) == self.program_id) {
+            Some(ours) => programs[ours + 1..].to_vec(),
+            None => Vec::new(),
+        }
     }
 
     fn read(pins: &Pins, program: &'static str) -> Result<Self, HookError> {
@@ -411,7 +419,7 @@ fn check_compatible(pins: &Pins, name: &str) -> Result<(), HookError> {
         path: path.clone(),
         source,
     })?;
-    match MapShape::wanted(name) {
+    match MapShape::required(name) {
         // It has only handshakes in progress. The programs of an earlier redirector keep theirs
         // until they are replaced.
         Some(wanted) if wanted != MapShape::found(&info) && name == TUPLES_MAP => {

@@ -58,6 +58,15 @@ impl From<HookError> for MechanismError {
     }
 }
 
+/// What steers connections beside the hooks.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum OtherSteering {
+    /// The nftables table.
+    Nftables,
+    /// Nothing.
+    None,
+}
+
 impl EbpfMechanism {
     /// Installs everything. The programs are attached last, so that nothing is steered by an
     /// incomplete map. Without a plan the maps stay as an earlier redirector left them. Nothing is
@@ -204,16 +213,8 @@ impl EbpfMechanism {
 
     /// Checks once that a connect to a VIP of `ranges` is steered. Failed checks are repeated.
     pub(crate) fn prove(&mut self, node: NodeIps, ranges: Ranges) -> Result<(), MechanismError> {
-        let vip4 = ranges
-            .vip4
-            .filter(|_| node.v4.is_some())
-            .map(|range| IpAddr::V4(range.network()));
-        let vip6 = ranges
-            .vip6
-            .filter(|_| node.v6.is_some())
-            .map(|range| IpAddr::V6(range.network()));
-        if let Some(vip) = vip4.or(vip6)
-            && self.proof.is_none()
+        if self.proof.is_none()
+            && let Some(vip) = vip_to_try(node, ranges)
         {
             let proof = prove(&self.pins, &self.cgroup, vip)?;
             tracing::info!(?proof, %vip, "tried the connect hooks");
@@ -222,10 +223,13 @@ impl EbpfMechanism {
         Ok(())
     }
 
-    /// Tells the programs whether nftables steers too.
-    pub(crate) fn share_with_nftables(&mut self, steers: bool) -> Result<(), MechanismError> {
+    /// Tells the programs who steers beside them.
+    pub(crate) fn share_with(&mut self, others: OtherSteering) -> Result<(), MechanismError> {
         let config = KernelConfig {
-            nftables: steers.into(),
+            nftables: match others {
+                OtherSteering::Nftables => 1,
+                OtherSteering::None => 0,
+            },
             ..self.config
         };
         if config != self.config {
@@ -253,6 +257,21 @@ impl EbpfMechanism {
             Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
         attached && self.pins.has_all_maps()
     }
+}
+
+/// A VIP of a family that this node has.
+fn vip_to_try(node: NodeIps, ranges: Ranges) -> Option<IpAddr> {
+    if node.v4.is_some()
+        && let Some(range) = ranges.vip4
+    {
+        return Some(IpAddr::V4(range.network()));
+    }
+    if node.v6.is_some()
+        && let Some(range) = ranges.vip6
+    {
+        return Some(IpAddr::V6(range.network()));
+    }
+    None
 }
 
 fn report_cilium(compatibility: &CiliumCompatibility) {

@@ -26,10 +26,10 @@ pub(super) fn lift_limit() {
 impl MemoryLimit {
     /// The present limit, if it can be the cause of a call's error.
     pub(super) fn causing(error: Option<i32>) -> Self {
-        let limit = getrlimit(Resource::RLIMIT_MEMLOCK)
-            .ok()
-            .map(|(soft, _)| soft);
-        Self(limit.filter(|limit| error == Some(EPERM) && *limit != RLIM_INFINITY))
+        match getrlimit(Resource::RLIMIT_MEMLOCK) {
+            Ok((soft, _)) if error == Some(EPERM) && soft != RLIM_INFINITY => Self(Some(soft)),
+            _ => Self(None),
+        }
     }
 }
 

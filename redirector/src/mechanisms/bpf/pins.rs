@@ -47,7 +47,11 @@ impl Confinement {
             || ["unconfined", "spc_t", "kernel"]
                 .iter()
                 .any(|free| label.contains(free));
-        Self((!is_free).then(|| label.to_owned()))
+        if is_free {
+            Self(None)
+        } else {
+            Self(Some(label.to_owned()))
+        }
     }
 }
 
@@ -126,13 +130,6 @@ impl Pins {
 
     /// The directories of other versions, such as `culvert/v2`.
     fn other_versions(&self) -> Vec<PathBuf> {
-        let is_version = |path: &PathBuf| {
-            let number = path
-                .file_name()
-                .and_then(|name| name.to_str())
-                .and_then(|name| name.strip_prefix('v'));
-            number.is_some_and(|number| number.parse::<u32>().is_ok())
-        };
         let own = self.root();
         let all = own.parent().map(entries).unwrap_or_default();
         all.into_iter()
@@ -250,6 +247,17 @@ fn entries(directory: &Path) -> Vec<PathBuf> {
 /// The kernel's id of a cgroup, which is the inode of its directory.
 pub(crate) fn cgroup_id(directory: &Path) -> io::Result<u64> {
     Ok(std::fs::metadata(directory)?.ino())
+}
+
+/// Whether a directory is named as those of versions are, such as `v2`.
+fn is_version(path: &Path) -> bool {
+    let Some(name) = path.file_name() else {
+        return false;
+    };
+    match name.to_string_lossy().strip_prefix('v') {
+        Some(number) => number.parse::<u32>().is_ok(),
+        None => false,
+    }
 }
 
 #[cfg(test)]

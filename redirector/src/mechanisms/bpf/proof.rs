@@ -9,7 +9,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use aya::maps::{Map, MapData, MapError, SkStorage};
+use aya::maps::{MapData, MapError, SkStorage};
 use culvert_redirector_common::names::SOCKETS_MAP;
 use culvert_redirector_common::{Endpoint, Role, SocketDst};
 use nix::sys::socket::{
@@ -17,6 +17,7 @@ use nix::sys::socket::{
     sockopt,
 };
 
+use super::tables::open_map;
 use super::{Pins, cgroup};
 
 /// Any port: all ports of a VIP are steered alike.
@@ -52,30 +53,29 @@ pub(crate) fn prove(pins: &Pins, cgroup: &Path, vip: IpAddr) -> Result<Proof, Pr
         return Ok(Proof::NotPossible);
     }
     let vip = SocketAddr::new(vip, PORT);
-    let map = MapData::from_pin(pins.map(SOCKETS_MAP)).and_then(Map::from_map_data);
-    let sockets: SkStorage<MapData, SocketDst> = map
-        .and_then(SkStorage::try_from)
-        .map_err(ProofError::OpenMap)?;
-    let failed = |error: nix::Error| ProofError::Connect(vip, error.into());
+    let sockets: SkStorage<MapData, SocketDst> =
+        open_map(&pins.map(SOCKETS_MAP)).map_err(ProofError::OpenMap)?;
     let family = if vip.is_ipv4() {
         AddressFamily::Inet
     } else {
         AddressFamily::Inet6
     };
-    let client = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None).map_err(failed)?;
+    let client = socket(family, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)
+        .map_err(|error| not_connected(vip, error))?;
     if setsockopt(&client, sockopt::TcpRepair, &1).is_err() {
         return Ok(Proof::NotPossible);
     }
-    dial(&client, vip).map_err(failed)?;
-    let stored = sockets
-        .get(&client, 0)
-        .ok()
-        .and_then(|stored| stored.endpoint(Role::Client));
-    if stored == Some(Endpoint::from(vip)) {
-        Ok(Proof::Steered)
-    } else {
-        Err(ProofError::NotSteered(vip))
+    dial(&client, vip).map_err(|error| not_connected(vip, error))?;
+    match sockets.get(&client, 0) {
+        Ok(stored) if stored.endpoint(Role::Client) == Some(Endpoint::from(vip)) => {
+            Ok(Proof::Steered)
+        }
+        _ => Err(ProofError::NotSteered(vip)),
     }
+}
+
+fn not_connected(vip: SocketAddr, error: nix::Error) -> ProofError {
+    ProofError::Connect(vip, error.into())
 }
 
 fn dial(client: &OwnedFd, vip: SocketAddr) -> nix::Result<()> {

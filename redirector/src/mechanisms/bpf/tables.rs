@@ -1,7 +1,8 @@
 //! The pinned maps: configuration and destinations for the programs, and their counters.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
 
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray};
@@ -9,6 +10,7 @@ use culvert_redirector_common::names::{CONFIG_MAP, COUNTERS_MAP, DESTINATIONS_MA
 use culvert_redirector_common::{
     Addr, Config, Counter, DestinationKey, DestinationValue, MAX_INTERCEPT_PORTS, Prefix,
 };
+use ipnet::IpNet;
 
 use super::Pins;
 use crate::config::Intercept;
@@ -107,24 +109,20 @@ impl Tables {
         after: &BTreeMap<Destination, Liveness>,
     ) -> Result<MapChanges, TablesError> {
         let mut changed = MapChanges::default();
-        let write = |source| TablesError::Write {
-            map: DESTINATIONS_MAP,
-            source,
-        };
-        for destination in before
-            .keys()
-            .filter(|destination| !after.contains_key(destination))
-        {
+        for destination in before.keys() {
+            if after.contains_key(destination) {
+                continue;
+            }
             match self.destinations.remove(&destination.key()) {
                 Ok(()) | Err(MapError::KeyNotFound) => changed.removed += 1,
-                Err(source) => return Err(write(source)),
+                Err(source) => return Err(not_written(source)),
             }
         }
         for (destination, liveness) in after {
             if before.get(destination) != Some(liveness) {
                 self.destinations
                     .insert(destination.key(), liveness.value(), 0)
-                    .map_err(write)?;
+                    .map_err(not_written)?;
                 changed.written += 1;
             }
         }
@@ -133,15 +131,16 @@ impl Tables {
 
     /// The programs' counters, summed over all CPUs.
     pub(crate) fn counts(&self) -> Result<Vec<(Counter, u64)>, TablesError> {
-        let sum = |counter: Counter| {
+        let mut counts = Vec::new();
+        for counter in Counter::ALL {
             let values = self.counters.get(&(counter as u32), 0);
             let values = values.map_err(|source| TablesError::Read {
                 map: COUNTERS_MAP,
                 source,
             })?;
-            Ok((counter, values.iter().sum()))
-        };
-        Counter::ALL.into_iter().map(sum).collect()
+            counts.push((counter, values.iter().sum()));
+        }
+        Ok(counts)
     }
 
     /// How many connects were steered, and how many of these connections the proxy's sockets took.
@@ -172,22 +171,35 @@ pub(crate) fn kernel_config(intercept: &Intercept, ranges: Ranges) -> KernelConf
     for (slot, port) in ports.iter_mut().zip(hook_ports) {
         *slot = port.to_be();
     }
-    let prefix4 = |range: ipnet::Ipv4Net| Prefix::new(range.network().into(), range.prefix_len());
-    let prefix6 = |range: ipnet::Ipv6Net| Prefix::new(range.network().into(), range.prefix_len());
     Config {
         offline_lease_ns: 0,
         mark: intercept.mark,
         mark_mask: intercept.mark,
         port_count: u16::try_from(hook_ports.len().min(MAX_INTERCEPT_PORTS)).unwrap_or_default(),
         ports,
-        intercept4: intercept.node.v4.map_or(Addr::NONE, Addr::from),
-        intercept6: intercept
-            .node
-            .v6
-            .map_or(Addr::NONE, |v6| Addr::from(std::net::IpAddr::V6(v6))),
-        vip4: ranges.vip4.map_or(Prefix::NONE, prefix4),
-        vip6: ranges.vip6.map_or(Prefix::NONE, prefix6),
+        intercept4: address(intercept.node.v4.map(IpAddr::V4)),
+        intercept6: address(intercept.node.v6.map(IpAddr::V6)),
+        vip4: prefix(ranges.vip4.map(IpNet::V4)),
+        vip6: prefix(ranges.vip6.map(IpNet::V6)),
         ..Config::default()
+    }
+}
+
+fn address(ip: Option<IpAddr>) -> Addr {
+    ip.map_or(Addr::NONE, Addr::from)
+}
+
+fn prefix(range: Option<IpNet>) -> Prefix {
+    match range {
+        Some(range) => Prefix::new(range.network(), range.prefix_len()),
+        None => Prefix::NONE,
+    }
+}
+
+fn not_written(source: MapError) -> TablesError {
+    TablesError::Write {
+        map: DESTINATIONS_MAP,
+        source,
     }
 }
 
@@ -197,10 +209,15 @@ where
     T: TryFrom<Map, Error = MapError>,
 {
     let path = pins.map(name);
-    MapData::from_pin(&path)
-        .and_then(Map::from_map_data)
-        .and_then(T::try_from)
-        .map_err(|source| TablesError::Open { path, source })
+    open_map(&path).map_err(|source| TablesError::Open { path, source })
+}
+
+pub(super) fn open_map<T>(path: &Path) -> Result<T, MapError>
+where
+    T: TryFrom<Map, Error = MapError>,
+{
+    let map = Map::from_map_data(MapData::from_pin(path)?)?;
+    T::try_from(map)
 }
 
 /// aya copies these types to and from the kernel as plain bytes.

@@ -2,7 +2,7 @@
 
 use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
-use culvert_api::installed::Refusal;
+use culvert_api::installed::{HookScope, Refusal};
 use culvert_redirector_common::SocketReach;
 use culvert_redirector_common::names::{CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD};
 
@@ -34,9 +34,19 @@ impl Variants {
     }
 }
 
+/// The scope of hooks beside nftables, which steers pods as well: the host alone, if this kernel lets
+/// hooks know its namespace.
+pub(crate) fn usual_scope() -> HookScope {
+    if can_tell_namespaces() {
+        HookScope::Host
+    } else {
+        HookScope::All
+    }
+}
+
 /// Whether hooks can be limited to this network namespace: since Linux 5.14 the kernel says its
 /// cookie.
-pub(crate) fn can_tell_namespaces() -> bool {
+fn can_tell_namespaces() -> bool {
     netns_cookie().is_ok()
 }
 

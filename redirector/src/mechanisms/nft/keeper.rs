@@ -39,7 +39,7 @@ pub(super) enum Keeper {
 
 impl Keeper {
     /// Starts to hold the table, unless it is held or cannot be.
-    pub(super) async fn hold(&mut self) {
+    pub(super) async fn ensure_held(&mut self) {
         let is_settled = match self {
             Self::NotStarted => false,
             Self::Holding(nft) => matches!(nft.try_wait(), Ok(None)),
@@ -48,8 +48,11 @@ impl Keeper {
         if is_settled {
             return;
         }
-        let started = tokio::time::timeout(TIMEOUT, start_owner()).await;
-        *self = match started.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+        let started = match tokio::time::timeout(TIMEOUT, start_owner()).await {
+            Ok(started) => started,
+            Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
+        };
+        *self = match started {
             Ok(nft) => Self::Holding(Box::new(nft)),
             Err(error) => {
                 tracing::info!(

@@ -22,16 +22,16 @@ pub(crate) struct TableElements {
 impl TableElements {
     /// The elements after a transaction that installs `spec`.
     pub(super) fn of(spec: &TableSpec) -> Self {
-        let vips = Family::BOTH
-            .into_iter()
-            .filter_map(|family| spec.vip_range(family))
-            .map(|net| net.trunc())
-            .collect();
-        Self {
+        let mut elements = Self {
             edges: spec.edges.clone(),
-            vips,
-            foreign: 0,
+            ..Self::default()
+        };
+        for family in Family::BOTH {
+            if let Some(range) = spec.vip_range(family) {
+                elements.vips.insert(range.trunc());
+            }
         }
+        elements
     }
 
     /// Whether this port of an edge address is in a set.
@@ -46,17 +46,18 @@ impl TableElements {
 
     /// The elements of nft's listing.
     pub(super) fn of_json(json: &serde_json::Value) -> Self {
-        let objects = json["nftables"]
-            .as_array()
-            .map(Vec::as_slice)
-            .unwrap_or_default();
-        let sets = objects.iter().filter_map(|object| object.get("set"));
+        let objects = json["nftables"].as_array().into_iter().flatten();
         let mut found = Self::default();
-        for element in sets.filter_map(|set| set["elem"].as_array()).flatten() {
-            match (edge_of(element), vips_of(element)) {
-                (Some(edge), _) => _ = found.edges.insert(edge),
-                (None, Some(vips)) => _ = found.vips.insert(vips),
-                (None, None) => found.foreign += 1,
+        for object in objects {
+            let Some(elements) = object["set"]["elem"].as_array() else {
+                continue;
+            };
+            for element in elements {
+                match (edge_of(element), vips_of(element)) {
+                    (Some(edge), _) => _ = found.edges.insert(edge),
+                    (None, Some(vips)) => _ = found.vips.insert(vips),
+                    (None, None) => found.foreign += 1,
+                }
             }
         }
         found
@@ -154,11 +155,11 @@ impl TableParts {
             parts.rules += 1;
             if rule["chain"] == STEER {
                 let text = rule["expr"].to_string();
-                let sets = Family::BOTH.map(edge_set_name);
-                parts.steered_sets.extend(
-                    sets.into_iter()
-                        .filter(|set| text.contains(&format!("\"@{set}\""))),
-                );
+                for set in Family::BOTH.map(edge_set_name) {
+                    if text.contains(&format!("\"@{set}\"")) {
+                        parts.steered_sets.insert(set);
+                    }
+                }
             }
         }
         parts
@@ -174,15 +175,20 @@ impl TableParts {
 fn guard_drops(listing: &serde_json::Value) -> u64 {
     let objects = listing["nftables"].as_array().into_iter().flatten();
     let mut drops = 0;
-    for rule in objects.map(|object| &object["rule"]) {
-        let statements = rule["expr"].as_array().map(Vec::as_slice);
-        let statements = statements.unwrap_or_default();
-        let is_drop = |statement: &serde_json::Value| statement.get("drop").is_some();
-        if rule["chain"] == GUARD && statements.iter().any(is_drop) {
-            let counts = statements
-                .iter()
-                .map(|statement| &statement["counter"]["packets"]);
-            drops += counts.filter_map(serde_json::Value::as_u64).sum::<u64>();
+    for object in objects {
+        let rule = &object["rule"];
+        let Some(statements) = rule["expr"].as_array() else {
+            continue;
+        };
+        let drops_packets = statements
+            .iter()
+            .any(|statement| statement.get("drop").is_some());
+        if rule["chain"] != GUARD || !drops_packets {
+            continue;
+        }
+        for statement in statements {
+            let packets = statement["counter"]["packets"].as_u64();
+            drops += packets.unwrap_or_default();
         }
     }
     drops

@@ -40,8 +40,10 @@ pub(crate) async fn marking_chains() -> Result<BTreeMap<String, u32>, NftError> 
 fn named_by_chains(listing: &Value) -> BTreeMap<String, u32> {
     let mut marking = BTreeMap::new();
     for rule in objects(listing, "rule") {
-        let statements = rule["expr"].as_array().into_iter().flatten();
-        let bits = statements.fold(0, |bits, statement| bits | named(statement));
+        let mut bits = 0;
+        for statement in rule["expr"].as_array().into_iter().flatten() {
+            bits |= named(statement);
+        }
         if bits != 0 {
             let [family, table, chain] = ["family", "table", "chain"].map(|part| text(&rule[part]));
             *marking
@@ -85,7 +87,11 @@ fn mask(expression: &Value) -> Option<u32> {
         return Some(WHOLE);
     }
     let [of, mask] = operands(expression, "&")?;
-    is_mark(of).then(|| numbers(mask))
+    if is_mark(of) {
+        Some(numbers(mask))
+    } else {
+        None
+    }
 }
 
 /// The bits that differ after `meta mark set EXPRESSION`, or may.
@@ -117,11 +123,23 @@ fn operands<'a>(expression: &'a Value, operator: &str) -> Option<[&'a Value; 2]>
 
 /// All numbers in a value, such as a set.
 fn numbers(value: &Value) -> u32 {
+    let mut bits = 0;
     match value {
-        Value::Array(values) => values.iter().fold(0, |bits, value| bits | numbers(value)),
-        Value::Object(values) => values.values().fold(0, |bits, value| bits | numbers(value)),
-        Value::Number(_) | Value::Null | Value::Bool(_) | Value::String(_) => own_number(value),
+        Value::Array(values) => {
+            for value in values {
+                bits |= numbers(value);
+            }
+        }
+        Value::Object(values) => {
+            for value in values.values() {
+                bits |= numbers(value);
+            }
+        }
+        Value::Number(_) | Value::Null | Value::Bool(_) | Value::String(_) => {
+            bits = own_number(value);
+        }
     }
+    bits
 }
 
 fn own_number(value: &Value) -> u32 {

@@ -129,8 +129,9 @@ fn has(ports: &Value, port: u16) -> bool {
         Value::Number(number) => number.as_u64() == Some(port.into()),
         Value::Object(object) => match (object.get("range"), object.get("set")) {
             (Some(range), _) => {
-                let end = |which: usize| range[which].as_u64().unwrap_or_default();
-                (end(0)..=end(1)).contains(&port.into())
+                let first = range[0].as_u64().unwrap_or_default();
+                let last = range[1].as_u64().unwrap_or_default();
+                (first..=last).contains(&port.into())
             }
             (None, Some(set)) => {
                 let mut elements = set.as_array().into_iter().flatten();
@@ -194,19 +195,21 @@ struct Chain {
 
 /// Base chains at the input hook that drop by policy, or belong to firewalld.
 fn input_chains(listing: &Value) -> Vec<Chain> {
-    let chains = objects(listing, "chain").filter(|chain| chain["hook"] == "input");
-    let dropping = chains.filter(|chain| {
-        chain["table"] != super::table::TABLE
-            && (chain["policy"] == "drop"
-                || (chain["table"] == FIREWALLD && chain["type"] == "filter"))
-    });
+    let mut dropping = Vec::new();
+    for chain in objects(listing, "chain") {
+        if chain["hook"] != "input" || chain["table"] == super::table::TABLE {
+            continue;
+        }
+        let is_firewalld = chain["table"] == FIREWALLD && chain["type"] == "filter";
+        if chain["policy"] == "drop" || is_firewalld {
+            dropping.push(Chain {
+                family: text(&chain["family"]),
+                table: text(&chain["table"]),
+                name: text(&chain["name"]),
+            });
+        }
+    }
     dropping
-        .map(|chain| Chain {
-            family: text(&chain["family"]),
-            table: text(&chain["table"]),
-            name: text(&chain["name"]),
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -85,8 +85,6 @@ impl Rendering<'_> {
             self.batch.add(vip_set(self.table, *family, self.spec));
         }
         self.chain(STEER, None, steering_rules(self.spec, self.table.families));
-        let nat = |hook| Some((NfChainType::NAT, hook, NAT_PRIORITY));
-        let filter = |hook| Some((NfChainType::Filter, hook, FILTER_PRIORITY));
         self.chain(
             "prerouting",
             nat(NfHook::Prerouting),
@@ -116,6 +114,16 @@ impl Rendering<'_> {
             .into_iter()
             .for_each(|statements| self.batch.add(rule(self.table, name, statements)));
     }
+}
+
+/// What makes a chain one that translates addresses at this hook.
+fn nat(hook: NfHook) -> Option<(NfChainType, NfHook, i32)> {
+    Some((NfChainType::NAT, hook, NAT_PRIORITY))
+}
+
+/// What makes a chain one that refuses packets at this hook.
+fn filter(hook: NfHook) -> Option<(NfChainType, NfHook, i32)> {
+    Some((NfChainType::Filter, hook, FILTER_PRIORITY))
 }
 
 fn address_type(family: Family) -> SetType {
@@ -164,7 +172,11 @@ fn set(
     elements: Vec<Expr>,
     flags: Option<HashSet<SetFlag>>,
 ) -> NfListObject<'static> {
-    let elem = (!elements.is_empty()).then_some(Cow::Owned(elements));
+    let elem = if elements.is_empty() {
+        None
+    } else {
+        Some(Cow::Owned(elements))
+    };
     let family = table.family;
     let table = TABLE.into();
     let set = Set {
@@ -185,18 +197,15 @@ fn elements(
     addresses: &[SocketAddr],
 ) -> Option<NfListObject<'static>> {
     let elem = of_family(family, addresses.iter().copied());
-    let name = edge_set_name(family).into();
-    let element = || Element {
+    if elem.is_empty() {
+        return None;
+    }
+    Some(NfListObject::Element(Element {
         family: table.family,
         table: TABLE.into(),
-        name,
-        elem: elem.clone().into(),
-    };
-    if elem.is_empty() {
-        None
-    } else {
-        Some(NfListObject::Element(element()))
-    }
+        name: edge_set_name(family).into(),
+        elem: elem.into(),
+    }))
 }
 
 fn of_family(family: Family, addresses: impl Iterator<Item = SocketAddr>) -> Vec<Expr> {

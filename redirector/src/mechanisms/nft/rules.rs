@@ -1,7 +1,5 @@
 //! The rules of each chain.
 
-use std::net::IpAddr;
-
 use ipnet::IpNet;
 use nftables::stmt::Statement;
 
@@ -16,22 +14,28 @@ use super::table::{STEER, TableSpec, edge_set_name, vip_set_name};
 /// refused.
 pub(super) fn steering_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let port = spec.intercept.packet_port();
-    let with_address = families
-        .iter()
-        .filter_map(|family| Some((*family, spec.intercept_ip(*family)?)));
-    let steered = |(family, to): (Family, IpAddr)| {
-        let matches = [vec![is_edge(family)], vec![is_tcp(), is_vip(family)]];
-        matches.map(|matching| followed_by(matching, [counter(), dnat(to, port)]))
-    };
-    with_address.flat_map(steered).collect()
+    let mut rules = Vec::new();
+    for family in families {
+        let Some(to) = spec.intercept_ip(*family) else {
+            continue;
+        };
+        for matching in [vec![is_edge(*family)], vec![is_tcp(), is_vip(*family)]] {
+            rules.push(followed_by(matching, [counter(), dnat(to, port)]));
+        }
+    }
+    rules
 }
 
 /// Incoming connections: pods' are steered. Other hosts' are not, because steering would let them
 /// reach the intercept ports.
 pub(super) fn arrival_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
     let mut rules = exemption(spec);
-    rules.extend(allowed(spec, families).map(|source| vec![source, jump(STEER)]));
-    rules.extend(strangers(spec, families).map(|stranger| vec![stranger, Statement::Return(None)]));
+    for source in allowed(spec, families) {
+        rules.push(vec![source, jump(STEER)]);
+    }
+    for stranger in strangers(spec, families) {
+        rules.push(vec![stranger, Statement::Return(None)]);
+    }
     rules.push(vec![jump(STEER)]);
     rules
 }
@@ -47,39 +51,48 @@ pub(super) fn departure_rules(spec: &TableSpec) -> Vec<Vec<Stmt>> {
 /// the first packet of a connection to an edge address, which passed the steering chains because
 /// another table translated it, or because its family has no intercept address.
 pub(super) fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
-    let refused =
-        |family: &Family, matching: Vec<Stmt>| followed_by(matching, [counter(), reject(*family)]);
-    let vips = families
-        .iter()
-        .map(|family| refused(family, vec![is_vip(*family)]));
-    let edges = families
-        .iter()
-        .map(|family| refused(family, vec![begins_a_connection(), is_edge(*family)]));
-    vips.chain(exemption(spec)).chain(edges).collect()
+    let mut rules = Vec::new();
+    for family in families {
+        rules.push(refusal(vec![is_vip(*family)], *family));
+    }
+    rules.extend(exemption(spec));
+    for family in families {
+        let edge = vec![begins_a_connection(), is_edge(*family)];
+        rules.push(refusal(edge, *family));
+    }
+    rules
+}
+
+/// A rule that refuses what it matches.
+fn refusal(matching: Vec<Stmt>, family: Family) -> Vec<Stmt> {
+    followed_by(matching, [counter(), reject(family)])
 }
 
 /// Only this host and its pods may reach the intercept ports. A VIP is not this host's address,
 /// although its route may make it one.
 pub(super) fn guard_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
-    let vips = families
-        .iter()
-        .map(|family| followed_by(vec![is_vip(*family)], [counter(), reject(*family)]));
-    let mut rules: Vec<Vec<Stmt>> = vips.collect();
+    let mut rules = Vec::new();
+    for family in families {
+        rules.push(refusal(vec![is_vip(*family)], *family));
+    }
     rules.push(vec![comes_in_by("lo"), Statement::Accept(None)]);
-    rules.extend(allowed(spec, families).map(|source| vec![source, Statement::Accept(None)]));
+    for source in allowed(spec, families) {
+        rules.push(vec![source, Statement::Accept(None)]);
+    }
     let ports = spec
         .intercept
         .ports
         .iter()
         .map(|port| Expr::Number((*port).into()));
     let to_intercept_ports = equal(dport(), anonymous_set(ports));
-    let others = strangers(spec, families).chain([is_address_of_its_interface()]);
-    rules.extend(others.map(|other| {
-        followed_by(
+    let mut others = strangers(spec, families);
+    others.push(is_address_of_its_interface());
+    for other in others {
+        rules.push(followed_by(
             vec![to_intercept_ports.clone(), other],
             [counter(), Statement::Drop(None)],
-        )
-    }));
+        ));
+    }
     rules
 }
 
@@ -105,20 +118,29 @@ fn exemption(spec: &TableSpec) -> Vec<Vec<Stmt>> {
 }
 
 /// Matches the sources that the operator allows.
-fn allowed(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
-    families
-        .iter()
-        .filter_map(|family| Some(equal(saddr(*family), ranges(&spec.guard.allow, *family)?)))
+fn allowed(spec: &TableSpec, families: &[Family]) -> Vec<Stmt> {
+    let mut statements = Vec::new();
+    for family in families {
+        if let Some(sources) = ranges(&spec.guard.allow, *family) {
+            statements.push(equal(saddr(*family), sources));
+        }
+    }
+    statements
 }
 
 /// Matches packets of other hosts, as opposed to pods'.
-fn strangers(spec: &TableSpec, families: &[Family]) -> impl Iterator<Item = Stmt> {
+fn strangers(spec: &TableSpec, families: &[Family]) -> Vec<Stmt> {
+    let mut statements = Vec::new();
     let uplinks = &spec.guard.uplinks;
-    let from_outside = (!uplinks.is_empty()).then(|| comes_in_by_one_of(uplinks.iter().cloned()));
-    let elsewhere = families
-        .iter()
-        .filter_map(|family| Some(differ(saddr(*family), ranges(&spec.guard.pods, *family)?)));
-    from_outside.into_iter().chain(elsewhere)
+    if !uplinks.is_empty() {
+        statements.push(comes_in_by_one_of(uplinks.iter().cloned()));
+    }
+    for family in families {
+        if let Some(pods) = ranges(&spec.guard.pods, *family) {
+            statements.push(differ(saddr(*family), pods));
+        }
+    }
+    statements
 }
 
 fn ranges(nets: &[IpNet], family: Family) -> Option<Expr> {
@@ -127,7 +149,11 @@ fn ranges(nets: &[IpNet], family: Family) -> Option<Expr> {
         .filter(|net| Family::of(net.addr()) == family)
         .map(|net| prefix(net.trunc()))
         .collect();
-    (!of_family.is_empty()).then(|| anonymous_set(of_family))
+    if of_family.is_empty() {
+        None
+    } else {
+        Some(anonymous_set(of_family))
+    }
 }
 
 /// Matches a steered port of an edge address.

@@ -88,16 +88,12 @@ impl Layout {
 
 impl TableSpec {
     pub(crate) fn new(intercept: Intercept, guard: Guard, plan: &Plan) -> Self {
-        let edge = |destination: &Destination| match destination {
-            Destination::Edge(address) => Some(*address),
-            Destination::Vip(_) => None,
-        };
-        let edges = plan
-            .destinations
-            .keys()
-            .filter_map(edge)
-            .chain(plan.nftables_only.iter().copied())
-            .collect();
+        let mut edges = plan.nftables_only.clone();
+        for destination in plan.destinations.keys() {
+            if let Destination::Edge(address) = destination {
+                edges.insert(*address);
+            }
+        }
         Self {
             intercept,
             guard,

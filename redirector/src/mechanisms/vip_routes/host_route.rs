@@ -33,6 +33,12 @@ pub(super) enum RouteTarget {
 }
 
 impl HostRoute {
+    /// Whether it is the host's own, and has addresses of `range`.
+    fn is_in_the_way_of(&self, range: IpNet) -> bool {
+        let overlaps = self.net.contains(&range) || range.contains(&self.net);
+        !self.ours && self.net.prefix_len() >= SHORTEST_NETWORK && overlaps
+    }
+
     /// A route that forwards packets; `None` for one that refuses them, and for a default route.
     pub(super) fn of(message: &RouteMessage) -> Option<Self> {
         let header = &message.header;
@@ -104,13 +110,9 @@ fn name_of_interface(index: u32) -> Option<String> {
 /// The host's own route that overlaps `range`, if any: preferably the route of an address, from
 /// which the others follow.
 pub(super) fn overlap(range: IpNet, routes: &[HostRoute]) -> Option<&HostRoute> {
-    let meets = |net: &IpNet| net.contains(&range) || range.contains(net);
-    let counts = |route: &&HostRoute| {
-        !route.ours && route.net.prefix_len() >= SHORTEST_NETWORK && meets(&route.net)
-    };
     routes
         .iter()
-        .filter(counts)
+        .filter(|route| route.is_in_the_way_of(range))
         .min_by_key(|route| route.kind != RouteType::Local)
 }
 

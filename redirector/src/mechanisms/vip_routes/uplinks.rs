@@ -77,8 +77,10 @@ fn kind_of(info: &LinkInfo) -> Option<InterfaceKind> {
         matches!(kind, InfoKind::Veth | InfoKind::Netkit) || kind.to_string() == OPEN_VSWITCH;
     if has_pods {
         Some(InterfaceKind::Pods)
+    } else if *kind == InfoKind::Bridge {
+        Some(InterfaceKind::Bridge)
     } else {
-        (*kind == InfoKind::Bridge).then_some(InterfaceKind::Bridge)
+        None
     }
 }
 
@@ -99,15 +101,20 @@ impl HostNetwork {
 
     fn leading_out(&self) -> impl Iterator<Item = &Interface> {
         let with_default_route = self.interfaces_of_default_routes();
-        let leads_out = move |link: &&Interface| match link.kind {
+        self.interfaces
+            .iter()
+            .filter(move |link| self.leads_out(link, &with_default_route))
+    }
+
+    fn leads_out(&self, link: &Interface, with_default_route: &BTreeSet<u32>) -> bool {
+        match link.kind {
             InterfaceKind::Loopback => false,
             InterfaceKind::Others => true,
             InterfaceKind::Pods => with_default_route.contains(&link.index),
             InterfaceKind::Bridge => {
                 with_default_route.contains(&link.index) || self.has_a_port_that_leads_out(link)
             }
-        };
-        self.interfaces.iter().filter(leads_out)
+        }
     }
 
     fn has_a_port_that_leads_out(&self, bridge: &Interface) -> bool {
@@ -118,33 +125,34 @@ impl HostNetwork {
 
     fn interfaces_of_default_routes(&self) -> BTreeSet<u32> {
         let own = self.own_addresses();
-        let defaults = self
-            .routes
-            .iter()
-            .filter(|route| route.header.destination_prefix_length == 0);
-        defaults
-            .flat_map(|route| hops(&route.attributes))
-            .filter(|hop| !own.contains(&hop.gateway))
-            .map(|hop| hop.interface)
-            .collect()
+        let mut interfaces = BTreeSet::new();
+        for route in &self.routes {
+            if route.header.destination_prefix_length != 0 {
+                continue;
+            }
+            for hop in hops(&route.attributes) {
+                if !own.contains(&hop.gateway) {
+                    interfaces.insert(hop.interface);
+                }
+            }
+        }
+        interfaces
     }
 
     /// Cilium's routes have such gateways.
     fn own_addresses(&self) -> BTreeSet<IpAddr> {
-        let local = self
-            .routes
-            .iter()
-            .filter(|route| route.header.kind == RouteType::Local);
-        let destinations = local
-            .flat_map(|route| &route.attributes)
-            .filter_map(|attribute| {
+        let mut addresses = BTreeSet::new();
+        for route in &self.routes {
+            if route.header.kind != RouteType::Local {
+                continue;
+            }
+            for attribute in &route.attributes {
                 if let RouteAttribute::Destination(address) = attribute {
-                    ip(address)
-                } else {
-                    None
+                    addresses.extend(ip(address));
                 }
-            });
-        destinations.collect()
+            }
+        }
+        addresses
     }
 }
 
@@ -166,18 +174,20 @@ fn hops(attributes: &[RouteAttribute]) -> Vec<Hop> {
         } else if let RouteAttribute::MultiPath(paths) = attribute {
             for path in paths {
                 let gateways = path.attributes.iter().filter_map(gateway_of);
-                found.extend(gateways.map(|gateway| Hop {
-                    interface: path.interface_index,
-                    gateway,
-                }));
+                for gateway in gateways {
+                    found.push(Hop {
+                        interface: path.interface_index,
+                        gateway,
+                    });
+                }
             }
         }
     }
-    found.extend(
-        interface
-            .zip(gateway)
-            .map(|(interface, gateway)| Hop { interface, gateway }),
-    );
+    if let Some(interface) = interface
+        && let Some(gateway) = gateway
+    {
+        found.push(Hop { interface, gateway });
+    }
     found
 }
 

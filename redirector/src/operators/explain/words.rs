@@ -75,6 +75,15 @@ pub(super) enum NftSet {
     Edges,
 }
 
+impl NftSet {
+    fn content(self) -> &'static str {
+        match self {
+            Self::Vips => "VIPs",
+            Self::Edges => "edge addresses",
+        }
+    }
+}
+
 impl<'a> DirectoryEntry<'a> {
     /// Looks up an address. Without a port it covers all ports that are steered.
     pub(super) fn of(directory: Option<&'a Directory>, ip: IpAddr, port: Option<u16>) -> Self {
@@ -82,12 +91,14 @@ impl<'a> DirectoryEntry<'a> {
             return Self::Nothing;
         };
         if directory.ranges.contains(ip) {
-            return directory
-                .node_of_vip(ip)
-                .map_or(Self::UnassignedVip, Self::Vip);
+            return match directory.node_of_vip(ip) {
+                Some(node) => Self::Vip(node),
+                None => Self::UnassignedVip,
+            };
         }
         if let Some((node, behind)) = directory
             .behind(ip)
+            .into_iter()
             .find(|(_, behind)| Some(behind.destination.port()) == port)
         {
             return match behind.routing {
@@ -97,11 +108,9 @@ impl<'a> DirectoryEntry<'a> {
                 },
             };
         }
-        let owners: Vec<&NodeName> = directory
-            .nodes_of_address(ip)
-            .map(|(name, _, _)| name)
-            .collect();
-        let Some((node, _, address)) = directory.nodes_of_address(ip).next() else {
+        let nodes = directory.nodes_of_address(ip);
+        let owners: Vec<&NodeName> = nodes.iter().map(|(name, _, _)| *name).collect();
+        let Some((node, _, address)) = nodes.first() else {
             let ports = ports(directory, ip);
             return if ports.is_empty() {
                 Self::Foreign
@@ -126,11 +135,14 @@ impl<'a> DirectoryEntry<'a> {
 
 /// The ports that are steered on an edge address, or on that of a device behind a node.
 pub(super) fn ports(directory: &Directory, ip: IpAddr) -> BTreeSet<u16> {
-    let own = directory.nodes_of_address(ip);
-    let behind = directory.behind(ip);
-    own.flat_map(|(_, node, _)| node.ports.iter().copied())
-        .chain(behind.map(|(_, behind)| behind.destination.port()))
-        .collect()
+    let mut ports = BTreeSet::new();
+    for (_, node, _) in directory.nodes_of_address(ip) {
+        ports.extend(&node.ports);
+    }
+    for (_, behind) in directory.behind(ip) {
+        ports.insert(behind.destination.port());
+    }
+    ports
 }
 
 impl fmt::Display for DirectoryEntry<'_> {
@@ -211,19 +223,15 @@ impl fmt::Display for HookDecision {
 
 impl fmt::Display for NftDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |set: &NftSet| match set {
-            NftSet::Vips => "VIPs",
-            NftSet::Edges => "edge addresses",
-        };
         match self {
             Self::NoTable => f.write_str("no table inet culvert"),
             Self::Passes => f.write_str("passes: not in the set of edge addresses"),
-            Self::Steers(set) => write!(f, "steered by the set of {}", name(set)),
+            Self::Steers(set) => write!(f, "steered by the set of {}", set.content()),
             Self::Refuses(set) => write!(
                 f,
                 "refused, for want of an intercept address of this family (--node-ip), by the set \
                  of {}",
-                name(set)
+                set.content()
             ),
             Self::Unknown(why) => f.write_str(why),
         }
@@ -238,13 +246,6 @@ pub(super) fn fix(
     (ip, port): (IpAddr, Option<u16>),
     zone: &Zone,
 ) -> Option<String> {
-    let by_name = |owners: &[&NodeName]| {
-        let names: Vec<String> = owners
-            .iter()
-            .map(|owner| format!("{}{}", zone.full_name(owner), behind(port)))
-            .collect();
-        format!("dial {}", names.join(" or "))
-    };
     match entry {
         DirectoryEntry::Nothing => Some(START.to_owned()),
         DirectoryEntry::Foreign => Some(format!(
@@ -256,18 +257,18 @@ pub(super) fn fix(
                 for a day"
                 .to_owned(),
         ),
-        DirectoryEntry::Shared(owners) => Some(by_name(owners)),
-        DirectoryEntry::Protected { node, .. } => Some(by_name(&[node])),
+        DirectoryEntry::Shared(owners) => Some(dial_by_name(owners, port, zone)),
+        DirectoryEntry::Protected { node, .. } => Some(dial_by_name(&[node], port, zone)),
         DirectoryEntry::OtherPort { owners, ports } => match owners.as_slice() {
             [owner] => {
                 let ports = ports.iter().copied().chain(port).collect();
                 Some(format!(
                     "{}, or {}",
-                    by_name(owners),
+                    dial_by_name(owners, port, zone),
                     steer_ports(owner, &ports)
                 ))
             }
-            several => Some(by_name(several)),
+            several => Some(dial_by_name(several, port, zone)),
         },
         DirectoryEntry::RefusedBehind { .. } => {
             Some("one node alone may have it behind it, and nothing else its address".to_owned())
@@ -278,6 +279,14 @@ pub(super) fn fix(
             unsteered(node, by_hooks, by_nftables)
         }
     }
+}
+
+fn dial_by_name(owners: &[&NodeName], port: Option<u16>, zone: &Zone) -> String {
+    let mut names = Vec::new();
+    for owner in owners {
+        names.push(format!("{}{}", zone.full_name(owner), behind(port)));
+    }
+    format!("dial {}", names.join(" or "))
 }
 
 fn steer_ports(owner: &NodeName, ports: &BTreeSet<u16>) -> String {
@@ -316,7 +325,10 @@ fn unsteered(node: &NodeName, by_hooks: HookDecision, by_nftables: &NftDecision)
 }
 
 fn behind(port: Option<u16>) -> String {
-    port.map_or_else(String::new, |port| format!(":{port}"))
+    match port {
+        Some(port) => format!(":{port}"),
+        None => String::new(),
+    }
 }
 
 fn listed<T: ToString>(items: impl IntoIterator<Item = T>, separator: &str) -> String {
