@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{
-    Allocation, ClusterNodes, Most, Proposal, VipError, VipRanges,
+    Allocation, ClusterNodes, Proposal, VipError, VipLimits, VipRanges,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -25,7 +25,7 @@ const VIP6: &str = "vip6-range";
 const VIPS: &str = "vips";
 /// The limit of nodes. Further ones get no VIP, and their names are not kept. Nodes that have a VIP
 /// keep it.
-pub(crate) const MOST: Most = Most {
+pub(crate) const MOST: VipLimits = VipLimits {
     nodes: 20_000,
     bytes: MAX_BYTES - 1024,
 };

@@ -85,13 +85,22 @@ fn assumed_host(listen: IpAddr) -> Option<IpAddr> {
     if !listen.is_unspecified() {
         return Some(listen);
     }
-    let dialable = |ip: &IpAddr| crate::directory::never_a_nodes(*ip).is_none();
-    let interfaces = || host_addresses().ok()?.into_iter().find(dialable);
-    ANYWHERE
+    let by_default_route = ANYWHERE
         .iter()
-        .find_map(|anywhere| source_address(anywhere.parse().ok()?))
-        .filter(dialable)
-        .or_else(interfaces)
+        .find_map(|anywhere| source_address(anywhere.parse().ok()?));
+    if let Some(ip) = by_default_route
+        && is_dialable(ip)
+    {
+        return Some(ip);
+    }
+    host_addresses()
+        .ok()?
+        .into_iter()
+        .find(|ip| is_dialable(*ip))
+}
+
+fn is_dialable(ip: IpAddr) -> bool {
+    crate::directory::never_a_nodes(ip).is_none()
 }
 
 #[cfg(test)]

@@ -43,10 +43,10 @@ impl UnixTime {
 
     /// The form in certificates. Times after the year 9999 become 1970.
     pub fn to_date(self) -> OffsetDateTime {
-        i64::try_from(self.0)
-            .ok()
-            .and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok())
-            .unwrap_or(OffsetDateTime::UNIX_EPOCH)
+        let Ok(seconds) = i64::try_from(self.0) else {
+            return OffsetDateTime::UNIX_EPOCH;
+        };
+        OffsetDateTime::from_unix_timestamp(seconds).unwrap_or(OffsetDateTime::UNIX_EPOCH)
     }
 }
 

@@ -44,16 +44,16 @@ pub use cluster_writer::ClusterWriter;
 pub use destination::{Destination, ResolveError, Target};
 pub use editor::Editor;
 pub use error::DirectoryError;
-pub use facts::{Facts, FactsWriter};
+pub use facts::FactsWriter;
 pub use freshness::Freshness;
 pub use node::{MAX_ADDRESSES, MAX_BEHIND, MAX_PORTS, NodeSpec, checked_behind, never_a_nodes};
-pub use sources::Removal;
 use sources::Sources;
+pub use sources::{Facts, Removal};
 pub use uid::NodeUid;
 pub(crate) use view::Census;
 pub use view::{AddressView, BehindView, Clouds, NodeView, Source};
 use view::{Difference, View};
-pub use vips::{Most, VipError, VipRanges};
+pub use vips::{VipError, VipLimits, VipRanges};
 use watch::Step;
 pub use watch::{Change, Event, Watcher};
 
@@ -71,6 +71,15 @@ pub enum NodesFrom {
     Cluster,
     /// Another proxy, the primary, and nothing else.
     Primary,
+}
+
+/// Whether an agent of a node has a tunnel to any proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It has one.
+    Online,
+    /// It has none.
+    Offline,
 }
 
 /// The settings of the directory.
@@ -196,8 +205,8 @@ impl Directory {
 
     /// The number of addresses that do not route and of parts of Nodes that are left out, by
     /// reason.
-    pub fn refused(&self) -> [(&'static str, usize); 3] {
-        self.published().view.refused()
+    pub fn refusals(&self) -> [(&'static str, usize); 3] {
+        self.published().view.refusals()
     }
 
     /// Whether a cluster is the source of nodes.
@@ -243,14 +252,13 @@ impl Directory {
     }
 
     /// Sets whether an agent of the node has a tunnel.
-    pub fn set_online(&self, node: &NodeName, online: bool) {
+    pub fn set_presence(&self, node: &NodeName, presence: Presence) {
         let mut published = self.published_mut();
-        if online {
-            published.online.insert(node.clone());
-        } else {
-            published.online.remove(node);
-        }
-        if let Some(node) = published.view.set_online(node, online) {
+        match presence {
+            Presence::Online => published.online.insert(node.clone()),
+            Presence::Offline => published.online.remove(node),
+        };
+        if let Some(node) = published.view.set_presence(node, presence) {
             self.announce(
                 &mut published,
                 Difference {
@@ -298,7 +306,7 @@ impl Directory {
         let mut view = sources.view();
         let mut published = self.published_mut();
         for node in &published.online {
-            view.set_online(node, true);
+            view.set_presence(node, Presence::Online);
         }
         for LeftOut { node, reason } in view.left_out().difference(published.view.left_out()) {
             tracing::warn!(%node, reason, "a part of a Node is left out");
@@ -310,13 +318,11 @@ impl Directory {
         let uids = sources.uids();
         let mut gone = difference.removed.clone();
         // A Node that was deleted and created again is another Node of the same name.
-        gone.extend(
-            published
-                .uids
-                .iter()
-                .filter(|(node, uid)| uids.get(node).is_some_and(|now| now != *uid))
-                .map(|(node, _)| node.clone()),
-        );
+        for (node, uid) in &published.uids {
+            if uids.get(node).is_some_and(|now| now != uid) {
+                gone.push(node.clone());
+            }
+        }
         published.uids = uids;
         self.0.changed_tx.send_replace(());
         if anew {

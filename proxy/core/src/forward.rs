@@ -58,14 +58,14 @@ impl FromStr for Forward {
 
     fn from_str(text: &str) -> Result<Self, InvalidForward> {
         parse(text).map_err(|problem| InvalidForward {
-            text: shown(text),
+            text: excerpt(text),
             problem,
         })
     }
 }
 
 /// The part of a text that a message repeats.
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 
@@ -76,10 +76,10 @@ fn parse(text: &str) -> Result<Forward, String> {
         .ok_or("it has no port of the node")?;
     let port = port
         .parse()
-        .map_err(|_| format!("{:?} is not a port of a node", shown(port)))?;
+        .map_err(|_| format!("{:?} is not a port of a node", excerpt(port)))?;
     Ok(Forward {
         listen: own_address(listen)
-            .ok_or_else(|| format!("{:?} is not a port of this host", shown(listen)))?,
+            .ok_or_else(|| format!("{:?} is not a port of this host", excerpt(listen)))?,
         to: to.parse()?,
         port,
     })
@@ -87,10 +87,14 @@ fn parse(text: &str) -> Result<Forward, String> {
 
 /// Without an address: every one.
 fn own_address(text: &str) -> Option<SocketAddr> {
-    let every = |port| SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let address: SocketAddr = text.parse().or_else(|_| text.parse().map(every)).ok()?;
-    let address = SocketAddr::new(address.ip().to_canonical(), address.port());
-    (address.port() != 0).then_some(address)
+    let address = match text.parse() {
+        Ok(port) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)),
+        Err(_) => text.parse().ok()?,
+    };
+    if address.port() == 0 {
+        return None;
+    }
+    Some(SocketAddr::new(address.ip().to_canonical(), address.port()))
 }
 
 impl FromStr for ForwardTo {
@@ -103,7 +107,7 @@ impl FromStr for ForwardTo {
                 Ok(selector) => Ok(Self::Selected(selector)),
                 Err(_) => Err(format!(
                     "{:?} is neither a node's name nor a label selector",
-                    shown(text)
+                    excerpt(text)
                 )),
             },
         }

@@ -20,7 +20,7 @@ const DIAL_BUCKETS: [f64; 10] = [0.001, 0.0025, 0.01, 0.025, 0.1, 0.25, 0.5, 1.0
 /// The outcome of a dial without an answer of the agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
-pub enum Unanswered {
+pub enum UnansweredDial {
     /// The node had no tunnel.
     Offline,
     /// The tunnel ended first.
@@ -269,7 +269,7 @@ impl Metrics {
     /// Creates the label values with zero: a missing series would hide its first event from
     /// `rate()`.
     fn initialize_to_zero(&self) {
-        let unanswered = Unanswered::VARIANTS.iter().map(Into::into);
+        let unanswered = UnansweredDial::VARIANTS.iter().map(Into::into);
         for outcome in dial_codes().map(dial_reason).chain(unanswered) {
             drop(self.dials.get_or_create(&Outcome { outcome }));
         }
@@ -328,7 +328,7 @@ impl Metrics {
         Dialling {
             metrics: self,
             started: Instant::now(),
-            outcome: Unanswered::ClientLeft.into(),
+            outcome: UnansweredDial::ClientLeft.into(),
         }
     }
 

@@ -53,11 +53,13 @@ impl NodeSelector {
 
     /// Those of its labels that a kubelet may write of its own Node.
     pub fn labels_of_kubelets(&self) -> Vec<String> {
-        let labels = self.0.iter().map(|requirement| &requirement.label);
+        let mut labels = Vec::new();
+        for requirement in &self.0 {
+            if kubelet_may_write(&requirement.label) {
+                labels.push(requirement.label.clone());
+            }
+        }
         labels
-            .filter(|label| kubelet_may_write(label))
-            .cloned()
-            .collect()
     }
 }
 
@@ -110,14 +112,19 @@ impl FromStr for NodeSelector {
     type Err = InvalidSelector;
 
     fn from_str(text: &str) -> Result<Self, InvalidSelector> {
-        let invalid = |problem| InvalidSelector {
-            text: text.chars().take(300).collect(),
-            problem,
-        };
-        let requirements: Result<Vec<_>, _> = requirements(text)
-            .map(|part| requirement(part.trim()))
-            .collect();
-        Ok(Self(requirements.map_err(invalid)?))
+        let mut checked = Vec::new();
+        for part in requirements(text) {
+            match requirement(part.trim()) {
+                Ok(requirement) => checked.push(requirement),
+                Err(problem) => {
+                    return Err(InvalidSelector {
+                        text: text.chars().take(300).collect(),
+                        problem,
+                    });
+                }
+            }
+        }
+        Ok(Self(checked))
     }
 }
 
@@ -164,13 +171,10 @@ fn requirement(text: &str) -> Result<Requirement, &'static str> {
 /// A label's key: a name of up to 63 characters, optionally after a DNS name and a slash.
 fn key(text: &str) -> Result<String, &'static str> {
     let (prefix, name) = text.trim().rsplit_once('/').unwrap_or(("", text.trim()));
-    let in_prefix = |byte: u8| {
-        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
-    };
     if name.is_empty()
         || value(name).is_err()
         || prefix.len() > 253
-        || !prefix.bytes().all(in_prefix)
+        || !prefix.bytes().all(is_in_dns_names)
     {
         Err("a part of it is not a label's key")
     } else {
@@ -178,14 +182,21 @@ fn key(text: &str) -> Result<String, &'static str> {
     }
 }
 
+fn is_in_dns_names(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'-' | b'.')
+}
+
 /// A label's value: up to 63 letters, digits, `-`, `_` and `.`.
 fn value(text: &str) -> Result<String, &'static str> {
-    let inner = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
-    if text.len() <= 63 && text.bytes().all(inner) {
+    if text.len() <= 63 && text.bytes().all(is_in_values) {
         Ok(text.to_owned())
     } else {
         Err("a part of it is not a label's key or value")
     }
+}
+
+fn is_in_values(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.')
 }
 
 #[cfg(test)]

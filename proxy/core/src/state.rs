@@ -227,8 +227,8 @@ impl StateDir {
     /// Replaces the file atomically. It is on disk when this returns.
     pub fn write<T: Serialize>(&self, file: StateFile, content: &T) -> Result<(), StateError> {
         let path = self.join(file.name);
-        let written = text(content).map_err(|source| StateError::Write { path, source });
-        written.and_then(|text| self.write_text(file.name, &text))
+        let text = text(content).map_err(|source| StateError::Write { path, source })?;
+        self.write_text(file.name, &text)
     }
 
     /// Replaces the file with this text atomically. It is on disk when this returns.
@@ -268,21 +268,22 @@ impl Drop for Frozen {
 
 /// Creates the directory and its lock file if they are missing.
 fn lock_file(path: &Path) -> Result<File, StateError> {
-    let made = || {
-        std::fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)?;
-        File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(path.join(LOCK))
-    };
-    made().map_err(|source| StateError::Make {
+    open_lock(path).map_err(|source| StateError::Make {
         path: path.to_owned(),
         source,
     })
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)?;
+    File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(path.join(LOCK))
 }
 
 fn lock(file: File, path: &Path) -> Result<File, StateError> {
@@ -300,28 +301,28 @@ pub fn parse<T: DeserializeOwned>(
     path: &Path,
     file: StateFile,
 ) -> Result<T, StateError> {
-    let broken = |source: serde_json::Error| {
-        let path = path.to_owned();
-        let line = source.line();
-        let column = source.column();
-        StateError::Broken {
-            path,
-            line,
-            column,
-            what: file.what,
-            source,
-        }
-    };
-    let Format { version } = serde_json::from_str(text).map_err(broken)?;
+    let Format { version } =
+        serde_json::from_str(text).map_err(|source| broken(source, path, file))?;
     if version != FORMAT {
         return Err(StateError::Newer {
             path: path.to_owned(),
             found: version,
         });
     }
-    serde_json::from_str::<Versioned<T>>(text)
-        .map(|content| content.state)
-        .map_err(broken)
+    match serde_json::from_str::<Versioned<T>>(text) {
+        Ok(content) => Ok(content.state),
+        Err(source) => Err(broken(source, path, file)),
+    }
+}
+
+fn broken(source: serde_json::Error, path: &Path, file: StateFile) -> StateError {
+    StateError::Broken {
+        path: path.to_owned(),
+        line: source.line(),
+        column: source.column(),
+        what: file.what,
+        source,
+    }
 }
 
 /// The text of a file with this content. It is compact: pretty-printed, ten thousand nodes would

@@ -95,7 +95,7 @@ impl Service for Control {
         let note = self
             .directory
             .freshness()
-            .and_then(|freshness| freshness.note())
+            .and_then(|freshness| freshness.remark())
             .or_else(|| primary.and_then(|client| client.primary().note()))
             .unwrap_or_default();
         Ok(Response::new(proto::ListNodesResponse { nodes, note }))

@@ -39,7 +39,7 @@ impl Collector for Scraped {
             Nodes that are left out";
         let mut claims =
             encoder.encode_descriptor("refused_claims", help, None, MetricType::Gauge)?;
-        for (reason, count) in self.directory.refused() {
+        for (reason, count) in self.directory.refusals() {
             let count = i64::try_from(count).unwrap_or(i64::MAX);
             ConstGauge::new(count).encode(claims.encode_family(&[("reason", reason)])?)?;
         }
@@ -145,7 +145,7 @@ mod tests {
             Directory::for_tests(state.path(), &[node.clone(), "edge-2".parse().unwrap()]);
         let metrics = Metrics::default();
         let registry = Registry::new(directory.clone(), metrics.clone());
-        directory.set_online(&node, true);
+        directory.set_presence(&node, culvert_proxy_core::directory::Presence::Online);
         let mut all = prometheus_client::registry::Registry::default();
         metrics
             .transferred

@@ -104,7 +104,7 @@ impl Primary {
     }
 
     fn taken(&self, told: proto::Directory) -> Result<Vec<NodeName>, NotTaken> {
-        Ok(self.writer.take(facts(told)?)?)
+        Ok(self.writer.replace(facts(told)?)?)
     }
 
     /// Notes that the primary is not followed now. This proxy goes on with what it has.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use culvert_api::NodeName;
 use culvert_proxy_core::directory::ResolveError;
-use culvert_proxy_core::metrics::Unanswered;
+use culvert_proxy_core::metrics::UnansweredDial;
 use culvert_tunnel::{DialFailure, OpenError, dial_reason};
 
 use crate::limits::{MAX_STREAMS_PER_AGENT, SHARE};
@@ -64,7 +64,7 @@ impl RouteError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Resolve(error) => error.reason(),
-            Self::Offline { .. } => Unanswered::Offline.into(),
+            Self::Offline { .. } => UnansweredDial::Offline.into(),
             Self::TooManyStreams { .. } => "too_many_streams",
             Self::ShareTaken { .. } => "client_share",
             Self::Dial { failure, .. } | Self::Direct { failure, .. } => dial_reason(failure.code),
@@ -75,8 +75,8 @@ impl RouteError {
             Self::Tunnel {
                 source: OpenError::Client(_),
                 ..
-            } => Unanswered::ClientLeft.into(),
-            Self::Tunnel { .. } => Unanswered::TunnelLost.into(),
+            } => UnansweredDial::ClientLeft.into(),
+            Self::Tunnel { .. } => UnansweredDial::TunnelLost.into(),
         }
     }
 }

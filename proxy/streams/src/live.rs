@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
 use culvert_proxy_core::directory::Destination;
-use culvert_proxy_core::metrics::{Metrics, Unanswered};
+use culvert_proxy_core::metrics::{Metrics, UnansweredDial};
 use culvert_tunnel::{Direction, RelayError, Transferred};
 use serde::Serialize;
 use strum::VariantArray;
@@ -350,7 +350,7 @@ impl Drop for StreamRecord {
         // The record has no end yet: the client left before its backend answered, or the proxy
         // stops.
         let End { outcome, reason } = self.end.take().unwrap_or(End {
-            outcome: Unanswered::ClientLeft.into(),
+            outcome: UnansweredDial::ClientLeft.into(),
             reason: None,
         });
         tracing::info!(

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
 use culvert_daemon::{Reach, Worker};
-use culvert_proxy_core::directory::{Directory, NodeView};
+use culvert_proxy_core::directory::{Directory, NodeView, Presence};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
@@ -64,8 +64,12 @@ struct State {
 }
 
 impl State {
-    fn is_online(&self, node: &NodeName) -> bool {
-        self.nodes.contains_key(node) || self.elsewhere.has(node)
+    fn presence(&self, node: &NodeName) -> Presence {
+        if self.nodes.contains_key(node) || self.elsewhere.has(node) {
+            Presence::Online
+        } else {
+            Presence::Offline
+        }
     }
 
     fn all_elsewhere(&self) -> bool {
@@ -263,7 +267,9 @@ impl Registry {
         }
         tunnels.push(registered.clone());
         // The lock is held, so that the directory gets all changes of a node in their order.
-        self.0.directory.set_online(&registered.node, true);
+        self.0
+            .directory
+            .set_presence(&registered.node, Presence::Online);
         self.0.metrics.tunnels.inc();
         self.0.tunnels_tx.send_replace(());
         Registration {
@@ -354,8 +360,8 @@ impl Drop for Registration {
         self.registry.0.metrics.tunnels.dec();
         if tunnels.is_empty() {
             state.nodes.remove(node);
-            let online = state.is_online(node);
-            self.registry.0.directory.set_online(node, online);
+            let presence = state.presence(node);
+            self.registry.0.directory.set_presence(node, presence);
         }
         self.registry.0.tunnels_tx.send_replace(());
     }

@@ -1,7 +1,9 @@
 //! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at
 //! all of them.
 
-use culvert_proxy_core::directory::{ClusterNodes, DirectoryConfig, EdgeNode, Most, NodesFrom};
+use culvert_proxy_core::directory::{
+    ClusterNodes, DirectoryConfig, EdgeNode, NodesFrom, VipLimits,
+};
 use culvert_proxy_core::testing::FullDisk;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -97,7 +99,7 @@ impl Proxy {
             edges: [(edge_1(), edge)].into(),
             ..ClusterNodes::default()
         };
-        let most = Most {
+        let most = VipLimits {
             nodes: 10,
             bytes: 10_000,
         };

@@ -224,16 +224,18 @@ fn family(address: IpAddr) -> Family {
 impl Claims {
     /// The claims of these nodes.
     pub(crate) fn new(nodes: &ClusterNodes) -> Self {
-        let clouds = nodes
-            .clouds
-            .iter()
-            .flat_map(|(name, node)| node.all().map(|ip| (ip, name.clone())));
+        let mut clouds = BTreeMap::new();
+        for (name, node) in &nodes.clouds {
+            for ip in node.all() {
+                clouds.insert(ip, name.clone());
+            }
+        }
         let lengths = nodes
             .pod_ranges
             .keys()
             .map(|range| (family(range.addr()), range.prefix_len()));
         Self {
-            clouds: clouds.collect(),
+            clouds,
             pods: nodes.pod_ranges.clone(),
             lengths: lengths.collect(),
             clouds_have_pods: nodes
@@ -248,11 +250,18 @@ impl Claims {
         if let Some(node) = self.clouds.get(&address) {
             return Some(Protection::CloudNode(node.clone()));
         }
-        let lengths = self.lengths.iter().filter(|(of, _)| *of == family(address));
-        let mut ranges = lengths
-            .filter_map(|(_, length)| IpNet::new(address, *length).ok().map(|range| range.trunc()));
-        let (range, node) = ranges.find_map(|range| self.pods.get_key_value(&range))?;
-        Some(Protection::NodesPods(*range, node.clone()))
+        for (of, length) in &self.lengths {
+            if *of != family(address) {
+                continue;
+            }
+            let Ok(range) = IpNet::new(address, *length) else {
+                continue;
+            };
+            if let Some((range, node)) = self.pods.get_key_value(&range.trunc()) {
+                return Some(Protection::NodesPods(*range, node.clone()));
+            }
+        }
+        None
     }
 }
 
@@ -280,16 +289,15 @@ impl Protected {
             .edge_ranges
             .iter()
             .any(|range| range.contains(&address));
-        let claim = self
-            .cluster
-            .as_ref()
-            .and_then(|cluster| cluster.claims.by(address));
-        let claim =
-            claim.filter(|claim| !(in_edge_range && matches!(claim, Protection::NodesPods(..))));
-        let contested = self
-            .cluster
-            .as_ref()
-            .is_some_and(|cluster| cluster.contested.contains(&address));
+        let mut claim = None;
+        let mut contested = false;
+        if let Some(cluster) = &self.cluster {
+            claim = cluster.claims.by(address);
+            contested = cluster.contested.contains(&address);
+        }
+        if in_edge_range && matches!(claim, Some(Protection::NodesPods(..))) {
+            claim = None;
+        }
         if let (Some(by), false) = (&claim, contested) {
             return Verdict::Never(by.clone());
         }
@@ -302,51 +310,39 @@ impl Protected {
 
     /// The reason by sources that no kubelet can write.
     fn certainly(&self, address: IpAddr) -> Option<Protection> {
-        let among = |ranges: &[IpNet]| {
-            ranges
-                .iter()
-                .copied()
-                .find(|range| range.contains(&address))
-        };
         if let Some(what) = never_a_nodes(address) {
             return Some(Protection::Everyones(what));
         }
         if self.host.contains(&address) {
             return Some(Protection::ProxyHost);
         }
-        if let Some(range) = among(&self.vips) {
+        if let Some(range) = range_with(address, &self.vips) {
             return Some(Protection::VipRange(range));
         }
-        if let Some(by) = self
-            .cluster
-            .as_ref()
-            .and_then(|cluster| cluster.own.by(address))
+        if let Some(cluster) = &self.cluster
+            && let Some(by) = cluster.own.by(address)
         {
             return Some(by);
         }
-        if let Some(range) = among(&self.ranges) {
+        if let Some(range) = range_with(address, &self.ranges) {
             return Some(Protection::Range(range));
         }
         if !self.edge_ranges.is_empty() {
-            return among(&self.edge_ranges)
-                .is_none()
-                .then_some(Protection::OutsideEdgeRange);
+            return match range_with(address, &self.edge_ranges) {
+                Some(_) => None,
+                None => Some(Protection::OutsideEdgeRange),
+            };
         }
-        self.cluster
-            .as_ref()
-            .and_then(|cluster| among(&cluster.direct))
-            .map(Protection::Direct)
+        let cluster = self.cluster.as_ref()?;
+        range_with(address, &cluster.direct).map(Protection::Direct)
     }
 
     /// If nothing bounds the claims of kubelets, an address that only a kubelet claims does not
     /// route.
     fn unknown(&self) -> Verdict {
-        let Some(cluster) = self
-            .cluster
-            .as_ref()
-            .filter(|_| self.edge_ranges.is_empty())
-        else {
-            return Verdict::May;
+        let cluster = match &self.cluster {
+            Some(cluster) if self.edge_ranges.is_empty() => cluster,
+            _ => return Verdict::May,
         };
         // The claim of an edge node's own kubelet is not enough.
         let no_pods = cluster.own.pod_ranges.is_empty() && !cluster.claims.clouds_have_pods;
@@ -367,18 +363,21 @@ impl Protected {
 
 impl ClusterOwn {
     fn by(&self, address: IpAddr) -> Option<Protection> {
-        let among = |ranges: &BTreeSet<IpNet>| {
-            ranges
-                .iter()
-                .copied()
-                .find(|range| range.contains(&address))
-        };
         if self.api_servers.contains(&address) {
             return Some(Protection::ApiServer);
         }
-        let services = among(&self.service_ranges).map(Protection::ServiceRange);
-        services.or_else(|| among(&self.pod_ranges).map(Protection::PodRange))
+        if let Some(range) = range_with(address, &self.service_ranges) {
+            return Some(Protection::ServiceRange(range));
+        }
+        range_with(address, &self.pod_ranges).map(Protection::PodRange)
     }
+}
+
+fn range_with<'a>(address: IpAddr, ranges: impl IntoIterator<Item = &'a IpNet>) -> Option<IpNet> {
+    ranges
+        .into_iter()
+        .copied()
+        .find(|range| range.contains(&address))
 }
 
 /// The state of every address of a node.

@@ -4,7 +4,7 @@ use culvert_api::NodeName;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use super::vips::{Most, VipError, VipRanges, Vips};
+use super::vips::{VipError, VipLimits, VipRanges, Vips};
 use crate::clock::UnixTime;
 
 /// The VIPs on which all proxies of the cluster agree.
@@ -40,7 +40,7 @@ impl Proposal {
         kept: Option<Allocation>,
         edges: impl Iterator<Item = &'a NodeName>,
         now: UnixTime,
-        most: Most,
+        most: VipLimits,
     ) -> Result<Allocation, VipError> {
         let Allocation { ranges, vips } = match kept {
             Some(kept) => self.fits(&kept.ranges).map(|()| kept)?,
@@ -53,16 +53,17 @@ impl Proposal {
     }
 
     fn fits(&self, kept: &VipRanges) -> Result<(), VipError> {
-        let disagreed = |kept: ipnet::IpNet, own: ipnet::IpNet, flag| {
-            Err(VipError::Disagreed { kept, own, flag })
-        };
         match self.vip6 {
-            _ if self.vip4 != kept.vip4 => {
-                disagreed(kept.vip4.into(), self.vip4.into(), "--vip4-range")
-            }
-            Some(own) if own != kept.vip6 => {
-                disagreed(kept.vip6.into(), own.into(), "--vip6-range")
-            }
+            _ if self.vip4 != kept.vip4 => Err(VipError::Disagreed {
+                kept: kept.vip4.into(),
+                own: self.vip4.into(),
+                flag: "--vip4-range",
+            }),
+            Some(own) if own != kept.vip6 => Err(VipError::Disagreed {
+                kept: kept.vip6.into(),
+                own: own.into(),
+                flag: "--vip6-range",
+            }),
             Some(_) | None => Ok(()),
         }
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::addresses::Claims;
 use super::allocation::Allocation;
-use super::cluster_nodes::{CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, LeftOut};
+use super::cluster_nodes::{CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, LeftOut};
 use super::error::DirectoryError;
 use super::node::NodeSpec;
 use crate::clock::UnixTime;
@@ -60,18 +60,19 @@ impl LastState {
                 });
             }
         }
-        let without = self
-            .nodes
-            .edges
-            .keys()
-            .filter(|name| self.allocation.vips.of(name, ranges).is_none());
-        left_out.extend(without.map(|name| LeftOut {
-            node: name.clone(),
-            reason: format!(
-                "the edge node {name} has no VIP: there are too many nodes, or their \
-                names are too long"
-            ),
-        }));
+        for name in self.nodes.edges.keys() {
+            if self.allocation.vips.of(name, ranges).is_some() {
+                continue;
+            }
+            let reason = format!(
+                "the edge node {name} has no VIP: there are too many nodes, or their names are too \
+                 long"
+            );
+            left_out.insert(LeftOut {
+                node: name.clone(),
+                reason,
+            });
+        }
         (clouds, left_out)
     }
 }
@@ -89,13 +90,11 @@ struct OnDisk {
 impl OnDisk {
     /// Ports and zones that a kubelet could have written are dropped.
     fn distrusted(mut self) -> Self {
-        for edge in self
-            .kept
-            .iter_mut()
-            .flat_map(|kept| kept.nodes.edges.values_mut())
-        {
-            edge.ports.clear();
-            edge.zone = None;
+        if let Some(kept) = &mut self.kept {
+            for edge in kept.nodes.edges.values_mut() {
+                edge.ports.clear();
+                edge.zone = None;
+            }
         }
         self
     }
@@ -113,25 +112,23 @@ pub(super) struct ClusterSource {
 impl ClusterSource {
     /// Reads the last state. Invalid content is an error.
     pub(super) fn open(state: &StateDir) -> Result<Self, StateError> {
-        let stored: OnDisk = match state.read(FILE)? {
+        let stored = match state.read(FILE)? {
             Some(stored) => stored,
-            None => state
-                .read(FILE_OF_0_1)?
-                .map(OnDisk::distrusted)
-                .unwrap_or_default(),
+            None => match state.read::<OnDisk>(FILE_OF_0_1)? {
+                Some(stored) => stored.distrusted(),
+                None => OnDisk::default(),
+            },
         };
-        match stored
-            .kept
-            .as_ref()
-            .and_then(|kept| kept.allocation.problem())
+        if let Some(kept) = &stored.kept
+            && let Some(problem) = kept.allocation.problem()
         {
-            Some(problem) => Err(state.invalid(FILE, problem)),
-            None => Ok(Self {
-                state: state.clone(),
-                stored,
-                is_unwritten: false,
-            }),
+            return Err(state.invalid(FILE, problem));
         }
+        Ok(Self {
+            state: state.clone(),
+            stored,
+            is_unwritten: false,
+        })
     }
 
     pub(super) fn last(&self) -> Option<&LastState> {
@@ -212,22 +209,22 @@ impl ClusterSource {
 
     /// The edge nodes with all ports that are steered.
     pub(super) fn specs(&self) -> BTreeMap<NodeName, NodeSpec> {
-        let common = self
-            .stored
-            .ports
-            .ports
-            .union(&self.stored.ports.localhost_ports);
-        let common: BTreeSet<u16> = common.copied().collect();
-        let spec = |node: &EdgeNode| NodeSpec {
-            addresses: node.addresses.clone(),
-            ports: common.union(&node.ports).copied().collect(),
-            zone: node.zone.clone(),
-            behind: node.behind.iter().copied().collect(),
+        let mut specs = BTreeMap::new();
+        let Some(kept) = &self.stored.kept else {
+            return specs;
         };
-        let edges = self.stored.kept.iter().flat_map(|kept| &kept.nodes.edges);
-        edges
-            .map(|(name, node)| (name.clone(), spec(node)))
-            .collect()
+        let ports = &self.stored.ports;
+        let common: BTreeSet<u16> = ports.ports.union(&ports.localhost_ports).copied().collect();
+        for (name, node) in &kept.nodes.edges {
+            let spec = NodeSpec {
+                addresses: node.addresses.clone(),
+                ports: common.union(&node.ports).copied().collect(),
+                zone: node.zone.clone(),
+                behind: node.behind.iter().copied().collect(),
+            };
+            specs.insert(name.clone(), spec);
+        }
+        specs
     }
 
     /// Uses and writes it. The cluster has all of it, so it is used also if it cannot be written: a
@@ -264,12 +261,17 @@ fn contested(
         return BTreeSet::new();
     };
     let had: BTreeSet<IpAddr> = last.nodes.edge_addresses().collect();
-    let was_edges = |address: &IpAddr| had.contains(address) && old_claims.by(*address).is_none();
-    nodes
-        .edge_addresses()
-        .filter(|address| claims.by(*address).is_some())
-        .filter(|address| last.contested.contains(address) || was_edges(address))
-        .collect()
+    let mut contested = BTreeSet::new();
+    for address in nodes.edge_addresses() {
+        if claims.by(address).is_none() {
+            continue;
+        }
+        let was_an_edges = had.contains(&address) && old_claims.by(address).is_none();
+        if was_an_edges || last.contested.contains(&address) {
+            contested.insert(address);
+        }
+    }
+    contested
 }
 
 #[cfg(test)]

@@ -1,24 +1,11 @@
 //! What proxies that follow this one need to have the same directory: nodes, VIP ranges and VIPs.
 
-use std::collections::BTreeMap;
-
 use culvert_api::NodeName;
 use tokio::sync::watch;
 
 use super::Directory;
 use super::error::DirectoryError;
-use super::node::NodeSpec;
-use super::sources::Refreshed;
-use super::vips::VipRanges;
-
-/// The nodes of the proxy that allocates, with the host parts of their VIPs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
-    /// Where VIPs are.
-    pub ranges: VipRanges,
-    /// Each node with the part of its VIPs that is its own.
-    pub nodes: BTreeMap<NodeName, (NodeSpec, u32)>,
-}
+use super::sources::{Facts, Refreshed};
 
 /// Writes what the primary has into the directory of a proxy that follows it. Clones share it.
 #[derive(Clone, Debug)]
@@ -31,9 +18,9 @@ impl FactsWriter {
 
     /// Takes the facts, and writes them if the disk lets it. Returns the nodes that are gone: their
     /// tunnels must be closed. Facts that make no sense change nothing.
-    pub fn take(&self, facts: Facts) -> Result<Vec<NodeName>, DirectoryError> {
+    pub fn replace(&self, facts: Facts) -> Result<Vec<NodeName>, DirectoryError> {
         let mut sources = self.0.sources();
-        match sources.take_facts(facts)? {
+        match sources.replace_facts(facts)? {
             Refreshed::Changed => Ok(self.0.publish(&sources)),
             Refreshed::Unchanged => Ok(Vec::new()),
         }
@@ -55,7 +42,7 @@ impl Directory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::directory::{self, DirectoryConfig, Handles, NodesFrom};
+    use crate::directory::{self, DirectoryConfig, Handles, NodeSpec, NodesFrom, VipRanges};
     use crate::state::StateDir;
     use crate::testing::FullDisk;
 
@@ -92,9 +79,9 @@ mod tests {
         let follower = open(&at, NodesFrom::Primary);
         assert!(!follower.directory.is_known(), "it knows nothing yet");
         let writer = follower.facts.unwrap();
-        writer.take(primary.directory.facts().unwrap()).unwrap();
+        writer.replace(primary.directory.facts().unwrap()).unwrap();
         primary.editor.remove(&node("edge-1")).unwrap();
-        let gone = writer.take(primary.directory.facts().unwrap()).unwrap();
+        let gone = writer.replace(primary.directory.facts().unwrap()).unwrap();
         assert_eq!(gone, [node("edge-1")]);
         let vips = |directory: &Directory| -> Vec<_> {
             let nodes = directory.nodes().into_iter();
@@ -116,14 +103,14 @@ mod tests {
         let follower = open(&at, NodesFrom::Primary);
         let writer = follower.facts.unwrap();
         let editor = follower.editor;
-        writer.take(primary.directory.facts().unwrap()).unwrap();
+        writer.replace(primary.directory.facts().unwrap()).unwrap();
         primary.editor.remove(&node("edge-1")).unwrap();
         primary
             .editor
             .put(&node("edge-2"), Vec::new(), vec![9100])
             .unwrap();
         let full = FullDisk::of(&at, "directory.json");
-        let gone = writer.take(primary.directory.facts().unwrap()).unwrap();
+        let gone = writer.replace(primary.directory.facts().unwrap()).unwrap();
         assert_eq!(gone, [node("edge-1")], "its tunnels are closed");
         assert!(follower.directory.contains(&node("edge-2")));
         assert!(editor.write_again().is_some(), "it says so");
@@ -157,7 +144,7 @@ mod tests {
         let follower = open(&path.path().join("follower"), NodesFrom::Primary);
         let writer = follower.facts.unwrap();
         let good = primary.directory.facts().unwrap();
-        writer.take(good.clone()).unwrap();
+        writer.replace(good.clone()).unwrap();
         let with = |host_part: u32| {
             let mut facts = good.clone();
             let spec = NodeSpec::with_default_ports();
@@ -177,10 +164,10 @@ mod tests {
                 ..good.clone()
             },
         ] {
-            writer.take(bad).unwrap_err();
+            writer.replace(bad).unwrap_err();
             assert!(!follower.directory.contains(&node("edge-2")));
         }
-        writer.take(with(9)).unwrap();
+        writer.replace(with(9)).unwrap();
         assert!(follower.directory.contains(&node("edge-2")));
     }
 
@@ -190,9 +177,9 @@ mod tests {
         let at = path.path().join("follower");
         let follower = open(&at, NodesFrom::Primary);
         let writer = follower.facts.unwrap();
-        writer.take(primary.directory.facts().unwrap()).unwrap();
+        writer.replace(primary.directory.facts().unwrap()).unwrap();
         primary.editor.remove(&node("edge-1")).unwrap();
-        writer.take(primary.directory.facts().unwrap()).unwrap();
+        writer.replace(primary.directory.facts().unwrap()).unwrap();
         drop((follower.directory, follower.editor, writer));
         let heir = open(&at, NodesFrom::Operators);
         heir.editor

@@ -17,8 +17,8 @@ pub enum Freshness {
 }
 
 impl Freshness {
-    /// A note for operators.
-    pub fn note(&self) -> Option<String> {
+    /// A remark for operators.
+    pub fn remark(&self) -> Option<String> {
         match self {
             Self::Live => None,
             Self::Stale { since: None, cause } => {

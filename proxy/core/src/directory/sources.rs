@@ -13,6 +13,7 @@ use culvert_api::{NodeName, Zone};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::operators_file::DirectoryFile;
+pub use self::primary::Facts;
 use super::addresses::{Claims, ClusterProtected, OwnRanges, Protected};
 use super::cluster_nodes::ClusterOwn;
 use super::cluster_state::ClusterSource;
@@ -148,13 +149,12 @@ impl Sources {
     }
 
     fn own_view(&self) -> View {
-        let of_file = |node: &NodeName| self.declared().contains_key(node);
         View::new(&ViewInput {
             nodes: &merged(&self.stored.nodes, self.declared()),
             source: &|node| {
                 if self.follows {
                     Source::Primary
-                } else if of_file(node) {
+                } else if self.declared().contains_key(node) {
                     Source::File
                 } else {
                     Source::TokenCreate
@@ -218,10 +218,8 @@ impl Sources {
             return self.accept(node, &given);
         }
         self.check_own()?;
-        if let Some(file) = self
-            .file
-            .as_ref()
-            .filter(|file| file.nodes.contains_key(node))
+        if let Some(file) = &self.file
+            && file.nodes.contains_key(node)
         {
             return if given.addresses.is_empty() && given.ports.is_empty() {
                 Ok(())
@@ -247,8 +245,11 @@ impl Sources {
 
     pub(super) fn remove(&mut self, node: &NodeName) -> Result<Removal, DirectoryError> {
         if self.cluster.is_some() {
-            let there = self.has_edge(node).then_some(Removal::StillInCluster);
-            return there.ok_or_else(|| DirectoryError::UnknownNode { node: node.clone() });
+            return if self.has_edge(node) {
+                Ok(Removal::StillInCluster)
+            } else {
+                Err(DirectoryError::UnknownNode { node: node.clone() })
+            };
         }
         self.check_own()?;
         let mut nodes = self.stored.nodes.clone();
@@ -256,14 +257,12 @@ impl Sources {
         if made {
             self.commit(nodes, self.declared().clone())?;
         }
-        match self
-            .file
-            .as_ref()
-            .filter(|file| file.nodes.contains_key(node))
-        {
-            Some(file) => Ok(Removal::StillInFile(file.path.clone())),
-            None if made => Ok(Removal::Gone),
-            None => Err(DirectoryError::UnknownNode { node: node.clone() }),
+        match &self.file {
+            Some(file) if file.nodes.contains_key(node) => {
+                Ok(Removal::StillInFile(file.path.clone()))
+            }
+            _ if made => Ok(Removal::Gone),
+            _ => Err(DirectoryError::UnknownNode { node: node.clone() }),
         }
     }
 

@@ -117,11 +117,11 @@ fn ranges(
     before: Option<&Stored>,
     host: &BTreeSet<IpAddr>,
 ) -> Result<VipRanges, DirectoryError> {
-    let kept = || before.map_or_else(random_vip6_range, |stored| stored.ranges.vip6);
+    let vip6 = match (config.vip6_range, before) {
+        (Some(given), _) => given,
+        (None, Some(stored)) => stored.ranges.vip6,
+        (None, None) => random_vip6_range(),
+    };
     let foreign = foreign(&config.protect, host);
-    Ok(VipRanges::checked(
-        config.vip4_range,
-        config.vip6_range.unwrap_or_else(kept),
-        &foreign,
-    )?)
+    Ok(VipRanges::checked(config.vip4_range, vip6, &foreign)?)
 }

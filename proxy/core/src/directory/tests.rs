@@ -309,8 +309,8 @@ async fn watchers_get_a_snapshot_and_then_each_change() {
         .editor()
         .put(&name("edge-3"), addresses(&["192.168.1.10"]), Vec::new())
         .unwrap();
-    directory.set_online(&name("edge-2"), true);
-    directory.set_online(&name("edge-2"), true);
+    directory.set_presence(&name("edge-2"), Presence::Online);
+    directory.set_presence(&name("edge-2"), Presence::Online);
     directory.editor().remove(&name("edge-3")).unwrap();
     let added = change(&mut watcher).await;
     let online = change(&mut watcher).await;
@@ -347,13 +347,18 @@ async fn a_watcher_that_lags_gets_a_new_snapshot() {
     let mut watcher = directory.watch();
     assert!(matches!(watcher.next().await, Event::Snapshot { .. }));
     for turn in 0..=WATCH_BACKLOG {
-        directory.set_online(&name("edge-1"), turn % 2 == 0);
+        let presence = if turn % 2 == 0 {
+            Presence::Online
+        } else {
+            Presence::Offline
+        };
+        directory.set_presence(&name("edge-1"), presence);
     }
     let Event::Snapshot { nodes, .. } = watcher.next().await else {
         panic!("a snapshot replaces what was lost")
     };
     assert!(nodes[0].online);
-    directory.set_online(&name("edge-1"), false);
+    directory.set_presence(&name("edge-1"), Presence::Offline);
     assert!(!change(&mut watcher).await.changed[0].online);
 }
 

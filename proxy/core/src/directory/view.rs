@@ -10,6 +10,7 @@ use culvert_api::{
 };
 use serde::Serialize;
 
+use super::Presence;
 use super::addresses::{AddressState, Protected, address_states};
 use super::behind::{self, behind_states};
 use super::cluster_nodes::{CloudNode, LeftOut};
@@ -208,16 +209,17 @@ impl View {
 
     /// The number of addresses that do not route and of parts of Nodes that are left out, by
     /// reason.
-    pub(crate) fn refused(&self) -> [(&'static str, usize); 3] {
-        let count = |routing| {
-            let states = self.addresses.values().chain(self.behind.values());
-            states.filter(|state| state.routing() == routing).count()
-        };
+    pub(crate) fn refusals(&self) -> [(&'static str, usize); 3] {
         [
-            ("shared", count(Routing::Shared)),
-            ("protected", count(Routing::Protected)),
+            ("shared", self.count_with(Routing::Shared)),
+            ("protected", self.count_with(Routing::Protected)),
             ("left_out", self.left_out.len()),
         ]
+    }
+
+    fn count_with(&self, routing: Routing) -> usize {
+        let states = self.addresses.values().chain(self.behind.values());
+        states.filter(|state| state.routing() == routing).count()
     }
 
     pub(crate) fn node(&self, name: &NodeName) -> Option<&NodeView> {
@@ -229,11 +231,12 @@ impl View {
     }
 
     /// Sets whether the node has a tunnel. Returns the changed node, if it has changed.
-    pub(crate) fn set_online(&mut self, name: &NodeName, online: bool) -> Option<NodeView> {
-        let node = self
-            .nodes
-            .get_mut(name)
-            .filter(|node| node.online != online)?;
+    pub(crate) fn set_presence(&mut self, name: &NodeName, presence: Presence) -> Option<NodeView> {
+        let node = self.nodes.get_mut(name)?;
+        let online = presence == Presence::Online;
+        if node.online == online {
+            return None;
+        }
         node.online = online;
         Some(node.clone())
     }
@@ -258,37 +261,35 @@ impl View {
     /// The cloud node that a destination leads to, and the address to dial. Addresses that are
     /// refused as an edge node's are never returned.
     pub(crate) fn cloud(&self, destination: &Destination) -> Option<(NodeName, SocketAddr)> {
-        let is_clouds = |address: &IpAddr| {
-            self.addresses
-                .get(address)
-                .is_none_or(|state| matches!(state, AddressState::Protected { .. }))
-        };
         match destination {
             Destination::Address(dialled) => {
                 let address = dialled.ip().to_canonical();
-                let (node, _) = self
-                    .clouds
-                    .iter()
-                    .find(|(_, node)| node.addresses.contains(&address))?;
-                is_clouds(&address)
-                    .then(|| (node.clone(), SocketAddr::new(address, dialled.port())))
+                for (name, node) in self.clouds.iter() {
+                    if node.addresses.contains(&address) && self.is_clouds(address) {
+                        return Some((name.clone(), SocketAddr::new(address, dialled.port())));
+                    }
+                }
+                None
             }
             Destination::Name(text, port) => {
                 let node = node_named(text, self).ok()?;
-                self.address_of_cloud(node, *port, is_clouds)
+                self.address_of_cloud(node, *port)
             }
-            Destination::Node(node, port) => self.address_of_cloud(node.clone(), *port, is_clouds),
+            Destination::Node(node, port) => self.address_of_cloud(node.clone(), *port),
         }
     }
 
-    fn address_of_cloud(
-        &self,
-        node: NodeName,
-        port: u16,
-        is_clouds: impl Fn(&IpAddr) -> bool,
-    ) -> Option<(NodeName, SocketAddr)> {
+    /// Whether an address of a cloud node is no edge node's too.
+    fn is_clouds(&self, address: IpAddr) -> bool {
+        match self.addresses.get(&address) {
+            Some(state) => matches!(state, AddressState::Protected { .. }),
+            None => true,
+        }
+    }
+
+    fn address_of_cloud(&self, node: NodeName, port: u16) -> Option<(NodeName, SocketAddr)> {
         let mut addresses = self.clouds.get(&node)?.addresses.iter();
-        let address = *addresses.find(|address| is_clouds(address))?;
+        let address = *addresses.find(|address| self.is_clouds(**address))?;
         Some((node, SocketAddr::new(address, port)))
     }
 
@@ -411,31 +412,33 @@ impl View {
     /// The node's first address of the dialled family, or else its first address.
     fn preferred(&self, node: &NodeName, dialled: Option<IpAddr>) -> Option<IpAddr> {
         let addresses = &self.nodes.get(node)?.addresses;
-        let same_family = |view: &&AddressView| {
-            dialled.is_some_and(|dialled| dialled.is_ipv4() == view.ip.is_ipv4())
-        };
-        addresses
-            .iter()
-            .find(same_family)
-            .or_else(|| addresses.first())
-            .map(|view| view.ip)
+        if let Some(dialled) = dialled {
+            for view in addresses {
+                if view.ip.is_ipv4() == dialled.is_ipv4() {
+                    return Some(view.ip);
+                }
+            }
+        }
+        addresses.first().map(|view| view.ip)
     }
 
     /// The differences from an older view.
     pub(crate) fn since(&self, older: &Self) -> Difference {
-        let changed = self
-            .nodes
-            .iter()
-            .filter(|(name, node)| older.nodes.get(*name) != Some(*node));
-        let removed = older
-            .nodes
-            .keys()
-            .filter(|name| !self.nodes.contains_key(*name));
-        Difference {
-            changed: changed.map(|(_, node)| node.clone()).collect(),
-            removed: removed.cloned().collect(),
-            clouds: (self.clouds != older.clouds).then(|| self.clouds.clone()),
+        let mut difference = Difference::default();
+        for (name, node) in &self.nodes {
+            if older.nodes.get(name) != Some(node) {
+                difference.changed.push(node.clone());
+            }
         }
+        for name in older.nodes.keys() {
+            if !self.nodes.contains_key(name) {
+                difference.removed.push(name.clone());
+            }
+        }
+        if self.clouds != older.clouds {
+            difference.clouds = Some(self.clouds.clone());
+        }
+        difference
     }
 }
 

@@ -121,14 +121,14 @@ impl VipRanges {
             (IpNet::V4(vip4), "--vip4-range"),
             (IpNet::V6(vip6), "--vip6-range"),
         ] {
-            let overlap =
-                |(other, _): &&(IpNet, String)| other.contains(&range) || range.contains(other);
-            if let Some((_, with)) = protected.iter().find(overlap) {
-                return Err(VipError::Overlap {
-                    range,
-                    with: with.clone(),
-                    flag,
-                });
+            for (other, with) in protected {
+                if other.contains(&range) || range.contains(other) {
+                    return Err(VipError::Overlap {
+                        range,
+                        with: with.clone(),
+                        flag,
+                    });
+                }
             }
         }
         Ok(Self { vip4, vip6 })
@@ -177,7 +177,7 @@ const RESTING_BYTES: usize = 56;
 
 /// The limits of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
+pub struct VipLimits {
     /// Nodes that have a VIP.
     pub nodes: usize,
     /// The length of their JSON.
@@ -232,7 +232,7 @@ impl Vips {
     ) -> Result<Self, VipError> {
         let nodes: BTreeSet<&NodeName> = nodes.collect();
         let mut next = self.stepped(&nodes, now);
-        let taken = next.taken();
+        let taken = next.used_offsets();
         let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
         for node in nodes {
             if next.held.contains_key(node) {
@@ -257,7 +257,7 @@ impl Vips {
         nodes: impl Iterator<Item = &'a NodeName>,
         ranges: &VipRanges,
         now: UnixTime,
-        most: Most,
+        limits: VipLimits,
     ) -> Self {
         let nodes: BTreeSet<&NodeName> = nodes.collect();
         let mut next = self.stepped(&nodes, now);
@@ -268,17 +268,17 @@ impl Vips {
             .map(|(node, resting)| (resting.until, node.clone()))
             .collect();
         resting.sort_unstable();
-        for (_, node) in resting
-            .into_iter()
-            .filter(|(_, node)| !nodes.contains(node))
-        {
-            if bytes <= most.bytes {
+        for (_, node) in resting {
+            if nodes.contains(&node) {
+                continue;
+            }
+            if bytes <= limits.bytes {
                 break;
             }
             bytes -= RESTING_BYTES + node.as_str().len();
             next.resting.remove(&node);
         }
-        let taken = next.taken();
+        let taken = next.used_offsets();
         let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
         for node in nodes {
             if next.held.contains_key(node) {
@@ -287,7 +287,7 @@ impl Vips {
             let more = HELD_BYTES + node.as_str().len();
             match next.resting.remove(node) {
                 Some(resting) => drop(next.held.insert(node.clone(), resting.offset)),
-                None if bytes + more > most.bytes || next.held.len() >= most.nodes => {}
+                None if bytes + more > limits.bytes || next.held.len() >= limits.nodes => {}
                 None => {
                     let Some(offset) = free.next() else { continue };
                     bytes += more;
@@ -317,12 +317,10 @@ impl Vips {
         next
     }
 
-    fn taken(&self) -> BTreeSet<u32> {
-        self.held
-            .values()
-            .copied()
-            .chain(self.resting.values().map(|resting| resting.offset))
-            .collect()
+    fn used_offsets(&self) -> BTreeSet<u32> {
+        let mut used: BTreeSet<u32> = self.held.values().copied().collect();
+        used.extend(self.resting.values().map(|resting| resting.offset));
+        used
     }
 
     /// An upper bound of the length of their JSON.
@@ -381,19 +379,20 @@ impl Vips {
 
 /// The other use of a range that VIPs must not overlap, in words.
 pub(super) fn foreign(protect: &[IpNet], host: &BTreeSet<IpAddr>) -> Vec<(IpNet, String)> {
-    let everyones = EVERYONES
-        .iter()
-        .filter_map(|(range, what)| Some((range.parse().ok()?, (*what).to_owned())));
-    let protected = protect
-        .iter()
-        .map(|range| (*range, format!("the protected range {range}")));
-    let host = host.iter().map(|address| {
-        (
-            IpNet::from(*address),
-            format!("this host's address {address}"),
-        )
-    });
-    everyones.chain(protected).chain(host).collect()
+    let mut foreign = Vec::new();
+    for (range, what) in EVERYONES {
+        if let Ok(range) = range.parse() {
+            foreign.push((range, what.to_owned()));
+        }
+    }
+    for range in protect {
+        foreign.push((*range, format!("the protected range {range}")));
+    }
+    for address in host {
+        let what = format!("this host's address {address}");
+        foreign.push((IpNet::from(*address), what));
+    }
+    foreign
 }
 
 #[cfg(test)]

@@ -65,7 +65,7 @@ impl Registry {
     /// changes of a node in their order.
     fn set_online(&self, state: &State, nodes: impl IntoIterator<Item = NodeName>) {
         for node in nodes {
-            self.0.directory.set_online(&node, state.is_online(&node));
+            self.0.directory.set_presence(&node, state.presence(&node));
         }
     }
 }

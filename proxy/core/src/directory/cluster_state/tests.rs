@@ -2,10 +2,11 @@
 
 use super::*;
 use crate::directory::allocation::Proposal;
-use crate::directory::vips::{Most, VipRanges, Vips};
+use crate::directory::cluster_nodes::EdgeNode;
+use crate::directory::vips::{VipLimits, VipRanges, Vips};
 use crate::testing::FullDisk;
 
-const MOST: Most = Most {
+const MOST: VipLimits = VipLimits {
     nodes: 100,
     bytes: 10_000,
 };
@@ -216,7 +217,7 @@ fn one_bad_node_is_left_out_and_keeps_nobody_else_out() {
         &[("worker", "198.18.0.9"), ("master", "192.0.2.1")],
         &[],
     );
-    let two = Most { nodes: 2, ..MOST };
+    let two = VipLimits { nodes: 2, ..MOST };
     let allocation = proposal("198.18.0.0/15", None)
         .agreed(None, nodes.edges.keys(), NOW, two)
         .unwrap();

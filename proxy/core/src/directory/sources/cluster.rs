@@ -41,19 +41,26 @@ impl Sources {
 
     /// The UIDs of the cluster's edge nodes.
     pub(in crate::directory) fn uids(&self) -> BTreeMap<NodeName, NodeUid> {
-        let edges = self.last().into_iter().flat_map(|last| &last.nodes.edges);
-        edges
-            .filter_map(|(name, edge)| Some((name.clone(), edge.uid.clone()?)))
-            .collect()
+        let mut uids = BTreeMap::new();
+        if let Some(last) = self.last() {
+            for (name, edge) in &last.nodes.edges {
+                if let Some(uid) = &edge.uid {
+                    uids.insert(name.clone(), uid.clone());
+                }
+            }
+        }
+        uids
     }
 
     pub(in crate::directory) fn proposal(&self) -> Proposal {
         let (vip4, vip6) = self.wanted;
-        let last = self.last().map(|last| last.allocation.clone());
-        let last = last.unwrap_or_else(|| Allocation {
-            ranges: self.stored.ranges,
-            vips: Vips::default(),
-        });
+        let last = match self.last() {
+            Some(last) => last.allocation.clone(),
+            None => Allocation {
+                ranges: self.stored.ranges,
+                vips: Vips::default(),
+            },
+        };
         let ranges = VipRanges {
             vip4,
             vip6: vip6.unwrap_or(last.ranges.vip6),
@@ -82,7 +89,10 @@ impl Sources {
             let foreign = foreign(&self.protected.ranges, &self.protected.host);
             VipRanges::checked(allocation.ranges.vip4, allocation.ranges.vip6, &foreign)?;
         }
-        let (Some(cluster), Some(protected)) = (&mut self.cluster, &self.protected.cluster) else {
+        let Some(cluster) = &mut self.cluster else {
+            return Ok(());
+        };
+        let Some(protected) = &self.protected.cluster else {
             return Ok(());
         };
         let claims = cluster.set(nodes, allocation, &protected.claims)?;

@@ -60,17 +60,17 @@ impl Sources {
             return hosts;
         };
         let read = file::read(&file.path);
-        let unchanged = read
-            .as_ref()
-            .is_ok_and(|text| file.text.as_ref() == Some(text));
-        if unchanged {
+        if let Ok(text) = &read
+            && file.text.as_ref() == Some(text)
+        {
             file.problem = None;
             return hosts;
         }
         let path = file.path.clone();
-        let outcome = read
-            .map_err(DirectoryError::from)
-            .and_then(|text| self.take_up(text, &path));
+        let outcome = match read {
+            Ok(text) => self.take_up(text, &path),
+            Err(error) => Err(error.into()),
+        };
         self.report(outcome);
         Refreshed::Changed
     }

@@ -7,11 +7,19 @@ use culvert_api::NodeName;
 use super::{MAX_NODES, Refreshed, Sources, merged};
 use crate::clock::UnixTime;
 use crate::directory::DirectoryError;
-use crate::directory::facts::Facts;
 use crate::directory::node::NodeSpec;
 use crate::directory::stored::Stored;
 use crate::directory::vips::{VipRanges, Vips, foreign};
 use crate::state::StateError;
+
+/// The nodes of the proxy that allocates, with the host parts of their VIPs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Where VIPs are.
+    pub ranges: VipRanges,
+    /// Each node with the part of its VIPs that is its own.
+    pub nodes: BTreeMap<NodeName, (NodeSpec, u32)>,
+}
 
 impl Sources {
     /// What proxies that follow this one get; `None`: it has not made its nodes itself.
@@ -19,20 +27,21 @@ impl Sources {
         if self.cluster.is_some() || self.follows {
             return None;
         }
-        let nodes = merged(&self.stored.nodes, self.declared());
-        let with_host_part = |(node, spec): (NodeName, NodeSpec)| {
-            let host_part = self.stored.vips.host_part(&node)?;
-            Some((node, (spec, host_part)))
-        };
+        let mut nodes = BTreeMap::new();
+        for (node, spec) in merged(&self.stored.nodes, self.declared()) {
+            if let Some(host_part) = self.stored.vips.host_part(&node) {
+                nodes.insert(node, (spec, host_part));
+            }
+        }
         Some(Facts {
             ranges: self.stored.ranges,
-            nodes: nodes.into_iter().filter_map(with_host_part).collect(),
+            nodes,
         })
     }
 
     /// Takes what the primary has. It is in force also if it cannot be written, since the primary
     /// has it.
-    pub(in crate::directory) fn take_facts(
+    pub(in crate::directory) fn replace_facts(
         &mut self,
         facts: Facts,
     ) -> Result<Refreshed, DirectoryError> {

@@ -109,7 +109,7 @@ fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
     let as_fits = |vips: &Vips, nodes: &[NodeName], most| {
         vips.reconciled_as_fits(nodes.iter(), &small, NOW, most)
     };
-    let any = Most {
+    let any = VipLimits {
         nodes: usize::MAX,
         bytes: usize::MAX,
     };
@@ -120,7 +120,7 @@ fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
     let crowded = as_fits(
         &first,
         &[names(&["z"]), many.clone()].concat(),
-        Most { nodes: 10, ..any },
+        VipLimits { nodes: 10, ..any },
     );
     assert_eq!(
         (crowded.held.len(), v4(&crowded, "z")),
@@ -130,7 +130,7 @@ fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
     let long: Vec<NodeName> = (0..40)
         .map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap())
         .collect();
-    let most = Most {
+    let most = VipLimits {
         bytes: 2_000,
         ..any
     };
