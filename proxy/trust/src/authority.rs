@@ -285,20 +285,30 @@ impl Authority {
         names: &[String],
         now: UnixTime,
     ) -> Result<ServerCertificate, AuthorityError> {
-        let subject = names.first().map_or("culvert-proxy", String::as_str);
-        let failed = |source| sign_error(subject, source);
-        let pair = KeyPair::generate().map_err(failed)?;
+        let subject = match names.first() {
+            Some(name) => name,
+            None => "culvert-proxy",
+        };
+        self.sign_server(subject, names, now)
+            .map_err(|source| sign_error(subject, source))
+    }
+
+    fn sign_server(
+        &self,
+        subject: &str,
+        names: &[String],
+        now: UnixTime,
+    ) -> Result<ServerCertificate, rcgen::Error> {
+        let pair = KeyPair::generate()?;
         let mut params = params(subject, now, DAY, SERVER_LIFETIME);
-        params.subject_alt_names = CertificateParams::new(names)
-            .map_err(failed)?
-            .subject_alt_names;
-        let role = PROXY_ROLE.try_into().map_err(failed)?;
+        params.subject_alt_names = CertificateParams::new(names)?.subject_alt_names;
+        let role = PROXY_ROLE.try_into()?;
         params.subject_alt_names.push(SanType::URI(role));
         params.extended_key_usages = vec![
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
-        let made = params.signed_by(&pair, &self.issuer).map_err(failed)?;
+        let made = params.signed_by(&pair, &self.issuer)?;
         Ok(ServerCertificate {
             chain: vec![made.der().clone(), self.certificates[0].clone()],
             key: PrivatePkcs8KeyDer::from(pair.serialize_der()).into(),
@@ -308,23 +318,31 @@ impl Authority {
     /// Issues a certificate that identifies the key's owner as the node.
     pub(crate) fn node_certificate(
         &self,
-        (node, binding): (&NodeName, &Binding),
+        identity: (&NodeName, &Binding),
         key: &ProvenKey,
         lifetime: Duration,
         now: UnixTime,
     ) -> Result<NodeCertificate, AuthorityError> {
-        let failed = |source| sign_error(node.as_str(), source);
+        self.sign_node(identity, key, lifetime, now)
+            .map_err(|source| sign_error(identity.0.as_str(), source))
+    }
+
+    fn sign_node(
+        &self,
+        (node, binding): (&NodeName, &Binding),
+        key: &ProvenKey,
+        lifetime: Duration,
+        now: UnixTime,
+    ) -> Result<NodeCertificate, rcgen::Error> {
         let serial = Serial::random();
         let mut params = params(node.as_str(), now, lifetime.min(DAY), lifetime);
-        params.subject_alt_names = CertificateParams::new(vec![node.as_str().to_owned()])
-            .map_err(failed)?
-            .subject_alt_names;
-        params.subject_alt_names.push(SanType::URI(
-            binding.to_string().try_into().map_err(failed)?,
-        ));
+        let names = CertificateParams::new(vec![node.as_str().to_owned()])?;
+        params.subject_alt_names = names.subject_alt_names;
+        let uri = binding.to_string().try_into()?;
+        params.subject_alt_names.push(SanType::URI(uri));
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.serial_number = Some(SerialNumber::from_slice(serial.as_bytes()));
-        let made = params.signed_by(&key.0, &self.issuer).map_err(failed)?;
+        let made = params.signed_by(&key.0, &self.issuer)?;
         Ok(NodeCertificate {
             pem: made.pem(),
             serial,
@@ -384,12 +402,16 @@ fn private_key_in(pem: Pem<'_>) -> Result<PrivateKeyDer<'static>, AuthorityError
 /// The certificates of a PEM text, without anything else: the result is public, and the text may
 /// also hold a key.
 fn certificates_only(text: &str) -> String {
+    const BEGIN: &str = "-----BEGIN CERTIFICATE-----";
     const END: &str = "-----END CERTIFICATE-----";
-    let parts = text.split("-----BEGIN CERTIFICATE-----").skip(1);
-    let bodies = parts.filter_map(|part| part.find(END).map(|end| part[..end].trim()));
-    bodies
-        .map(|body| format!("-----BEGIN CERTIFICATE-----\n{body}\n{END}\n"))
-        .collect()
+    let mut certificates = String::new();
+    for part in text.split(BEGIN).skip(1) {
+        if let Some(end) = part.find(END) {
+            let body = part[..end].trim();
+            certificates.push_str(&format!("{BEGIN}\n{body}\n{END}\n"));
+        }
+    }
+    certificates
 }
 
 fn read_key(pem: Pem<'_>) -> Result<KeyPair, AuthorityError> {

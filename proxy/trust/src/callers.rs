@@ -89,17 +89,15 @@ impl Callers {
             let shared = public_keys(&authorities)
                 .iter()
                 .any(|key| now.agents.contains(key));
-            let failed = |source| TrustError::Verifier {
-                what: client_ca.display().to_string(),
-                source,
-            };
-            let make = || {
-                handshake::caller_config(identity, &authorities, now.agents.clone()).map_err(failed)
-            };
             let made = if shared {
                 None
             } else {
-                Some(Arc::new(make()?))
+                let made = handshake::caller_config(identity, &authorities, now.agents.clone())
+                    .map_err(|source| TrustError::Verifier {
+                        what: client_ca.display().to_string(),
+                        source,
+                    })?;
+                Some(Arc::new(made))
             };
             if config.swap(made).is_some() {
                 tracing::info!(

@@ -185,13 +185,12 @@ impl TryFrom<String> for Serial {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
-        let bytes = HEXLOWER_PERMISSIVE
-            .decode(text.as_bytes())
-            .ok()
-            .filter(|bytes| bytes.len() <= MAX_SERIAL_BYTES);
-        bytes
-            .map(Self)
-            .ok_or_else(|| format!("{text:?} is not a serial number in hexadecimal digits"))
+        match HEXLOWER_PERMISSIVE.decode(text.as_bytes()) {
+            Ok(bytes) if bytes.len() <= MAX_SERIAL_BYTES => Ok(Self(bytes)),
+            _ => Err(format!(
+                "{text:?} is not a serial number in hexadecimal digits"
+            )),
+        }
     }
 }
 
@@ -234,19 +233,11 @@ impl Leaf {
     ///
     /// It does not parse, or does not say one name.
     pub fn read(der: &CertificateDer<'_>) -> Result<Self, IdentityError> {
-        let unreadable = |error: &dyn fmt::Display| IdentityError::Unreadable(error.to_string());
-        let (_, certificate) =
-            X509Certificate::from_der(der).map_err(|error| unreadable(&error))?;
-        let alternative = certificate
-            .subject_alternative_name()
-            .map_err(|error| unreadable(&error))?;
-        let constraints = certificate
-            .basic_constraints()
-            .map_err(|error| unreadable(&error))?;
+        let (_, certificate) = X509Certificate::from_der(der).map_err(unreadable)?;
+        let alternative = certificate.subject_alternative_name().map_err(unreadable)?;
+        let constraints = certificate.basic_constraints().map_err(unreadable)?;
         let raw_serial = certificate.raw_serial();
         let zeros = raw_serial.iter().take_while(|byte| **byte == 0).count();
-        let seconds =
-            |timestamp: i64| UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0));
         let mut names = Vec::new();
         let mut bound = None;
         let mut is_proxy = false;
@@ -266,8 +257,8 @@ impl Leaf {
             binding: bound,
             is_proxy,
             serial: Serial(raw_serial[zeros..].to_vec()),
-            not_before: seconds(certificate.validity().not_before.timestamp()),
-            not_after: seconds(certificate.validity().not_after.timestamp()),
+            not_before: time(certificate.validity().not_before.timestamp()),
+            not_after: time(certificate.validity().not_after.timestamp()),
             may_sign: constraints.is_some_and(|extension| extension.value.ca),
             public_key: certificate.public_key().subject_public_key.data.to_vec(),
         })
@@ -362,6 +353,15 @@ fn binding(name: &GeneralName<'_>) -> Option<Binding> {
     } else {
         None
     }
+}
+
+fn unreadable(error: impl fmt::Display) -> IdentityError {
+    IdentityError::Unreadable(error.to_string())
+}
+
+/// Times before 1970 are 1970.
+fn time(timestamp: i64) -> UnixTime {
+    UnixTime::from_seconds(u64::try_from(timestamp).unwrap_or(0))
 }
 
 #[cfg(test)]

@@ -109,9 +109,9 @@ impl Ledger {
             .map(|(node, _)| node)
     }
 
-    /// Notes a certificate as the node's, and forgets what [`Self::prune`] would. Above the limit
+    /// Records a certificate as the node's, and forgets what [`Self::prune`] would. Above the limit
     /// the oldest is forgotten, and revoked if an operator issued it.
-    pub(super) fn note(&mut self, credential: &Credential, grace: Duration, now: UnixTime) {
+    pub(super) fn record(&mut self, credential: &Credential, grace: Duration, now: UnixTime) {
         let served = self.served;
         self.unwritten.insert(credential.node.clone());
         let record = self.nodes.entry(credential.node.clone()).or_default();
@@ -120,14 +120,7 @@ impl Ledger {
             .valid
             .insert(credential.serial.clone(), credential.not_after);
         while record.valid.len() > MAX_PER_NODE {
-            let spare = record
-                .valid
-                .iter()
-                .filter(|(other, _)| **other != credential.serial);
-            let oldest = spare.min_by_key(|(_, expires)| **expires);
-            let Some((oldest, expires)) =
-                oldest.map(|(serial, expires)| (serial.clone(), *expires))
-            else {
+            let Some((oldest, expires)) = record.oldest_besides(&credential.serial) else {
                 break;
             };
             record.valid.remove(&oldest);
@@ -224,16 +217,23 @@ impl Ledger {
 
 impl Record {
     fn prune(&mut self, grace: Duration, now: UnixTime, served: u64) {
-        let over = |expires: UnixTime, grace| now.since(expires) > grace;
-        if self
-            .revoked_until
-            .is_some_and(|until| served > self.kept_until_served && over(until, RENEWAL_GRACE))
+        if let Some(until) = self.revoked_until
+            && served > self.kept_until_served
+            && now.since(until) > RENEWAL_GRACE
         {
-            (self.revoked_until, self.kept_until_served) = (None, 0);
+            self.revoked_until = None;
+            self.kept_until_served = 0;
         }
         if self.revoked_until.is_none() {
-            self.valid.retain(|_, expires| !over(*expires, grace));
+            self.valid.retain(|_, expires| now.since(*expires) <= grace);
         }
+    }
+
+    /// The certificate that expires first, of all but this one.
+    fn oldest_besides(&self, spared: &Serial) -> Option<(Serial, UnixTime)> {
+        let others = self.valid.iter().filter(|(serial, _)| *serial != spared);
+        let (serial, expires) = others.min_by_key(|(_, expires)| **expires)?;
+        Some((serial.clone(), *expires))
     }
 
     fn revoke_until(&mut self, until: UnixTime, now: UnixTime, served: u64) {
@@ -282,13 +282,13 @@ mod tests {
         let mut ledger = Ledger::default();
         let old = ready(NOW + 40 * DAY);
         let unseen = ready(NOW + 20 * DAY);
-        ledger.note(&old, RENEWAL_GRACE, NOW);
+        ledger.record(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         assert_eq!(ledger.status(&unseen), CertificateStatus::Revoked);
         // Issued right after the node came back, with a shorter lifetime than before.
         let new = ready(NOW + DAY);
-        ledger.note(&new, RENEWAL_GRACE, NOW);
+        ledger.record(&new, RENEWAL_GRACE, NOW);
         assert_eq!(ledger.status(&new), CertificateStatus::Known);
         assert_eq!(ledger.status(&old), CertificateStatus::Revoked);
         let other = Credential {
@@ -324,8 +324,8 @@ mod tests {
         let mut ledger = Ledger::default();
         let seen = made(UnixTime::default());
         let issued = ready(NOW + 40 * DAY);
-        ledger.note(&seen, RENEWAL_GRACE, NOW);
-        ledger.note(&issued, RENEWAL_GRACE, NOW);
+        ledger.record(&seen, RENEWAL_GRACE, NOW);
+        ledger.record(&issued, RENEWAL_GRACE, NOW);
         assert!(ledger.merge(&node(), (NOW + DAY, NOW + DAY), NOW));
         assert_eq!(ledger.status(&seen), CertificateStatus::Revoked);
         assert_eq!(ledger.status(&issued), CertificateStatus::Revoked);
@@ -354,7 +354,7 @@ mod tests {
     fn a_certificate_of_before_the_removal_is_void_however_often_and_wherever_it_was_renewed() {
         let mut ledger = Ledger::default();
         let never_removed = UnixTime::default();
-        ledger.note(&made(never_removed), RENEWAL_GRACE, NOW);
+        ledger.record(&made(never_removed), RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         let renewed_elsewhere = Credential {
             not_after: NOW + 400 * DAY,
@@ -384,9 +384,9 @@ mod tests {
     fn a_node_that_renews_without_end_loses_its_oldest_certificates() {
         let mut ledger = Ledger::default();
         let first = ready(NOW);
-        ledger.note(&first, RENEWAL_GRACE, NOW);
+        ledger.record(&first, RENEWAL_GRACE, NOW);
         for day in 1..=MAX_PER_NODE as u32 {
-            ledger.note(&ready(NOW + day * DAY), RENEWAL_GRACE, NOW);
+            ledger.record(&ready(NOW + day * DAY), RENEWAL_GRACE, NOW);
         }
         assert_eq!(ledger.status(&first), CertificateStatus::Revoked);
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
@@ -396,9 +396,9 @@ mod tests {
     fn a_flood_of_renewals_revokes_nothing_that_a_proxy_made() {
         let mut ledger = Ledger::default();
         let first = made(UnixTime::default());
-        ledger.note(&first, RENEWAL_GRACE, NOW);
+        ledger.record(&first, RENEWAL_GRACE, NOW);
         for _ in 0..200 {
-            ledger.note(&made(UnixTime::default()), RENEWAL_GRACE, NOW);
+            ledger.record(&made(UnixTime::default()), RENEWAL_GRACE, NOW);
         }
         assert_eq!(ledger.nodes[&node()].valid.len(), MAX_PER_NODE);
         assert_ne!(ledger.status(&first), CertificateStatus::Revoked);
@@ -410,7 +410,7 @@ mod tests {
     fn a_revocation_by_date_is_kept_until_the_certificates_could_not_be_renewed() {
         let mut ledger = Ledger::default();
         let old = ready(NOW);
-        ledger.note(&old, RENEWAL_GRACE, NOW);
+        ledger.record(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW, NOW);
         ledger.set_served(RENEWAL_GRACE);
         ledger.prune(RENEWAL_GRACE, NOW + RENEWAL_GRACE);
@@ -426,10 +426,10 @@ mod tests {
         let mut ledger = Ledger::default();
         let old = ready(NOW + 30 * DAY);
         let new = ready(NOW + 20 * DAY);
-        ledger.note(&old, RENEWAL_GRACE, NOW);
+        ledger.record(&old, RENEWAL_GRACE, NOW);
         ledger.revoke(&node(), NOW + 30 * DAY, NOW);
         // The node is back, with a certificate that ends before the revoked ones.
-        ledger.note(&new, RENEWAL_GRACE, NOW);
+        ledger.record(&new, RENEWAL_GRACE, NOW);
         ledger.set_served(DAY);
         for days in [120, 4000, 1] {
             ledger.prune(RENEWAL_GRACE, NOW + days * DAY);

@@ -236,11 +236,10 @@ impl Trust {
             before: ledger.served(),
         };
         let (material, certificate) = Material::load(&config, now)?;
-        let tls = |source| TrustError::Tls {
+        let identity = ServerIdentity::new(certificate).map_err(|source| TrustError::Tls {
             what: config.source.to_string(),
             source,
-        };
-        let identity = ServerIdentity::new(certificate).map_err(tls)?;
+        })?;
         let agent_config = ArcSwap::from_pointee(agent_config(&config, &identity, &material)?);
         Ok(Self(Arc::new(Shared {
             config,
@@ -283,8 +282,10 @@ impl Trust {
     /// Checks that other proxies will accept this proxy's certificate.
     pub fn check_proxy_role(&self) -> Result<(), TrustError> {
         let own = self.0.identity.present();
-        let is_proxy = |der| Leaf::read(der).is_ok_and(|leaf| leaf.is_proxy);
-        if own.cert.first().is_some_and(is_proxy) {
+        if let Some(der) = own.cert.first()
+            && let Ok(leaf) = Leaf::read(der)
+            && leaf.is_proxy
+        {
             return Ok(());
         }
         Err(TrustError::NoProxyRole {
@@ -317,7 +318,7 @@ impl Trust {
             Leaf::read(chain.first().ok_or(IdentityError::NoCertificate)?)?.credential()?;
         let now = UnixTime::now();
         match self.judge(&credential, purpose, now)? {
-            CertificateStatus::New if self.is_noted(&credential) => self.note(credential, now),
+            CertificateStatus::New if self.is_recorded(&credential) => self.record(credential, now),
             CertificateStatus::New | CertificateStatus::Known | CertificateStatus::Revoked => {
                 Ok(credential)
             }
@@ -339,56 +340,59 @@ impl Trust {
         purpose: Purpose,
         now: UnixTime,
     ) -> Result<CertificateStatus, IdentityError> {
-        let node = || credential.node.clone();
-        let standing = match &self.0.cluster {
-            Some(shares) => self.standing_in_cluster(shares, credential)?,
-            None => self.standing_alone(credential)?,
+        let status = match &self.0.cluster {
+            Some(shares) => self.status_in_cluster(shares, credential)?,
+            None => self.status_alone(credential)?,
         };
-        if standing == CertificateStatus::Revoked {
-            return Err(IdentityError::Revoked { node: node() });
+        if status == CertificateStatus::Revoked {
+            return Err(IdentityError::Revoked {
+                node: credential.node.clone(),
+            });
         }
         if !self.0.directory.contains(&credential.node) {
-            return Err(IdentityError::UnknownNode { node: node() });
+            return Err(IdentityError::UnknownNode {
+                node: credential.node.clone(),
+            });
         }
         credential.timely(purpose, self.grace(), now)?;
-        Ok(standing)
+        Ok(status)
     }
 
     /// Judges a certificate outside of a cluster. A certificate of a node that was never seen here
     /// has to wait until another proxy has told its revocations.
-    fn standing_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
+    fn status_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
         let ledger = self.ledger();
-        let standing = ledger.status(credential);
+        let status = ledger.status(credential);
         // Certificates that a proxy issued are not all noted: one that is stands for the others.
         let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
-        if standing == CertificateStatus::New
+        if status == CertificateStatus::New
             && !is_seen
             && *self.0.peers_news.borrow() == PeersNews::Awaited
         {
             let node = credential.node.clone();
             return Err(IdentityError::Undecided { node });
         }
-        Ok(standing)
+        Ok(status)
     }
 
     /// Judges a Node's certificate: it must belong to the present Node and be issued after the
     /// Node's last revocation. A certificate that was never seen before has to wait until the
     /// revocations are known.
-    fn standing_in_cluster(
+    fn status_in_cluster(
         &self,
         shares: &Shares,
         credential: &Credential,
     ) -> Result<CertificateStatus, IdentityError> {
-        let node = || credential.node.clone();
-        let standing = match &credential.binding {
+        let node = credential.node.clone();
+        let status = match &credential.binding {
             Some(Binding {
                 uid: Some(uid),
                 revocation,
             }) => match self.0.directory.uid(&credential.node) {
                 Some(present) if present != *uid => {
-                    return Err(IdentityError::EarlierNode { node: node() });
+                    return Err(IdentityError::EarlierNode { node });
                 }
-                None => return Err(IdentityError::UnknownNode { node: node() }),
+                None => return Err(IdentityError::UnknownNode { node }),
                 Some(_) if *revocation < shares.known.borrow().last(uid) => {
                     CertificateStatus::Revoked
                 }
@@ -396,20 +400,20 @@ impl Trust {
                 Some(_) => CertificateStatus::New,
             },
             Some(_) | None if self.material().authority().is_some() => {
-                return Err(IdentityError::Unbound { node: node() });
+                return Err(IdentityError::Unbound { node });
             }
             // An operator issues all certificates here.
             Some(_) | None => self.ledger().status(credential),
         };
-        if standing == CertificateStatus::New && shares.agreed.borrow().is_none() {
-            return Err(IdentityError::Undecided { node: node() });
+        if status == CertificateStatus::New && shares.agreed.borrow().is_none() {
+            return Err(IdentityError::Undecided { node });
         }
-        Ok(standing)
+        Ok(status)
     }
 
     /// A certificate issued outside a cluster says by itself whether it was revoked. So one such
     /// certificate is enough to know that the node had any. All others must be in the ledger.
-    fn is_noted(&self, credential: &Credential) -> bool {
+    fn is_recorded(&self, credential: &Credential) -> bool {
         self.0.cluster.is_some()
             || credential.binding.is_none()
             || !self.ledger().holds_any(&credential.node)
@@ -449,8 +453,8 @@ impl Trust {
             not_after,
             binding: Some(binding),
         };
-        if self.is_noted(&credential) {
-            self.ledger_mut().note(&credential, self.grace(), now);
+        if self.is_recorded(&credential) {
+            self.ledger_mut().record(&credential, self.grace(), now);
         }
         Ok(Issued {
             chain_pem: made.pem,
@@ -459,24 +463,26 @@ impl Trust {
     }
 
     fn binding(&self, node: &NodeName, shown: Option<&Credential>) -> Result<Binding, TrustError> {
-        let inherited = shown
-            .and_then(|shown| shown.binding.as_ref())
-            .map(|binding| binding.revocation);
-        let (uid, known) = match &self.0.cluster {
-            Some(shares) => {
-                let uid = self
-                    .0
-                    .directory
-                    .uid(node)
-                    .ok_or_else(|| TrustError::NoUid { node: node.clone() })?;
-                let known = shares.known.borrow().last(&uid);
-                (Some(uid), known)
-            }
-            None => (None, self.ledger().revocation(node)),
+        let mut revocation = UnixTime::default();
+        if let Some(shown) = shown
+            && let Some(binding) = &shown.binding
+        {
+            revocation = binding.revocation;
+        }
+        let Some(shares) = &self.0.cluster else {
+            let known = self.ledger().revocation(node);
+            return Ok(Binding {
+                uid: None,
+                revocation: revocation.max(known),
+            });
         };
+        let Some(uid) = self.0.directory.uid(node) else {
+            return Err(TrustError::NoUid { node: node.clone() });
+        };
+        let known = shares.known.borrow().last(&uid);
         Ok(Binding {
-            uid,
-            revocation: inherited.unwrap_or_default().max(known),
+            uid: Some(uid),
+            revocation: revocation.max(known),
         })
     }
 
@@ -498,19 +504,19 @@ impl Trust {
     /// The certificates in use with their roles: the proxy's own first, then the authorities of
     /// agents.
     pub fn certificates(&self) -> Vec<(&'static str, Leaf)> {
-        let own = self.0.identity.present();
-        let own = own
-            .cert
-            .first()
-            .map(|certificate| ("this proxy", certificate.clone()));
+        let mut found = Vec::new();
+        if let Some(own) = self.0.identity.present().cert.first()
+            && let Ok(leaf) = Leaf::read(own)
+        {
+            found.push(("this proxy", leaf));
+        }
         let authorities = self.material().authorities().to_vec();
-        let authorities = authorities
-            .into_iter()
-            .map(|certificate| ("an authority of agents", certificate));
-        own.into_iter()
-            .chain(authorities)
-            .filter_map(|(owner, der)| Some((owner, Leaf::read(&der).ok()?)))
-            .collect()
+        for authority in &authorities {
+            if let Ok(leaf) = Leaf::read(authority) {
+                found.push(("an authority of agents", leaf));
+            }
+        }
+        found
     }
 
     /// The directory that the trust consults.
@@ -531,7 +537,7 @@ impl Trust {
     /// Notes a certificate that somebody else issued. It counts at once for the removal of its
     /// node. It is written to disk a moment later, together with others: thousands may come at the
     /// same time, and they are seen again if this process ends before the write.
-    fn note(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
+    fn record(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {
         let mut ledger = self.ledger_mut();
         // The node may have been removed since the caller looked.
         if self.0.cluster.is_none() && ledger.status(&credential) == CertificateStatus::Revoked {
@@ -539,7 +545,7 @@ impl Trust {
                 node: credential.node,
             });
         }
-        ledger.note(&credential, self.grace(), now);
+        ledger.record(&credential, self.grace(), now);
         Ok(credential)
     }
 
@@ -590,11 +596,12 @@ fn agent_config(
     identity: &ServerIdentity,
     material: &Material,
 ) -> Result<ServerConfig, TrustError> {
-    let failed = |source| TrustError::Verifier {
-        what: config.source.to_string(),
-        source,
-    };
-    handshake::agent_config(identity, material.authorities()).map_err(failed)
+    handshake::agent_config(identity, material.authorities()).map_err(|source| {
+        TrustError::Verifier {
+            what: config.source.to_string(),
+            source,
+        }
+    })
 }
 
 #[cfg(test)]

@@ -59,12 +59,12 @@ impl Trust {
         }
         let config = &self.0.config;
         let (material, certificate) = Material::load(config, now)?;
-        let tls = |source| TrustError::Tls {
+        let agent_config = agent_config(config, &self.0.identity, &material)?;
+        let replaced = self.0.identity.replace(certificate);
+        replaced.map_err(|source| TrustError::Tls {
             what: config.source.to_string(),
             source,
-        };
-        let agent_config = agent_config(config, &self.0.identity, &material)?;
-        self.0.identity.replace(certificate).map_err(tls)?;
+        })?;
         self.0.agent_config.store(Arc::new(agent_config));
         *self.material() = material;
         tracing::info!(source = %config.source, "proxy certificate renewed");

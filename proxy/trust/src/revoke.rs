@@ -2,7 +2,6 @@
 
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
-use culvert_proxy_core::directory::NodeUid;
 use tokio::sync::watch;
 
 use super::{REVOCATIONS, Revocations, Shares, Trust, TrustError};
@@ -33,7 +32,10 @@ impl Trust {
     }
 
     fn revoke_shared(&self, node: &NodeName, now: UnixTime) -> Result<(), TrustError> {
-        let (Some(shares), Some(uid)) = (&self.0.cluster, self.0.directory.uid(node)) else {
+        let Some(shares) = &self.0.cluster else {
+            return Ok(());
+        };
+        let Some(uid) = self.0.directory.uid(node) else {
             return Ok(());
         };
         shares.known.send_modify(|known| known.add(node, &uid, now));
@@ -62,9 +64,15 @@ impl Trust {
 
     /// The same for nodes that were removed while this proxy was not running.
     pub fn departed_meanwhile(&self) {
-        let gone = |node: &&NodeName| !self.0.directory.contains(node);
-        let departed: Vec<NodeName> = self.ledger().holders().filter(gone).cloned().collect();
-        departed.iter().for_each(|node| self.departed(node));
+        let mut departed = Vec::new();
+        for node in self.ledger().holders() {
+            if !self.0.directory.contains(node) {
+                departed.push(node.clone());
+            }
+        }
+        for node in &departed {
+            self.departed(node);
+        }
     }
 
     /// The revocations that this proxy knows, in a cluster. The receiver sees new ones.
@@ -82,16 +90,13 @@ impl Trust {
             return found.clone();
         };
         let directory = &self.0.directory;
-        let is_there = |node: &NodeName, uid: &NodeUid| {
-            !directory.is_live() || directory.uid(node).as_ref() == Some(uid)
-        };
         let mut news = false;
         let admission = self.admission();
         shares.known.send_if_modified(|known| {
-            let all = known
-                .clone()
-                .merged(found)
-                .pruned(is_there, UnixTime::now());
+            let all = known.clone().merged(found).pruned(
+                |node, uid| !directory.is_live() || directory.uid(node).as_ref() == Some(uid),
+                UnixTime::now(),
+            );
             news = *known != all;
             *known = all;
             news
@@ -126,12 +131,12 @@ impl Trust {
             return;
         };
         let known = shares.known.borrow().clone();
-        let has_all = |agreed: &Option<Revocations>| {
-            agreed
-                .as_ref()
-                .is_some_and(|agreed| agreed.clone().merged(&known) == *agreed)
-        };
+        let mut agreed = shares.agreed.subscribe();
+        let all_know = agreed.wait_for(|agreed| match agreed {
+            Some(agreed) => agreed.clone().merged(&known) == *agreed,
+            None => false,
+        });
         // The sender is a part of this trust.
-        drop(shares.agreed.subscribe().wait_for(has_all).await);
+        drop(all_know.await);
     }
 }

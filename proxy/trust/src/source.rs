@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use culvert_proxy_core::clock::UnixTime;
+use rustls::client::verify_server_name;
 use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::server::ParsedCertificate;
 
 use super::{TrustConfig, TrustError};
 use crate::authority::{
@@ -161,16 +163,15 @@ fn renewal_time(leaf: &Leaf) -> UnixTime {
 }
 
 fn contents(source: &TrustSource) -> Result<Vec<Vec<u8>>, TrustError> {
-    let read = |path: &Path| {
-        std::fs::read(path).map_err(|source| {
-            AuthorityError::Read {
-                path: path.to_owned(),
-                source,
-            }
-            .into()
-        })
-    };
-    source.files().into_iter().map(read).collect()
+    let mut contents = Vec::new();
+    for path in source.files() {
+        let content = std::fs::read(path).map_err(|source| AuthorityError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        contents.push(content);
+    }
+    Ok(contents)
 }
 
 fn verify_name(
@@ -178,15 +179,17 @@ fn verify_name(
     file: &Path,
     name: &str,
 ) -> Result<(), TrustError> {
-    let tls = |source| TrustError::Tls {
+    let parsed = ParsedCertificate::try_from(certificate).map_err(|source| TrustError::Tls {
         what: file.display().to_string(),
         source,
-    };
-    let wrong = || TrustError::ServerName {
+    })?;
+    if let Ok(name) = ServerName::try_from(name)
+        && verify_server_name(&parsed, &name).is_ok()
+    {
+        return Ok(());
+    }
+    Err(TrustError::ServerName {
         file: file.display().to_string(),
         name: name.to_owned(),
-    };
-    let parsed = rustls::server::ParsedCertificate::try_from(certificate).map_err(tls)?;
-    let name = ServerName::try_from(name).map_err(|_| wrong())?;
-    rustls::client::verify_server_name(&parsed, &name).map_err(|_| wrong())
+    })
 }

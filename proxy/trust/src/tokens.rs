@@ -116,10 +116,14 @@ impl Tokens {
 
     /// Deletes a token.
     pub fn revoke(&self, id: &str) -> Result<(), TokensError> {
-        let unknown = || TokensError::Unknown {
-            id: id.chars().take(64).collect(),
-        };
-        self.change(|book| book.revoke(id).then_some(()).ok_or_else(unknown))
+        self.change(|book| {
+            if book.revoke(id) {
+                return Ok(());
+            }
+            Err(TokensError::Unknown {
+                id: id.chars().take(64).collect(),
+            })
+        })
     }
 
     /// Deletes all tokens of a node.

@@ -86,8 +86,10 @@ impl Trust {
         let admission = self.admission();
         let mut ledger = self.ledger_mut();
         let mut news = false;
-        for revoked in told.iter().filter(|revoked| revoked.uid.is_none()) {
-            news |= ledger.merge(&revoked.node, (revoked.at, revoked.until), now);
+        for revoked in told {
+            if revoked.uid.is_none() {
+                news |= ledger.merge(&revoked.node, (revoked.at, revoked.until), now);
+            }
         }
         drop(ledger);
         drop(admission);
@@ -101,14 +103,17 @@ impl Trust {
     /// The revocations of the cluster's present Nodes. The others come with the ConfigMap, which no
     /// proxy fills with what does not exist.
     fn of_present_nodes(&self, told: &[Revoked]) -> Revocations {
-        let of_present = |revoked: &&Revoked| {
-            let present = self.0.directory.uid(&revoked.node);
-            revoked.uid.is_some() && present == revoked.uid && revoked.at <= LATEST_REVOCATION
-        };
-        let found = told.iter().filter(of_present).filter_map(|revoked| {
-            let uid = revoked.uid.clone()?;
-            Some(Revocations::one(revoked.node.clone(), uid, revoked.at))
-        });
-        found.fold(Revocations::default(), |all, one| all.merged(&one))
+        let mut found = Revocations::default();
+        for revoked in told {
+            let Some(uid) = &revoked.uid else {
+                continue;
+            };
+            let is_present = self.0.directory.uid(&revoked.node).as_ref() == Some(uid);
+            if is_present && revoked.at <= LATEST_REVOCATION {
+                let one = Revocations::one(revoked.node.clone(), uid.clone(), revoked.at);
+                found = found.merged(&one);
+            }
+        }
+        found
     }
 }

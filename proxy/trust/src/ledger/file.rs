@@ -102,13 +102,7 @@ impl LedgerFile {
     ) -> Result<(), StateError> {
         let state = self.state.clone();
         let _unfrozen = state.unfrozen(&self.path)?;
-        let batch = batch(ledger, nodes.iter());
-        let appended = batch.and_then(|batch| {
-            let mut file = File::options().append(true).open(&self.path)?;
-            file.write_all(&batch)?;
-            file.sync_data()?;
-            Ok(batch.len() as u64)
-        });
+        let appended = self.append_batch(ledger, nodes);
         match appended {
             Ok(length) => {
                 self.length += length;
@@ -121,18 +115,29 @@ impl LedgerFile {
         }
     }
 
+    fn append_batch(&self, ledger: &Ledger, nodes: &BTreeSet<NodeName>) -> io::Result<u64> {
+        let batch = batch(ledger, nodes.iter())?;
+        let mut file = File::options().append(true).open(&self.path)?;
+        file.write_all(&batch)?;
+        file.sync_data()?;
+        Ok(batch.len() as u64)
+    }
+
     /// Replaces the file by this ledger, atomically.
     pub(crate) fn replace(&mut self, ledger: &Ledger) -> Result<(), StateError> {
         let state = self.state.clone();
         let _unfrozen = state.unfrozen(&self.path)?;
-        let written = line(&Line::Version(FORMAT)).and_then(|mut text| {
-            text.extend(batch(ledger, ledger.nodes.keys())?);
-            write_atomic(&self.path, &text, PRIVATE)?;
-            Ok(text.len() as u64)
-        });
+        let written = self.write_whole(ledger);
         self.length = written.map_err(|source| self.not_written(source))?;
         self.longest = SHORT.max(self.length * GROWTH);
         Ok(())
+    }
+
+    fn write_whole(&self, ledger: &Ledger) -> io::Result<u64> {
+        let mut text = line(&Line::Version(FORMAT))?;
+        text.extend(batch(ledger, ledger.nodes.keys())?);
+        write_atomic(&self.path, &text, PRIVATE)?;
+        Ok(text.len() as u64)
     }
 
     /// Reads the file, and cuts off a batch that is not complete.
@@ -149,7 +154,7 @@ impl LedgerFile {
             if text.is_empty() {
                 break;
             }
-            reading.take(&text, &self.path)?;
+            reading.add_line(&text, &self.path)?;
         }
         let Reading {
             ledger,
@@ -168,16 +173,18 @@ impl LedgerFile {
                 bytes = end - complete,
                 "dropped what a crash left of the ledger's last write"
             );
-            let cut = File::options().write(true).open(&self.path);
-            let cut = cut.and_then(|file| {
-                file.set_len(complete)?;
-                file.sync_all()
-            });
-            cut.map_err(|source| self.not_written(source))?;
+            self.cut(complete)
+                .map_err(|source| self.not_written(source))?;
         }
         self.length = complete;
         self.longest = SHORT.max(first * GROWTH);
         Ok(ledger)
+    }
+
+    fn cut(&self, length: u64) -> io::Result<()> {
+        let file = File::options().write(true).open(&self.path)?;
+        file.set_len(length)?;
+        file.sync_all()
     }
 
     fn not_read(&self, source: io::Error) -> StateError {
@@ -220,9 +227,9 @@ struct Reading {
 }
 
 impl Reading {
-    /// Takes a line. A broken one is an error in the first batch, and as soon as something follows
+    /// Adds a line. A broken one is an error in the first batch, and as soon as something follows
     /// its batch: no crash does that.
-    fn take(&mut self, text: &[u8], path: &Path) -> Result<(), StateError> {
+    fn add_line(&mut self, text: &[u8], path: &Path) -> Result<(), StateError> {
         if self.broken_is_over
             && let Some(error) = self.broken.take()
         {
@@ -268,13 +275,8 @@ impl Reading {
     }
 
     fn parse(&self, text: &[u8], path: &Path) -> Result<Line, StateError> {
-        let invalid = |problem: &str| StateError::Invalid {
-            path: path.to_owned(),
-            problem: problem.to_owned(),
-            what: LEDGER.what,
-        };
         let Some(text) = text.strip_suffix(b"\n") else {
-            return Err(invalid("its last line has no end"));
+            return Err(invalid("its last line has no end", path));
         };
         let line = serde_json::from_slice(text).map_err(|source| StateError::Broken {
             path: path.to_owned(),
@@ -289,10 +291,18 @@ impl Reading {
                 path: path.to_owned(),
                 found: *found,
             }),
-            (Line::Version(_), _) => Err(invalid("it has a second first line")),
-            (_, 1) => Err(invalid("its first line has no version")),
+            (Line::Version(_), _) => Err(invalid("it has a second first line", path)),
+            (_, 1) => Err(invalid("its first line has no version", path)),
             (Line::Node { .. } | Line::Served(_), _) => Ok(line),
         }
+    }
+}
+
+fn invalid(problem: &str, path: &Path) -> StateError {
+    StateError::Invalid {
+        path: path.to_owned(),
+        problem: problem.to_owned(),
+        what: LEDGER.what,
     }
 }
 

@@ -74,17 +74,18 @@ impl FromStr for TokenText {
     type Err = TokenError;
 
     fn from_str(text: &str) -> Result<Self, TokenError> {
-        let mut parts = text.trim().splitn(3, '.');
-        let (Some(PREFIX), Some(id), Some(secret)) = (parts.next(), parts.next(), parts.next())
-        else {
+        let parts: Vec<&str> = text.trim().splitn(3, '.').collect();
+        let [PREFIX, id, secret] = parts[..] else {
             return Err(TokenError::Malformed);
         };
-        let bytes = |text: &str| HEXLOWER.decode(text.as_bytes()).ok();
-        match (
-            bytes(id),
-            bytes(secret).and_then(|secret| secret.try_into().ok()),
-        ) {
-            (Some(bytes), Some(secret)) if bytes.len() == ID_BYTES => Ok(Self {
+        let Ok(bytes) = HEXLOWER.decode(id.as_bytes()) else {
+            return Err(TokenError::Malformed);
+        };
+        let Ok(secret) = HEXLOWER.decode(secret.as_bytes()) else {
+            return Err(TokenError::Malformed);
+        };
+        match secret.try_into() {
+            Ok(secret) if bytes.len() == ID_BYTES => Ok(Self {
                 id: TokenId(id.to_owned()),
                 secret,
             }),
@@ -306,11 +307,13 @@ impl Book {
     }
 
     pub(super) fn list(&self, now: UnixTime) -> Vec<TokenView> {
-        self.tokens
-            .iter()
-            .filter(|(_, entry)| !entry.forgotten(now))
-            .flat_map(|(id, entry)| entry.views(id, now))
-            .collect()
+        let mut views = Vec::new();
+        for (id, entry) in &self.tokens {
+            if !entry.forgotten(now) {
+                views.extend(entry.views(id, now));
+            }
+        }
+        views
     }
 
     /// Whether there is such a token.

@@ -78,13 +78,13 @@ fn write(file: &mut LedgerFile, ledger: &mut Ledger) -> u64 {
 /// A file with a first batch of two nodes and a second one of two more, and both ledgers.
 fn two_batches(site: &Site) -> [Ledger; 2] {
     let (mut file, mut ledger) = site.open();
-    ledger.note(&ready(node(1)), RENEWAL_GRACE, NOW);
+    ledger.record(&ready(node(1)), RENEWAL_GRACE, NOW);
     ledger.revoke(&node(2), NOW, NOW);
     write(&mut file, &mut ledger);
     let before = ledger.clone();
     ledger.set_served(HOUR);
     ledger.revoke(&node(1), NOW + HOUR, NOW);
-    ledger.note(&ready(node(3)), RENEWAL_GRACE, NOW);
+    ledger.record(&ready(node(3)), RENEWAL_GRACE, NOW);
     write(&mut file, &mut ledger);
     [before, ledger]
 }
@@ -122,7 +122,7 @@ fn a_write_that_was_cut_anywhere_leaves_the_ledger_of_before_and_the_next_one_go
         let (mut file, mut ledger) = site.open();
         let expected = if cut == whole.len() { &after } else { &before };
         assert_eq!(&ledger, expected, "cut at {cut}");
-        ledger.note(&ready(node(4)), RENEWAL_GRACE, NOW);
+        ledger.record(&ready(node(4)), RENEWAL_GRACE, NOW);
         write(&mut file, &mut ledger);
         assert_eq!(site.open().1, ledger, "cut at {cut}");
     }
@@ -166,7 +166,7 @@ fn a_ledger_of_an_earlier_version_is_taken_over() {
     let site = Site::new();
     let mut ledger = Ledger::default();
     let known = ready(node(1));
-    ledger.note(&known, RENEWAL_GRACE, NOW);
+    ledger.record(&known, RENEWAL_GRACE, NOW);
     ledger.revoke(&node(2), NOW + HOUR, NOW);
     ledger.take_unwritten();
     site.state.write(FORMER, &ledger).unwrap();
@@ -205,7 +205,7 @@ fn ninety_days_of_a_thousand_nodes_write_a_line_or_two_for_each_renewal() {
     for hour in 0..DAYS * 24 {
         let now = NOW + HOUR * hour;
         for number in (hour % RENEWED_EVERY..NODES).step_by(RENEWED_EVERY as usize) {
-            ledger.note(&made(node(number), now), Duration::ZERO, now);
+            ledger.record(&made(node(number), now), Duration::ZERO, now);
             renewals += 1;
         }
         written += write(&mut file, &mut ledger);
@@ -229,7 +229,7 @@ fn a_node_with_every_certificate_takes_a_line_of_bounded_length() {
     let (mut file, mut ledger) = site.open();
     let longest: NodeName = "n".repeat(63).parse().unwrap();
     for _ in 0..100 {
-        ledger.note(&ready(longest.clone()), RENEWAL_GRACE, NOW);
+        ledger.record(&ready(longest.clone()), RENEWAL_GRACE, NOW);
         write(&mut file, &mut ledger);
     }
     assert_eq!(ledger.nodes[&longest].valid.len(), MAX_PER_NODE);
