@@ -50,11 +50,10 @@ impl Admitted {
     /// Whether `client` may connect. `local` is the address of this host that it dialled.
     pub(crate) fn has(&self, client: IpAddr, local: Option<IpAddr>) -> bool {
         let client = client.to_canonical();
-        let within = |ranges: &[IpNet]| ranges.iter().any(|range| range.contains(&client));
         match self {
-            Self::Given(ranges) => within(ranges),
+            Self::Given(ranges) => any_has(ranges, client),
             Self::Default { ranges, directory } => {
-                within(ranges)
+                any_has(ranges, client)
                     || local.is_some_and(|local| local.to_canonical() == client)
                     || directory
                         .clouds()
@@ -63,6 +62,10 @@ impl Admitted {
             }
         }
     }
+}
+
+fn any_has(ranges: &[IpNet], client: IpAddr) -> bool {
+    ranges.iter().any(|range| range.contains(&client))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! The destination is the request's target, never its Host header: kube-apiserver always sets that
 //! to 127.0.0.1.
 
+mod caller;
 mod discovery;
 mod http1;
 mod http2;
@@ -70,26 +71,12 @@ impl Connect {
         let served = match self.plan(&socket, name).await {
             Ok(Planned { plan, pipelined }) => match plan {
                 Ok(Plan::Node(routed)) => {
-                    let mut request = NodeRequest { routed, pipelined };
-                    socket
-                        .detach()
-                        .map(|socket| {
-                            let worker = request.worker();
-                            connections.spawn_on(
-                                async move { request.serve(socket).await },
-                                worker.handle(),
-                            );
-                        })
-                        .map_err(RelayError::Socket)
+                    let request = NodeRequest { routed, pipelined };
+                    request.spawn(socket, &connections)
                 }
-                Ok(Plan::Direct(request)) => socket
-                    .detach()
-                    .map(|socket| {
-                        let worker = self.workers.next();
-                        let served = self.serve_direct(socket, request, pipelined);
-                        connections.spawn_on(served, worker.handle());
-                    })
-                    .map_err(RelayError::Socket),
+                Ok(Plan::Direct(request)) => {
+                    self.spawn_direct(socket, request, pipelined, &connections)
+                }
                 Err(refusal) => answer(&socket, &refusal.render()).await,
             },
             Err(error) => Err(error),
@@ -100,7 +87,7 @@ impl Connect {
     }
 
     /// Logs one line, unless there were many recently.
-    pub fn refused(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
+    pub fn report_refusal(&self, client: &dyn std::fmt::Display, error: &dyn std::error::Error) {
         if let Some(suppressed) = self.refusals.spend() {
             tracing::warn!(
                 client.addr = %client,
@@ -129,7 +116,7 @@ impl Connect {
                 Ok(Planned { plan, pipelined })
             }
             Err(RequestError::Bad(bad)) => {
-                self.refused(&name, &bad);
+                self.report_refusal(&name, &bad);
                 let plan = Err(Refusal::from(&bad));
                 let pipelined = BytesMut::new();
                 Ok(Planned { plan, pipelined })
@@ -162,6 +149,21 @@ impl Connect {
         Err(error)
     }
 
+    /// Serves a client whose destination needs no tunnel, on a thread of its own choice.
+    fn spawn_direct(
+        self,
+        socket: Socket,
+        request: DirectRequest,
+        pipelined: BytesMut,
+        connections: &TaskTracker,
+    ) -> Result<(), RelayError> {
+        let socket = socket.detach().map_err(RelayError::Socket)?;
+        let worker = self.workers.next();
+        let served = self.serve_direct(socket, request, pipelined);
+        connections.spawn_on(served, worker.handle());
+        Ok(())
+    }
+
     /// Serves a client whose destination needs no tunnel.
     async fn serve_direct(
         self,
@@ -186,27 +188,35 @@ impl Connect {
     /// Reads a request's head: the destination, and the bytes that the client sent after it.
     async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
         let mut buffer = BytesMut::new();
-        let head = async {
-            loop {
-                if let Some((asked, length)) = request::parse(&buffer)? {
-                    let directory = self.router.directory();
-                    let found = asked.node().and_then(|node| directory.node(node));
-                    let destination = asked.destination(found.as_ref())?;
-                    return Ok((destination, buffer.split_off(length)));
-                }
-                socket.readable().await?;
-                match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
-                    Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
-                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                        return Err(error.into());
-                    }
-                    Ok(_) | Err(_) => {}
-                }
+        match timeout(HEAD_TIMEOUT, self.whole_request(socket)).await {
+            Ok(request) => request,
+            Err(_elapsed) => Err(RequestError::Bad(BadRequest::TimedOut)),
+        }
+    }
+
+    async fn whole_request(
+        &self,
+        socket: &Socket,
+    ) -> Result<(Destination, BytesMut), RequestError> {
+        let mut buffer = BytesMut::new();
+        loop {
+            if let Some((head, length)) = request::parse(&buffer)? {
+                let found = match head.node() {
+                    Some(node) => self.router.directory().node(node),
+                    None => None,
+                };
+                let destination = head.destination(found.as_ref())?;
+                return Ok((destination, buffer.split_off(length)));
             }
-        };
-        timeout(HEAD_TIMEOUT, head)
-            .await
-            .unwrap_or(Err(RequestError::Bad(BadRequest::TimedOut)))
+            socket.readable().await?;
+            match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
+                Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
+                Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
+                    return Err(error.into());
+                }
+                Ok(_) | Err(_) => {}
+            }
+        }
     }
 }
 
@@ -266,8 +276,13 @@ struct NodeRequest {
 }
 
 impl NodeRequest {
-    fn worker(&self) -> Worker {
-        self.routed.worker().unwrap_or_else(Worker::current)
+    /// Serves the client in a task among `connections`.
+    fn spawn(mut self, socket: Socket, connections: &TaskTracker) -> Result<(), RelayError> {
+        let socket = socket.detach().map_err(RelayError::Socket)?;
+        let worker = self.routed.worker().unwrap_or_else(Worker::current);
+        let served = async move { self.serve(socket).await };
+        connections.spawn_on(served, worker.handle());
+        Ok(())
     }
 
     async fn serve(&mut self, socket: Detached) -> Result<(), RelayError> {

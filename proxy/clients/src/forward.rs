@@ -95,10 +95,11 @@ impl Forwarder {
 
     fn some_of(&self, nodes: &BTreeSet<NodeName>) -> Option<NodeName> {
         let first = rand::random_range(0..nodes.len().max(1));
-        let from_first = || nodes.iter().cycle().skip(first).take(nodes.len());
-        from_first()
-            .find(|node| self.raw.router.is_connected(node))
-            .or_else(|| from_first().next())
-            .cloned()
+        for node in nodes.iter().cycle().skip(first).take(nodes.len()) {
+            if self.raw.router.is_connected(node) {
+                return Some(node.clone());
+            }
+        }
+        nodes.iter().nth(first).cloned()
     }
 }

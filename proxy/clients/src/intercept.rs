@@ -32,17 +32,10 @@ impl Intercept {
     /// ends it with RST, never with FIN: the client must not take it for an empty answer.
     pub fn serve(&self, (accepted, client): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let original_dst = self.original_dsts.of(&accepted);
-        if let Some((vip, frontend)) = original_dst.filter(|(dialled, _)| self.is_check(*dialled)) {
-            // A new socket has space for a word.
-            if let Err(error) = SockRef::from(&accepted).send(frontend.label().as_bytes()) {
-                tracing::debug!(
-                    client.addr = %client,
-                    original_dst = %vip,
-                    %error,
-                    "answer a check"
-                );
-            }
-            return;
+        if let Some((dialled, frontend)) = original_dst
+            && self.is_check(dialled)
+        {
+            return answer_check(&accepted, client, dialled, frontend);
         }
         let local = accepted.local_addr().ok();
         let socket = resetting(accepted, client);
@@ -70,12 +63,25 @@ impl Intercept {
 
     /// Whether a check dialled a node's VIP to find out how connections come here.
     fn is_check(&self, dialled: SocketAddr) -> bool {
-        let by_vip = |target: Target| target.address != Some(dialled.ip());
-        dialled.port() == CHECK_PORT
-            && self
-                .raw
-                .router
-                .resolve(&Destination::Address(dialled))
-                .is_ok_and(by_vip)
+        if dialled.port() != CHECK_PORT {
+            return false;
+        }
+        match self.raw.router.resolve(&Destination::Address(dialled)) {
+            Ok(target) => target.address != Some(dialled.ip()),
+            Err(_) => false,
+        }
+    }
+}
+
+/// Tells a check how its connection came here.
+fn answer_check(accepted: &TcpStream, client: SocketAddr, dialled: SocketAddr, frontend: Frontend) {
+    // The send buffer of a new socket takes these few bytes, so this does not block.
+    if let Err(error) = SockRef::from(accepted).send(frontend.label().as_bytes()) {
+        tracing::debug!(
+            client.addr = %client,
+            original_dst = %dialled,
+            %error,
+            "answer a check"
+        );
     }
 }

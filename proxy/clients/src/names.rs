@@ -6,6 +6,7 @@
 //! Requests of HTTP are passed on one by one.
 
 pub mod args;
+mod bad_head;
 pub(crate) mod head;
 mod hello;
 pub(crate) mod host;
@@ -35,7 +36,8 @@ use crate::admitted::Admitted;
 use crate::http::HEAD_MAX;
 use crate::refusals::Refusals;
 use crate::{has_drained, resetting};
-use head::{BadHead, Head, HeadReader};
+use bad_head::BadHead;
+use head::{Head, HeadReader};
 use requests::Requests;
 
 /// The time limit for a connection's head.
@@ -94,10 +96,10 @@ impl Names {
             .admitted
             .has(client.ip(), local.map(|local| local.ip()))
         {
-            return self.refused(client, &Refused::Address);
+            return self.report_refusal(client, &Refused::Address);
         }
         let Some(port) = port else {
-            return self.refused(client, &Refused::NoPort);
+            return self.report_refusal(client, &Refused::NoPort);
         };
         match self.strangers.enter(client.ip(), Phase::Silent) {
             Ok(permit) => {
@@ -109,7 +111,7 @@ impl Names {
                         .await;
                 });
             }
-            Err(full) => self.refused(client, &full.into()),
+            Err(full) => self.report_refusal(client, &full.into()),
         }
     }
 
@@ -141,7 +143,7 @@ impl Names {
                 if let Some(protocol) = reader.protocol() {
                     refuse(&socket, &refusal::bad_head(protocol, &bad)).await;
                 }
-                self.refused(client, &bad.into());
+                self.report_refusal(client, &bad.into());
             }
             Err(HeadError::Client(error)) => {
                 tracing::debug!(client.addr = %client, %error, "left without a name");
@@ -159,7 +161,7 @@ impl Names {
         hello: BytesMut,
         connections: &TaskTracker,
     ) {
-        let Ok(routed) = self.begin(Frontend::NameTls, client, destination) else {
+        let Ok(routed) = self.route_client(Frontend::NameTls, client, destination) else {
             return refuse(&socket, &refusal::unknown_server()).await;
         };
         let worker = routed.worker().unwrap_or_else(|| self.workers.next());
@@ -195,8 +197,8 @@ impl Names {
         }
     }
 
-    /// Begins the way of a client to its node. A failure is already recorded.
-    fn begin(
+    /// Decides the way of a client to its node. A failure is already recorded.
+    fn route_client(
         &self,
         frontend: Frontend,
         client: SocketAddr,
@@ -218,7 +220,7 @@ impl Names {
     }
 
     /// Counts it, and logs one line, unless there were many recently.
-    fn refused(&self, client: SocketAddr, refused: &Refused) {
+    fn report_refusal(&self, client: SocketAddr, refused: &Refused) {
         if let Some(suppressed) = self.refusals.count() {
             tracing::warn!(
                 client.addr = %client,

@@ -50,9 +50,10 @@ impl OriginalDsts {
     /// The original destination of `accepted` and the mechanism that steered it. `None` for a
     /// connection to the intercept port itself.
     pub(crate) fn of(&self, accepted: &TcpStream) -> Option<(SocketAddr, Frontend)> {
-        self.stored(accepted)
-            .map(|address| (address, Frontend::Ebpf))
-            .or_else(|| tracked(accepted).map(|address| (address, Frontend::Nftables)))
+        if let Some(address) = self.stored(accepted) {
+            return Some((address, Frontend::Ebpf));
+        }
+        tracked(accepted).map(|address| (address, Frontend::Nftables))
     }
 
     /// Keeps the gate closed while there is a map that this process cannot read. All connections
@@ -132,7 +133,10 @@ fn fix(error: &MapError) -> Option<&'static str> {
     let MapError::SyscallError(call) = error else {
         return None;
     };
-    (call.io_error.kind() == io::ErrorKind::PermissionDenied).then_some(
+    if call.io_error.kind() != io::ErrorKind::PermissionDenied {
+        return None;
+    }
+    Some(
         "the proxy has to run as the redirector's user; kernels before 5.19 also want CAP_BPF, \
          which the unit has and in Kubernetes \
          the overlay kernel-5 gives, and a system call filter has to let bpf() through",

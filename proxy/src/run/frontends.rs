@@ -127,11 +127,11 @@ impl Proxy {
                         let connect = connect.clone();
                         connect.serve_tls(tls, client, address, permit, connections);
                     }
-                    Err(error) => connect.refused(&address, &error),
+                    Err(error) => connect.report_refusal(&address, &error),
                 },
                 Err(full) => {
                     say_busy(&client);
-                    connect.refused(&address, &full);
+                    connect.report_refusal(&address, &full);
                 }
             }
         };

@@ -41,38 +41,43 @@ pub(super) fn targets(router: &Router, query: &str) -> Result<String, BadQuery> 
     let ports = ports(query)?;
     let directory = router.directory();
     let zone = directory.zone().to_string();
-    let groups: Vec<_> = directory
-        .nodes()
-        .into_iter()
-        .map(|node| TargetGroup {
-            targets: ports
-                .iter()
-                .map(|port| format!("{}:{port}", node.name))
-                .collect(),
-            labels: Labels {
-                zone: node
-                    .zone
-                    .as_ref()
-                    .map_or_else(|| zone.clone(), ToString::to_string),
-                online: node.online.to_string(),
-                node: node.name,
+    let mut groups = Vec::new();
+    for node in directory.nodes() {
+        let targets = ports
+            .iter()
+            .map(|port| format!("{}:{port}", node.name))
+            .collect();
+        let labels = Labels {
+            zone: match &node.zone {
+                Some(own) => own.to_string(),
+                None => zone.clone(),
             },
-        })
-        .collect();
+            online: node.online.to_string(),
+            node: node.name,
+        };
+        groups.push(TargetGroup { targets, labels });
+    }
     Ok(serde_json::json!(groups).to_string())
 }
 
 /// The ports of a query such as `port=9100&port=10250`.
 fn ports(query: &str) -> Result<Vec<u16>, BadQuery> {
-    let given = query.split('&').filter(|part| !part.is_empty());
-    let ports = given.map(|part| match part.split_once('=') {
-        Some(("port", port)) => match port.parse() {
-            Ok(port) if port > 0 => Ok(port),
-            Ok(_) | Err(_) => Err(BadQuery::Port(port.to_owned())),
-        },
-        Some(_) | None => Err(BadQuery::Unknown(part.to_owned())),
-    });
-    let ports: Vec<_> = ports.take(PORTS_MAX + 1).collect::<Result<_, _>>()?;
+    let mut ports = Vec::new();
+    for part in query.split('&') {
+        if part.is_empty() {
+            continue;
+        }
+        let Some(("port", port)) = part.split_once('=') else {
+            return Err(BadQuery::Unknown(part.to_owned()));
+        };
+        match port.parse() {
+            Ok(port) if port > 0 => ports.push(port),
+            Ok(_) | Err(_) => return Err(BadQuery::Port(port.to_owned())),
+        }
+        if ports.len() > PORTS_MAX {
+            break;
+        }
+    }
     match ports.len() {
         0 => Err(BadQuery::NoPort),
         1..=PORTS_MAX => Ok(ports),

@@ -8,9 +8,9 @@ use hyper::ext::ReasonPhrase;
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-use super::tls_port::{Caller, Page, Wish};
+use super::caller::{Caller, Page, Requested};
 use crate::http::Body;
-use crate::http::server::{self, Answers, Connection, NotPassed, Unanswered, last, nothing};
+use crate::http::server::{self, Answers, Connection, NotPassed, ServerClosed, last, nothing};
 
 /// Serves the client until its connection ends.
 pub(super) async fn serve(caller: &Caller, tls: TlsStream<TcpStream>) -> Result<()> {
@@ -22,11 +22,11 @@ impl Answers for Caller {
         &self,
         mut request: Request<Incoming>,
         connection: &Connection,
-    ) -> Result<Response<Body>, Unanswered> {
-        let destination = match self.wish(&request) {
-            Ok(Wish::Tunnel(destination)) => destination,
-            Ok(Wish::Page(Page::Targets(query))) => return Ok(self.targets(&query)),
-            Ok(Wish::Page(Page::Of(destination))) => {
+    ) -> Result<Response<Body>, ServerClosed> {
+        let destination = match self.requested(&request) {
+            Ok(Requested::Tunnel(destination)) => destination,
+            Ok(Requested::Page(Page::Targets(query))) => return Ok(self.targets(&query)),
+            Ok(Requested::Page(Page::Of(destination))) => {
                 let open = self.open(destination.clone());
                 let passed = Box::pin(connection.pass_on(request, &destination, open)).await;
                 return passed.or_else(NotPassed::response);

@@ -26,7 +26,7 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::HEAD_TIMEOUT;
-use super::tls_port::{Caller, Page, Wish};
+use super::caller::{Caller, Page, Requested};
 use crate::has_drained;
 use crate::http::backend::{Answer, Backend, Lasts, NoAnswer, Passed};
 use crate::http::bridge::{COPIED_AT_ONCE, STALLED, both_ways};
@@ -112,12 +112,12 @@ enum Prepared {
 }
 
 async fn prepare(caller: &Caller, request: Request<RecvStream>) -> Prepared {
-    match caller.wish(&request) {
-        Ok(Wish::Tunnel(destination)) => match caller.open(destination).await {
+    match caller.requested(&request) {
+        Ok(Requested::Tunnel(destination)) => match caller.open(destination).await {
             Ok(opened) => Prepared::Tunnel(opened, request.into_body()),
             Err(refusal) => Prepared::Answer(refusal.response()),
         },
-        Ok(Wish::Page(page)) => {
+        Ok(Requested::Page(page)) => {
             let request = request.map(RequestBody);
             Prepared::Answer(answer(caller, page, request).await)
         }
@@ -130,7 +130,10 @@ async fn answer(caller: &Caller, page: Page, request: Request<RequestBody>) -> R
         Page::Targets(query) => caller.targets(&query),
         Page::Of(destination) => {
             let passed = Box::pin(pass_on(caller, request, destination)).await;
-            passed.unwrap_or_else(|refusal| refusal.response())
+            match passed {
+                Ok(answer) => answer,
+                Err(refusal) => refusal.response(),
+            }
         }
     }
 }
@@ -141,7 +144,7 @@ async fn pass_on(
     request: Request<RequestBody>,
     destination: Destination,
 ) -> Result<Response<Body>, Refusal> {
-    let backend = Backend::begin(caller.open(destination).await?).await?;
+    let backend = Backend::handshake(caller.open(destination).await?).await?;
     match backend.pass_on(request, Lasts::OneRequest).await? {
         Passed::Answer(answer, backend) => Ok(Answer::response(answer, backend, None)),
         // HTTP/2 has no way to ask for it.

@@ -15,7 +15,7 @@ const NODE_HEADER: &str = "X-Tunnel-Proxy-Host";
 
 /// What a request asks for.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct ConnectHead {
     destination: Destination,
     /// The node that the header names.
     node: Option<NodeName>,
@@ -60,7 +60,7 @@ impl From<&BadRequest> for Refusal {
     }
 }
 
-impl Asked {
+impl ConnectHead {
     /// The node that the header names.
     pub(crate) fn node(&self) -> Option<&NodeName> {
         self.node.as_ref()
@@ -77,26 +77,28 @@ impl Asked {
         let Some(node) = node else {
             return Ok(destination);
         };
-        let (is_its_own, port) = match &destination {
+        let port;
+        let is_its_own;
+        match &destination {
             Destination::Address(address) => {
-                let ip = address.ip();
-                let has = |found: &NodeView| {
-                    found.addresses.iter().any(|own| own.ip == ip)
-                        || ip == found.vip4
-                        || ip == found.vip6
+                port = address.port();
+                is_its_own = match found {
+                    Some(found) => address.ip().is_loopback() || has(found, address.ip()),
+                    None => false,
                 };
-                (
-                    found.is_some_and(|found| ip.is_loopback() || has(found)),
-                    address.port(),
-                )
             }
-            Destination::Name(name, port) => {
-                let after = name.strip_prefix(node.as_str());
-                let is_its_own = after.is_some_and(|zone| zone.is_empty() || zone.starts_with('.'));
-                (is_its_own, *port)
+            Destination::Name(name, named_port) => {
+                port = *named_port;
+                is_its_own = match name.strip_prefix(node.as_str()) {
+                    Some(zone) => zone.is_empty() || zone.starts_with('.'),
+                    None => false,
+                };
             }
-            Destination::Node(named, port) => (*named == node, *port),
-        };
+            Destination::Node(named, named_port) => {
+                port = *named_port;
+                is_its_own = *named == node;
+            }
+        }
         if is_its_own {
             Ok(Destination::Node(node, port))
         } else {
@@ -106,7 +108,7 @@ impl Asked {
 }
 
 /// The request and the length of its head at the start of `buffer`. `None`: more bytes are needed.
-pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Asked, usize)>, BadRequest> {
+pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(ConnectHead, usize)>, BadRequest> {
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = Request::new(&mut headers);
     let length = match request.parse(buffer).map_err(BadRequest::NotHttp)? {
@@ -133,7 +135,12 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(Asked, usize)>, BadRequest>
         node.trim().parse::<NodeName>()
     });
     let node = node.transpose()?;
-    Ok(Some((Asked { destination, node }, length)))
+    Ok(Some((ConnectHead { destination, node }, length)))
+}
+
+/// Whether an address is one of the node's.
+fn has(node: &NodeView, ip: std::net::IpAddr) -> bool {
+    node.addresses.iter().any(|own| own.ip == ip) || ip == node.vip4 || ip == node.vip6
 }
 
 #[cfg(test)]

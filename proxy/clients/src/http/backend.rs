@@ -79,7 +79,7 @@ pub(crate) enum NoAnswer {
 
 impl Backend {
     /// Begins HTTP/1.1 on a connection.
-    pub(crate) async fn begin(opened: Opened) -> Result<Self, NoAnswer> {
+    pub(crate) async fn handshake(opened: Opened) -> Result<Self, NoAnswer> {
         let Opened { socket, relay } = opened;
         let mut client = http1::Builder::new();
         client
@@ -116,7 +116,7 @@ impl Backend {
             request.headers_mut().insert(UPGRADE, protocol.clone());
         }
         let mut answer = tokio::select! {
-            answer = self.sender.send_request(expectation::kept(request)) => answer?,
+            answer = self.sender.send_request(expectation::defer_body(request)) => answer?,
             cut = self.relay.cut() => return Err(cut.into()),
         };
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
@@ -171,7 +171,10 @@ impl IdleBackend {
     pub(crate) async fn remove(&self, destination: &Destination) -> Option<Backend> {
         let (of, mut backend) = self.lock().backend.take()?;
         if of == *destination {
-            return backend.ready().await.is_ok().then_some(backend);
+            return match backend.ready().await {
+                Ok(()) => Some(backend),
+                Err(_) => None,
+            };
         }
         self.lock().finishing = Some(Worker::current().run(backend.finish()));
         None
@@ -258,8 +261,10 @@ impl hyper::body::Body for Answer {
 impl Drop for Answer {
     fn drop(&mut self) {
         let has_ended = self.has_ended || self.body.is_end_stream();
-        let afterwards = self.afterwards.take().filter(|_| has_ended);
-        if let (Some((idle, destination)), Some(backend)) = (afterwards, self.backend.take()) {
+        if has_ended
+            && let Some((idle, destination)) = self.afterwards.take()
+            && let Some(backend) = self.backend.take()
+        {
             idle.set(destination, backend);
         }
     }
@@ -269,25 +274,28 @@ impl Drop for Answer {
 /// other servers.
 fn protocol_asked<B>(request: &Request<B>) -> Option<HeaderValue> {
     let headers = request.headers();
-    let is_asked =
-        request.version() == Version::HTTP_11 && connection_options(headers).contains(&UPGRADE);
-    let protocol = headers.get(UPGRADE).filter(|_| is_asked)?;
-    let mut names = protocol.to_str().ok()?.split(',').map(str::trim);
-    let is_http = names.any(|name| {
-        let name = name.to_ascii_lowercase();
-        name.starts_with("h2c") || name.starts_with("http/")
-    });
-    (!is_http).then(|| protocol.clone())
+    if request.version() != Version::HTTP_11 || !connection_options(headers).contains(&UPGRADE) {
+        return None;
+    }
+    let protocol = headers.get(UPGRADE)?;
+    for name in protocol.to_str().ok()?.split(',') {
+        let name = name.trim().to_ascii_lowercase();
+        if name.starts_with("h2c") || name.starts_with("http/") {
+            return None;
+        }
+    }
+    Some(protocol.clone())
 }
 
 /// Makes a request to a proxy one to the server itself.
 fn to_server<B: hyper::body::Body>(request: &mut Request<B>, lasts: Lasts) {
     let authority = request.uri().authority();
     let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
-    let path = request.uri().path_and_query().cloned();
-    *request.uri_mut() = path
-        .unwrap_or_else(|| PathAndQuery::from_static("/"))
-        .into();
+    let path = match request.uri().path_and_query() {
+        Some(path) => path.clone(),
+        None => PathAndQuery::from_static("/"),
+    };
+    *request.uri_mut() = path.into();
     *request.version_mut() = Version::HTTP_11;
     let has_body = !request.body().is_end_stream();
     let headers = request.headers_mut();
@@ -330,13 +338,18 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
 
 /// The names in `Connection`.
 fn connection_options(headers: &HeaderMap) -> Vec<HeaderName> {
-    headers
-        .get_all(CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse::<HeaderName>().ok())
-        .collect()
+    let mut names = Vec::new();
+    for value in headers.get_all(CONNECTION) {
+        let Ok(value) = value.to_str() else {
+            continue;
+        };
+        for name in value.split(',') {
+            if let Ok(name) = name.trim().parse() {
+                names.push(name);
+            }
+        }
+    }
+    names
 }
 
 #[cfg(test)]

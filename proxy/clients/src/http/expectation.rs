@@ -25,7 +25,7 @@ pub(super) type RequestBody = UnsyncBoxBody<Bytes, BoxError>;
 
 /// The request, for its server to decide whether it takes the body: hyper would tell the client to
 /// continue as soon as it reads the body.
-pub(super) fn kept<B>(mut request: Request<B>) -> Request<RequestBody>
+pub(super) fn defer_body<B>(mut request: Request<B>) -> Request<RequestBody>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
 {
@@ -46,7 +46,7 @@ where
         timeout(CONTINUE_TIMEOUT, continued.notified()).await.ok();
     };
     request.map(|body| {
-        let body = Held {
+        let body = DeferredBody {
             wait: Some(Box::pin(wait)),
             body: body.map_err(Into::into).boxed_unsync(),
         };
@@ -55,12 +55,12 @@ where
 }
 
 /// A body that is not read before a wait has ended.
-struct Held {
+struct DeferredBody {
     wait: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     body: RequestBody,
 }
 
-impl Body for Held {
+impl Body for DeferredBody {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -93,8 +93,10 @@ impl Relay {
             return Poll::Ready(Ok(()));
         };
         // The thread ends with the process; only then is there no result.
-        let ended = ready!(Pin::new(task).poll(context))
-            .unwrap_or_else(|gone| Err(RelayError::Socket(io::Error::other(gone))));
+        let ended = match ready!(Pin::new(task).poll(context)) {
+            Ok(ended) => ended,
+            Err(gone) => Err(RelayError::Socket(io::Error::other(gone))),
+        };
         self.task = None;
         if ended.is_ok() {
             self.other_end = None;

@@ -43,27 +43,27 @@ pub(crate) trait Answers {
         &self,
         request: Request<Incoming>,
         connection: &Connection,
-    ) -> Result<Response<Body>, Unanswered>;
+    ) -> Result<Response<Body>, ServerClosed>;
 }
 
 /// A server has ended an idle connection while it got the next request. The client sees the same,
 /// because only the client knows whether it may send the request again.
 #[derive(Debug, thiserror::Error)]
 #[error("the server ended the connection when it got the next request")]
-pub(crate) struct Unanswered(#[source] NoAnswer);
+pub(crate) struct ServerClosed(#[source] NoAnswer);
 
 /// Why a request has no answer of its server.
 pub(crate) enum NotPassed {
     Refused(Refusal),
-    Unanswered(Unanswered),
+    ServerClosed(ServerClosed),
 }
 
 impl NotPassed {
     /// The answer of the proxy itself, if it has one.
-    pub(crate) fn response(self) -> Result<Response<Body>, Unanswered> {
+    pub(crate) fn response(self) -> Result<Response<Body>, ServerClosed> {
         match self {
             Self::Refused(refusal) => Ok(refusal.response()),
-            Self::Unanswered(unanswered) => Err(unanswered),
+            Self::ServerClosed(unanswered) => Err(unanswered),
         }
     }
 }
@@ -74,9 +74,9 @@ impl From<Refusal> for NotPassed {
     }
 }
 
-impl From<Unanswered> for NotPassed {
-    fn from(unanswered: Unanswered) -> Self {
-        Self::Unanswered(unanswered)
+impl From<ServerClosed> for NotPassed {
+    fn from(unanswered: ServerClosed) -> Self {
+        Self::ServerClosed(unanswered)
     }
 }
 
@@ -162,7 +162,7 @@ impl Connection {
         let passed = match self.idle.remove(destination).await {
             Some(backend) => {
                 let passed = backend.pass_on(request, Lasts::ManyRequests).await;
-                passed.map_err(Unanswered)?
+                passed.map_err(ServerClosed)?
             }
             None => pass_on_first(request, open).await?,
         };
@@ -195,7 +195,7 @@ async fn pass_on_first(
     open: impl Future<Output = Result<Opened, Refusal>>,
 ) -> Result<Passed, Refusal> {
     let opened = open.await?;
-    let backend = Backend::begin(opened).await?;
+    let backend = Backend::handshake(opened).await?;
     Ok(backend.pass_on(request, Lasts::ManyRequests).await?)
 }
 

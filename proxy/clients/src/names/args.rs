@@ -59,20 +59,24 @@ impl FromStr for NameListen {
     type Err = InvalidNameListen;
 
     fn from_str(text: &str) -> Result<Self, InvalidNameListen> {
-        let parsed = || {
-            let (address, port) = match text.split_once('=') {
-                Some((address, port)) => (address, Some(port)),
-                None => (text, None),
-            };
-            let address: SocketAddr = address.parse().ok()?;
-            let node_port = match port {
-                Some(port) => port.parse().ok()?,
-                None => NonZeroU16::new(address.port())?,
-            };
-            (address.port() != 0).then_some(Self { address, node_port })
-        };
-        parsed().ok_or_else(|| InvalidNameListen(text.to_owned()))
+        parse(text).ok_or_else(|| InvalidNameListen(text.to_owned()))
     }
+}
+
+fn parse(text: &str) -> Option<NameListen> {
+    let (address, port) = match text.split_once('=') {
+        Some((address, port)) => (address, Some(port)),
+        None => (text, None),
+    };
+    let address: SocketAddr = address.parse().ok()?;
+    let node_port = match port {
+        Some(port) => port.parse().ok()?,
+        None => NonZeroU16::new(address.port())?,
+    };
+    if address.port() == 0 {
+        return None;
+    }
+    Some(NameListen { address, node_port })
 }
 
 impl fmt::Display for NameListen {

@@ -1,6 +1,7 @@
 //! The first bytes of a connection: the node of a TLS client, or a first HTTP request. Pure.
 
-use super::hello::{HelloReader, InvalidHello};
+use super::bad_head::BadHead;
+use super::hello::HelloReader;
 use super::host;
 use crate::http::HEAD_MAX;
 
@@ -21,39 +22,6 @@ pub(crate) enum Head {
     Tls(String),
     /// A request.
     Http,
-}
-
-/// The reason why a head names no node.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BadHead {
-    #[error("the head is longer than {HEAD_MAX} bytes")]
-    TooLong,
-    #[error("the head took too long")]
-    TimedOut,
-    #[error("not a TLS ClientHello: {0}")]
-    Hello(InvalidHello),
-    #[error(
-        "the TLS ClientHello names no server (SNI): dial the node by its name, or set the server \
-         name of the client's TLS settings"
-    )]
-    NoServerName,
-    #[error("not an HTTP/1.1 request: {0}")]
-    NotHttp(httparse::Error),
-    #[error("the request has no Host: dial the node by its name, or set the header Host to it")]
-    NoHost,
-    #[error("the request's Host is not a name that a node could have")]
-    NoName,
-    #[error("the request has more than one Host")]
-    SeveralHosts,
-    #[error("only URLs that begin with http:// are served here")]
-    Scheme,
-    #[error("HTTP/2 without TLS is not served here: use HTTP/1.1, or TLS, which passes unchanged")]
-    Http2,
-    #[error(
-        "CONNECT is not served here: send the request itself to this port, or CONNECT to the \
-         proxy's --connect-listen"
-    )]
-    Connect,
 }
 
 /// Reads the head of one connection as it arrives.

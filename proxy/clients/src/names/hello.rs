@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use super::head::BadHead;
+use super::bad_head::{BadHead, InvalidHello};
 
 /// Type of a TLS record, and of a handshake message in it.
 const HANDSHAKE: u8 = 0x16;
@@ -22,25 +22,6 @@ const FIXED: usize = 2 + 32;
 /// Type of the extension server_name, and of a host name in it.
 const SERVER_NAME: u16 = 0;
 const HOST_NAME: u8 = 0;
-
-/// Why the bytes are no ClientHello.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum InvalidHello {
-    #[error("a record of another kind")]
-    Record,
-    #[error("another message than a ClientHello")]
-    Message,
-    #[error("a part is longer than the whole")]
-    Length,
-    #[error("the server name is not a DNS name")]
-    Name,
-}
-
-impl From<InvalidHello> for BadHead {
-    fn from(invalid: InvalidHello) -> Self {
-        Self::Hello(invalid)
-    }
-}
 
 /// Reads one ClientHello as it arrives. Each byte is looked at a fixed number of times.
 #[derive(Default)]
@@ -127,13 +108,15 @@ fn host_name(extension: &[u8]) -> Result<Option<String>, InvalidHello> {
         if kind != usize::from(HOST_NAME) {
             continue;
         }
-        let is_of_a_name = |byte: &u8| byte.is_ascii_graphic();
-        if name.is_empty() || !name.iter().all(is_of_a_name) {
+        if name.is_empty() || !name.iter().all(u8::is_ascii_graphic) {
             return Err(InvalidHello::Name);
         }
         let name = String::from_utf8_lossy(name).to_ascii_lowercase();
         // An address is no server name (RFC 6066), and names no node.
-        return Ok(Some(name).filter(|name| name.parse::<IpAddr>().is_err()));
+        if name.parse::<IpAddr>().is_ok() {
+            return Ok(None);
+        }
+        return Ok(Some(name));
     }
     Ok(None)
 }
@@ -153,8 +136,11 @@ impl<'a> Parts<'a> {
 
     /// A number of `N` bytes.
     fn number<const N: usize>(&mut self) -> Result<usize, InvalidHello> {
-        let bytes = self.bytes(N)?.iter();
-        Ok(bytes.fold(0, |number, byte| (number << 8) | usize::from(*byte)))
+        let mut number = 0;
+        for byte in self.bytes(N)? {
+            number = (number << 8) | usize::from(*byte);
+        }
+        Ok(number)
     }
 
     /// Bytes after their length, a number of `N` bytes.

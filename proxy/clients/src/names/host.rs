@@ -4,7 +4,7 @@ use http::header::HOST;
 use http::{HeaderMap, Method, Request, Uri};
 use httparse::{EMPTY_HEADER, Status};
 
-use super::head::BadHead;
+use super::bad_head::BadHead;
 use crate::http::HEADERS_MAX;
 
 /// The longest name in DNS, with its final dot.

@@ -5,7 +5,8 @@ use culvert_proxy_core::directory::{Destination, Directory};
 use culvert_proxy_streams::error::RouteError;
 use http::StatusCode;
 
-use super::head::{BadHead, Protocol};
+use super::bad_head::BadHead;
+use super::head::Protocol;
 use crate::http::response::Refusal;
 
 /// Names that an answer lists.
@@ -63,7 +64,7 @@ pub(super) fn unknown(
 ) -> Refusal {
     let hint = match directory.cloud(destination) {
         Some((node, address)) => format!("{node} is a cloud node: dial {address} itself"),
-        None => known(directory),
+        None => known_names(directory),
     };
     misdirected(format!("{error}; {hint}"))
 }
@@ -79,7 +80,7 @@ fn misdirected(details: String) -> Refusal {
 }
 
 /// The names that would do.
-fn known(directory: &Directory) -> String {
+fn known_names(directory: &Directory) -> String {
     let names = directory.first_names(LISTED);
     let more = directory.census().total().saturating_sub(names.len());
     let mut text: Vec<String> = names.iter().map(ToString::to_string).collect();

@@ -18,7 +18,7 @@ use tokio::net::TcpStream;
 use super::{Names, Refused, host, leave, refusal};
 use crate::http::opened::{Opened, Unopened};
 use crate::http::response::Refusal;
-use crate::http::server::{self, Answers, Connection, Unanswered, last};
+use crate::http::server::{self, Answers, Connection, ServerClosed, last};
 use crate::http::{Body, watch};
 
 /// A client of HTTP/1.1.
@@ -32,11 +32,7 @@ pub(super) struct Requests {
 impl Requests {
     /// Serves the client until its connection ends. `head` are its bytes so far.
     pub(super) async fn serve(self, socket: std::net::TcpStream, head: BytesMut) {
-        let attached = TcpStream::from_std(socket).and_then(|socket| {
-            let watch = watch(&socket)?;
-            Ok((socket, watch))
-        });
-        let (socket, watch) = match attached {
+        let (socket, watch) = match attach(socket) {
             Ok(attached) => attached,
             Err(error) => return tracing::warn!(%error, "reset: too many sockets"),
         };
@@ -49,7 +45,8 @@ impl Requests {
             Ok(()) => {}
             // hyper has answered.
             Err(Ok(error)) if error.is_parse() => {
-                self.names.refused(self.client, &Refused::Later(error));
+                self.names
+                    .report_refusal(self.client, &Refused::Later(error));
             }
             // It was idle.
             Err(Ok(error)) if error.is_timeout() => return watch.on_close(Close::Finish),
@@ -98,7 +95,7 @@ impl Answers for Requests {
         &self,
         request: Request<Incoming>,
         connection: &Connection,
-    ) -> Result<Response<Body>, Unanswered> {
+    ) -> Result<Response<Body>, ServerClosed> {
         match host::named(&request) {
             Ok(name) => {
                 let destination = Destination::Name(name, self.port);
@@ -109,9 +106,15 @@ impl Answers for Requests {
             }
             Err(bad) => {
                 let answer = refusal::bad_request(&bad).response();
-                self.names.refused(self.client, &bad.into());
+                self.names.report_refusal(self.client, &bad.into());
                 Ok(last(answer))
             }
         }
     }
+}
+
+fn attach(socket: std::net::TcpStream) -> std::io::Result<(TcpStream, Watch)> {
+    let socket = TcpStream::from_std(socket)?;
+    let watch = watch(&socket)?;
+    Ok((socket, watch))
 }

@@ -27,7 +27,7 @@ impl Answers for ByHost {
         &self,
         request: Request<Incoming>,
         connection: &Connection,
-    ) -> Result<Response<Body>, Unanswered> {
+    ) -> Result<Response<Body>, ServerClosed> {
         let host = request.headers()["host"].to_str().unwrap().to_owned();
         let destination = Destination::Name(host.clone(), 80);
         let open = async {
