@@ -187,7 +187,6 @@ impl Connect {
 
     /// Reads a request's head: the destination, and the bytes that the client sent after it.
     async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
-        let mut buffer = BytesMut::new();
         match timeout(HEAD_TIMEOUT, self.whole_request(socket)).await {
             Ok(request) => request,
             Err(_elapsed) => Err(RequestError::Bad(BadRequest::TimedOut)),

@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use culvert_api::ports::CHECK_PORT;
 use culvert_daemon::LogBudget;
-use culvert_proxy_core::directory::{Destination, Target};
+use culvert_proxy_core::directory::Destination;
 use culvert_proxy_streams::limits::ClientKind;
+use culvert_proxy_streams::live::Frontend;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 use tokio_util::task::TaskTracker;

@@ -9,7 +9,7 @@ use bytes::BytesMut;
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_streams::error::RouteError;
 use culvert_proxy_streams::live::Frontend;
-use culvert_tunnel::Close;
+use culvert_tunnel::{Close, Socket};
 use http::{Request, Response};
 use hyper::body::Incoming;
 use tokio::io::AsyncReadExt;
@@ -76,7 +76,7 @@ impl Requests {
 
     async fn open(&self, destination: &Destination) -> Result<Opened, Refusal> {
         let names = &self.names;
-        let routed = names.begin(Frontend::NameHttp, self.client, destination);
+        let routed = names.route_client(Frontend::NameHttp, self.client, destination);
         let opened = match routed {
             Ok(routed) => Opened::stream(routed).await,
             Err(error) => Err(error.into()),
@@ -113,7 +113,7 @@ impl Answers for Requests {
     }
 }
 
-fn attach(socket: std::net::TcpStream) -> std::io::Result<(TcpStream, Watch)> {
+fn attach(socket: std::net::TcpStream) -> std::io::Result<(TcpStream, Socket)> {
     let socket = TcpStream::from_std(socket)?;
     let watch = watch(&socket)?;
     Ok((socket, watch))
