@@ -221,13 +221,17 @@ impl Cluster {
     async fn told_proxies(&self) -> Result<usize, RequestError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = ask(maps.get_opt(agent_config::NAME)).await?;
-        let proxies = map
-            .and_then(|map| map.data?.remove(agent_config::PROXIES))
-            .unwrap_or_default();
-        Ok(proxies
-            .lines()
-            .filter(|line| !line.trim().is_empty())
-            .count())
+        let Some(data) = map.and_then(|map| map.data) else {
+            return Ok(0);
+        };
+        let Some(proxies) = data.get(agent_config::PROXIES) else {
+            return Ok(0);
+        };
+        let mut told = 0;
+        for line in proxies.lines() {
+            told += usize::from(!line.trim().is_empty());
+        }
+        Ok(told)
     }
 
     /// The Nodes with any of these labels.
@@ -243,17 +247,6 @@ impl Cluster {
     }
 
     fn needed(&self) -> Vec<ResourceAttributes> {
-        let attributes = |namespace: &str, group: &str, resource: &str, name: &str, verb: &str| {
-            let given = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-            ResourceAttributes {
-                namespace: given(namespace),
-                group: given(group),
-                resource: given(resource),
-                name: given(name),
-                verb: given(verb),
-                ..ResourceAttributes::default()
-            }
-        };
         let mut needed = Vec::new();
         for Right {
             namespace,
@@ -268,27 +261,31 @@ impl Cluster {
                 Scope::Own => self.namespace.as_str(),
                 Scope::Namespace(namespace) => namespace,
             };
-            needed.extend(
-                verbs
-                    .iter()
-                    .map(|verb| attributes(namespace, group, resource, name, verb)),
-            );
+            for verb in verbs {
+                needed.push(attributes(namespace, group, resource, name, verb));
+            }
         }
+        needed.extend(self.needed_by_flags());
+        needed
+    }
+
+    fn needed_by_flags(&self) -> Vec<ResourceAttributes> {
+        let mut needed = Vec::new();
         if let Some(service) = &self.args.agent_service {
             needed.push(attributes(&self.namespace, "", "services", service, "get"));
             needed.push(attributes(&self.namespace, "", "pods", "", "list"));
             needed.push(attributes("", "", "nodes", "", "get"));
         }
         if let Some(service) = &self.args.name_service {
-            let verbs = ["list", "watch", "update"];
-            let of = |verb| attributes(&self.namespace, "", "services", service, verb);
-            needed.extend(verbs.map(of));
+            for verb in CHANGING {
+                needed.push(attributes(&self.namespace, "", "services", service, verb));
+            }
         }
         if let Some(place) = &self.args.hosts_configmap {
-            let namespace = &place.config_map.namespace;
-            let name = &place.config_map.name;
-            let verbs = ["list", "watch", "update"];
-            needed.extend(verbs.map(|verb| attributes(namespace, "", "configmaps", name, verb)));
+            let crate::configmap::ConfigMapName { namespace, name } = &place.config_map;
+            for verb in CHANGING {
+                needed.push(attributes(namespace, "", "configmaps", name, verb));
+            }
         }
         needed
     }
@@ -308,10 +305,16 @@ impl Cluster {
     }
 }
 
+/// What is done with an object that is kept up to date.
+const CHANGING: [&str; 3] = ["list", "watch", "update"];
+
 /// A text such as `update configmaps/culvert-vips in culvert-system`.
 fn in_words(attributes: &ResourceAttributes) -> String {
-    let text = |part: &Option<String>| part.clone().unwrap_or_default();
-    let mut words = format!("{} {}", text(&attributes.verb), text(&attributes.resource));
+    let mut words = format!(
+        "{} {}",
+        attributes.verb.as_deref().unwrap_or_default(),
+        attributes.resource.as_deref().unwrap_or_default()
+    );
     if let Some(group) = &attributes.group {
         words.push_str(&format!(".{group}"));
     }
@@ -330,17 +333,44 @@ async fn server_time(client: &Client) -> Result<Option<UnixTime>, kube::Error> {
         .body(Body::empty())
         .map_err(kube::Error::HttpError)?;
     let answer = client.send(request).await?;
-    let date = answer
-        .headers()
-        .get(DATE)
-        .and_then(|date| date.to_str().ok());
-    Ok(date.and_then(http_date))
+    let Some(date) = answer.headers().get(DATE) else {
+        return Ok(None);
+    };
+    match date.to_str() {
+        Ok(date) => Ok(http_date(date)),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Parses the format of RFC 9110, section 5.6.7: `Sun, 06 Nov 1994 08:49:37 GMT`.
 fn http_date(text: &str) -> Option<UnixTime> {
     let date = DateTimeParser::new().parse_timestamp(text).ok()?;
     date.as_second().try_into().ok().map(UnixTime::from_seconds)
+}
+
+fn attributes(
+    namespace: &str,
+    group: &str,
+    resource: &str,
+    name: &str,
+    verb: &str,
+) -> ResourceAttributes {
+    ResourceAttributes {
+        namespace: given(namespace),
+        group: given(group),
+        resource: given(resource),
+        name: given(name),
+        verb: given(verb),
+        ..ResourceAttributes::default()
+    }
+}
+
+fn given(text: &str) -> Option<String> {
+    if text.is_empty() {
+        None
+    } else {
+        Some(text.to_owned())
+    }
 }
 
 #[cfg(test)]

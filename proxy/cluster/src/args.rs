@@ -116,7 +116,7 @@ impl KubernetesArgs {
     }
 
     /// Whether there is a cluster.
-    pub fn wanted(&self) -> bool {
+    pub fn is_in_cluster(&self) -> bool {
         self.kubernetes || self.kubeconfig.is_some()
     }
 }

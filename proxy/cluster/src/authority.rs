@@ -2,7 +2,8 @@
 //! proxy. Each proxy keeps a copy in its state directory. It starts from the copy when the API
 //! server is unreachable, and it reads its certificates from the copy.
 
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use culvert_daemon::{Drain, Problem, write_atomic};
@@ -151,50 +152,55 @@ impl SharedAuthority {
     }
 
     async fn look(&self) -> Result<(), SharedAuthorityError> {
-        let secrets: Api<Secret> =
-            Api::namespaced(self.cluster.client.clone(), &self.cluster.namespace);
-        let secret = match ask(secrets.get_opt(SECRET))
-            .await
-            .map_err(|source| self.failed(source))?
-        {
-            Some(secret) => secret,
-            None => match ask(secrets.create(&PostParams::default(), &self.new_secret()?)).await {
-                Ok(made) => {
-                    tracing::info!(
-                        secret = SECRET,
-                        namespace = self.cluster.namespace,
-                        "the cluster's authority made"
-                    );
-                    made
-                }
-                // Another proxy was faster.
-                Err(error) if error.is_conflict() => ask(secrets.get(SECRET))
-                    .await
-                    .map_err(|source| self.failed(source))?,
-                Err(source) => return Err(self.failed(source)),
-            },
-        };
+        let secret = self.secret().await?;
         let Texts { certificates, key } = self.texts(secret)?;
-        let checked = |key_name: &str| {
-            PathBuf::from(format!(
-                "Secret {}/{SECRET}, {key_name}",
-                self.cluster.namespace
-            ))
-        };
         Authority::from_pem(
             Pem {
-                origin: &checked(CERTIFICATES),
+                origin: &self.origin(CERTIFICATES),
                 text: &certificates,
             },
             Pem {
-                origin: &checked(KEY),
+                origin: &self.origin(KEY),
                 text: &key,
             },
         )?;
-        self.keep(&format!("{}\n{}", key.trim_end(), certificates))
+        self.save(&format!("{}\n{}", key.trim_end(), certificates))
     }
 
-    fn keep(&self, text: &str) -> Result<(), SharedAuthorityError> {
+    /// The cluster's Secret, which is made if there is none.
+    async fn secret(&self) -> Result<Secret, SharedAuthorityError> {
+        let secrets: Api<Secret> =
+            Api::namespaced(self.cluster.client.clone(), &self.cluster.namespace);
+        let found = ask(secrets.get_opt(SECRET)).await;
+        if let Some(secret) = found.map_err(|source| self.failed(source))? {
+            return Ok(secret);
+        }
+        match ask(secrets.create(&PostParams::default(), &self.new_secret()?)).await {
+            Ok(made) => {
+                tracing::info!(
+                    secret = SECRET,
+                    namespace = self.cluster.namespace,
+                    "the cluster's authority made"
+                );
+                Ok(made)
+            }
+            // Another proxy was faster.
+            Err(error) if error.is_conflict() => ask(secrets.get(SECRET))
+                .await
+                .map_err(|source| self.failed(source)),
+            Err(source) => Err(self.failed(source)),
+        }
+    }
+
+    /// What errors call a part of the Secret.
+    fn origin(&self, part: &str) -> PathBuf {
+        PathBuf::from(format!(
+            "Secret {}/{SECRET}, {part}",
+            self.cluster.namespace
+        ))
+    }
+
+    fn save(&self, text: &str) -> Result<(), SharedAuthorityError> {
         if read_bounded(&self.copy).is_ok_and(|before| before == text) {
             return Ok(());
         }
@@ -214,17 +220,7 @@ impl SharedAuthority {
     /// The content for a new Secret: the authority in use, the authority from the time before the
     /// cluster, or a new one.
     fn new_secret(&self) -> Result<Secret, SharedAuthorityError> {
-        let [certificate, key] = &self.former;
-        let before = [[&self.copy, &self.copy], [certificate, key]];
-        let mut known = before.iter().filter_map(|[certificate, key]| {
-            let authority = Authority::from_files(certificate, key).ok()?;
-            let key = read_bounded(key).ok()?;
-            Some(Texts {
-                certificates: authority.pem().to_owned(),
-                key: key_only(&key)?,
-            })
-        });
-        let Texts { certificates, key } = match known.next() {
+        let texts = match self.known_texts() {
             Some(texts) => texts,
             None => {
                 let NewAuthority { certificate, key } = Authority::generate()?;
@@ -234,11 +230,10 @@ impl SharedAuthority {
                 }
             }
         };
-        let data = [(CERTIFICATES, certificates), (KEY, key)];
-        let data = data
-            .into_iter()
-            .map(|(name, text)| (name.to_owned(), ByteString(text.into_bytes())))
-            .collect();
+        let mut data = BTreeMap::new();
+        for (name, text) in [(CERTIFICATES, texts.certificates), (KEY, texts.key)] {
+            data.insert(name.to_owned(), ByteString(text.into_bytes()));
+        }
         Ok(Secret {
             metadata: ObjectMeta {
                 name: Some(SECRET.to_owned()),
@@ -250,19 +245,35 @@ impl SharedAuthority {
         })
     }
 
+    /// The authority of the copy on disk, or else the one from before there was a cluster.
+    fn known_texts(&self) -> Option<Texts> {
+        let [certificate, key] = &self.former;
+        for [certificate, key] in [[&self.copy, &self.copy], [certificate, key]] {
+            if let Some(texts) = texts_of(certificate, key) {
+                return Some(texts);
+            }
+        }
+        None
+    }
+
     fn texts(&self, secret: Secret) -> Result<Texts, SharedAuthorityError> {
         let mut data = secret.data.unwrap_or_default();
-        let mut text = |key: &'static str| {
-            let namespace = self.cluster.namespace.clone();
-            let Some(ByteString(bytes)) = data.remove(key) else {
-                return Err(SharedAuthorityError::Missing { namespace, key });
-            };
-            String::from_utf8(bytes).map_err(|_| SharedAuthorityError::NoText { namespace, key })
-        };
         Ok(Texts {
-            certificates: text(CERTIFICATES)?,
-            key: text(KEY)?,
+            certificates: self.text(CERTIFICATES, &mut data)?,
+            key: self.text(KEY, &mut data)?,
         })
+    }
+
+    fn text(
+        &self,
+        key: &'static str,
+        data: &mut BTreeMap<String, ByteString>,
+    ) -> Result<String, SharedAuthorityError> {
+        let namespace = self.cluster.namespace.clone();
+        let Some(ByteString(bytes)) = data.remove(key) else {
+            return Err(SharedAuthorityError::Missing { namespace, key });
+        };
+        String::from_utf8(bytes).map_err(|_| SharedAuthorityError::NoText { namespace, key })
     }
 
     fn failed(&self, source: RequestError) -> SharedAuthorityError {
@@ -273,11 +284,22 @@ impl SharedAuthority {
     }
 }
 
+/// The texts of an authority in these files, which may be one and the same.
+fn texts_of(certificate: &Path, key: &Path) -> Option<Texts> {
+    let authority = Authority::from_files(certificate, key).ok()?;
+    let key = read_bounded(key).ok()?;
+    Some(Texts {
+        certificates: authority.pem().to_owned(),
+        key: key_only(&key)?,
+    })
+}
+
 /// The private key in a PEM text, which can also contain certificates.
 fn key_only(text: &str) -> Option<String> {
-    let start = text
-        .find("-----BEGIN ")
-        .filter(|start| text[*start..].contains("PRIVATE KEY-----"))?;
+    let start = text.find("-----BEGIN ")?;
+    if !text[start..].contains("PRIVATE KEY-----") {
+        return None;
+    }
     let end = text[start..].find("-----END ")?;
     let line = text[start + end..].lines().next()?;
     Some(format!("{}{line}\n", &text[start..start + end]))

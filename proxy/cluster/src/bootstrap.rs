@@ -116,22 +116,15 @@ impl Cluster {
 
     async fn publish(&self, settings: &AgentSettings) -> Result<usize, PublishError> {
         let maps = self.config_maps(&self.namespace);
-        let failed = |source| PublishError::Request {
-            namespace: self.namespace.clone(),
-            source,
-        };
         let mut conflicts = 0;
         loop {
-            let present = ask(maps.get_opt(NAME)).await.map_err(failed)?;
+            let present = ask(maps.get_opt(NAME)).await;
+            let present = present.map_err(|source| self.not_published(source))?;
             let Merged { next, left_out } = merge(present, settings, UnixTime::now());
             let Some(next) = next else {
                 return Ok(left_out);
             };
-            let proxies = next
-                .data
-                .as_ref()
-                .and_then(|data| data.get(PROXIES))
-                .map(|text| text.trim().replace('\n', ", "));
+            let proxies = proxies_of(&next).replace('\n', ", ");
             match write(&maps, &next).await {
                 Ok(_) => {
                     tracing::info!(
@@ -142,15 +135,26 @@ impl Cluster {
                     return Ok(left_out);
                 }
                 Err(error) if error.is_conflict() && conflicts < MAX_CONFLICTS => conflicts += 1,
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(self.not_published(error)),
             }
+        }
+    }
+
+    fn not_published(&self, source: RequestError) -> PublishError {
+        PublishError::Request {
+            namespace: self.namespace.clone(),
+            source,
         }
     }
 }
 
 /// Logs that the list has no place for further proxies, once.
 fn report_full(full: &mut Problem, left_out: usize) {
-    let reason = (left_out > 0).then(|| format!("it takes {MAX_PROXIES} addresses"));
+    let reason = if left_out > 0 {
+        Some(format!("it takes {MAX_PROXIES} addresses"))
+    } else {
+        None
+    };
     if let Some(reason) = full.news(reason) {
         tracing::warn!(
             configmap = NAME,
@@ -171,30 +175,46 @@ struct Merged {
 
 /// Merges this proxy's part into the ConfigMap. The content of others is kept.
 fn merge(present: Option<ConfigMap>, settings: &AgentSettings, now: UnixTime) -> Merged {
-    let before = present.unwrap_or_else(|| empty(NAME));
+    let before = match present {
+        Some(present) => present,
+        None => empty(NAME),
+    };
     let mut next = before.clone();
     let annotations = next.metadata.annotations.get_or_insert_default();
-    let seen = annotations
-        .get(SEEN)
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let mut seen = seen_now(seen, &settings.proxies, now);
+    let mut seen = seen_now(seen_before(annotations), &settings.proxies, now);
     let left_out = seen.len().saturating_sub(MAX_PROXIES);
     for _ in 0..left_out {
         seen.pop_last();
     }
     let text = serde_json::to_string(&seen).expect("texts and numbers have a JSON form");
     annotations.insert(SEEN.to_owned(), text);
-    let proxies: String = seen.keys().map(|proxy| format!("{proxy}\n")).collect();
     let data = next.data.get_or_insert_default();
-    let values = [
-        (CA, settings.ca.clone()),
-        (SERVER_NAME, settings.server_name.clone()),
-        (PROXIES, proxies),
-    ];
-    data.extend(values.map(|(name, text)| (name.to_owned(), text)));
-    let next = (next != before).then_some(next);
+    data.insert(CA.to_owned(), settings.ca.clone());
+    data.insert(SERVER_NAME.to_owned(), settings.server_name.clone());
+    data.insert(PROXIES.to_owned(), lines(&seen));
+    let next = if next == before { None } else { Some(next) };
     Merged { next, left_out }
+}
+
+/// The addresses, one a line.
+fn lines(seen: &BTreeMap<String, UnixTime>) -> String {
+    seen.keys().map(|proxy| format!("{proxy}\n")).collect()
+}
+
+/// The addresses in a ConfigMap, one a line.
+fn proxies_of(map: &ConfigMap) -> &str {
+    match &map.data {
+        Some(data) => data.get(PROXIES).map_or("", |text| text.trim()),
+        None => "",
+    }
+}
+
+/// What a ConfigMap says of proxies. What is not readable counts as nothing.
+fn seen_before(annotations: &BTreeMap<String, String>) -> BTreeMap<String, UnixTime> {
+    match annotations.get(SEEN) {
+        Some(text) => serde_json::from_str(text).unwrap_or_default(),
+        None => BTreeMap::new(),
+    }
 }
 
 /// The addresses of proxies, with the time of their last confirmation.

@@ -79,11 +79,7 @@ impl Cluster {
         mut told: Occurrences,
         drain: Drain,
     ) -> Result<()> {
-        let mut writer = Writer {
-            cluster: self,
-            instance: instance(),
-            problem: Problem::default(),
-        };
+        let mut writer = Writer::new(self);
         let mut watcher = directory.watch();
         let mut attention = Attention::default();
         let mut queue = Queue::default();
@@ -114,6 +110,14 @@ struct Writer {
 }
 
 impl Writer {
+    fn new(cluster: Cluster) -> Self {
+        Self {
+            cluster,
+            instance: instance(),
+            problem: Problem::default(),
+        }
+    }
+
     /// Writes the next few. Returns the time of the next call.
     async fn write_some(&mut self, queue: &mut Queue, drain: &Drain) -> Instant {
         for _ in 0..PER_TICK {
@@ -157,24 +161,35 @@ impl Writer {
             Err(error) if error.is_conflict() => {}
             made => return made.map(drop),
         }
-        let name = event.metadata.name.unwrap_or_default();
-        let patch = async |patch| {
-            ask(events.patch(&name, &PatchParams::default(), &Patch::Merge(patch))).await
-        };
-        // An empty patch changes nothing and returns the object. So no further permission is
-        // necessary to read it.
-        let continued = match patch(json!({})).await {
-            Ok(there) => continued(&there, Timestamp::now())
-                .map(|series| (there.metadata.resource_version, series)),
-            Err(error) => return unless_overtaken(error),
-        };
-        let Some((version, series)) = continued else {
-            return Ok(());
-        };
-        let counted =
-            patch(json!({"metadata": {"resourceVersion": version}, "series": series})).await;
-        counted.map(drop).or_else(unless_overtaken)
+        count_again(&events, &event.metadata.name.unwrap_or_default()).await
     }
+}
+
+/// Counts an Event that exists once more.
+async fn count_again(events: &Api<Event>, name: &str) -> Result<(), RequestError> {
+    // An empty patch changes nothing and returns the object. So no further permission is
+    // necessary to read it.
+    let there = match patch(events, name, json!({})).await {
+        Ok(there) => there,
+        Err(error) => return unless_overtaken(error),
+    };
+    let Some(series) = continued(&there, Timestamp::now()) else {
+        return Ok(());
+    };
+    let version = there.metadata.resource_version;
+    let counted = json!({"metadata": {"resourceVersion": version}, "series": series});
+    match patch(events, name, counted).await {
+        Ok(_) => Ok(()),
+        Err(error) => unless_overtaken(error),
+    }
+}
+
+async fn patch(
+    events: &Api<Event>,
+    name: &str,
+    patch: serde_json::Value,
+) -> Result<Event, RequestError> {
+    ask(events.patch(name, &PatchParams::default(), &Patch::Merge(patch))).await
 }
 
 /// Another proxy was faster with the same report, or the Event has just expired.

@@ -44,7 +44,8 @@ where
             }
             Ok(Event::Apply(object)) => Some(Some(object)),
             Ok(Event::Delete(_)) => Some(None),
-            Ok(Event::InitDone) => (!listed).then_some(None),
+            Ok(Event::InitDone) if listed => None,
+            Ok(Event::InitDone) => Some(None),
             Err(error) => {
                 if let Some(reason) = problem.news(Some(in_words(&error))) {
                     report(reason);

@@ -3,7 +3,7 @@
 //!
 //! An invalid ConfigMap is reported. Its last valid content stays in force, also after a restart.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use anyhow::Result;
 use culvert_daemon::{Drain, Problem, chain};
@@ -49,15 +49,22 @@ enum InvalidForwards {
 
 /// The last entries that were good, without those on the proxy's own ports, which may be others now.
 pub fn load(state: &StateDir, own_ports: &BTreeSet<u16>) -> Vec<Forward> {
-    let last: Option<Vec<String>> = state.read(LAST_GOOD).unwrap_or_else(|error| {
-        tracing::warn!(reason = chain(&error), "last good forwards not usable");
-        None
-    });
-    let last = last.unwrap_or_default();
-    last.iter()
-        .filter_map(|entry| entry.parse().ok())
-        .filter(|forward: &Forward| !own_ports.contains(&forward.listen.port()))
-        .collect()
+    let last: Vec<String> = match state.read(LAST_GOOD) {
+        Ok(last) => last.unwrap_or_default(),
+        Err(error) => {
+            tracing::warn!(reason = chain(&error), "last good forwards not usable");
+            return Vec::new();
+        }
+    };
+    let mut forwards = Vec::new();
+    for entry in last {
+        if let Ok(forward) = entry.parse::<Forward>()
+            && !own_ports.contains(&forward.listen.port())
+        {
+            forwards.push(forward);
+        }
+    }
+    forwards
 }
 
 impl Cluster {
@@ -86,12 +93,7 @@ impl Cluster {
             };
             let problem = match parse(found.as_ref(), &own_ports) {
                 Ok(forwards) => {
-                    let is_news = forwards_tx.send_if_modified(|known| {
-                        let is_news = *known != forwards;
-                        known.clone_from(&forwards);
-                        is_news
-                    });
-                    if is_news {
+                    if is_news(&forwards_tx, &forwards) {
                         let entries: Vec<String> =
                             forwards.iter().map(ToString::to_string).collect();
                         tracing::info!(?entries, "forwarded ports of the cluster");
@@ -107,13 +109,21 @@ impl Cluster {
                     reason = problem,
                     "ConfigMap not used, keeping the last good forwards"
                 );
-                let uid = found
-                    .and_then(|found| found.metadata.uid)
-                    .unwrap_or_default();
+                let uid = found.and_then(|found| found.metadata.uid);
+                let uid = uid.unwrap_or_default();
                 events.report(Occurrence::invalid_forwards(which.clone(), uid, &problem));
             }
         }
     }
+}
+
+/// Publishes the entries. Returns whether they differ from those before.
+fn is_news(forwards_tx: &watch::Sender<Vec<Forward>>, forwards: &[Forward]) -> bool {
+    forwards_tx.send_if_modified(|known| {
+        let is_news = *known != forwards;
+        *known = forwards.to_vec();
+        is_news
+    })
 }
 
 /// Empty lines, and those that begin with `#`, say nothing.
@@ -121,35 +131,28 @@ fn parse(
     found: Option<&ConfigMap>,
     own_ports: &BTreeSet<u16>,
 ) -> Result<Vec<Forward>, InvalidForwards> {
-    let empty = BTreeMap::new();
-    let data = found
-        .and_then(|found| found.data.as_ref())
-        .unwrap_or(&empty);
     let mut forwards: Vec<Forward> = Vec::new();
+    let Some(data) = found.and_then(|found| found.data.as_ref()) else {
+        return Ok(forwards);
+    };
     for (key, text) in data {
-        for (number, line) in (1..).zip(text.lines()) {
-            let entry = line.trim();
+        for (line, entry) in (1..).zip(text.lines()) {
+            let entry = entry.trim();
             if entry.is_empty() || entry.starts_with('#') {
                 continue;
             }
-            let forward: Forward = entry.parse().map_err(|problem| InvalidForwards::Entry {
-                key: key.clone(),
-                line: number,
-                problem,
-            })?;
-            if own_ports.contains(&forward.listen.port()) {
-                return Err(InvalidForwards::Own {
-                    key: key.clone(),
-                    line: number,
-                    port: forward.listen.port(),
-                });
+            let key = key.clone();
+            let forward: Forward = match entry.parse() {
+                Ok(forward) => forward,
+                Err(problem) => return Err(InvalidForwards::Entry { key, line, problem }),
+            };
+            let port = forward.listen.port();
+            if own_ports.contains(&port) {
+                return Err(InvalidForwards::Own { key, line, port });
             }
             if let Some(other) = forwards.iter().find(|other| other.conflicts_with(&forward)) {
-                return Err(InvalidForwards::Twice {
-                    key: key.clone(),
-                    line: number,
-                    other: other.clone(),
-                });
+                let other = other.clone();
+                return Err(InvalidForwards::Twice { key, line, other });
             }
             forwards.push(forward);
             if forwards.len() > MAX_FORWARDS {

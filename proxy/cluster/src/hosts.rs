@@ -116,7 +116,7 @@ impl Hosts {
             HostsAddress::Service => EdgesAt::Service(service?),
         };
         let nodes = addresses(directory, edges);
-        let (wanted, left_out) = wanted(there.as_ref(), &nodes, &self.place);
+        let (wanted, left_out) = updated(there.as_ref(), &nodes, &self.place);
         self.tell_left_out(left_out);
         let wanted = wanted?;
         let config_map = &self.place.config_map;
@@ -194,30 +194,38 @@ fn line_name(directory: &Directory, node: &NodeName) -> Option<NodeName> {
 }
 
 /// The updated ConfigMap, or `None` if it is up to date, and the number of nodes that did not fit.
-fn wanted(
+fn updated(
     there: Option<&ConfigMap>,
     nodes: &BTreeMap<NodeName, IpAddr>,
     place: &HostsPlace,
 ) -> (Option<ConfigMap>, usize) {
-    let mut config_map = there
-        .cloned()
-        .unwrap_or_else(|| empty(&place.config_map.name));
-    let others = |(key, text): (&String, &String)| if *key == place.key { 0 } else { text.len() };
-    let taken: usize = config_map.data.iter().flatten().map(others).sum::<usize>()
-        + config_map
-            .binary_data
-            .iter()
-            .flatten()
-            .map(|(_, bytes)| bytes.0.len())
-            .sum::<usize>();
+    let mut config_map = match there {
+        Some(there) => there.clone(),
+        None => empty(&place.config_map.name),
+    };
+    let capacity = MAX_BYTES.saturating_sub(bytes_of_others(&config_map, place));
     let data = config_map.data.get_or_insert_default();
     let before = data.get(&place.key).map_or("", String::as_str);
-    let Merged { text, left_out } = merged(before, nodes, MAX_BYTES.saturating_sub(taken));
+    let Merged { text, left_out } = merged(before, nodes, capacity);
     if text == before {
         return (None, left_out);
     }
     data.insert(place.key.clone(), text);
     (Some(config_map), left_out)
+}
+
+/// How much of the ConfigMap is under other keys.
+fn bytes_of_others(config_map: &ConfigMap, place: &HostsPlace) -> usize {
+    let mut bytes = 0;
+    for (key, text) in config_map.data.iter().flatten() {
+        if *key != place.key {
+            bytes += text.len();
+        }
+    }
+    for (_, content) in config_map.binary_data.iter().flatten() {
+        bytes += content.0.len();
+    }
+    bytes
 }
 
 #[cfg(test)]
@@ -234,15 +242,15 @@ mod tests {
 
     #[test]
     fn a_missing_config_map_is_made_and_an_equal_one_left_alone() {
-        let (made, _) = wanted(None, &nodes(), &place());
+        let (made, _) = updated(None, &nodes(), &place());
         let made = made.unwrap();
         assert_eq!(
             made.data.as_ref().unwrap()["tunnel-nodes"],
             "198.18.0.1\tedge-1 # culvert\n"
         );
-        assert_eq!(wanted(Some(&made), &nodes(), &place()), (None, 0));
+        assert_eq!(updated(Some(&made), &nodes(), &place()), (None, 0));
         assert_eq!(
-            wanted(None, &BTreeMap::new(), &place()),
+            updated(None, &BTreeMap::new(), &place()),
             (None, 0),
             "nobody needs an empty one"
         );
@@ -254,7 +262,7 @@ mod tests {
         there.metadata.resource_version = Some("7".into());
         there.data = Some([("other".to_owned(), "x".repeat(MAX_BYTES - 10))].into());
         assert_eq!(
-            wanted(Some(&there), &nodes(), &place()),
+            updated(Some(&there), &nodes(), &place()),
             (None, 1),
             "no room for a line"
         );
@@ -263,7 +271,7 @@ mod tests {
             .as_mut()
             .unwrap()
             .insert("other".into(), "x".repeat(MAX_BYTES - 100));
-        let (written, left_out) = wanted(Some(&there), &nodes(), &place());
+        let (written, left_out) = updated(Some(&there), &nodes(), &place());
         let written = written.unwrap();
         assert_eq!(
             (written.metadata.resource_version.as_deref(), left_out),

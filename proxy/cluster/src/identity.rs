@@ -185,11 +185,10 @@ impl ServiceAccounts {
             .map_err(|_| AccountError::Busy)?
             .map_err(|_| AccountError::Busy)?;
         let node = self.review(token).await;
-        if node
-            .as_ref()
-            .is_err_and(|error| !matches!(error, AccountError::Unanswered(_)))
+        if let Err(error) = &node
+            && !matches!(error, AccountError::Unanswered(_))
         {
-            self.callers.refused(client, Instant::now());
+            self.callers.record_refusal(client, Instant::now());
         }
         node
     }

@@ -66,7 +66,7 @@ impl Cluster {
         let mut held = HeldLease::new(leases, own);
         tokio::select! {
             never = follower.follow() => match never {},
-            never = held.keep(&tunnels) => match never {},
+            never = held.keep_renewed(&tunnels) => match never {},
             () = end => {}
         }
         held.give_up().await;

@@ -121,11 +121,13 @@ impl Cluster {
         };
         config.connect_timeout = Some(CONNECT_TIMEOUT);
         config.read_timeout = Some(READ_TIMEOUT);
-        let namespace = args
-            .namespace
-            .clone()
-            .or_else(pod_namespace)
-            .unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+        let namespace = match &args.namespace {
+            Some(namespace) => namespace.clone(),
+            None => match pod_namespace() {
+                Some(namespace) => namespace,
+                None => DEFAULT_NAMESPACE.to_owned(),
+            },
+        };
         let server = config.cluster_url.clone();
         let client = Client::try_from(config).map_err(ClusterError::Client)?;
         Ok(Self {
@@ -147,14 +149,15 @@ impl std::fmt::Debug for Cluster {
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
-    let wrong = |source| ClusterError::Kubeconfig {
-        path: path.to_owned(),
-        source,
+    let mut config = match read_kubeconfig(path).await {
+        Ok(config) => config,
+        Err(source) => {
+            return Err(ClusterError::Kubeconfig {
+                path: path.to_owned(),
+                source,
+            });
+        }
     };
-    let kubeconfig = Kubeconfig::read_from(path).map_err(wrong)?;
-    let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options);
-    let mut config = config.await.map_err(wrong)?;
     // It would be an error that shows the URL, with its password.
     if config.proxy_url.take().is_some() {
         tracing::warn!(
@@ -165,9 +168,18 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
     Ok(config)
 }
 
+async fn read_kubeconfig(path: &Path) -> Result<Config, kube::config::KubeconfigError> {
+    let kubeconfig = Kubeconfig::read_from(path)?;
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
+}
+
 fn pod_namespace() -> Option<String> {
     let text = std::fs::read_to_string(POD_NAMESPACE).ok()?;
-    Some(text.trim().to_owned()).filter(|namespace| !namespace.is_empty())
+    let namespace = text.trim();
+    if namespace.is_empty() {
+        return None;
+    }
+    Some(namespace.to_owned())
 }
 
 #[cfg(test)]

@@ -27,9 +27,9 @@ use tokio::sync::watch;
 use super::Cluster;
 use super::follow::follow_object;
 use super::last_seen::LastSeen;
-use super::request::ask;
+use super::request::{RequestError, ask};
 pub(crate) use ports::OwnPorts;
-use ports::{Wanted, meaning, wanted};
+use ports::{NeededPorts, meaning, needed};
 
 /// Changes within this time are written together. Each proxy waits between one and two of these.
 const DEBOUNCE: Duration = Duration::from_secs(1);
@@ -54,14 +54,16 @@ pub struct NameService {
 impl NameService {
     /// What the Service said when it was last read.
     pub fn load(state: &StateDir) -> Self {
-        let last = state.read(LAST).unwrap_or_else(|error| {
-            tracing::warn!(
-                reason = chain(&error),
-                "last ports of the Service not usable"
-            );
-            None
-        });
-        last.unwrap_or_default()
+        match state.read(LAST) {
+            Ok(last) => last.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(
+                    reason = chain(&error),
+                    "last ports of the Service not usable"
+                );
+                Self::default()
+            }
+        }
     }
 
     fn of(service: &Service, own: OwnPorts) -> Self {
@@ -92,13 +94,7 @@ impl Cluster {
             return Ok(());
         };
         let api: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
-        let report = |reason: &str| {
-            tracing::warn!(
-                reason,
-                "Service of --name-service not readable, keeping its last ports"
-            );
-        };
-        let mut found = std::pin::pin!(follow_object(api.clone(), &name, report));
+        let mut found = std::pin::pin!(follow_object(api.clone(), &name, report_unreadable));
         let mut keeper = Keeper {
             api,
             name,
@@ -161,7 +157,7 @@ impl Keeper {
         if found.is_none() {
             let absent = "there is no such Service: apply deploy/components/name-service, or leave \
                           out --name-service";
-            self.tell(Some(absent.to_owned()));
+            self.report(Some(absent.to_owned()));
         }
         let says = found
             .as_ref()
@@ -185,13 +181,13 @@ impl Keeper {
         // Until the cluster has said its ports, no entry counts as superfluous.
         let ports = ports?;
         let mut service = self.there.clone()?;
-        let all: BTreeSet<u16> = ports.ports.union(&ports.localhost_ports).copied().collect();
+        let all = all(&ports);
         let spec = service.spec.get_or_insert_default();
         let before = spec.ports.take().unwrap_or_default();
-        let Wanted { entries, left_out } = wanted(&before, &all, self.own);
+        let NeededPorts { entries, left_out } = needed(&before, &all, self.own);
         self.tell_left_out(left_out);
         if entries == before {
-            self.tell(None);
+            self.report(None);
             return None;
         }
         spec.ports = Some(entries);
@@ -199,22 +195,19 @@ impl Keeper {
         match ask(self.api.replace(&self.name, &parameters, &service)).await {
             Ok(_) => {
                 tracing::info!(service = self.name, "ports of the Service written");
-                self.tell(None);
+                self.report(None);
                 None
             }
             // Another proxy was faster. The watch will deliver its version.
             Err(error) if error.is_conflict() => Some(in_a_moment()),
             Err(error) => {
-                self.tell(Some(format!(
-                    "{}: the proxy needs the rights to list, watch and update it",
-                    chain(&error)
-                )));
+                self.report(Some(not_written(&error)));
                 Some(Instant::now() + PAUSE)
             }
         }
     }
 
-    fn tell(&mut self, problem: Option<String>) {
+    fn report(&mut self, problem: Option<String>) {
         if let Some(reason) = self.problem.news(problem) {
             tracing::warn!(
                 service = self.name,
@@ -234,6 +227,24 @@ impl Keeper {
         }
         self.left_out = left_out;
     }
+}
+
+fn all(ports: &ClusterPorts) -> BTreeSet<u16> {
+    ports.ports.union(&ports.localhost_ports).copied().collect()
+}
+
+fn not_written(error: &RequestError) -> String {
+    format!(
+        "{}: the proxy needs the rights to list, watch and update it",
+        chain(error)
+    )
+}
+
+fn report_unreadable(reason: &str) {
+    tracing::warn!(
+        reason,
+        "Service of --name-service not readable, keeping its last ports"
+    );
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! agreed on the VIPs.
 
 mod behind;
+mod excerpt;
 mod own;
 mod record;
 mod watch;
@@ -65,18 +66,10 @@ impl Cluster {
         if writer.directory().is_known() {
             gate.open();
         }
-        let annotations = if self.args.trust_node_annotations {
-            Annotations::Trusted
-        } else {
-            Annotations::Ignored
-        };
-        let reading = Reading {
-            edges: self.selector.clone(),
-            annotations,
-        };
+        let reading = self.reading();
         let (nodes_tx, nodes_rx) = tokio::sync::watch::channel(WatchedNodes::default());
         let watched = watch::watch(self.client.clone(), reading, metrics, nodes_tx);
-        let vips = Api::namespaced(self.client.clone(), &self.namespace);
+        let vips = self.vips();
         let workers = Workers::start(NonZeroUsize::MIN).context("start the directory's thread")?;
         let applier = Applier {
             cluster: self,
@@ -95,6 +88,22 @@ impl Cluster {
         }
         tokio::task::spawn_blocking(move || writer.confirm()).await??;
         Ok(())
+    }
+
+    fn vips(&self) -> Api<ConfigMap> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn reading(&self) -> Reading {
+        let annotations = if self.args.trust_node_annotations {
+            Annotations::Trusted
+        } else {
+            Annotations::Ignored
+        };
+        Reading {
+            edges: self.selector.clone(),
+            annotations,
+        }
     }
 }
 
@@ -134,7 +143,7 @@ impl Applier {
                 (WatchState::Following, Some(records)) => match self.apply(&records).await {
                     Ok(removed) => {
                         removed.iter().for_each(&gone);
-                        self.live();
+                        self.set_live();
                     }
                     Err(error) => again = Instant::now() + self.failed(&error),
                 },
@@ -196,7 +205,7 @@ impl Applier {
             .await?)
     }
 
-    fn live(&mut self) {
+    fn set_live(&mut self) {
         self.backoff.reset();
         self.gate.open();
         if let Some(Freshness::Stale { .. }) = self.writer.set_live() {

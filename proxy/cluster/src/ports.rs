@@ -61,18 +61,14 @@ impl Cluster {
     ) -> Result<()> {
         let mut ports = Ports::in_force(&state, &writer).await;
         let mut last = LastSeen::new(state, LAST_GOOD);
-        let of = |owner, which: ConfigMapName| {
-            self.follow(which.clone())
-                .map(move |found| (owner, which.clone(), found))
-        };
         let (namespace, name) = YURT_TUNNEL;
         let yurt_tunnel = ConfigMapName {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         };
         let mut changes = std::pin::pin!(stream::select(
-            of(Owner::Culvert, self.own(CULVERT_PORTS)),
-            of(Owner::YurtTunnel, yurt_tunnel)
+            self.follow_ports_of(Owner::Culvert, self.own(CULVERT_PORTS)),
+            self.follow_ports_of(Owner::YurtTunnel, yurt_tunnel)
         ));
         let mut read = BTreeSet::new();
         loop {
@@ -85,17 +81,8 @@ impl Cluster {
                 anyhow::bail!("the watches of ConfigMaps have ended")
             };
             let before = ports.last_good.clone();
-            let problem = ports.apply(owner, &which, found.as_ref());
-            if let Some(problem) = problem {
-                tracing::error!(
-                    config_map = %which,
-                    reason = problem,
-                    "ConfigMap not used, keeping the last good ports"
-                );
-                let uid = found
-                    .and_then(|found| found.metadata.uid)
-                    .unwrap_or_default();
-                events.report(Occurrence::invalid_ports(which.clone(), uid, &problem));
+            if let Some(problem) = ports.apply(owner, &which, found.as_ref()) {
+                events.report(invalid_ports(&which, found, &problem));
             }
             if ports.last_good != before {
                 put_in_force(&writer, &ports.last_good).await;
@@ -103,9 +90,19 @@ impl Cluster {
             }
             read.insert(which);
             if read.len() == CONFIG_MAPS {
-                tell(&known_tx, ports.last_good.combined());
+                publish(&known_tx, ports.last_good.combined());
             }
         }
+    }
+
+    /// What a ConfigMap says, and each change of it, with whose it is.
+    fn follow_ports_of(
+        &self,
+        owner: Owner,
+        which: ConfigMapName,
+    ) -> impl stream::Stream<Item = (Owner, ConfigMapName, Option<ConfigMap>)> + Send + use<> {
+        let found = self.follow(which.clone());
+        found.map(move |found| (owner, which.clone(), found))
     }
 
     /// A ConfigMap in Culvert's own namespace.
@@ -129,15 +126,18 @@ impl Ports {
 
     /// Reads the file on disk. If it cannot be read, the cluster provides the content again.
     fn load(state: &StateDir) -> Self {
-        let last_good = state.read(LAST_GOOD).unwrap_or_else(|error| {
-            tracing::warn!(
-                reason = culvert_daemon::chain(&error),
-                "last good ports not usable"
-            );
-            None
-        });
+        let last_good = match state.read(LAST_GOOD) {
+            Ok(last_good) => last_good.unwrap_or_default(),
+            Err(error) => {
+                tracing::warn!(
+                    reason = culvert_daemon::chain(&error),
+                    "last good ports not usable"
+                );
+                LastGood::default()
+            }
+        };
         Self {
-            last_good: last_good.unwrap_or_default(),
+            last_good,
             problems: BTreeMap::new(),
         }
     }
@@ -179,13 +179,17 @@ impl LastGood {
     /// Culvert's `ports` replace the default ones. Further ports are added. A port is dialled in one
     /// way only.
     fn combined(&self) -> ClusterPorts {
-        let both = || self.culvert.iter().chain(&self.yurt_tunnel);
-        let replaced = self.culvert.as_ref().and_then(|given| given.ports.clone());
-        let mut ports = replaced.unwrap_or(ClusterPorts::default().ports);
-        ports.extend(both().flat_map(|given| &given.further));
-        let localhost_ports: BTreeSet<u16> = both()
-            .flat_map(|given| given.localhost_ports.clone())
-            .collect();
+        let mut ports = ClusterPorts::default().ports;
+        if let Some(given) = &self.culvert
+            && let Some(replaced) = &given.ports
+        {
+            ports.clone_from(replaced);
+        }
+        let mut localhost_ports = BTreeSet::new();
+        for given in self.culvert.iter().chain(&self.yurt_tunnel) {
+            ports.extend(&given.further);
+            localhost_ports.extend(&given.localhost_ports);
+        }
         ports.retain(|port| !localhost_ports.contains(port));
         ClusterPorts {
             ports,
@@ -194,8 +198,19 @@ impl LastGood {
     }
 }
 
-/// Tells the ports that are in force, if they are others than before.
-fn tell(known_tx: &watch::Sender<Option<ClusterPorts>>, ports: ClusterPorts) {
+/// Reports that a ConfigMap makes no sense.
+fn invalid_ports(which: &ConfigMapName, found: Option<ConfigMap>, problem: &str) -> Occurrence {
+    tracing::error!(
+        config_map = %which,
+        reason = problem,
+        "ConfigMap not used, keeping the last good ports"
+    );
+    let uid = found.and_then(|found| found.metadata.uid);
+    Occurrence::invalid_ports(which.clone(), uid.unwrap_or_default(), problem)
+}
+
+/// Publishes the ports that are in force, if they are others than before.
+fn publish(known_tx: &watch::Sender<Option<ClusterPorts>>, ports: ClusterPorts) {
     let now = Some(ports);
     known_tx.send_if_modified(|known| {
         let is_news = *known != now;

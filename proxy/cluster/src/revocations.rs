@@ -82,7 +82,7 @@ impl Cluster {
                     now_wrong = Some(format!("not shared with the other proxies: {reason}"));
                 }
             }
-            if let Err(reason) = keep(&trust).await {
+            if let Err(reason) = save(&trust).await {
                 now_wrong.get_or_insert(format!("not on disk: {reason}"));
             }
             again = now_wrong.is_some();
@@ -96,10 +96,10 @@ impl Cluster {
 
 /// Writes the revocations that this proxy knows to its disk. They hold, and the others have them,
 /// also if that fails.
-async fn keep(trust: &Trust) -> Result<(), String> {
+async fn save(trust: &Trust) -> Result<(), String> {
     let trust = trust.clone();
-    let kept = tokio::task::spawn_blocking(move || trust.write_revocations()).await;
-    match kept {
+    let saved = tokio::task::spawn_blocking(move || trust.write_revocations()).await;
+    match saved {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(culvert_daemon::chain(&error)),
         Err(error) => Err(error.to_string()),
@@ -133,16 +133,22 @@ async fn share(
 
 /// The content of the ConfigMap; `None` if it has none yet.
 fn read(map: &ConfigMap) -> Result<Option<Revocations>, ShareError> {
-    let text = map.data.as_ref().and_then(|data| data.get(REVOCATIONS));
-    text.map(|text| serde_json::from_str(text))
-        .transpose()
-        .map_err(ShareError::Broken)
+    let Some(text) = map.data.as_ref().and_then(|data| data.get(REVOCATIONS)) else {
+        return Ok(None);
+    };
+    match serde_json::from_str(text) {
+        Ok(revocations) => Ok(Some(revocations)),
+        Err(source) => Err(ShareError::Broken(source)),
+    }
 }
 
 /// The ConfigMap that was found, or a new one, with all revocations.
 fn with(found: Option<ConfigMap>, all: &Revocations) -> Result<ConfigMap, ShareError> {
     let text = serde_json::to_string(all).map_err(ShareError::Broken)?;
-    let mut map = found.unwrap_or_else(|| empty(NAME));
+    let mut map = match found {
+        Some(found) => found,
+        None => empty(NAME),
+    };
     let data = map.data.get_or_insert_default();
     data.insert(REVOCATIONS.to_owned(), text);
     let bytes = data

@@ -57,10 +57,16 @@ pub struct Parts {
 impl Cluster {
     /// Starts the tasks. They end with the drain.
     pub fn spawn(&self, parts: Parts, supervisor: &mut Supervisor, readiness: &Readiness) {
+        self.spawn_settings(&parts, supervisor);
+        self.spawn_proxies(&parts, supervisor);
         let drain = supervisor.drain();
+        let daemon_set = self
+            .clone()
+            .follow_daemon_set(parts.daemon_set_tx, drain.clone());
+        supervisor.spawn("DaemonSet of redirectors", daemon_set);
         let nodes = self.clone().follow_nodes(
-            parts.writer.clone(),
-            parts.metrics.clone(),
+            parts.writer,
+            parts.metrics,
             readiness.gate("cluster"),
             parts.gone,
             drain.clone(),
@@ -69,8 +75,16 @@ impl Cluster {
         let gate = readiness.gate("revocations");
         let shared = self
             .clone()
-            .share_revocations(parts.trust.clone(), gate, drain.clone());
+            .share_revocations(parts.trust, gate, drain.clone());
         supervisor.spawn("cluster revocations", shared);
+        if let Some(authority) = parts.authority {
+            supervisor.spawn("cluster authority", authority.follow(drain.clone()));
+        }
+    }
+
+    /// What the cluster says of ports and names, what the proxy writes of its nodes, and Events.
+    fn spawn_settings(&self, parts: &Parts, supervisor: &mut Supervisor) {
+        let drain = supervisor.drain();
         let (events, told) = Events::channel();
         let ports_tx = watch::Sender::default();
         let named = self.clone().keep_name_service(
@@ -81,20 +95,20 @@ impl Cluster {
         );
         supervisor.spawn("Service of names", named);
         let forwards = self.clone().follow_forwards(
-            parts.own_ports,
+            parts.own_ports.clone(),
             parts.state.clone(),
             events.clone(),
-            parts.forwards_tx,
+            parts.forwards_tx.clone(),
             drain.clone(),
         );
         supervisor.spawn("cluster forwards", forwards);
-        let daemon_set = self
-            .clone()
-            .follow_daemon_set(parts.daemon_set_tx, drain.clone());
-        supervisor.spawn("DaemonSet of redirectors", daemon_set);
-        let ports =
-            self.clone()
-                .follow_ports(parts.writer, parts.state, events, ports_tx, drain.clone());
+        let ports = self.clone().follow_ports(
+            parts.writer.clone(),
+            parts.state.clone(),
+            events,
+            ports_tx,
+            drain.clone(),
+        );
         supervisor.spawn("cluster ports", ports);
         let hosts = self.clone().write_hosts(
             parts.directory.clone(),
@@ -104,28 +118,31 @@ impl Cluster {
         supervisor.spawn("cluster hosts", hosts);
         let written = self
             .clone()
-            .write_events(parts.directory, told, drain.clone());
+            .write_events(parts.directory.clone(), told, drain);
         supervisor.spawn("Events", written);
-        if let Some(authority) = parts.authority {
-            supervisor.spawn("cluster authority", authority.follow(drain.clone()));
-        }
+    }
+
+    /// What proxies know of each other, and agents of them.
+    fn spawn_proxies(&self, parts: &Parts, supervisor: &mut Supervisor) {
+        let drain = supervisor.drain();
         let told = self.clone().tell_agents(
-            parts.trust,
-            parts.advertised,
+            parts.trust.clone(),
+            parts.advertised.clone(),
             parts.metrics.clone(),
             drain.clone(),
         );
         supervisor.spawn("agents' ConfigMap", told);
-        let instance = parts.instance;
+        let instance = parts.instance.clone();
         let own = parts
             .peer_address
+            .clone()
             .map(|address| OwnLease { instance, address });
         let tunnels = parts.metrics.tunnels.clone();
         let leases = self.clone().follow_leases(
             own,
             move || u32::try_from(tunnels.get()).unwrap_or(0),
-            parts.listed_tx,
-            parts.metrics,
+            parts.listed_tx.clone(),
+            parts.metrics.clone(),
             async move { drain.begun().await },
         );
         supervisor.spawn("cluster leases", leases);

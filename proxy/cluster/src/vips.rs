@@ -63,7 +63,10 @@ pub(super) async fn agree(
 ) -> Result<Allocation, AgreeError> {
     for _ in 0..ATTEMPTS {
         let found = ask(api.get_opt(NAME)).await.map_err(AgreeError::Read)?;
-        let kept = found.as_ref().map_or(Ok(None), read)?;
+        let kept = match &found {
+            Some(found) => read(found)?,
+            None => None,
+        };
         let agreed = proposal.agreed(kept.clone(), nodes.edges.keys(), UnixTime::now(), MOST);
         let agreed = agreed.map_err(|source| AgreeError::Vips { source })?;
         if kept.as_ref() == Some(&agreed) {
@@ -81,31 +84,47 @@ pub(super) async fn agree(
 
 /// The content of the ConfigMap; `None` if it has none yet.
 fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
-    let broken = |problem: String| AgreeError::Broken { problem };
     let none = BTreeMap::new();
     let data = map.data.as_ref().unwrap_or(&none);
-    let (Some(vip4), Some(vip6), Some(vips)) = (data.get(VIP4), data.get(VIP6), data.get(VIPS))
-    else {
-        let some = [VIP4, VIP6, VIPS].iter().any(|key| data.contains_key(*key));
-        return if some {
-            Err(broken(format!("it lacks one of {VIP4}, {VIP6} and {VIPS}")))
-        } else {
-            Ok(None)
-        };
+    if let Some(vip4) = data.get(VIP4)
+        && let Some(vip6) = data.get(VIP6)
+        && let Some(vips) = data.get(VIPS)
+    {
+        return allocation(vip4, vip6, vips).map(Some).map_err(broken);
+    }
+    if [VIP4, VIP6, VIPS].iter().any(|key| data.contains_key(*key)) {
+        let problem = format!("it lacks one of {VIP4}, {VIP6} and {VIPS}");
+        return Err(broken(problem));
+    }
+    Ok(None)
+}
+
+fn broken(problem: String) -> AgreeError {
+    AgreeError::Broken { problem }
+}
+
+fn allocation(vip4: &str, vip6: &str, vips: &str) -> Result<Allocation, String> {
+    let Ok(vip4) = vip4.trim().parse() else {
+        return Err(format!("{VIP4} is not a range"));
     };
-    let no_range = |key: &str| broken(format!("{key} is not a range"));
-    let vip4 = vip4.trim().parse().map_err(|_| no_range(VIP4))?;
-    let vip6 = vip6.trim().parse().map_err(|_| no_range(VIP6))?;
-    let ranges = VipRanges::checked(vip4, vip6, &[]).map_err(|error| broken(error.to_string()))?;
-    let vips = serde_json::from_str(vips).map_err(|error| broken(format!("{VIPS}: {error}")))?;
-    let kept = Allocation { ranges, vips };
-    kept.problem()
-        .map_or(Ok(Some(kept)), |problem| Err(broken(problem)))
+    let Ok(vip6) = vip6.trim().parse() else {
+        return Err(format!("{VIP6} is not a range"));
+    };
+    let ranges = VipRanges::checked(vip4, vip6, &[]).map_err(|error| error.to_string())?;
+    let vips = serde_json::from_str(vips).map_err(|error| format!("{VIPS}: {error}"))?;
+    let allocation = Allocation { ranges, vips };
+    match allocation.problem() {
+        Some(problem) => Err(problem),
+        None => Ok(allocation),
+    }
 }
 
 /// The ConfigMap that was found, or a new one, with the agreed VIPs.
 fn with(found: Option<ConfigMap>, agreed: &Allocation) -> Result<ConfigMap, AgreeError> {
-    let mut map = found.unwrap_or_else(|| empty(NAME));
+    let mut map = match found {
+        Some(found) => found,
+        None => empty(NAME),
+    };
     let data = map.data.get_or_insert_default();
     data.insert(VIP4.to_owned(), agreed.ranges.vip4.to_string());
     data.insert(VIP6.to_owned(), agreed.ranges.vip6.to_string());

@@ -77,7 +77,7 @@ pub(super) fn check(args: &RunArgs) -> Result<()> {
             );
         }
         ensure!(
-            args.kubernetes.wanted() || matches!(forward.to, ForwardTo::Node(_)),
+            args.kubernetes.is_in_cluster() || matches!(forward.to, ForwardTo::Node(_)),
             "--forward {forward}: nodes have labels only in a cluster: name a node"
         );
     }

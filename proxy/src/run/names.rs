@@ -53,7 +53,7 @@ pub(super) fn check(args: &RunArgs) -> Result<()> {
         return Ok(());
     }
     ensure!(
-        kubernetes.wanted(),
+        kubernetes.is_in_cluster(),
         "--name-service: there is a Service only in a cluster: give --kubernetes, or --name-listen \
          instead"
     );

@@ -37,7 +37,7 @@ const CLUSTER_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Opens what is on disk, with what there is to take over.
 pub(super) async fn open(args: RunArgs) -> Result<(Proxy, Takeover)> {
-    let cluster = if args.kubernetes.wanted() {
+    let cluster = if args.kubernetes.is_in_cluster() {
         Some(Cluster::open(&args.kubernetes).await?)
     } else {
         None
@@ -201,7 +201,7 @@ fn directory_config(
         peers,
         ..
     } = args;
-    let nodes_from = if kubernetes.wanted() {
+    let nodes_from = if kubernetes.is_in_cluster() {
         NodesFrom::Cluster
     } else if peers.follow.is_some() {
         NodesFrom::Primary

@@ -33,7 +33,7 @@ pub(super) fn check_follower(args: &RunArgs, source: &TrustSource, state: &State
         return Ok(());
     };
     ensure!(
-        !args.kubernetes.wanted(),
+        !args.kubernetes.is_in_cluster(),
         "--follow: in a cluster all proxies have its Nodes: leave out --follow or --kubernetes"
     );
     let cert = state.join("ca.crt");

@@ -99,25 +99,30 @@ impl Cluster {
     ) -> Result<BTreeSet<String>, AddressesError> {
         let services: Api<Service> = Api::namespaced(self.client.clone(), &self.namespace);
         let found = ask(services.get_opt(name)).await;
-        let service = found
-            .map_err(requested(name, "read the Service"))?
-            .ok_or_else(|| AddressesError::NoService(name.to_owned()))?;
-        let port = agents_port(&service, agent_port).ok_or_else(|| AddressesError::NoPort {
-            service: name.to_owned(),
-            port: agent_port,
-        })?;
+        let Some(service) = found.map_err(requested(name, "read the Service"))? else {
+            return Err(AddressesError::NoService(name.to_owned()));
+        };
+        let Some(port) = agents_port(&service, agent_port) else {
+            return Err(AddressesError::NoPort {
+                service: name.to_owned(),
+                port: agent_port,
+            });
+        };
         let balanced = load_balancer(&service, port);
         if !balanced.is_empty() {
             return Ok(balanced);
         }
-        let node_port = port.node_port.and_then(|port| u16::try_from(port).ok());
-        let node_port = node_port.ok_or_else(|| AddressesError::Unreachable(name.to_owned()))?;
+        let Some(Ok(node_port)) = port.node_port.map(u16::try_from) else {
+            return Err(AddressesError::Unreachable(name.to_owned()));
+        };
         let nodes = self.nodes_of_ready_pods(name, &service).await?;
         self.look_up(name, &nodes, hosts).await?;
-        let addresses: BTreeSet<String> = hosts
-            .of(&nodes)
-            .map(|host| host_port(host, node_port))
-            .collect();
+        let mut addresses = BTreeSet::new();
+        for node in &nodes {
+            if let Some(host) = hosts.host(node) {
+                addresses.insert(host_port(host, node_port));
+            }
+        }
         if addresses.is_empty() {
             Err(AddressesError::NoneReady(name.to_owned()))
         } else {
@@ -162,7 +167,7 @@ impl Cluster {
             if !hosts.0.contains_key(node) {
                 let found = ask(api.get_opt(node)).await;
                 let found = found.map_err(requested(name, "read a proxy's Node"))?;
-                let host = found.as_ref().and_then(dialled);
+                let host = found.as_ref().and_then(address_outside);
                 hosts.0.insert(node.clone(), (now, host));
             }
         }
@@ -171,9 +176,8 @@ impl Cluster {
 }
 
 impl NodeHosts {
-    fn of(&self, nodes: &BTreeSet<String>) -> impl Iterator<Item = &str> {
-        let host = |node| self.0.get(node)?.1.as_deref();
-        nodes.iter().filter_map(host)
+    fn host(&self, node: &str) -> Option<&str> {
+        self.0.get(node)?.1.as_deref()
     }
 }
 
@@ -193,54 +197,58 @@ fn requested(
 /// The Service's port for agents: the one that leads to `agent_port`, or the only one.
 fn agents_port(service: &Service, agent_port: u16) -> Option<&ServicePort> {
     let ports = service.spec.as_ref()?.ports.as_deref()?;
-    let leads_there = |port: &&ServicePort| match &port.target_port {
-        Some(IntOrString::Int(target)) => *target == i32::from(agent_port),
-        Some(IntOrString::String(_)) => false,
-        None => port.port == i32::from(agent_port),
-    };
-    ports.iter().find(leads_there).or(match ports {
+    for port in ports {
+        let leads_there = match &port.target_port {
+            Some(IntOrString::Int(target)) => *target == i32::from(agent_port),
+            Some(IntOrString::String(_)) => false,
+            None => port.port == i32::from(agent_port),
+        };
+        if leads_there {
+            return Some(port);
+        }
+    }
+    match ports {
         [only] => Some(only),
         _ => None,
-    })
+    }
 }
 
 fn load_balancer(service: &Service, port: &ServicePort) -> BTreeSet<String> {
-    let ingress = service
+    let mut addresses = BTreeSet::new();
+    let Ok(port) = u16::try_from(port.port) else {
+        return addresses;
+    };
+    let Some(status) = service
         .status
         .as_ref()
-        .and_then(|status| status.load_balancer.as_ref()?.ingress.as_deref());
-    let Ok(port) = u16::try_from(port.port) else {
-        return BTreeSet::new();
+        .and_then(|status| status.load_balancer.as_ref())
+    else {
+        return addresses;
     };
-    let hosts = ingress
-        .unwrap_or_default()
-        .iter()
-        .filter_map(|ingress| ingress.ip.clone().or(ingress.hostname.clone()));
-    hosts.map(|host| host_port(&host, port)).collect()
+    for ingress in status.ingress.iter().flatten() {
+        if let Some(host) = ingress.ip.as_ref().or(ingress.hostname.as_ref()) {
+            addresses.insert(host_port(host, port));
+        }
+    }
+    addresses
 }
 
 fn selector(service: &Service) -> String {
-    let labels = service
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.selector.clone())
-        .unwrap_or_default();
-    labels
-        .iter()
-        .map(|(name, value)| format!("{name}={value}"))
-        .collect::<Vec<_>>()
-        .join(",")
+    let mut labels = Vec::new();
+    if let Some(spec) = &service.spec {
+        for (name, value) in spec.selector.iter().flatten() {
+            labels.push(format!("{name}={value}"));
+        }
+    }
+    labels.join(",")
 }
 
 fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default();
-    conditions
-        .iter()
-        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+    let Some(status) = &pod.status else {
+        return false;
+    };
+    let mut conditions = status.conditions.iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn is_mirror(pod: &Pod) -> bool {
@@ -249,13 +257,16 @@ fn is_mirror(pod: &Pod) -> bool {
 }
 
 /// The address at which a node is most likely reachable from outside.
-fn dialled(node: &Node) -> Option<String> {
+fn address_outside(node: &Node) -> Option<String> {
     let addresses = node.status.as_ref()?.addresses.as_deref()?;
-    let of_type = |wanted: &str| addresses.iter().find(|address| address.type_ == wanted);
-    ["ExternalIP", "InternalIP"]
-        .into_iter()
-        .find_map(of_type)
-        .map(|address| address.address.clone())
+    for kind in ["ExternalIP", "InternalIP"] {
+        for address in addresses {
+            if address.type_ == kind {
+                return Some(address.address.clone());
+            }
+        }
+    }
+    None
 }
 
 fn host_port(host: &str, port: u16) -> String {
@@ -314,13 +325,13 @@ mod tests {
         let internal = serde_json::json!({"type": "InternalIP", "address": "10.0.0.1"});
         let external = serde_json::json!({"type": "ExternalIP", "address": "192.0.2.1"});
         assert_eq!(
-            dialled(&node(serde_json::json!([internal, external]))).unwrap(),
+            address_outside(&node(serde_json::json!([internal, external]))).unwrap(),
             "192.0.2.1"
         );
         assert_eq!(
-            dialled(&node(serde_json::json!([internal]))).unwrap(),
+            address_outside(&node(serde_json::json!([internal]))).unwrap(),
             "10.0.0.1"
         );
-        assert_eq!(dialled(&node(serde_json::json!([]))), None);
+        assert_eq!(address_outside(&node(serde_json::json!([]))), None);
     }
 }

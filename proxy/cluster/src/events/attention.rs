@@ -24,13 +24,13 @@ pub(super) struct Attention {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Condition {
     Offline,
-    Claimed(Place),
-    Refused(Place),
+    Claimed(Destination),
+    Refused(Destination),
 }
 
 /// What a node has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Destination {
     Address(IpAddr),
     Behind(SocketAddr),
 }
@@ -59,35 +59,31 @@ enum ReportState {
 impl Attention {
     /// Takes the present state of the directory. Returns the occurrences to report immediately.
     pub(super) fn see(&mut self, event: &Event, now: Instant) -> Vec<Occurrence> {
-        match event {
+        let changed = match event {
             Event::Snapshot { nodes, .. } => {
-                let there: BTreeMap<&NodeName, &NodeView> =
-                    nodes.iter().map(|node| (&node.name, node)).collect();
-                self.nodes.retain(|name, _| there.contains_key(name));
+                let there: BTreeSet<&NodeName> = nodes.iter().map(|node| &node.name).collect();
+                self.nodes.retain(|name, _| there.contains(name));
                 nodes
-                    .iter()
-                    .filter_map(|node| self.node(node, now))
-                    .collect()
             }
             Event::Change(change) => {
-                change
-                    .removed
-                    .iter()
-                    .for_each(|name| drop(self.nodes.remove(name)));
-                change
-                    .changed
-                    .iter()
-                    .filter_map(|node| self.node(node, now))
-                    .collect()
+                for name in &change.removed {
+                    self.nodes.remove(name);
+                }
+                &change.changed
             }
+        };
+        let mut occurrences = Vec::new();
+        for node in changed {
+            occurrences.extend(self.node(node, now));
         }
+        occurrences
     }
 
     /// The parts of Nodes that are left out and were not reported yet.
     pub(super) fn left_out(&mut self, now: BTreeSet<LeftOut>) -> Vec<Occurrence> {
         let news = now
             .difference(&self.left_out)
-            .map(|left| Occurrence::refused(&left.node, &left.reason))
+            .map(|left| Occurrence::left_out(&left.node, &left.reason))
             .collect();
         self.left_out = now;
         news
@@ -107,7 +103,7 @@ impl Attention {
                 due.push(match standing.condition {
                     Condition::Offline => Occurrence::offline(name),
                     Condition::Claimed(_) => Occurrence::claimed_twice(name, &standing.owners),
-                    Condition::Refused(_) => Occurrence::refused(name, &standing.owners),
+                    Condition::Refused(_) => Occurrence::left_out(name, &standing.owners),
                 });
             }
         }
@@ -120,22 +116,17 @@ impl Attention {
         if node.source != Source::Cluster {
             return None;
         }
-        let mut wrong: BTreeMap<Condition, &str> = places(node)
-            .filter_map(|(place, routing, reason)| Some((condition(place, routing)?, reason)))
-            .collect();
-        if !node.online {
-            wrong.insert(Condition::Offline, "");
-        }
-        let standings = self.nodes.entry(node.name.clone()).or_default();
-        let was_offline = standings.iter().any(|standing| {
-            standing.is(Condition::Offline) && standing.report == ReportState::Reported
+        let wrong = wrong(node);
+        let ongoing = self.nodes.entry(node.name.clone()).or_default();
+        let was_offline = ongoing.iter().any(|condition| {
+            condition.is(Condition::Offline) && condition.report == ReportState::Reported
         });
-        standings.retain(|standing| wrong.contains_key(&standing.condition));
+        ongoing.retain(|ongoing| wrong.contains_key(&ongoing.condition));
         for (condition, owners) in wrong {
             let owners = owners.to_owned();
-            match standings.iter_mut().find(|standing| standing.is(condition)) {
-                Some(standing) => standing.owners = owners,
-                None => standings.push(OngoingCondition {
+            match ongoing.iter_mut().find(|ongoing| ongoing.is(condition)) {
+                Some(ongoing) => ongoing.owners = owners,
+                None => ongoing.push(OngoingCondition {
                     condition,
                     since: now,
                     owners,
@@ -143,20 +134,45 @@ impl Attention {
                 }),
             }
         }
-        (was_offline && node.online).then(|| Occurrence::online(&node.name))
+        if was_offline && node.online {
+            Some(Occurrence::online(&node.name))
+        } else {
+            None
+        }
     }
 }
 
+/// The conditions that hold now, with the reason of each.
+fn wrong(node: &NodeView) -> BTreeMap<Condition, &str> {
+    let mut wrong = BTreeMap::new();
+    for (destination, routing, reason) in destinations(node) {
+        if let Some(condition) = condition(destination, routing) {
+            wrong.insert(condition, reason);
+        }
+    }
+    if !node.online {
+        wrong.insert(Condition::Offline, "");
+    }
+    wrong
+}
+
 /// All that the node has, with what is done with it, and why.
-fn places(node: &NodeView) -> impl Iterator<Item = (Place, Routing, &str)> {
+fn destinations(node: &NodeView) -> impl Iterator<Item = (Destination, Routing, &str)> {
     let addresses = node.addresses.iter();
-    let addresses = addresses.map(|view| (Place::Address(view.ip), view.routing, &*view.reason));
+    let addresses =
+        addresses.map(|view| (Destination::Address(view.ip), view.routing, &*view.reason));
     let behind = node.behind.iter();
-    let behind = behind.map(|view| (Place::Behind(view.destination), view.routing, &*view.reason));
+    let behind = behind.map(|view| {
+        (
+            Destination::Behind(view.destination),
+            view.routing,
+            &*view.reason,
+        )
+    });
     addresses.chain(behind)
 }
 
-fn condition(place: Place, routing: Routing) -> Option<Condition> {
+fn condition(place: Destination, routing: Routing) -> Option<Condition> {
     match routing {
         Routing::Routed => None,
         Routing::Shared => Some(Condition::Claimed(place)),

@@ -80,7 +80,7 @@ impl Occurrence {
     }
 
     /// A part of the Node that is left out, with the reason.
-    pub(super) fn refused(node: &NodeName, reason: &str) -> Self {
+    pub(super) fn left_out(node: &NodeName, reason: &str) -> Self {
         let note = cut(reason, MAX_NOTE_BYTES);
         Self {
             about: About::Node(node.clone()),
@@ -198,14 +198,18 @@ impl Occurrence {
 
 /// The update of an Event that exists; `None`: another proxy has just reported the same.
 pub(super) fn continued(event: &Event, now: Timestamp) -> Option<EventSeries> {
-    let last = event
-        .series
-        .as_ref()
-        .map(|series| &series.last_observed_time)
-        .or(event.event_time.as_ref());
-    let just_told = last.is_some_and(|last| now.duration_since(last.0) < ONE_OCCURRENCE);
-    let count = event.series.as_ref().map_or(1, |series| series.count);
-    (!just_told).then(|| EventSeries {
+    let mut last = event.event_time.as_ref();
+    let mut count = 1;
+    if let Some(series) = &event.series {
+        last = Some(&series.last_observed_time);
+        count = series.count;
+    }
+    if let Some(last) = last
+        && now.duration_since(last.0) < ONE_OCCURRENCE
+    {
+        return None;
+    }
+    Some(EventSeries {
         count: count.saturating_add(1),
         last_observed_time: MicroTime(now),
     })

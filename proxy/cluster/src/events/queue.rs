@@ -24,10 +24,10 @@ impl Queue {
                 | Reason::InvalidPorts
                 | Reason::InvalidForwards => None,
             };
-            let undone = |waiting: &Occurrence| {
+            let undone = self.0.iter().position(|waiting| {
                 Some(waiting.reason) == opposite && waiting.about == occurrence.about
-            };
-            match self.0.iter().position(undone) {
+            });
+            match undone {
                 Some(at) => drop(self.0.remove(at)),
                 None if self.0.contains(&occurrence) || self.0.len() >= MOST => {}
                 None => self.0.push_back(occurrence),

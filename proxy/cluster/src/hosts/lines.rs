@@ -20,15 +20,13 @@ pub(super) struct Merged {
 /// has at most `room` bytes. Other lines stay, except those that name only such nodes: an earlier
 /// tunnel made them, and half of all connections would take them.
 pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usize) -> Merged {
-    let is_node = |name: &str| {
-        name.parse()
-            .is_ok_and(|name: NodeName| nodes.contains_key(&name))
-    };
-    let mut text: String = before
-        .lines()
-        .filter(|line| is_foreign(line, &is_node))
-        .flat_map(|line| [line, "\n"])
-        .collect();
+    let mut text = String::new();
+    for line in before.lines() {
+        if is_foreign(line, nodes) {
+            text.push_str(line);
+            text.push('\n');
+        }
+    }
     let mut left_out = 0;
     for (name, address) in nodes {
         let line = format!("{address}\t{name} {MARK}\n");
@@ -41,13 +39,20 @@ pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usi
     Merged { text, left_out }
 }
 
-fn is_foreign(line: &str, is_node: &dyn Fn(&str) -> bool) -> bool {
+fn is_foreign(line: &str, nodes: &BTreeMap<NodeName, IpAddr>) -> bool {
     if line.trim_end().ends_with(MARK) {
         return false;
     }
     let entry = line.split('#').next().unwrap_or_default();
     let mut names = entry.split_whitespace().skip(1).peekable();
-    names.peek().is_none() || !names.all(is_node)
+    names.peek().is_none() || !names.all(|name| is_one_of(nodes, name))
+}
+
+fn is_one_of(nodes: &BTreeMap<NodeName, IpAddr>, name: &str) -> bool {
+    match name.parse::<NodeName>() {
+        Ok(name) => nodes.contains_key(&name),
+        Err(_) => false,
+    }
 }
 
 #[cfg(test)]

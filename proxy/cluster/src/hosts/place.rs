@@ -38,22 +38,15 @@ impl FromStr for HostsPlace {
     type Err = InvalidPlace;
 
     fn from_str(text: &str) -> Result<Self, InvalidPlace> {
-        let invalid = || InvalidPlace(text.to_owned());
         let parts: Vec<&str> = text.split('/').collect();
         let (namespace, name, key) = match parts[..] {
             [namespace, name] if YURT.0.contains(&name) => (namespace, name, YURT.1),
             [namespace, name] => (namespace, name, KEY),
             [namespace, name, key] => (namespace, name, key),
-            _ => return Err(invalid()),
+            _ => return Err(InvalidPlace(text.to_owned())),
         };
-        let good = |part: &str| {
-            (1..=253).contains(&part.len())
-                && part
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
-        };
-        if ![namespace, name, key].into_iter().all(good) {
-            return Err(invalid());
+        if ![namespace, name, key].into_iter().all(is_name) {
+            return Err(InvalidPlace(text.to_owned()));
         }
         let config_map = ConfigMapName {
             namespace: namespace.to_owned(),
@@ -64,6 +57,14 @@ impl FromStr for HostsPlace {
             key: key.to_owned(),
         })
     }
+}
+
+/// Whether it can be a name or a key in Kubernetes.
+fn is_name(part: &str) -> bool {
+    (1..=253).contains(&part.len())
+        && part
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte))
 }
 
 #[cfg(test)]

@@ -29,14 +29,14 @@ impl Callers {
     /// Whether the API server is asked about a token from this address.
     pub(super) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
         let callers = self.0.lock();
-        let refusals = callers
-            .get(&network(address))
-            .filter(|refusals| now < refusals.since + WINDOW);
-        refusals.is_none_or(|refusals| refusals.count < MAX_REFUSALS)
+        match callers.get(&network(address)) {
+            Some(refusals) if now < refusals.since + WINDOW => refusals.count < MAX_REFUSALS,
+            _ => true,
+        }
     }
 
     /// Counts a token that the API server refused.
-    pub(super) fn refused(&self, address: IpAddr, now: Instant) {
+    pub(super) fn record_refusal(&self, address: IpAddr, now: Instant) {
         let mut callers = self.0.lock();
         if callers.len() >= MAX_ADDRESSES {
             callers.retain(|_, refusals| now < refusals.since + WINDOW);
@@ -79,7 +79,7 @@ mod tests {
         for host in 0..MAX_REFUSALS {
             let one = address(&format!("2001:db8::{host:x}"));
             assert!(callers.may_ask(one, start));
-            callers.refused(one, start);
+            callers.record_refusal(one, start);
         }
         assert!(
             !callers.may_ask(address("2001:db8::ffff"), start),
@@ -94,7 +94,7 @@ mod tests {
         let callers = Callers::default();
         let now = Instant::now();
         for number in 0..(3 * MAX_ADDRESSES as u32) {
-            callers.refused(IpAddr::from(number.to_be_bytes()), now);
+            callers.record_refusal(IpAddr::from(number.to_be_bytes()), now);
         }
         assert!(callers.0.lock().len() <= MAX_ADDRESSES);
     }

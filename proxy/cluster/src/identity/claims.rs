@@ -76,15 +76,15 @@ fn claims(text: &str) -> Option<Claims> {
     let [header, claims, signature] = parts.as_slice() else {
         return None;
     };
-    let part = |part: &str| {
-        BASE64URL_NOPAD
-            .decode(part.as_bytes())
-            .ok()
-            .filter(|bytes| !bytes.is_empty())
-    };
     serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(&part(header)?).ok()?;
     part(signature)?;
     serde_json::from_slice(&part(claims)?).ok()
+}
+
+/// The bytes of a part, of which there is at least one.
+fn part(text: &str) -> Option<Vec<u8>> {
+    let bytes = BASE64URL_NOPAD.decode(text.as_bytes()).ok()?;
+    if bytes.is_empty() { None } else { Some(bytes) }
 }
 
 /// A stranger's text, shortened for an error.

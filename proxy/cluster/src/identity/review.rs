@@ -32,10 +32,10 @@ pub(super) struct BoundPod {
 /// Judges the answer to a TokenReview for the user `account`.
 pub(super) fn judge(status: TokenReviewStatus, account: &str) -> Result<Reviewed, AccountError> {
     if status.authenticated != Some(true) {
-        let said = status
-            .error
-            .filter(|error| !error.is_empty())
-            .unwrap_or_else(|| "no reason given".to_owned());
+        let said = match &status.error {
+            Some(error) if !error.is_empty() => error,
+            _ => "no reason given",
+        };
         return Err(AccountError::NotAuthenticated(
             said.chars().take(300).collect(),
         ));
@@ -56,42 +56,53 @@ pub(super) fn judge(status: TokenReviewStatus, account: &str) -> Result<Reviewed
             wanted: account.to_owned(),
         });
     }
-    let pod = extra(&user, POD_NAME).zip(extra(&user, POD_UID));
-    let (name, uid) = pod.ok_or(AccountError::NotBound)?;
-    match extra(&user, NODE_NAME) {
-        Some(node) => Ok(Reviewed::Node(
-            node.parse()?,
-            extra(&user, NODE_UID).and_then(|uid| uid.parse().ok()),
-        )),
-        None => Ok(Reviewed::Pod(BoundPod {
+    let Some(name) = extra(&user, POD_NAME) else {
+        return Err(AccountError::NotBound);
+    };
+    let Some(uid) = extra(&user, POD_UID) else {
+        return Err(AccountError::NotBound);
+    };
+    let Some(node) = extra(&user, NODE_NAME) else {
+        return Ok(Reviewed::Pod(BoundPod {
             name: name.to_owned(),
             uid: uid.to_owned(),
-        })),
-    }
+        }));
+    };
+    let uid = match extra(&user, NODE_UID) {
+        Some(uid) => uid.parse().ok(),
+        None => None,
+    };
+    Ok(Reviewed::Node(node.parse()?, uid))
 }
 
 /// The node of the pod that a token is bound to. `found` is the pod that has its name now.
 pub(super) fn node_of_pod(bound: &BoundPod, found: Option<&Pod>) -> Result<NodeName, AccountError> {
-    let wrong = |problem| AccountError::Pod {
-        pod: bound.name.clone(),
-        problem,
-    };
-    let pod = found.ok_or_else(|| wrong("is gone"))?;
+    match checked_node(bound, found) {
+        Ok(node) => Ok(node.parse()?),
+        Err(problem) => Err(AccountError::Pod {
+            pod: bound.name.clone(),
+            problem,
+        }),
+    }
+}
+
+/// The node that a pod runs on, or what is wrong with the pod.
+fn checked_node<'a>(bound: &BoundPod, found: Option<&'a Pod>) -> Result<&'a str, &'static str> {
+    let pod = found.ok_or("is gone")?;
     if pod.metadata.uid.as_deref() != Some(&bound.uid) {
-        return Err(wrong("was replaced by another of its name"));
+        return Err("was replaced by another of its name");
     }
     if pod.metadata.deletion_timestamp.is_some() {
-        return Err(wrong("is being deleted"));
+        return Err("is being deleted");
     }
-    let spec = pod
-        .spec
-        .as_ref()
-        .ok_or_else(|| wrong("has no specification"))?;
+    let spec = pod.spec.as_ref().ok_or("has no specification")?;
     if spec.service_account_name.as_deref() != Some(SERVICE_ACCOUNT) {
-        return Err(wrong("has another service account"));
+        return Err("has another service account");
     }
-    let node = spec.node_name.as_deref().filter(|node| !node.is_empty());
-    Ok(node.ok_or_else(|| wrong("is on no node yet"))?.parse()?)
+    match spec.node_name.as_deref() {
+        Some(node) if !node.is_empty() => Ok(node),
+        _ => Err("is on no node yet"),
+    }
 }
 
 /// The only value with this name.

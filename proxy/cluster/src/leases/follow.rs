@@ -18,14 +18,14 @@ use tokio::sync::watch::Sender;
 
 use super::OwnLease;
 use super::record::LABEL;
-use super::seen::{Listed, MAX_LISTED, Seen};
+use super::seen::{Listed, MAX_LISTED, SeenLeases};
 use crate::WATCH_SECONDS;
 use crate::follow::in_words;
 use crate::request::ask;
 
 pub(super) struct Follower {
     leases: Api<Lease>,
-    seen: Seen,
+    seen: SeenLeases,
     listed_tx: Sender<BTreeSet<ListedPeer>>,
     metrics: Metrics,
     /// Of the watch.
@@ -44,7 +44,7 @@ impl Follower {
     ) -> Self {
         Self {
             leases,
-            seen: Seen::new(own),
+            seen: SeenLeases::new(own),
             listed_tx,
             metrics,
             problem: Problem::default(),
@@ -65,7 +65,7 @@ impl Follower {
             match events.next().await {
                 Some(Ok(event)) => {
                     self.problem.news(None);
-                    self.take(event);
+                    self.apply(event);
                 }
                 Some(Err(error)) => self.lost(&error),
                 None => return std::future::pending().await,
@@ -76,8 +76,8 @@ impl Follower {
         }
     }
 
-    fn take(&mut self, event: watcher::Event<Lease>) {
-        if let Some((lease, bad)) = self.seen.take(event, Instant::now())
+    fn apply(&mut self, event: watcher::Event<Lease>) {
+        if let Some((lease, bad)) = self.seen.apply(event, Instant::now())
             && let Some(suppressed) = self.garbage.spend()
         {
             let reason = bad.to_string();
@@ -105,7 +105,11 @@ impl Follower {
 
     fn publish(&mut self, Listed { peers, left_out }: Listed) {
         self.metrics.capped_proxies(ProxyCap::Leases, left_out);
-        let crowd = (left_out > 0).then(|| format!("more than {MAX_LISTED} other proxies"));
+        let crowd = if left_out > 0 {
+            Some(format!("more than {MAX_LISTED} other proxies"))
+        } else {
+            None
+        };
         if let Some(reason) = self.crowd.news(crowd) {
             tracing::warn!(
                 reason,
@@ -140,15 +144,20 @@ impl Follower {
 
 /// Logs which proxies are new and which are gone. Their tunnels do not matter here.
 fn report(known: &BTreeSet<ListedPeer>, now: &BTreeSet<ListedPeer>) {
-    let lacks = |peers: &BTreeSet<ListedPeer>, one: &ListedPeer| {
-        !peers
-            .iter()
-            .any(|peer| (&peer.instance, &peer.address) == (&one.instance, &one.address))
-    };
-    for peer in now.iter().filter(|peer| lacks(known, peer)) {
-        tracing::info!(peer = %peer.instance, peer.addr = %peer.address, "proxy listed");
+    for peer in now {
+        if !has(known, peer) {
+            tracing::info!(peer = %peer.instance, peer.addr = %peer.address, "proxy listed");
+        }
     }
-    for peer in known.iter().filter(|peer| lacks(now, peer)) {
-        tracing::info!(peer = %peer.instance, peer.addr = %peer.address, "proxy no longer listed");
+    for peer in known {
+        if !has(now, peer) {
+            tracing::info!(peer = %peer.instance, peer.addr = %peer.address, "proxy no longer listed");
+        }
     }
+}
+
+fn has(peers: &BTreeSet<ListedPeer>, one: &ListedPeer) -> bool {
+    peers
+        .iter()
+        .any(|peer| peer.instance == one.instance && peer.address == one.address)
 }

@@ -57,7 +57,7 @@ impl HeldLease {
     }
 
     /// Renews it until it is dropped.
-    pub(super) async fn keep(&mut self, tunnels: &(impl Fn() -> u32 + Sync)) -> Infallible {
+    pub(super) async fn keep_renewed(&mut self, tunnels: &(impl Fn() -> u32 + Sync)) -> Infallible {
         let mut problem = Problem::default();
         let mut backoff = retries();
         loop {
@@ -87,7 +87,9 @@ impl HeldLease {
                 Some(written) => Some(written),
                 None => self.read().await?,
             };
-            if found.as_ref().is_some_and(|found| !self.may_write(found)) {
+            if let Some(found) = &found
+                && !self.may_write(found)
+            {
                 return Ok(());
             }
             let is_replaced = found.is_some();
@@ -150,8 +152,9 @@ impl HeldLease {
                 Some(written) => Some(written),
                 None => self.read().await?,
             };
-            let Some(own) = found.filter(|found| self.is_own(found)) else {
-                return Ok(());
+            let own = match found {
+                Some(found) if self.is_own(&found) => found,
+                _ => return Ok(()),
             };
             let params = DeleteParams::default().preconditions(Preconditions {
                 uid: own.metadata.uid,

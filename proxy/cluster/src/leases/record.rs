@@ -47,17 +47,20 @@ pub(super) enum BadLease {
 /// and a proxy that is started again has the same one.
 pub(super) fn name(address: &HostPort) -> String {
     let text = address.to_string();
-    let valid = |letter: char| match letter {
-        'a'..='z' | '0'..='9' => letter,
-        _ => '-',
-    };
-    let slug: String = text.chars().map(valid).collect();
+    let slug: String = text.chars().map(letter_of_name).collect();
     let slug = slug.trim_matches('-');
     if slug.len() <= MAX_SLUG {
         return format!("{PREFIX}{slug}");
     }
     let digest = HEXLOWER.encode(&Sha256::digest(&text)[..8]);
     format!("{PREFIX}{}-{digest}", &slug[..MAX_SLUG])
+}
+
+fn letter_of_name(letter: char) -> char {
+    match letter {
+        'a'..='z' | '0'..='9' => letter,
+        _ => '-',
+    }
 }
 
 /// Who holds the Lease.
@@ -67,15 +70,20 @@ pub(super) fn holder(lease: &Lease) -> Option<&str> {
 
 /// The Lease that was found, or a new one, as this proxy renews it. The values of others stay.
 pub(super) fn renewed(found: Option<Lease>, own: &OwnLease, tunnels: u32) -> Lease {
-    let mut lease = found.unwrap_or_else(|| Lease {
-        metadata: ObjectMeta {
-            name: Some(name(&own.address)),
-            ..ObjectMeta::default()
+    let mut lease = match found {
+        Some(found) => found,
+        None => Lease {
+            metadata: ObjectMeta {
+                name: Some(name(&own.address)),
+                ..ObjectMeta::default()
+            },
+            ..Lease::default()
         },
-        ..Lease::default()
-    });
+    };
     let labels = lease.metadata.labels.get_or_insert_default();
-    labels.extend([LABEL, PART_OF].map(|(key, value)| (key.to_owned(), value.to_owned())));
+    for (key, value) in [LABEL, PART_OF] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
     let annotations = lease.metadata.annotations.get_or_insert_default();
     annotations.insert(ADDRESS.to_owned(), own.address.to_string());
     annotations.insert(TUNNELS.to_owned(), tunnels.to_string());
@@ -104,14 +112,20 @@ pub(super) struct Renewal {
 
 impl From<&Lease> for Renewal {
     fn from(lease: &Lease) -> Self {
-        let spec = lease.spec.as_ref();
+        let Some(spec) = &lease.spec else {
+            return Self {
+                holder: None,
+                renewed: None,
+            };
+        };
         // A longer one describes no proxy, and need not be kept.
-        let short = |holder: &&String| holder.len() <= MAX_INSTANCE;
+        let holder = match &spec.holder_identity {
+            Some(holder) if holder.len() <= MAX_INSTANCE => Some(holder.clone()),
+            _ => None,
+        };
         Self {
-            holder: spec
-                .and_then(|spec| spec.holder_identity.as_ref().filter(short))
-                .cloned(),
-            renewed: spec.and_then(|spec| spec.renew_time.clone()),
+            holder,
+            renewed: spec.renew_time.clone(),
         }
     }
 }
@@ -123,26 +137,38 @@ pub(super) fn read(lease: &Lease) -> Result<(ListedPeer, Duration), BadLease> {
         lease_duration_seconds,
         ..
     } = lease.spec.as_ref().ok_or(BadLease::Holder)?;
-    let is_instance = |text: &&str| {
-        (1..=MAX_INSTANCE).contains(&text.len())
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
+    let instance = match holder_identity {
+        Some(holder) if is_instance(holder) => Instance::from(holder.as_str()),
+        _ => return Err(BadLease::Holder),
     };
-    let instance = holder_identity.as_deref().filter(is_instance);
-    let instance = Instance::from(instance.ok_or(BadLease::Holder)?);
-    let seconds = lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    let seconds = seconds
-        .filter(|seconds| *seconds > 0)
-        .ok_or(BadLease::Duration)?;
+    let seconds = match lease_duration_seconds.map(u64::try_from) {
+        Some(Ok(seconds)) if seconds > 0 => seconds,
+        _ => return Err(BadLease::Duration),
+    };
     let none = BTreeMap::new();
     let annotations = lease.metadata.annotations.as_ref().unwrap_or(&none);
-    let address = annotations.get(ADDRESS).and_then(|text| text.parse().ok());
-    let tunnels = annotations.get(TUNNELS).and_then(|text| text.parse().ok());
+    let Some(Ok(address)) = annotations.get(ADDRESS).map(|text| text.parse()) else {
+        return Err(BadLease::Address);
+    };
     let peer = ListedPeer {
         instance,
-        address: address.ok_or(BadLease::Address)?,
-        tunnels: tunnels.unwrap_or(0),
+        address,
+        tunnels: tunnels(annotations),
     };
     Ok((peer, Duration::from_secs(seconds).min(MAX_LASTS)))
+}
+
+/// How many tunnels it says that it has.
+fn tunnels(annotations: &BTreeMap<String, String>) -> u32 {
+    match annotations.get(TUNNELS) {
+        Some(text) => text.parse().unwrap_or(0),
+        None => 0,
+    }
+}
+
+fn is_instance(text: &str) -> bool {
+    (1..=MAX_INSTANCE).contains(&text.len())
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric())
 }
 
 #[cfg(test)]

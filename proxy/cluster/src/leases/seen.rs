@@ -24,8 +24,8 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What is known of the other proxies' Leases.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
-    own: Option<Own>,
+pub(super) struct SeenLeases {
+    own: Option<OwnName>,
     clock: WatchClock,
     /// By the Leases' names.
     leases: BTreeMap<String, SeenLease>,
@@ -34,7 +34,7 @@ pub(super) struct Seen {
 }
 
 #[derive(Debug)]
-struct Own {
+struct OwnName {
     name: String,
     instance: Instance,
 }
@@ -56,9 +56,9 @@ pub(super) struct Listed {
     pub(super) left_out: usize,
 }
 
-impl Seen {
+impl SeenLeases {
     pub(super) fn new(own: Option<&OwnLease>) -> Self {
-        let own = own.map(|own| Own {
+        let own = own.map(|own| OwnName {
             name: name(&own.address),
             instance: own.instance.clone(),
         });
@@ -68,9 +68,13 @@ impl Seen {
         }
     }
 
-    /// Takes an event of the watch. Returns the name of a Lease that describes no proxy, once, and
+    /// Applies an event of the watch. Returns the name of a Lease that describes no proxy, once, and
     /// the reason.
-    pub(super) fn take(&mut self, event: Event<Lease>, now: Instant) -> Option<(String, BadLease)> {
+    pub(super) fn apply(
+        &mut self,
+        event: Event<Lease>,
+        now: Instant,
+    ) -> Option<(String, BadLease)> {
         if !matches!(event, Event::Init) {
             self.clock.tick(now);
         }
@@ -115,7 +119,10 @@ impl Seen {
             return None;
         }
         let mut listed = Listed::default();
-        for (peer, _) in self.leases.values().filter_map(|lease| self.alive(lease)) {
+        for lease in self.leases.values() {
+            let Some((peer, _)) = self.alive(lease) else {
+                continue;
+            };
             if listed.peers.len() < MAX_LISTED {
                 listed.peers.insert(peer.clone());
             } else {
@@ -129,20 +136,25 @@ impl Seen {
     /// as long a time.
     pub(super) fn abandoned(&mut self) -> Option<(String, Preconditions)> {
         let now = self.clock.time();
-        let is_abandoned = |(name, lease): &(&String, &mut SeenLease)| {
-            name.starts_with(PREFIX) && now.saturating_sub(lease.changed) >= ABANDONED_AFTER
-        };
-        let (name, lease) = self.leases.iter_mut().find(is_abandoned)?;
-        lease.changed = now;
-        Some((name.clone(), lease.version.clone()))
+        for (name, lease) in &mut self.leases {
+            if name.starts_with(PREFIX) && now.saturating_sub(lease.changed) >= ABANDONED_AFTER {
+                lease.changed = now;
+                return Some((name.clone(), lease.version.clone()));
+            }
+        }
+        None
     }
 
     fn alive<'a>(&self, lease: &'a SeenLease) -> Option<&'a (ListedPeer, Duration)> {
         let since = self.clock.time().saturating_sub(lease.changed);
-        let is_own =
-            |peer: &ListedPeer| matches!(&self.own, Some(own) if own.instance == peer.instance);
-        let peer = lease.peer.as_ref().ok();
-        peer.filter(|(peer, lasts)| since < *lasts && !is_own(peer))
+        let Ok((peer, lasts)) = &lease.peer else {
+            return None;
+        };
+        let is_own = matches!(&self.own, Some(own) if own.instance == peer.instance);
+        if since >= *lasts || is_own {
+            return None;
+        }
+        lease.peer.as_ref().ok()
     }
 
     fn put(&mut self, lease: Lease) -> Option<(String, BadLease)> {
@@ -179,7 +191,10 @@ impl Seen {
             version,
         };
         self.leases.insert(name.clone(), seen);
-        bad.filter(|_| is_news).map(|bad| (name, bad))
+        match bad {
+            Some(bad) if is_news => Some((name, bad)),
+            _ => None,
+        }
     }
 }
 

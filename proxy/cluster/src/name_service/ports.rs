@@ -26,15 +26,18 @@ impl FromStr for OwnPorts {
     type Err = InvalidPorts;
 
     fn from_str(text: &str) -> Result<Self, InvalidPorts> {
-        let parsed = || {
-            let (first, last) = text.split_once('-')?;
-            let first = first.parse().ok()?;
-            let last = last.parse().ok()?;
-            let most = (1..=last).contains(&first) && last - first < MOST;
-            most.then_some(Self { first, last })
-        };
-        parsed().ok_or_else(|| InvalidPorts(text.to_owned()))
+        parse(text).ok_or_else(|| InvalidPorts(text.to_owned()))
     }
+}
+
+fn parse(text: &str) -> Option<OwnPorts> {
+    let (first, last) = text.split_once('-')?;
+    let first = first.parse().ok()?;
+    let last = last.parse().ok()?;
+    if !(1..=last).contains(&first) || last - first >= MOST {
+        return None;
+    }
+    Some(OwnPorts { first, last })
 }
 
 impl OwnPorts {
@@ -61,7 +64,7 @@ impl OwnPorts {
 
 /// The Service's ports as they should be.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Wanted {
+pub(super) struct NeededPorts {
     pub(super) entries: Vec<ServicePort>,
     /// Ports for which there is no room.
     pub(super) left_out: Vec<u16>,
@@ -70,9 +73,13 @@ pub(super) struct Wanted {
 /// What the entries mean: for each own port of the proxy, the port of the nodes.
 pub(super) fn meaning(entries: &[ServicePort], own: OwnPorts) -> BTreeMap<u16, u16> {
     let mut meaning = BTreeMap::new();
-    for entry in entries.iter().filter(|entry| is_tcp(entry)) {
-        let target = target(entry).filter(|target| own.contains(*target));
-        if let (Some(target), Ok(port)) = (target, u16::try_from(entry.port)) {
+    for entry in entries {
+        if !is_tcp(entry) {
+            continue;
+        }
+        if let Some(target) = target_of(entry, own)
+            && let Ok(port) = u16::try_from(entry.port)
+        {
             // If two entries have one target, the first one counts.
             meaning.entry(target).or_insert(port);
         }
@@ -82,16 +89,16 @@ pub(super) fn meaning(entries: &[ServicePort], own: OwnPorts) -> BTreeMap<u16, u
 
 /// Brings the entries in step with `ports`: each gets an entry `p-PORT` with an own port of the
 /// proxy. Entries of other names stay as they are, and so do those that are right already.
-pub(super) fn wanted(before: &[ServicePort], ports: &BTreeSet<u16>, own: OwnPorts) -> Wanted {
+pub(super) fn needed(before: &[ServicePort], ports: &BTreeSet<u16>, own: OwnPorts) -> NeededPorts {
     let mut used = BTreeSet::new();
     let mut entries: Vec<ServicePort> = Vec::new();
     for entry in before {
         let is_right = match own_entry(entry) {
             None => true,
-            Some(port) => {
-                let target = target(entry).filter(|target| own.contains(*target));
-                ports.contains(&port) && target.is_some_and(|target| !used.contains(&target))
-            }
+            Some(port) => match target_of(entry, own) {
+                Some(target) => ports.contains(&port) && !used.contains(&target),
+                None => false,
+            },
         };
         if is_right {
             used.extend(target(entry));
@@ -100,11 +107,7 @@ pub(super) fn wanted(before: &[ServicePort], ports: &BTreeSet<u16>, own: OwnPort
     }
     let mut left_out = Vec::new();
     for port in ports {
-        let name = name(*port);
-        let is_there = |entry: &ServicePort| {
-            is_tcp(entry) && entry.port == i32::from(*port) || entry.name.as_ref() == Some(&name)
-        };
-        if entries.iter().any(is_there) {
+        if entries.iter().any(|entry| is_for(entry, *port)) {
             continue;
         }
         match own.free(&used) {
@@ -119,7 +122,21 @@ pub(super) fn wanted(before: &[ServicePort], ports: &BTreeSet<u16>, own: OwnPort
     if entries.is_empty() {
         entries = before.to_vec();
     }
-    Wanted { entries, left_out }
+    NeededPorts { entries, left_out }
+}
+
+/// The entry's target, if it is one of the proxy's own ports.
+fn target_of(entry: &ServicePort, own: OwnPorts) -> Option<u16> {
+    let target = target(entry)?;
+    if own.contains(target) {
+        Some(target)
+    } else {
+        None
+    }
+}
+
+fn is_for(entry: &ServicePort, port: u16) -> bool {
+    is_tcp(entry) && entry.port == i32::from(port) || entry.name.as_ref() == Some(&name(port))
 }
 
 fn name(port: u16) -> String {
@@ -168,7 +185,7 @@ mod tests {
     }
 
     fn step(before: &[ServicePort], wanted_ports: BTreeSet<u16>) -> Vec<ServicePort> {
-        wanted(before, &wanted_ports, own()).entries
+        needed(before, &wanted_ports, own()).entries
     }
 
     #[test]
@@ -211,7 +228,7 @@ mod tests {
 
     #[test]
     fn what_has_no_room_is_told() {
-        let wanted = wanted(&[], &ports([1, 2, 3, 4, 5]), own());
+        let wanted = needed(&[], &ports([1, 2, 3, 4, 5]), own());
         assert_eq!((wanted.entries.len(), wanted.left_out), (3, vec![4, 5]));
     }
 

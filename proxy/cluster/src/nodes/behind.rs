@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use culvert_proxy_core::directory::{MAX_BEHIND, checked_behind};
 
-use super::record::shown;
+use super::excerpt::excerpt;
 
 /// Label with destinations behind the node, such as `192.168.1.20_502`: this one, and all that go
 /// on with `-NAME`.
@@ -31,8 +31,11 @@ pub(super) fn destinations(given: &[(&str, &str)]) -> (BTreeSet<SocketAddr>, Vec
     let mut problems = Vec::new();
     for (name, text) in given {
         // A label's value has neither commas nor colons.
-        let entries = text.split([',', '-']).map(str::trim);
-        for entry in entries.filter(|entry| !entry.is_empty()) {
+        for entry in text.split([',', '-']) {
+            let entry = entry.trim();
+            if entry.is_empty() {
+                continue;
+            }
             match destination(entry) {
                 Ok(_) if destinations.len() == MAX_BEHIND => {
                     problems.push(format!(
@@ -59,7 +62,7 @@ fn destination(entry: &str) -> Result<SocketAddr, String> {
         format!(
             "{:?} is not a destination: write ADDRESS_PORT in a label, as in 192.168.1.20_502, with \
              - between two; ADDRESS:PORT in an annotation, with commas",
-            shown(entry)
+            excerpt(entry)
         )
     })?;
     checked_behind(given).map_err(|error| error.to_string())

@@ -37,8 +37,9 @@ impl Cluster {
     pub(super) async fn cluster_own(&self) -> Result<ClusterOwn, RequestError> {
         let mut own = ClusterOwn::default();
         for path in ENDPOINTS {
-            own.api_servers
-                .extend(self.read(path).await?.iter().flat_map(endpoint_addresses));
+            if let Some(found) = self.read(path).await? {
+                own.api_servers.extend(endpoint_addresses(&found));
+            }
         }
         for path in SERVICE_CIDRS {
             if let Some(found) = self.read(path).await? {
@@ -90,10 +91,11 @@ impl Cluster {
     /// fails.
     pub async fn api_addresses(&self) -> BTreeSet<IpAddr> {
         // Pods dial this address, even if the proxy has a kubeconfig.
-        let of_pods = std::env::var("KUBERNETES_SERVICE_HOST").ok();
-        let mut addresses: BTreeSet<IpAddr> =
-            of_pods.iter().filter_map(|text| address(text)).collect();
-        addresses.extend(addresses_of(self.server.host().unwrap_or_default()).await);
+        let own = addresses_of(self.server.host().unwrap_or_default()).await;
+        let mut addresses = BTreeSet::from_iter(own);
+        if let Ok(of_pods) = std::env::var("KUBERNETES_SERVICE_HOST") {
+            addresses.extend(address(&of_pods));
+        }
         addresses
     }
 }
@@ -126,64 +128,71 @@ async fn looked_up(host: &str) -> Vec<IpAddr> {
 
 /// The addresses in Endpoints or in an EndpointSlice.
 fn endpoint_addresses(object: &Value) -> BTreeSet<IpAddr> {
-    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let of_subset = |subset: &Value| {
-        let addresses = ["addresses", "notReadyAddresses"].map(|key| list(&subset[key]));
-        addresses
-            .concat()
-            .into_iter()
-            .map(|address| address["ip"].clone())
-            .collect::<Vec<_>>()
-    };
-    let endpoints = list(&object["subsets"])
-        .iter()
-        .flat_map(of_subset)
-        .collect::<Vec<_>>();
-    let slice = list(&object["endpoints"])
-        .iter()
-        .flat_map(|endpoint| list(&endpoint["addresses"]))
-        .collect::<Vec<_>>();
-    let texts = endpoints.iter().chain(&slice).filter_map(Value::as_str);
-    texts
-        .filter_map(|text| text.parse().ok())
-        .map(|address: IpAddr| address.to_canonical())
-        .collect()
+    let mut addresses = BTreeSet::new();
+    for subset in items(&object["subsets"]) {
+        for key in ["addresses", "notReadyAddresses"] {
+            for address in items(&subset[key]) {
+                addresses.extend(ip(&address["ip"]));
+            }
+        }
+    }
+    for endpoint in items(&object["endpoints"]) {
+        for address in items(&endpoint["addresses"]) {
+            addresses.extend(ip(address));
+        }
+    }
+    addresses
+}
+
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map(Vec::as_slice).unwrap_or_default()
+}
+
+fn ip(text: &Value) -> Option<IpAddr> {
+    let ip: IpAddr = text.as_str()?.parse().ok()?;
+    Some(ip.to_canonical())
+}
+
+fn range(text: &str) -> Option<IpNet> {
+    let range: IpNet = text.trim().parse().ok()?;
+    Some(range.trunc())
 }
 
 /// The ranges in a list of ServiceCIDRs.
 fn service_ranges(list: &Value) -> BTreeSet<IpNet> {
-    let items = list["items"].as_array().into_iter().flatten();
-    let texts = items
-        .flat_map(|item| item["spec"]["cidrs"].as_array().into_iter().flatten())
-        .filter_map(Value::as_str);
-    texts
-        .filter_map(|text| text.parse().ok())
-        .map(|range: IpNet| range.trunc())
-        .collect()
+    let mut ranges = BTreeSet::new();
+    for item in items(&list["items"]) {
+        for text in items(&item["spec"]["cidrs"]) {
+            ranges.extend(range(text.as_str().unwrap_or_default()));
+        }
+    }
+    ranges
 }
 
 /// The ranges under `networking` in kubeadm's ClusterConfiguration, in the YAML that kubeadm
 /// writes.
 fn subnets(configuration: &str, key: &str) -> BTreeSet<IpNet> {
-    let values = configuration.lines().filter_map(|line| {
-        line.trim()
-            .strip_prefix(key)?
-            .trim_start()
-            .strip_prefix(':')
-    });
-    let texts = values.flat_map(|value| value.trim().trim_matches(['"', '\'']).split(','));
-    texts
-        .filter_map(|text| text.trim().parse().ok())
-        .map(|range: IpNet| range.trunc())
-        .collect()
+    let mut ranges = BTreeSet::new();
+    for line in configuration.lines() {
+        let Some(rest) = line.trim().strip_prefix(key) else {
+            continue;
+        };
+        let Some(value) = rest.trim_start().strip_prefix(':') else {
+            continue;
+        };
+        for text in value.trim().trim_matches(['"', '\'']).split(',') {
+            ranges.extend(range(text));
+        }
+    }
+    ranges
 }
 
 /// The host of `controlPlaneEndpoint: HOST:PORT`, or of `HOST`.
 fn control_plane_host(configuration: &str) -> Option<&str> {
-    let mut values = configuration
+    let value = configuration
         .lines()
-        .filter_map(|line| line.strip_prefix("controlPlaneEndpoint:"));
-    let endpoint = values.next()?.trim().trim_matches(['"', '\'']);
+        .find_map(|line| line.strip_prefix("controlPlaneEndpoint:"))?;
+    let endpoint = value.trim().trim_matches(['"', '\'']);
     let host = match endpoint.rsplit_once(':') {
         Some((host, port))
             if port.bytes().all(|byte| byte.is_ascii_digit()) && !host.ends_with(':') =>
@@ -192,7 +201,7 @@ fn control_plane_host(configuration: &str) -> Option<&str> {
         }
         Some(_) | None => endpoint,
     };
-    Some(host).filter(|host| !host.is_empty())
+    if host.is_empty() { None } else { Some(host) }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use kube::Resource;
 use serde::Deserialize;
 
 use super::behind;
+use super::excerpt::excerpt;
 
 /// Label with further ports of the node that are steered, such as `8080.9256`. With the admission
 /// plugin NodeRestriction, no kubelet can write labels with this prefix. A kubelet can write its
@@ -37,8 +38,6 @@ const MAX_POD_RANGES: usize = 4;
 /// Ranges of 4,096 addresses and of 256 networks. A larger range is not a node's own and would take
 /// addresses from others.
 const SHORTEST_POD_RANGES: (u8, u8) = (20, 56);
-/// The length at which an annotation is cut in logs.
-const MAX_SHOWN: usize = 100;
 
 /// The parts of a Node that are parsed. The rest is larger, for example the list of images.
 #[derive(Clone, Debug, Deserialize)]
@@ -175,16 +174,7 @@ impl WatchedNode {
         let pods = self.pods(&mut problems);
         let none = BTreeMap::new();
         let kind = if edges.selects(self.metadata.labels.as_ref().unwrap_or(&none)) {
-            let ports = self.ports(annotations, &mut problems);
-            let zone = self.zone(annotations, &mut problems);
-            let behind = self.behind(annotations, &mut problems);
-            Kind::Edge(EdgeNode {
-                addresses,
-                ports,
-                zone,
-                uid: self.uid(),
-                behind,
-            })
+            Kind::Edge(self.edge(addresses, annotations, &mut problems))
         } else {
             Kind::Cloud(CloudNode {
                 others: self.others(&addresses),
@@ -197,24 +187,42 @@ impl WatchedNode {
         }
     }
 
+    fn edge(
+        &self,
+        addresses: Vec<IpAddr>,
+        annotations: Annotations,
+        problems: &mut Vec<String>,
+    ) -> EdgeNode {
+        EdgeNode {
+            addresses,
+            ports: self.ports(annotations, problems),
+            zone: self.zone(annotations, problems),
+            uid: self.uid(),
+            behind: self.behind(annotations, problems),
+        }
+    }
+
     fn uid(&self) -> Option<NodeUid> {
-        self.metadata
-            .uid
-            .as_deref()
-            .and_then(|uid| uid.parse().ok())
+        self.metadata.uid.as_deref()?.parse().ok()
+    }
+
+    fn given_addresses(&self) -> impl Iterator<Item = &Address> {
+        let status = self.status.iter();
+        status.flat_map(|status| status.addresses.iter().flatten())
+    }
+
+    fn kubelet_port(&self) -> Option<u16> {
+        let endpoints = self.status.as_ref()?.daemon_endpoints.as_ref()?;
+        port(endpoints.kubelet_endpoint.as_ref()?.port)
     }
 
     fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {
-        let given = self
-            .status
-            .iter()
-            .flat_map(|status| status.addresses.iter().flatten());
         let mut addresses = Vec::new();
-        for text in given
-            .filter(|address| address.kind == "InternalIP")
-            .map(|address| &address.address)
-        {
-            match address(text) {
+        for given in self.given_addresses() {
+            if given.kind != "InternalIP" {
+                continue;
+            }
+            match address(&given.address) {
                 Ok(_) if addresses.len() == MAX_ADDRESSES => {
                     problems.push(format!("more than {MAX_ADDRESSES} addresses"));
                     break;
@@ -229,34 +237,36 @@ impl WatchedNode {
 
     /// Addresses of other types. Those of a cloud node are protected too.
     fn others(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
-        let given = self
-            .status
-            .iter()
-            .flat_map(|status| status.addresses.iter().flatten());
-        let others = given.filter_map(|given| address(&given.address).ok());
+        let mut others = BTreeSet::new();
+        for given in self.given_addresses() {
+            if let Ok(address) = address(&given.address)
+                && !addresses.contains(&address)
+                && others.len() < MAX_OTHERS
+            {
+                others.insert(address);
+            }
+        }
         others
-            .filter(|address| !addresses.contains(address))
-            .take(MAX_OTHERS)
-            .collect()
     }
 
     /// The ranges that the controllers have set. Without them, those that the kubelet has set.
     fn pods(&self, problems: &mut Vec<String>) -> BTreeSet<IpNet> {
-        let spec = self.spec.iter();
-        let given = spec.flat_map(|spec| {
-            spec.pod_range
-                .iter()
-                .chain(spec.pod_ranges.iter().flatten())
-        });
+        let mut given = Vec::new();
+        if let Some(spec) = &self.spec {
+            given.extend(&spec.pod_range);
+            given.extend(spec.pod_ranges.iter().flatten());
+        }
+        given.truncate(MAX_POD_RANGES);
         let mut ranges = BTreeSet::new();
-        for text in given.take(MAX_POD_RANGES) {
+        for text in given {
             match text.parse::<IpNet>() {
                 Ok(range) if is_one_nodes(range) => drop(ranges.insert(range.trunc())),
                 Ok(range) => problems.push(format!(
                     "{range} is too wide for one node's pods: name it by --pod-range"
                 )),
                 Err(_) => {
-                    problems.push(format!("{:?} is not a range of a node's pods", shown(text)))
+                    let text = excerpt(text);
+                    problems.push(format!("{text:?} is not a range of a node's pods"));
                 }
             }
         }
@@ -264,15 +274,8 @@ impl WatchedNode {
     }
 
     fn ports(&self, annotations: Annotations, problems: &mut Vec<String>) -> BTreeSet<u16> {
-        let endpoints = self
-            .status
-            .as_ref()
-            .and_then(|status| status.daemon_endpoints.as_ref());
-        let kubelet = endpoints
-            .and_then(|endpoints| endpoints.kubelet_endpoint.as_ref())
-            .map(|endpoint| endpoint.port);
         let mut ports = BTreeSet::new();
-        match kubelet.and_then(port) {
+        match self.kubelet_port() {
             Some(port) if KUBELET_PORTS.contains(&port) => drop(ports.insert(port)),
             Some(port) => {
                 problems.push(format!(
@@ -301,21 +304,24 @@ impl WatchedNode {
         {
             Ok(zone) => Some(zone),
             Err(error) => {
-                problems.push(format!("{ZONE}: {}", shown(&error.to_string())));
+                problems.push(format!("{ZONE}: {}", excerpt(&error.to_string())));
                 None
             }
         }
     }
 
     fn behind(&self, annotations: Annotations, problems: &mut Vec<String>) -> BTreeSet<SocketAddr> {
-        let labels = self.metadata.labels.iter().flatten();
-        let mut given: Vec<(&str, &str)> = labels
-            .filter(|(label, _)| behind::is_label(label))
-            .map(|(label, value)| (label.as_str(), value.as_str()))
-            .collect();
-        if given.is_empty() {
-            let value = self.operators(behind::LABEL, behind::ANNOTATION, annotations, problems);
-            given.extend(value.map(|value| (behind::ANNOTATION, value)));
+        let mut given: Vec<(&str, &str)> = Vec::new();
+        for (label, value) in self.metadata.labels.iter().flatten() {
+            if behind::is_label(label) {
+                given.push((label, value));
+            }
+        }
+        if given.is_empty()
+            && let Some(value) =
+                self.operators(behind::LABEL, behind::ANNOTATION, annotations, problems)
+        {
+            given.push((behind::ANNOTATION, value));
         }
         let (destinations, wrong) = behind::destinations(&given);
         problems.extend(wrong);
@@ -330,11 +336,8 @@ impl WatchedNode {
         annotations: Annotations,
         problems: &mut Vec<String>,
     ) -> Option<&str> {
-        if let Some(value) = self
-            .metadata
-            .labels
-            .as_ref()
-            .and_then(|labels| labels.get(label))
+        if let Some(labels) = &self.metadata.labels
+            && let Some(value) = labels.get(label)
         {
             return Some(value);
         }
@@ -359,7 +362,7 @@ fn is_one_nodes(pods: IpNet) -> bool {
 
 fn address(text: &str) -> Result<IpAddr, String> {
     let Ok(address) = text.parse::<IpAddr>() else {
-        return Err(format!("{:?} is not an address", shown(text)));
+        return Err(format!("{:?} is not an address", excerpt(text)));
     };
     match never_a_nodes(address.to_canonical()) {
         Some(what) => Err(format!("{address} is {what}, which no node has to itself")),
@@ -368,22 +371,25 @@ fn address(text: &str) -> Result<IpAddr, String> {
 }
 
 fn port(number: i32) -> Option<u16> {
-    u16::try_from(number).ok().filter(|port| *port != 0)
+    match u16::try_from(number) {
+        Ok(port) if port != 0 => Some(port),
+        _ => None,
+    }
 }
 
 fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
+    let mut ports = BTreeSet::new();
     // A label's value has no commas.
-    let parts = text
-        .split([',', '.', '_', '-'])
-        .map(str::trim)
-        .filter(|part| !part.is_empty());
-    let number = |part: &str| {
-        part.parse()
-            .ok()
-            .and_then(port)
-            .ok_or_else(|| format!("{:?} is not a port", shown(part)))
-    };
-    let ports: BTreeSet<u16> = parts.map(number).collect::<Result<_, _>>()?;
+    for part in text.split([',', '.', '_', '-']) {
+        let part = part.trim();
+        if part.is_empty() {
+            continue;
+        }
+        match part.parse().ok().and_then(port) {
+            Some(port) => ports.insert(port),
+            None => return Err(format!("{:?} is not a port", excerpt(part))),
+        };
+    }
     if ports.len() > MAX_PORTS {
         Err(format!(
             "{} ports, at most {MAX_PORTS} are possible",
@@ -392,10 +398,6 @@ fn further_ports(text: &str) -> Result<BTreeSet<u16>, String> {
     } else {
         Ok(ports)
     }
-}
-
-pub(super) fn shown(text: &str) -> String {
-    text.chars().take(MAX_SHOWN).collect()
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use culvert_api::NodeName;
 use culvert_daemon::{Backoff, chain};
 use culvert_proxy_core::metrics::{Metrics, NodeChange};
 use culvert_proxy_core::selector::NodeSelector;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::{Api, Client, Resource};
 use tokio::sync::watch::Sender;
@@ -153,26 +153,30 @@ impl Watcher {
             };
             self.version = Some(version.clone());
             let params = WatchParams::default().timeout(WATCH_SECONDS);
-            let silent = |_elapsed| WatchError::Silent(self.silence);
-            let events = timeout(self.silence, self.api.watch(&params, &version))
-                .await
-                .map_err(silent)?;
+            let events = timeout(self.silence, self.api.watch(&params, &version)).await;
+            let events = events.map_err(|_elapsed| WatchError::Silent(self.silence))?;
             let events = events.map_err(WatchError::Watch)?;
             let started = Instant::now();
             self.following();
             backoff.reset();
-            let mut events = events.boxed();
-            // Without an error, the watch ended at the requested time-out.
-            loop {
-                let event = timeout(self.silence, events.try_next()).await;
-                let event = event.map_err(|_elapsed| WatchError::Silent(self.silence))?;
-                let Some(event) = event.map_err(WatchError::Watch)? else {
-                    break;
-                };
-                self.take(event)?;
-            }
+            self.apply_all(events.boxed()).await?;
             if started.elapsed() < SHORT {
                 return Err(WatchError::Short);
+            }
+        }
+    }
+
+    /// Applies events until the watch ends, as it does at the requested time-out.
+    async fn apply_all(
+        &mut self,
+        mut events: impl Stream<Item = kube::Result<WatchEvent<WatchedNode>>> + Unpin,
+    ) -> Result<(), WatchError> {
+        loop {
+            let event = timeout(self.silence, events.try_next()).await;
+            let event = event.map_err(|_elapsed| WatchError::Silent(self.silence))?;
+            match event.map_err(WatchError::Watch)? {
+                Some(event) => self.apply(event)?,
+                None => return Ok(()),
             }
         }
     }
@@ -217,7 +221,7 @@ impl Watcher {
             .send_modify(|seen| seen.nodes = Some(Arc::new(nodes)));
     }
 
-    fn take(&mut self, event: WatchEvent<WatchedNode>) -> Result<(), WatchError> {
+    fn apply(&mut self, event: WatchEvent<WatchedNode>) -> Result<(), WatchError> {
         match event {
             WatchEvent::Added(node) | WatchEvent::Modified(node) => {
                 self.version = node.meta().resource_version.clone();
@@ -258,11 +262,10 @@ impl Watcher {
     }
 
     fn is_known(&self, name: &NodeName, record: &Record) -> bool {
-        self.nodes_tx
-            .borrow()
-            .nodes
-            .as_ref()
-            .is_some_and(|nodes| nodes.get(name) == Some(record))
+        match &self.nodes_tx.borrow().nodes {
+            Some(nodes) => nodes.get(name) == Some(record),
+            None => false,
+        }
     }
 
     /// The map is changed in place. It is copied only while a reader still has the previous one.

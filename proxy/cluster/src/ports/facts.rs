@@ -47,22 +47,33 @@ impl Cluster {
 }
 
 fn judged(own: &str, culvert: Option<Data>, yurt_tunnel: Option<Data>) -> PortsFacts {
-    let missing_in = culvert.is_none().then(|| own.to_owned());
+    let missing_in = if culvert.is_none() {
+        Some(own.to_owned())
+    } else {
+        None
+    };
     let (read, mistake) = NamedPorts::parse(Owner::Culvert, &culvert.unwrap_or_default());
     let theirs = yurt_tunnel.unwrap_or_default();
     let (given, their_mistake) = NamedPorts::parse(Owner::YurtTunnel, &theirs);
     let (namespace, name) = YURT_TUNNEL;
-    let problems = [
-        mistake.map(|problem| format!("ConfigMap {own}/{CULVERT_PORTS}: {problem}")),
-        their_mistake.map(|problem| format!("ConfigMap {namespace}/{name}: {problem}")),
-    ];
+    let mut problems = Vec::new();
+    if let Some(problem) = mistake {
+        problems.push(format!("ConfigMap {own}/{CULVERT_PORTS}: {problem}"));
+    }
+    if let Some(problem) = their_mistake {
+        problems.push(format!("ConfigMap {namespace}/{name}: {problem}"));
+    }
     let lacking: BTreeSet<u16> = every(&given).difference(&every(&read)).copied().collect();
-    let unread = (!lacking.is_empty()).then(|| UnreadPorts {
-        ports: lacking,
-        command: copying(own, &given),
-    });
+    let unread = if lacking.is_empty() {
+        None
+    } else {
+        Some(UnreadPorts {
+            ports: lacking,
+            command: copying(own, &given),
+        })
+    };
     PortsFacts {
-        problems: problems.into_iter().flatten().collect(),
+        problems,
         missing_in,
         unread,
     }
@@ -77,21 +88,23 @@ fn every(named: &NamedPorts) -> BTreeSet<u16> {
 
 /// Writes YurtTunnel's ports into `culvert-ports`, under its own keys: the default ports stay.
 fn copying(own: &str, given: &NamedPorts) -> String {
-    let listed = |ports: &BTreeSet<u16>| {
-        let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
-        ports.join(",")
-    };
     let keys = [
         ("dnat-ports-pair", listed(&given.further)),
         ("localhost-proxy-ports", listed(&given.localhost_ports)),
     ];
-    let data: Data = keys
-        .into_iter()
-        .filter(|(_, ports)| !ports.is_empty())
-        .map(|(key, ports)| (key.to_owned(), ports))
-        .collect();
+    let mut data = Data::default();
+    for (key, ports) in keys {
+        if !ports.is_empty() {
+            data.insert(key.to_owned(), ports);
+        }
+    }
     let patch = serde_json::json!({ "data": data });
     format!("kubectl -n {own} patch configmap {CULVERT_PORTS} --type merge -p '{patch}'")
+}
+
+fn listed(ports: &BTreeSet<u16>) -> String {
+    let ports: Vec<String> = ports.iter().map(u16::to_string).collect();
+    ports.join(",")
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ fn spec(lease: &mut Lease) -> &mut LeaseSpec {
 
 /// Proxy 0, which renews its Lease, and time.
 struct World {
-    seen: Seen,
+    seen: SeenLeases,
     now: Instant,
     renewals: i64,
 }
@@ -36,14 +36,14 @@ struct World {
 impl World {
     fn new() -> Self {
         Self {
-            seen: Seen::new(Some(&own(0))),
+            seen: SeenLeases::new(Some(&own(0))),
             now: Instant::now(),
             renewals: 0,
         }
     }
 
     fn shows(&mut self, lease: Lease) {
-        self.seen.take(Event::Apply(lease), self.now);
+        self.seen.apply(Event::Apply(lease), self.now);
     }
 
     /// Passes time in which this proxy renews its Lease, and the watch shows it.
@@ -111,10 +111,10 @@ fn without_the_api_server_everything_stays() {
     world.seen.lost();
     world.now += LASTS * 100;
     assert_eq!(world.peers(), ["10.0.0.1:7401"]);
-    world.seen.take(Event::Init, world.now);
+    world.seen.apply(Event::Init, world.now);
     assert_eq!(world.seen.listed(), None, "a list is under way");
-    world.seen.take(Event::InitApply(lease(1, 1)), world.now);
-    world.seen.take(Event::InitDone, world.now);
+    world.seen.apply(Event::InitApply(lease(1, 1)), world.now);
+    world.seen.apply(Event::InitDone, world.now);
     assert_eq!(
         world.peers(),
         ["10.0.0.1:7401"],
@@ -129,11 +129,11 @@ fn what_a_list_lacks_and_what_is_deleted_is_gone_at_once() {
     let mut world = World::new();
     world.shows(lease(1, 1));
     world.shows(lease(2, 1));
-    world.seen.take(Event::Delete(lease(2, 1)), world.now);
+    world.seen.apply(Event::Delete(lease(2, 1)), world.now);
     assert_eq!(world.peers(), ["10.0.0.1:7401"]);
-    world.seen.take(Event::Init, world.now);
-    world.seen.take(Event::InitApply(lease(3, 1)), world.now);
-    world.seen.take(Event::InitDone, world.now);
+    world.seen.apply(Event::Init, world.now);
+    world.seen.apply(Event::InitApply(lease(3, 1)), world.now);
+    world.seen.apply(Event::InitDone, world.now);
     assert_eq!(world.peers(), ["10.0.0.3:7401"]);
 }
 
@@ -153,7 +153,7 @@ fn garbage_is_reported_once_and_takes_no_place() {
     let mut garbage = lease(1, 1);
     spec(&mut garbage).lease_duration_seconds = None;
     let reported = |world: &mut World, lease: &Lease| {
-        let news = world.seen.take(Event::Apply(lease.clone()), world.now);
+        let news = world.seen.apply(Event::Apply(lease.clone()), world.now);
         news.map(|(_, bad)| bad)
     };
     assert_eq!(reported(&mut world, &garbage), Some(BadLease::Duration));
