@@ -59,11 +59,12 @@ impl CheckCommand {
             Output::Text => print!("{}", page(&findings)),
             Output::Json => println!("{:#}", json!({ "checks": findings })),
         }
-        let failed: Vec<&str> = findings
-            .iter()
-            .filter(|finding| finding.is_failure())
-            .map(|failed| failed.check)
-            .collect();
+        let mut failed = Vec::new();
+        for finding in &findings {
+            if finding.is_failure() {
+                failed.push(finding.check);
+            }
+        }
         ensure!(
             failed.is_empty(),
             "{} of {} checks failed: {}",

@@ -178,9 +178,9 @@ impl TokenCreate {
         let count = nodes.len();
         for (node, addresses) in nodes {
             let mut request = self.request(&node, &addresses);
-            request.token = group
-                .as_ref()
-                .map_or_else(String::new, |group| group.token.clone());
+            if let Some(group) = &group {
+                request.token.clone_from(&group.token);
+            }
             let created = client
                 .create_token(request)
                 .await
@@ -223,47 +223,36 @@ impl TokenCreate {
 }
 
 fn token_table(tokens: &[proto::TokenStatus]) -> String {
-    let row = |token: &proto::TokenStatus| {
-        let expires = UnixTime::from_seconds(token.expires).to_string();
-        vec![
+    let mut rows = Vec::new();
+    for token in tokens {
+        rows.push(vec![
             token.id.clone(),
             token.node.clone(),
             token.state.clone(),
-            expires,
-        ]
-    };
-    table(
-        &["ID", "NODE", "STATE", "EXPIRES"],
-        &tokens.iter().map(row).collect::<Vec<_>>(),
-    )
+            UnixTime::from_seconds(token.expires).to_string(),
+        ]);
+    }
+    table(&["ID", "NODE", "STATE", "EXPIRES"], &rows)
 }
 
 /// A line for each proxy. The first one is the proxy that answers.
 fn proxy_table(proxies: &[proto::ProxyStatus]) -> String {
-    let row = |(place, proxy): (usize, &proto::ProxyStatus)| {
-        let link = match (place, proxy.links, proxy.draining) {
-            (0, ..) => "this proxy".to_owned(),
-            (_, 0, _) => "no link".to_owned(),
-            (_, _, true) => "draining".to_owned(),
-            (..) => match proxy.round_trip_micros {
-                0 => "linked".to_owned(),
-                micros => format!("{:.1?} away", Duration::from_micros(micros)),
-            },
-        };
+    let mut rows = Vec::new();
+    for (place, proxy) in proxies.iter().enumerate() {
         let ends = match proxy.certificate_ends {
             0 => "-".to_owned(),
             seconds => UnixTime::from_seconds(seconds).to_string(),
         };
-        vec![
+        rows.push(vec![
             proxy.host.clone(),
-            link,
+            link(place, proxy),
             proxy.tunnels.to_string(),
             proxy.nodes.to_string(),
             proxy.streams.to_string(),
             proxy.version.clone(),
             ends,
-        ]
-    };
+        ]);
+    }
     let head = [
         "PROXY",
         "LINK",
@@ -273,49 +262,35 @@ fn proxy_table(proxies: &[proto::ProxyStatus]) -> String {
         "VERSION",
         "CERTIFICATE ENDS",
     ];
-    table(
-        &head,
-        &proxies.iter().enumerate().map(row).collect::<Vec<_>>(),
-    )
+    table(&head, &rows)
+}
+
+fn link(place: usize, proxy: &proto::ProxyStatus) -> String {
+    match (place, proxy.links, proxy.draining) {
+        (0, ..) => "this proxy".to_owned(),
+        (_, 0, _) => "no link".to_owned(),
+        (_, _, true) => "draining".to_owned(),
+        (..) => match proxy.round_trip_micros {
+            0 => "linked".to_owned(),
+            micros => format!("{:.1?} away", Duration::from_micros(micros)),
+        },
+    }
 }
 
 /// A line for each node, followed by a line for each address that does not route.
 fn node_table(nodes: &[proto::NodeStatus]) -> String {
-    let row = |node: &proto::NodeStatus| {
-        let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();
-        let marked = |(address, reason): (&String, &String)| {
-            format!("{address}{}", if reason.is_empty() { "" } else { "*" })
-        };
-        let addresses: Vec<String> = node
-            .addresses
-            .iter()
-            .zip(&node.reasons)
-            .map(marked)
-            .collect();
-        let elsewhere = match node.elsewhere.as_slice() {
-            [] => String::new(),
-            hosts => format!(" (also {})", hosts.join(",")),
-        };
-        vec![
-            node.name.clone(),
-            format!("{}{elsewhere}{}", node.tunnels, mark_of_misplaced(node)),
-            or_dash(addresses.join(",")),
-            node.vip4.clone(),
-            node.vip6.clone(),
-            or_dash(ports.join(",")),
-        ]
-    };
-    let mut text = table(
-        &["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"],
-        &nodes.iter().map(row).collect::<Vec<_>>(),
-    );
-    let mut reasons: Vec<&String> = nodes
-        .iter()
-        .flat_map(|node| &node.reasons)
-        .filter(|reason| !reason.is_empty())
-        .collect();
-    reasons.sort_unstable();
-    reasons.dedup();
+    let mut rows = Vec::new();
+    let mut reasons = BTreeSet::new();
+    for node in nodes {
+        rows.push(node_row(node));
+        for reason in &node.reasons {
+            if !reason.is_empty() {
+                reasons.insert(reason);
+            }
+        }
+    }
+    let head = ["NODE", "TUNNELS", "ADDRESSES", "VIP4", "VIP6", "PORTS"];
+    let mut text = table(&head, &rows);
     for reason in reasons {
         text.push_str(&format!("* {reason}\n"));
     }
@@ -325,6 +300,27 @@ fn node_table(nodes: &[proto::NodeStatus]) -> String {
         }
     }
     text
+}
+
+fn node_row(node: &proto::NodeStatus) -> Vec<String> {
+    let ports: Vec<String> = node.ports.iter().map(ToString::to_string).collect();
+    let mut addresses = Vec::new();
+    for (address, reason) in node.addresses.iter().zip(&node.reasons) {
+        let mark = if reason.is_empty() { "" } else { "*" };
+        addresses.push(format!("{address}{mark}"));
+    }
+    let elsewhere = match node.elsewhere.as_slice() {
+        [] => String::new(),
+        hosts => format!(" (also {})", hosts.join(",")),
+    };
+    vec![
+        node.name.clone(),
+        format!("{}{elsewhere}{}", node.tunnels, mark_of_misplaced(node)),
+        or_dash(addresses.join(",")),
+        node.vip4.clone(),
+        node.vip6.clone(),
+        or_dash(ports.join(",")),
+    ]
 }
 
 fn mark_of_misplaced(node: &proto::NodeStatus) -> &'static str {

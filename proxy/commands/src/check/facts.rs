@@ -127,35 +127,14 @@ impl Facts {
         control_socket: &Path,
         proxy_admin: SocketAddr,
     ) -> Self {
-        let (redirector, installed) = if command.without_redirector {
-            (None, Err("there is no redirector".to_owned()))
-        } else {
-            let admin = command.redirector_admin;
-            (
-                Some(daemon(admin).await),
-                json::<Installed>(admin, "/debug/installed").await,
-            )
-        };
-        let mut dns = Vec::new();
-        for address in installed.iter().flat_map(|installed| &installed.dns) {
-            let zone = installed.as_ref().map_or("", |installed| &installed.zone);
-            dns.push((
-                *address,
-                dns::ask(*address, zone)
-                    .await
-                    .map_err(|error| culvert_daemon::chain(&error)),
-            ));
+        let mut redirector = None;
+        let mut installed = Err("there is no redirector".to_owned());
+        if !command.without_redirector {
+            redirector = Some(daemon(command.redirector_admin).await);
+            installed = json::<Installed>(command.redirector_admin, "/debug/installed").await;
         }
         let control = control(control_socket).await;
-        let dial = if installed.as_ref().is_ok_and(Installed::steers) {
-            dialled(control.nodes.as_deref().unwrap_or_default()).await
-        } else {
-            None
-        };
-        let metrics = get(proxy_admin, "/metrics")
-            .await
-            .map(|(_, text)| text)
-            .unwrap_or_default();
+        let metrics = metrics(proxy_admin).await;
         Self {
             mounts: read("/proc/self/mounts"),
             listening: listening(&[read("/proc/net/tcp"), read("/proc/net/tcp6")]),
@@ -164,51 +143,96 @@ impl Facts {
                 reserved: read("/proc/sys/net/ipv4/ip_local_reserved_ports"),
             },
             redirector,
+            dns: dns_answers(&installed).await,
+            dial: dialled(&installed, &control).await,
             installed,
-            dns,
             proxy: daemon(proxy_admin).await,
             nodes: control.nodes,
             certificates: control.certificates,
-            dial,
             claims: json(proxy_admin, "/debug/claims").await,
             left_out: json(proxy_admin, "/debug/left-out").await,
             has_connects: metrics.lines().any(is_a_connect),
             limited: limited(&metrics),
             idle_streams: control.idle_streams,
             capped: metrics.lines().filter_map(capped).collect(),
-            resolvers: RESOLV_CONF
-                .iter()
-                .flat_map(|path| resolver::servers(&read(path)))
-                .collect(),
+            resolvers: resolvers(),
             now: UnixTime::now(),
-            cluster: if command.kubernetes.wanted() {
-                Some(cluster(command).await.map_err(|error| format!("{error:#}")))
-            } else {
-                None
-            },
+            cluster: in_cluster(command).await,
+        }
+    }
+
+    /// What the redirector has installed, if that has this property.
+    pub(super) fn installed_if(&self, has: fn(&Installed) -> bool) -> Option<&Installed> {
+        match &self.installed {
+            Ok(installed) if has(installed) => Some(installed),
+            _ => None,
         }
     }
 }
 
+/// What the redirector's DNS servers answer.
+async fn dns_answers(installed: &Answer<Installed>) -> Vec<(SocketAddr, Answer<()>)> {
+    let mut answers = Vec::new();
+    let Ok(installed) = installed else {
+        return answers;
+    };
+    for address in &installed.dns {
+        let answer = dns::ask(*address, &installed.zone).await;
+        let answer = answer.map_err(|error| culvert_daemon::chain(&error));
+        answers.push((*address, answer));
+    }
+    answers
+}
+
+fn resolvers() -> Vec<IpAddr> {
+    let mut servers = Vec::new();
+    for path in RESOLV_CONF {
+        servers.extend(resolver::servers(&read(path)));
+    }
+    servers
+}
+
+async fn in_cluster(command: &CheckCommand) -> Option<Answer<ClusterFacts>> {
+    if !command.kubernetes.is_in_cluster() {
+        return None;
+    }
+    Some(cluster(command).await.map_err(|error| format!("{error:#}")))
+}
+
+/// The proxy's metrics. Empty if it does not answer.
+async fn metrics(proxy_admin: SocketAddr) -> String {
+    match get(proxy_admin, "/metrics").await {
+        Ok((_, text)) => text,
+        Err(_) => String::new(),
+    }
+}
+
 /// By the first node that is online; those that are not are refused before the proxy sees anything.
-async fn dialled(nodes: &[proto::NodeStatus]) -> Option<Dialled> {
-    let online = nodes
-        .iter()
-        .filter(|node| node.tunnels > 0 || !node.elsewhere.is_empty());
-    let is_v6_only = has_no_ipv4();
-    let (node, vip) = online
-        .filter_map(|node| {
-            let vip = if is_v6_only { &node.vip6 } else { &node.vip4 };
-            Some((node.name.clone(), vip.parse().ok()?))
-        })
-        .next()?;
+async fn dialled(installed: &Answer<Installed>, control: &ControlAnswers) -> Option<Dialled> {
+    let installed = installed.as_ref().ok()?;
+    if !installed.steers() {
+        return None;
+    }
+    let (node, vip) = vip_of_a_node(control.nodes.as_ref().ok()?)?;
+    let way = dial::dial(vip).await;
     Some(Dialled {
         node,
         vip,
-        way: dial::dial(vip)
-            .await
-            .map_err(|error| culvert_daemon::chain(&error)),
+        way: way.map_err(|error| culvert_daemon::chain(&error)),
     })
+}
+
+fn vip_of_a_node(nodes: &[proto::NodeStatus]) -> Option<(String, IpAddr)> {
+    let is_v6_only = has_no_ipv4();
+    for node in nodes {
+        let vip = if is_v6_only { &node.vip6 } else { &node.vip4 };
+        if (node.tunnels > 0 || !node.elsewhere.is_empty())
+            && let Ok(vip) = vip.parse()
+        {
+            return Some((node.name.clone(), vip));
+        }
+    }
+    None
 }
 
 /// Whether this host has routes for IPv6 alone.
@@ -220,22 +244,32 @@ fn has_no_ipv4() -> bool {
 
 /// Of the outcomes in [`LIMITS`], those that there were.
 fn limited(metrics: &str) -> BTreeMap<String, u64> {
-    let sums = LIMITS.map(|(outcome, _)| {
+    let mut limited = BTreeMap::new();
+    for (outcome, _) in LIMITS {
         let label = format!("outcome=\"{outcome}\"");
-        let samples = metrics
-            .lines()
-            .filter(|line| line.contains("_total{") && line.contains(&label));
-        let counts = samples.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
-        (outcome.to_owned(), counts.sum())
-    });
-    sums.into_iter().filter(|(_, count)| *count > 0).collect()
+        let mut sum = 0;
+        for line in metrics.lines() {
+            if line.contains("_total{")
+                && line.contains(&label)
+                && let Some((_, count)) = line.rsplit_once(' ')
+            {
+                sum += count.parse::<u64>().unwrap_or(0);
+            }
+        }
+        if sum > 0 {
+            limited.insert(outcome.to_owned(), sum);
+        }
+    }
+    limited
 }
 
 /// The list that is full, and how many it leaves out.
 fn capped(sample: &str) -> Option<(String, u64)> {
     let (cap, count) = sample.strip_prefix(CAPPED)?.split_once("\"} ")?;
-    let count = count.parse().ok().filter(|count| *count > 0)?;
-    Some((cap.to_owned(), count))
+    match count.parse() {
+        Ok(count) if count > 0 => Some((cap.to_owned(), count)),
+        _ => None,
+    }
 }
 
 /// A sample of streams that came by the CONNECT socket, other than of none.
@@ -257,13 +291,12 @@ struct ControlAnswers {
 }
 
 async fn control(socket: &Path) -> ControlAnswers {
-    let text = |error: anyhow::Error| format!("{error:#}");
     let mut client = match Client::connect(socket).await {
         Ok(client) => client,
         Err(error) => {
             let silent = "the proxy does not answer".to_owned();
             return ControlAnswers {
-                nodes: Err(text(error)),
+                nodes: Err(format!("{error:#}")),
                 certificates: Err(silent.clone()),
                 idle_streams: Err(silent),
             };
@@ -273,14 +306,16 @@ async fn control(socket: &Path) -> ControlAnswers {
         node: String::new(),
         idle_seconds: LONG_WAIT.as_secs(),
     };
+    let nodes = client.list_nodes().await;
+    let certificates = client.list_certificates().await;
+    let idle_streams = client.list_streams(idle).await;
     ControlAnswers {
-        nodes: client.list_nodes().await.map_err(text),
-        certificates: client.list_certificates().await.map_err(text),
-        idle_streams: client
-            .list_streams(idle)
-            .await
-            .map(|listed| listed.streams)
-            .map_err(text),
+        nodes: nodes.map_err(|error| format!("{error:#}")),
+        certificates: certificates.map_err(|error| format!("{error:#}")),
+        idle_streams: match idle_streams {
+            Ok(listed) => Ok(listed.streams),
+            Err(error) => Err(format!("{error:#}")),
+        },
     }
 }
 
@@ -315,24 +350,24 @@ async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
 async fn get(admin: SocketAddr, path: &str) -> Answer<(StatusCode, String)> {
     // An address that stands for all of this host's own is asked on loopback.
     let admin = SocketAddr::new(reachable(admin.ip()), admin.port());
+    match tokio::time::timeout(TIMEOUT, ask(admin, path)).await {
+        Ok(answer) => answer,
+        Err(_elapsed) => Err(format!("{admin}: no answer in time")),
+    }
+}
+
+async fn ask(admin: SocketAddr, path: &str) -> Answer<(StatusCode, String)> {
     let uri = format!("http://{admin}{path}")
         .parse()
         .map_err(|error: http::uri::InvalidUri| error.to_string())?;
-    let ask = async {
-        let answer = HttpClient::builder(TokioExecutor::new())
-            .build_http::<Body>()
-            .get(uri)
-            .await;
-        let (parts, body) = answer
-            .map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?
-            .into_parts();
-        let body = axum::body::to_bytes(Body::new(body), MAX_ANSWER_BYTES).await;
-        let body = body.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?;
-        Ok((parts.status, String::from_utf8_lossy(&body).into_owned()))
-    };
-    tokio::time::timeout(TIMEOUT, ask)
-        .await
-        .unwrap_or_else(|_| Err(format!("{admin}: no answer in time")))
+    let client = HttpClient::builder(TokioExecutor::new()).build_http::<Body>();
+    let answer = client.get(uri).await;
+    let (parts, body) = answer
+        .map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?
+        .into_parts();
+    let body = axum::body::to_bytes(Body::new(body), MAX_ANSWER_BYTES).await;
+    let body = body.map_err(|error| format!("{admin}: {}", culvert_daemon::chain(&error)))?;
+    Ok((parts.status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 fn reachable(address: IpAddr) -> IpAddr {
@@ -351,17 +386,21 @@ fn read(path: &str) -> String {
 /// The ports of listening sockets, proc_pid_net(5): the second column is `ADDRESS:PORT` in
 /// hexadecimal, the fourth the state.
 fn listening(tables: &[String]) -> BTreeSet<u16> {
+    let mut ports = BTreeSet::new();
+    for table in tables {
+        ports.extend(table.lines().filter_map(listening_port));
+    }
+    ports
+}
+
+fn listening_port(line: &str) -> Option<u16> {
     const LISTEN: &str = "0A";
-    let port = |line: &str| {
-        let columns: Vec<&str> = line.split_whitespace().collect();
-        let local = columns.get(1).filter(|_| columns.get(3) == Some(&LISTEN))?;
-        u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()
-    };
-    tables
-        .iter()
-        .flat_map(|table| table.lines())
-        .filter_map(port)
-        .collect()
+    let columns: Vec<&str> = line.split_whitespace().collect();
+    if columns.get(3) != Some(&LISTEN) {
+        return None;
+    }
+    let (_, port) = columns[1].rsplit_once(':')?;
+    u16::from_str_radix(port, 16).ok()
 }
 
 #[cfg(test)]

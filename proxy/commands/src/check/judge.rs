@@ -55,16 +55,18 @@ const CHECKS: [Check; 33] = [
 
 /// What all checks find.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
-    let finding = |(check, judge): &Check| {
-        let (verdict, found, fix) = judge(facts)?;
-        Some(Finding {
-            check,
-            verdict,
-            found,
-            fix,
-        })
-    };
-    CHECKS.iter().filter_map(finding).collect()
+    let mut findings = Vec::new();
+    for (check, judge) in CHECKS {
+        if let Some((verdict, found, fix)) = judge(facts) {
+            findings.push(Finding {
+                check,
+                verdict,
+                found,
+                fix,
+            });
+        }
+    }
+    findings
 }
 
 fn daemon(daemon: &Answer<Daemon>, name: &str, elsewhere: &str) -> Judged {

@@ -15,23 +15,25 @@ impl LocalPorts {
     /// The ports of Culvert that an outgoing connection may get.
     pub(super) fn unreserved(&self) -> Vec<u16> {
         let mut bounds = self.range.split_whitespace();
-        let (Some(Ok(first)), Some(Ok(last))) = (
-            bounds.next().map(str::parse::<u16>),
-            bounds.next().map(str::parse::<u16>),
-        ) else {
+        let Some(Ok(first)) = bounds.next().map(str::parse::<u16>) else {
+            return Vec::new();
+        };
+        let Some(Ok(last)) = bounds.next().map(str::parse::<u16>) else {
             return Vec::new();
         };
         let reserved = ranges(&self.reserved);
-        let is_reserved = |port: &u16| {
-            reserved
-                .iter()
-                .any(|(from, to)| (from..=to).contains(&port))
-        };
-        let ours = ranges(RESERVED)
-            .into_iter()
-            .flat_map(|(from, to)| from..=to);
-        ours.filter(|port| (first..=last).contains(port) && !is_reserved(port))
-            .collect()
+        let mut unreserved = Vec::new();
+        for (from, to) in ranges(RESERVED) {
+            for port in from..=to {
+                let is_reserved = reserved
+                    .iter()
+                    .any(|(from, to)| (from..=to).contains(&&port));
+                if (first..=last).contains(&port) && !is_reserved {
+                    unreserved.push(port);
+                }
+            }
+        }
+        unreserved
     }
 }
 

@@ -4,16 +4,16 @@ use std::net::IpAddr;
 
 /// The servers of a resolv.conf(5), in their order.
 pub(super) fn servers(file: &str) -> Vec<IpAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        let address = words
-            .next()
-            .filter(|word| *word == "nameserver")
-            .and(words.next())?;
-        // `fe80::1%eth0` names an interface too.
-        address.split('%').next()?.parse().ok()
-    };
     file.lines().filter_map(server).collect()
+}
+
+fn server(line: &str) -> Option<IpAddr> {
+    let mut words = line.split_whitespace();
+    if words.next() != Some("nameserver") {
+        return None;
+    }
+    // `fe80::1%eth0` names an interface too.
+    words.next()?.split('%').next()?.parse().ok()
 }
 
 #[cfg(test)]

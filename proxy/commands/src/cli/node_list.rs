@@ -27,8 +27,9 @@ fn parse(text: &str) -> Result<Vec<Listed>> {
     let mut names = BTreeSet::new();
     for (number, line) in (1..).zip(text.lines()) {
         let mut words = line.split_whitespace();
-        let Some(name) = words.next().filter(|name| !name.starts_with('#')) else {
-            continue;
+        let name = match words.next() {
+            Some(name) if !name.starts_with('#') => name,
+            _ => continue,
         };
         let name: NodeName = name.parse().with_context(|| format!("line {number}"))?;
         if !names.insert(name.clone()) {

@@ -69,7 +69,7 @@ impl PingCommand {
             }
             for tunnel in &answer.tunnels {
                 println!("{}", line(tunnel));
-                note(&mut all, tunnel);
+                record(&mut all, tunnel);
             }
         }
         print!("\n{}", summary(&all));
@@ -97,7 +97,7 @@ fn line(tunnel: &proto::TunnelPing) -> String {
     }
 }
 
-fn note(all: &mut BTreeMap<u64, Answers>, tunnel: &proto::TunnelPing) {
+fn record(all: &mut BTreeMap<u64, Answers>, tunnel: &proto::TunnelPing) {
     let answers = all.entry(tunnel.tunnel).or_default();
     answers.agent.clone_from(&tunnel.agent);
     answers.sent += 1;
@@ -108,29 +108,31 @@ fn note(all: &mut BTreeMap<u64, Answers>, tunnel: &proto::TunnelPing) {
 
 /// A line for each tunnel.
 fn summary(all: &BTreeMap<u64, Answers>) -> String {
-    let row = |(tunnel, answers): (&u64, &Answers)| {
+    let mut rows = Vec::new();
+    for (tunnel, answers) in all {
         let Answers { agent, sent, times } = answers;
         let answered = u32::try_from(times.len()).unwrap_or(*sent);
-        let shown = |time: Option<Duration>| match time {
-            Some(time) => format!("{time:.1?}"),
-            None => "-".to_owned(),
-        };
+        let lost = 100.0 * f64::from(sent - answered) / f64::from(*sent);
         let total: Duration = times.iter().sum();
-        vec![
+        rows.push(vec![
             tunnel.to_string(),
             agent.clone(),
             sent.to_string(),
-            format!(
-                "{:.0}%",
-                100.0 * f64::from(sent - answered) / f64::from(*sent)
-            ),
-            shown(times.iter().min().copied()),
-            shown(total.checked_div(answered)),
-            shown(times.iter().max().copied()),
-        ]
-    };
+            format!("{lost:.0}%"),
+            rounded(times.iter().min().copied()),
+            rounded(total.checked_div(answered)),
+            rounded(times.iter().max().copied()),
+        ]);
+    }
     let head = ["TUNNEL", "AGENT", "ASKED", "LOST", "MIN", "MEAN", "MAX"];
-    table(&head, &all.iter().map(row).collect::<Vec<_>>())
+    table(&head, &rows)
+}
+
+fn rounded(time: Option<Duration>) -> String {
+    match time {
+        Some(time) => format!("{time:.1?}"),
+        None => "-".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -153,7 +155,7 @@ mod tests {
             ping(3, 0, "no answer within 5 s"),
             ping(12, 0, "no answer within 5 s"),
         ] {
-            note(&mut all, &ping);
+            record(&mut all, &ping);
         }
         assert_eq!(
             summary(&all),

@@ -2,20 +2,15 @@
 
 /// The table's lines; the last column is not padded.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let mut widths: Vec<usize> = header.iter().map(|title| title.chars().count()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
     let header: Vec<String> = header.iter().map(|title| (*title).to_owned()).collect();
-    let lines: Vec<&Vec<String>> = std::iter::once(&header).chain(rows).collect();
-    let width = |column: usize| {
-        lines
-            .iter()
-            .filter_map(|line| line.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-    };
-    let widths: Vec<usize> = (0..header.len())
-        .map(|column| width(column).unwrap_or(0))
-        .collect();
     let mut text = String::new();
-    for line in lines {
+    for line in std::iter::once(&header).chain(rows) {
         let cells: Vec<String> = line
             .iter()
             .zip(&widths)

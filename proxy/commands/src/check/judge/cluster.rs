@@ -1,9 +1,8 @@
 //! Nodes and their claims, certificates, the clock, and what the proxy may do in the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use culvert_api::proto::control::{CertificateStatus, NodeStatus};
 use culvert_proxy_cluster::PortsFacts;
 use culvert_proxy_core::clock::UnixTime;
 
@@ -25,12 +24,8 @@ const RANGES_UNKNOWN: &str = "ranges of Services and pods are unknown";
 pub(super) fn edge_label(facts: &Facts) -> Option<Judged> {
     let labelled = &facts.cluster.as_ref()?.as_ref().ok()?.other_labels;
     let nodes = facts.nodes.as_ref().ok()?;
-    let is_taken = |name: &&str| nodes.iter().any(|node| node.name == *name);
-    let not_taken: Vec<&str> = labelled
-        .iter()
-        .map(String::as_str)
-        .filter(|name| !is_taken(name))
-        .collect();
+    let mut not_taken: Vec<&str> = labelled.iter().map(String::as_str).collect();
+    not_taken.retain(|name| !nodes.iter().any(|node| node.name == *name));
     Some(if not_taken.is_empty() {
         ok("no node has an edge label of another tunnel alone")
     } else {
@@ -104,14 +99,14 @@ pub(super) fn claims(facts: &Facts) -> Option<Judged> {
 
 pub(super) fn addresses(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
-    let mut reasons: Vec<&str> = nodes
-        .iter()
-        .flat_map(|node| &node.reasons)
-        .map(String::as_str)
-        .collect();
-    reasons.retain(|reason| !reason.is_empty());
-    reasons.sort_unstable();
-    reasons.dedup();
+    let mut reasons = BTreeSet::new();
+    for node in nodes {
+        for reason in &node.reasons {
+            if !reason.is_empty() {
+                reasons.insert(reason.as_str());
+            }
+        }
+    }
     if let Some(unknown) = reasons
         .iter()
         .find(|reason| reason.contains(RANGES_UNKNOWN))
@@ -127,7 +122,7 @@ pub(super) fn addresses(facts: &Facts) -> Option<Judged> {
     } else {
         // The reason says it.
         warning(
-            named(&reasons),
+            named(&Vec::from_iter(reasons)),
             "reach these nodes by name, kube-apiserver by \
              --kubelet-preferred-address-types=Hostname,InternalIP; what is an edge's and \
              what the cloud's is said by --edge-range, --service-range, --pod-range and --protect \
@@ -154,32 +149,28 @@ pub(super) fn left_out(facts: &Facts) -> Option<Judged> {
 }
 
 pub(super) fn ports(facts: &Facts) -> Option<Judged> {
-    let cluster = facts.cluster.as_ref().and_then(|facts| facts.as_ref().ok());
-    if let Some(judged) = cluster.and_then(|cluster| config_maps_of_ports(&cluster.ports)) {
+    if let Some(Ok(cluster)) = &facts.cluster
+        && let Some(judged) = config_maps_of_ports(&cluster.ports)
+    {
         return Some(judged);
     }
     let nodes = facts.nodes.as_ref().ok()?;
     let mut forbidden: BTreeMap<u32, Vec<&str>> = BTreeMap::new();
-    let of = |node: &'_ NodeStatus| node.forbidden_ports.clone();
     for node in nodes {
-        for port in of(node) {
+        for &port in &node.forbidden_ports {
             forbidden.entry(port).or_default().push(&node.name);
         }
     }
-    let in_words = |(port, nodes): (&u32, &Vec<&str>)| format!("{port} ({})", named(nodes));
     let ports: Vec<String> = forbidden.keys().map(u32::to_string).collect();
+    let mut refused = Vec::new();
+    for (port, nodes) in &forbidden {
+        refused.push(format!("{port} ({})", named(nodes)));
+    }
     Some(if ports.is_empty() {
         ok("agents dial every port that is steered to them")
     } else {
         warning(
-            format!(
-                "steered, but not dialled by agents: {}",
-                forbidden
-                    .iter()
-                    .map(in_words)
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            ),
+            format!("steered, but not dialled by agents: {}", refused.join(", ")),
             format!(
                 "--port {} on these agents, or take the ports away. In a cluster agents follow \
                  ConfigMap culvert-ports within 90 s, except for --deny-port and --only-port",
@@ -216,16 +207,12 @@ fn config_maps_of_ports(ports: &PortsFacts) -> Option<Judged> {
 
 pub(super) fn certificates(facts: &Facts) -> Option<Judged> {
     let certificates = facts.certificates.as_ref().ok()?;
-    let ends = |certificate: &CertificateStatus| UnixTime::from_seconds(certificate.not_after);
     let certificate = certificates
         .iter()
         .min_by_key(|certificate| certificate.not_after)?;
-    let left = ends(certificate).since(facts.now);
-    let found = format!(
-        "that of {} ends at {}",
-        certificate.owner,
-        ends(certificate)
-    );
+    let end = UnixTime::from_seconds(certificate.not_after);
+    let left = end.since(facts.now);
+    let found = format!("that of {} ends at {end}", certificate.owner);
     let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
     let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
     let fix = if own {
@@ -244,24 +231,22 @@ pub(super) fn certificates(facts: &Facts) -> Option<Judged> {
 
 pub(super) fn clock(facts: &Facts) -> Option<Judged> {
     let fix = "set the clock, and keep it right: timedatectl set-ntp true";
-    let begins = facts
-        .certificates
-        .iter()
-        .flatten()
-        .map(|certificate| UnixTime::from_seconds(certificate.not_before))
-        .max();
-    if let Some(begins) = begins.filter(|begins| *begins > facts.now) {
+    let mut begins = UnixTime::default();
+    for certificate in facts.certificates.iter().flatten() {
+        begins = begins.max(UnixTime::from_seconds(certificate.not_before));
+    }
+    if begins > facts.now {
         let found = format!(
             "it is {} here, and a certificate in use begins at {begins} only",
             facts.now
         );
         return Some(failure(found, fix));
     }
-    let Some(server) = facts
-        .cluster
-        .as_ref()
-        .and_then(|cluster| cluster.as_ref().ok()?.time)
-    else {
+    let server = match &facts.cluster {
+        Some(Ok(cluster)) => cluster.time,
+        Some(Err(_)) | None => None,
+    };
+    let Some(server) = server else {
         return Some(ok(format!(
             "it is {}; there is no other clock to compare with",
             facts.now

@@ -8,18 +8,14 @@ use crate::check::facts::Facts;
 use crate::check::finding::{Judged, ok, warning};
 
 pub(super) fn firewall(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.steers())?;
+    let installed = facts.installed_if(Installed::steers)?;
     let by_nftables = installed.steered.unwrap_or_default();
     // A hook that is missing does not count.
     let are_complete = installed.hooks.iter().all(|hook| hook.link.is_some());
-    let by_hooks = installed
-        .hooked
-        .filter(|_| are_complete)
-        .unwrap_or_default();
+    let by_hooks = match installed.hooked {
+        Some(hooked) if are_complete => hooked,
+        _ => SteeredPackets::default(),
+    };
     Some(if are_dropped(by_nftables) {
         let fix = "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from \
              10.244.0.0/16 to any port 7410:7413; \

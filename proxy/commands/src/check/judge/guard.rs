@@ -1,5 +1,6 @@
 //! What the redirector keeps from the intercept ports: packets of other hosts.
 
+use culvert_api::installed::Installed;
 use culvert_daemon::counted;
 
 use super::named;
@@ -9,11 +10,7 @@ use crate::check::finding::{Judged, ok, warning};
 /// A bridge with a network card as its port leads out, so its containers and virtual machines count
 /// as other hosts.
 pub(super) fn guard(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.has_nftables())?;
+    let installed = facts.installed_if(Installed::has_nftables)?;
     let drops = installed.guard_drops;
     let dropped = format!(
         "{} of other hosts to the intercept ports dropped",

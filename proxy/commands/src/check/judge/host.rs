@@ -10,13 +10,13 @@ use crate::check::finding::{Judged, failure, ok, warning};
 
 /// Columns of proc_pid_mounts(5): device, mount point, type.
 fn mount_point<'a>(facts: &'a Facts, kind: &str) -> Option<&'a str> {
-    let columns = facts
-        .mounts
-        .lines()
-        .map(|line| line.split(' ').collect::<Vec<_>>());
-    columns
-        .filter(|columns| columns.get(2) == Some(&kind))
-        .find_map(|columns| columns.get(1).copied())
+    for line in facts.mounts.lines() {
+        let columns: Vec<_> = line.split(' ').collect();
+        if columns.get(2) == Some(&kind) {
+            return columns.get(1).copied();
+        }
+    }
+    None
 }
 
 pub(super) fn cgroup2(facts: &Facts) -> Option<Judged> {
@@ -129,11 +129,7 @@ pub(super) fn mechanism(facts: &Facts) -> Option<Judged> {
 }
 
 pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.has_hooks())?;
+    let installed = facts.installed_if(Installed::has_hooks)?;
     let lost = installed
         .hooks
         .iter()
@@ -166,58 +162,44 @@ pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
 
 /// Programs of others where ours are attached: each may refuse or change what ours did.
 pub(super) fn neighbours(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.has_hooks())?;
-    let others: BTreeSet<u32> = installed
-        .neighbours
-        .iter()
-        .flat_map(|others| others.before.iter().chain(&others.after))
-        .copied()
-        .collect();
-    // Behind `getpeername` hooks a load balancer's are in their right place.
-    let connects = || {
-        installed
-            .neighbours
-            .iter()
-            .filter(|others| others.program.starts_with("cv_connect"))
-    };
-    let after: BTreeSet<u32> = connects().flat_map(|others| others.after.clone()).collect();
-    let listed = |ids: &BTreeSet<u32>| {
-        ids.iter()
-            .map(u32::to_string)
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
+    let installed = facts.installed_if(Installed::has_hooks)?;
+    let mut others = BTreeSet::new();
+    let mut after = BTreeSet::new();
+    let mut overtaken = Vec::new();
+    for neighbours in &installed.neighbours {
+        others.extend(&neighbours.before);
+        others.extend(&neighbours.after);
+        // Behind `getpeername` hooks a load balancer's are in their right place.
+        if neighbours.program.starts_with("cv_connect") {
+            after.extend(&neighbours.after);
+            overtaken.push(neighbours.program.as_str());
+        }
+    }
     Some(match (others.is_empty(), after.is_empty()) {
         (true, _) => ok("no other program is attached where ours are"),
         (false, true) => ok(format!(
             "programs of others do their work beside ours: {}",
             listed(&others)
         )),
-        (false, false) => {
-            let whose: Vec<&str> = connects().map(|others| others.program.as_str()).collect();
-            warning(
-                format!(
-                    "programs of others run after ours ({}): {}",
-                    whose.join(", "),
-                    listed(&after)
-                ),
-                "bpftool prog show id N says whose each is; what it makes an edge address of \
+        (false, false) => warning(
+            format!(
+                "programs of others run after ours ({}): {}",
+                overtaken.join(", "),
+                listed(&after)
+            ),
+            "bpftool prog show id N says whose each is; what it makes an edge address of \
                  another one, only nftables sees",
-            )
-        }
+        ),
     })
 }
 
+fn listed(ids: &BTreeSet<u32>) -> String {
+    let ids: Vec<String> = ids.iter().map(u32::to_string).collect();
+    ids.join(", ")
+}
+
 pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.has_nftables())?;
+    let installed = facts.installed_if(Installed::has_nftables)?;
     Some(match (&installed.table_problem, installed.table) {
         (Some(problem), _) => failure(
             problem,
@@ -242,16 +224,13 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
 }
 
 pub(super) fn route(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.steers())?;
-    let lost = installed
-        .ranges
-        .iter()
-        .filter(|range| !installed.routes.contains(range));
-    let lost: Vec<String> = lost.map(ToString::to_string).collect();
+    let installed = facts.installed_if(Installed::steers)?;
+    let mut lost = Vec::new();
+    for range in &installed.ranges {
+        if !installed.routes.contains(range) {
+            lost.push(range.to_string());
+        }
+    }
     Some(if !lost.is_empty() {
         failure(
             format!("no route to {}", lost.join(", ")),
@@ -277,11 +256,7 @@ pub(super) fn route(facts: &Facts) -> Option<Judged> {
 
 /// Edge addresses that this host has neighbours at.
 pub(super) fn own_networks(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.steers())?;
+    let installed = facts.installed_if(Installed::steers)?;
     let withheld: Vec<&str> = installed.withheld.iter().map(String::as_str).collect();
     Some(if withheld.is_empty() {
         ok("no edge address is in a network of this host")
@@ -338,11 +313,10 @@ pub(super) fn resolver(facts: &Facts) -> Option<Judged> {
 
 /// Names for a kube-apiserver that comes by the CONNECT socket.
 pub(super) fn names(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|_| facts.has_connects)?;
+    let installed = facts.installed.as_ref().ok()?;
+    if !facts.has_connects {
+        return None;
+    }
     Some(if installed.dns.is_empty() {
         warning(
             "clients use the CONNECT socket, and no redirector here answers names",

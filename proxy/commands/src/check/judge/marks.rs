@@ -37,11 +37,8 @@ const BITS: [(u32, &str); 6] = [
 const FREE: [u32; 8] = [0x1000, 0x40, 0x20, 0x10, 0x8, 0x4, 0x2, 0x1];
 
 pub(super) fn marks(facts: &Facts) -> Option<Judged> {
-    let installed = facts.installed.as_ref().ok();
-    let marks = installed
-        .filter(|installed| Installed::steers(installed))?
-        .marks
-        .as_ref()?;
+    let installed = facts.installed_if(Installed::steers)?;
+    let marks = installed.marks.as_ref()?;
     let exempt = marks.exempt;
     if exempt == 0 {
         return Some(ok("no mark exempts connections: --mark is 0"));

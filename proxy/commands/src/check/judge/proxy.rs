@@ -1,5 +1,6 @@
 //! The proxy, its intercept ports, its tunnels and what limits them.
 
+use culvert_api::installed::Installed;
 use std::collections::BTreeMap;
 
 use culvert_api::agent_config::MAX_PROXIES;
@@ -36,16 +37,13 @@ pub(super) fn proxy(facts: &Facts) -> Option<Judged> {
 
 /// Whether the proxy listens where the redirector steers to.
 pub(super) fn intercept(facts: &Facts) -> Option<Judged> {
-    let installed = facts
-        .installed
-        .as_ref()
-        .ok()
-        .filter(|installed| installed.steers())?;
-    let deaf = installed
-        .intercept_ports
-        .iter()
-        .filter(|port| !facts.listening.contains(port));
-    let deaf: Vec<String> = deaf.map(ToString::to_string).collect();
+    let installed = facts.installed_if(Installed::steers)?;
+    let mut deaf = Vec::new();
+    for port in &installed.intercept_ports {
+        if !facts.listening.contains(port) {
+            deaf.push(port.to_string());
+        }
+    }
     Some(if deaf.is_empty() {
         ok("somebody listens on every intercept port")
     } else {
@@ -114,12 +112,12 @@ pub(super) fn dial(facts: &Facts) -> Option<Judged> {
 
 pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
-    let offline: Vec<&str> = nodes
-        .iter()
-        .filter(|node| node.tunnels == 0 && node.elsewhere.is_empty())
-        .map(|node| node.name.as_str())
-        .collect();
-    let fix = |node: &str| format!("culvert-proxy explain {node}");
+    let mut offline = Vec::new();
+    for node in nodes {
+        if node.tunnels == 0 && node.elsewhere.is_empty() {
+            offline.push(node.name.as_str());
+        }
+    }
     Some(match offline.first() {
         None if nodes.is_empty() => warning(
             "there are no nodes",
@@ -130,7 +128,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
         Some(node) if offline.len() == nodes.len() => failure(
             format!("no node has a tunnel: {}", named(&offline)),
-            fix(node),
+            format!("culvert-proxy explain {node}"),
         ),
         Some(node) => warning(
             format!(
@@ -139,7 +137,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
                 nodes.len(),
                 named(&offline)
             ),
-            fix(node),
+            format!("culvert-proxy explain {node}"),
         ),
     })
 }
@@ -147,24 +145,26 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
 /// Agents that are not where their nodes are: a copied disk.
 pub(super) fn agents(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
-    let misplaced = nodes.iter().filter(|node| !node.misplaced.is_empty());
-    let texts: Vec<String> = misplaced
-        .clone()
-        .map(|node| format!("{}: {}", node.name, node.misplaced))
-        .collect();
+    let mut texts = Vec::new();
+    let mut fix = None;
+    for node in nodes {
+        if !node.misplaced.is_empty() {
+            texts.push(format!("{}: {}", node.name, node.misplaced));
+            fix.get_or_insert(&node.misplaced_fix);
+        }
+    }
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    Some(match misplaced.clone().next() {
+    Some(match fix {
         None => ok("every agent runs where its node is, and no two have one certificate"),
-        Some(first) => warning(named(&texts), &first.misplaced_fix),
+        Some(fix) => warning(named(&texts), fix),
     })
 }
 
 /// Lists of proxies that are full.
 pub(super) fn caps(facts: &Facts) -> Option<Judged> {
     let proxies = facts.cluster.as_ref()?.as_ref().ok()?.proxies;
-    let left_out = |cap: &str| facts.capped.get(cap).copied().unwrap_or(0);
-    let leases = left_out("leases");
-    let agents = left_out("agent_config");
+    let leases = facts.capped.get("leases").copied().unwrap_or(0);
+    let agents = facts.capped.get("agent_config").copied().unwrap_or(0);
     Some(if leases > 0 {
         warning(
             format!(
@@ -193,12 +193,13 @@ pub(super) fn caps(facts: &Facts) -> Option<Judged> {
 /// What limits did to connections.
 pub(super) fn limits(facts: &Facts) -> Option<Judged> {
     facts.proxy.as_ref().ok()?;
-    let in_words = |(outcome, words): &(&str, &str)| {
-        let count = facts.limited.get(*outcome)?;
-        let connections = counted(*count, "connection", "connections");
-        Some(format!("{connections} {words} ({outcome})"))
-    };
-    let met: Vec<String> = LIMITS.iter().filter_map(in_words).collect();
+    let mut met = Vec::new();
+    for (outcome, words) in LIMITS {
+        if let Some(count) = facts.limited.get(outcome) {
+            let connections = counted(*count, "connection", "connections");
+            met.push(format!("{connections} {words} ({outcome})"));
+        }
+    }
     Some(if met.is_empty() {
         ok("no connection has met a limit of the proxy since it started")
     } else {
