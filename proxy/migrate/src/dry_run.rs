@@ -93,12 +93,11 @@ fn add_flags(object: &mut Value, plan: &Plan) {
     let Some(args) = args.and_then(Value::as_array_mut) else {
         return;
     };
-    let flags = plan.flags().into_iter();
-    args.extend(
-        flags
-            .filter(|(program, _)| program.name() == name)
-            .map(|(_, flag)| Value::from(flag)),
-    );
+    for (program, flag) in plan.flags() {
+        if program.name() == name {
+            args.push(Value::from(flag));
+        }
+    }
 }
 
 #[cfg(test)]

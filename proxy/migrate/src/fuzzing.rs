@@ -10,7 +10,7 @@ use crate::{Tunnel, page, source};
 /// The reason why it cannot be read.
 pub fn migrated(from: &str, text: &str) -> Result<String, String> {
     let all = [Tunnel::Yurt, Tunnel::SuperEdge, Tunnel::Konnectivity];
-    let from = all.into_iter().find(|tunnel| tunnel.word() == from);
+    let from = all.into_iter().find(|tunnel| tunnel.flag_value() == from);
     let from = from.unwrap_or(Tunnel::Yurt);
     let found = source::pieces("file".to_owned(), None, text);
     let translated = found.and_then(|found| from.translate(&found));

@@ -4,19 +4,20 @@
 use serde_json::Value;
 
 use super::kubernetes::{Object, text};
-use super::objects::Wanted;
+use super::meaning::{Meaning, Problem};
+use super::objects::Lookup;
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
-use super::rules::{Meaning, Problem, Report, Table};
-use super::source::{Found, Piece};
+use super::rules::{Report, Table};
+use super::source::{Piece, PlacedPiece};
 
 /// What its manifests make, and static pods by their label.
-pub(super) const OBJECTS: &[Wanted] = &[
-    Wanted::Pods("kube-system", "k8s-app=konnectivity-server"),
-    Wanted::Deployment("kube-system", "konnectivity-server"),
-    Wanted::DaemonSet("kube-system", "konnectivity-server"),
-    Wanted::DaemonSet("kube-system", "konnectivity-agent"),
-    Wanted::Deployment("kube-system", "konnectivity-agent"),
+pub(super) const OBJECTS: &[Lookup] = &[
+    Lookup::Pods("kube-system", "k8s-app=konnectivity-server"),
+    Lookup::Deployment("kube-system", "konnectivity-server"),
+    Lookup::DaemonSet("kube-system", "konnectivity-server"),
+    Lookup::DaemonSet("kube-system", "konnectivity-agent"),
+    Lookup::Deployment("kube-system", "konnectivity-agent"),
 ];
 
 const OWN_AUTHORITY: &str = "the proxies make their own authority, in Secret culvert-ca";
@@ -191,7 +192,7 @@ const AGENT: Table = &[
 
 /// Takes up one part of the input.
 pub(super) fn translate(
-    found: &Found,
+    found: &PlacedPiece,
     plan: &mut Plan,
     report: &mut Report,
 ) -> Result<(), Problem> {
@@ -216,21 +217,22 @@ pub(super) fn translate(
 }
 
 fn workload(
-    found: &Found,
+    found: &PlacedPiece,
     object: &Object,
     plan: &mut Plan,
     report: &mut Report,
 ) -> Result<(), Problem> {
     for container in object.containers() {
-        let has = |word: &str| container.words.contains(word);
-        let (table, part) = if has("proxy-server") || has("konnectivity-server") {
-            (SERVER, Part::Server)
-        } else if has("proxy-agent") || has("konnectivity-agent") {
-            (AGENT, Part::Agent)
-        } else {
-            report.add(&found.place, "container", Meaning::Unknown);
-            continue;
-        };
+        let words = &container.words;
+        let (table, part) =
+            if words.contains("proxy-server") || words.contains("konnectivity-server") {
+                (SERVER, Part::Server)
+            } else if words.contains("proxy-agent") || words.contains("konnectivity-agent") {
+                (AGENT, Part::Agent)
+            } else {
+                report.add(&found.place, "container", Meaning::Unknown);
+                continue;
+            };
         report.look_up_flags(&found.place, table, &container.flags, plan)?;
         plan.before("kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that nobody can dial");
         plan.after("webhooks and aggregated APIs run on cloud nodes: Culvert reaches no Pod or Service of an edge node");
@@ -246,7 +248,7 @@ fn workload(
 }
 
 /// The file of kube-apiserver's `--egress-selector-config-file`.
-pub(super) fn egress(found: &Found, object: &Object, plan: &mut Plan, report: &mut Report) {
+pub(super) fn egress(found: &PlacedPiece, object: &Object, plan: &mut Plan, report: &mut Report) {
     let selections = object.0.get("egressSelections").and_then(Value::as_array);
     for selection in selections.into_iter().flatten() {
         let name = text(selection.get("name"));

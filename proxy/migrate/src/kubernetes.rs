@@ -53,11 +53,19 @@ impl Object {
 
     /// The keys and texts of a ConfigMap.
     pub(super) fn data(&self) -> BTreeMap<&str, &str> {
-        let data = self.0.get("data").and_then(Value::as_object);
-        data.into_iter()
+        let mut data = BTreeMap::new();
+        for (key, value) in self
+            .0
+            .get("data")
+            .and_then(Value::as_object)
+            .into_iter()
             .flatten()
-            .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
-            .collect()
+        {
+            if let Some(value) = value.as_str() {
+                data.insert(key.as_str(), value);
+            }
+        }
+        data
     }
 
     /// The containers of a Pod, or of the template of another kind.
@@ -66,30 +74,37 @@ impl Object {
             "Pod" => self.0.get("spec"),
             _ => self.0.pointer("/spec/template/spec"),
         };
-        let containers = spec.and_then(|spec| spec.get("containers"));
-        let containers = containers.and_then(Value::as_array).into_iter().flatten();
-        containers.map(container).collect()
+        let Some(spec) = spec else {
+            return Vec::new();
+        };
+        items(spec, "containers").iter().map(container).collect()
     }
 }
 
+/// The items of a list.
+fn items<'a>(object: &'a Value, key: &str) -> &'a [Value] {
+    match object.get(key) {
+        Some(Value::Array(items)) => items,
+        _ => &[],
+    }
+}
+
+/// The texts of a list.
+fn texts(object: &Value, key: &str) -> Vec<String> {
+    let mut texts = Vec::new();
+    for item in items(object, key) {
+        if let Some(text) = item.as_str() {
+            texts.push(text.to_owned());
+        }
+    }
+    texts
+}
+
 fn container(given: &Value) -> Container {
-    let list = |key: &str| -> Vec<String> {
-        let words = given
-            .get(key)
-            .and_then(Value::as_array)
-            .into_iter()
-            .flatten();
-        words
-            .filter_map(|word| word.as_str().map(str::to_owned))
-            .collect()
-    };
-    let words: Vec<String> = [list("command"), list("args")].concat();
-    let program = list("command").first().cloned().unwrap_or_default();
-    let variables = given
-        .get("env")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten();
+    let command = texts(given, "command");
+    let program = command.first().cloned().unwrap_or_default();
+    let words: Vec<String> = [command, texts(given, "args")].concat();
+    let variables = items(given, "env").iter();
     Container {
         words: format!(
             "{} {} {program} {}",
@@ -106,9 +121,10 @@ fn container(given: &Value) -> Container {
 
 /// The program that a shell starts: the command is one text then.
 fn shell(words: &[String]) -> &str {
-    let line = words.iter().find(|word| word.contains(" -"));
-    let first = line.and_then(|line| line.split(" -").next());
-    first.unwrap_or_default()
+    match words.iter().find(|word| word.contains(" -")) {
+        Some(line) => line.split(" -").next().unwrap_or_default(),
+        None => "",
+    }
 }
 
 /// The flags of a command line. The text for a shell is taken apart at its spaces.

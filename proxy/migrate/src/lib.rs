@@ -9,6 +9,7 @@ mod dry_run;
 pub mod fuzzing;
 mod konnectivity;
 mod kubernetes;
+mod meaning;
 mod objects;
 mod page;
 mod plan;
@@ -23,10 +24,11 @@ use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
 use culvert_proxy_cluster::{Cluster, KubernetesArgs};
 
-use objects::Wanted;
+use meaning::Problem;
+use objects::Lookup;
 use plan::Plan;
-use rules::{Problem, Report};
-use source::{Found, read_file};
+use rules::Report;
+use source::{PlacedPiece, read_file};
 
 /// Reads the manifests of another tunnel, or its objects in the cluster, and prints the equal
 /// kustomization of Culvert. Comments name each setting with its equal, or the reason why it has
@@ -67,7 +69,7 @@ enum Tunnel {
 impl MigrateCommand {
     /// Prints the kustomization, and how many settings have an equal.
     pub async fn run(&self) -> Result<()> {
-        let cluster = if self.kubernetes.wanted() {
+        let cluster = if self.kubernetes.is_in_cluster() {
             Some(Cluster::open(&self.kubernetes).await?)
         } else {
             None
@@ -93,7 +95,7 @@ impl MigrateCommand {
         Ok(())
     }
 
-    fn read_files(&self) -> Result<Vec<Found>, Problem> {
+    fn read_files(&self) -> Result<Vec<PlacedPiece>, Problem> {
         let mut found = Vec::new();
         for file in &self.files {
             found.extend(read_file(file)?);
@@ -112,7 +114,7 @@ impl Tunnel {
     }
 
     /// As in `--from`.
-    const fn word(self) -> &'static str {
+    const fn flag_value(self) -> &'static str {
         match self {
             Self::Yurt => "yurttunnel",
             Self::SuperEdge => "superedge",
@@ -120,7 +122,7 @@ impl Tunnel {
         }
     }
 
-    const fn objects(self) -> &'static [Wanted] {
+    const fn objects(self) -> &'static [Lookup] {
         match self {
             Self::Yurt => yurttunnel::OBJECTS,
             Self::SuperEdge => superedge::OBJECTS,
@@ -128,7 +130,7 @@ impl Tunnel {
         }
     }
 
-    async fn read_cluster(self, cluster: &Cluster) -> Result<Vec<Found>> {
+    async fn read_cluster(self, cluster: &Cluster) -> Result<Vec<PlacedPiece>> {
         let objects = objects::read(cluster, self.objects())
             .await
             .with_context(|| format!("read the objects of {}", self.name()))?;
@@ -140,11 +142,11 @@ impl Tunnel {
             self.name(),
             looked.join(", ")
         );
-        Ok(objects.into_iter().map(Found::object).collect())
+        Ok(objects.into_iter().map(PlacedPiece::object).collect())
     }
 
     /// What is equal to all that was found.
-    fn translate(self, found: &[Found]) -> Result<(Plan, Report), Problem> {
+    fn translate(self, found: &[PlacedPiece]) -> Result<(Plan, Report), Problem> {
         let mut plan = Plan::default();
         let mut report = Report::default();
         let translate = match self {

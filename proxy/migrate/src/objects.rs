@@ -42,7 +42,7 @@ const KINDS: [(&str, &str, &str); 9] = [
 
 /// An object of another tunnel, by namespace and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(super) enum Lookup {
     Deployment(&'static str, &'static str),
     DaemonSet(&'static str, &'static str),
     ConfigMap(&'static str, &'static str),
@@ -51,7 +51,7 @@ pub(super) enum Wanted {
     Pods(&'static str, &'static str),
 }
 
-impl Wanted {
+impl Lookup {
     fn path(self) -> String {
         match self {
             Self::Deployment(namespace, name) => {
@@ -74,7 +74,7 @@ impl Wanted {
     }
 }
 
-impl fmt::Display for Wanted {
+impl fmt::Display for Lookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, namespace, name) = match self {
             Self::Deployment(namespace, name) => ("Deployment", namespace, name),
@@ -88,19 +88,23 @@ impl fmt::Display for Wanted {
 }
 
 /// Those of the objects that exist, in the given order.
-pub(super) async fn read(cluster: &Cluster, wanted: &[Wanted]) -> Result<Vec<Value>, RequestError> {
+pub(super) async fn read(
+    cluster: &Cluster,
+    lookups: &[Lookup],
+) -> Result<Vec<Value>, RequestError> {
     let mut objects = Vec::new();
-    for wanted in wanted {
-        let request = Request::get(wanted.path());
+    for lookup in lookups {
+        let request = Request::get(lookup.path());
         match cluster.request(request, Vec::new()).await {
-            Ok(mut list) if matches!(wanted, Wanted::Pods(..)) => {
-                let items = list.get_mut("items").and_then(Value::as_array_mut);
-                let items = items.map(std::mem::take).unwrap_or_default();
-                // Items of a list do not say their kind.
-                objects.extend(items.into_iter().map(|mut pod| {
+            Ok(mut list) if matches!(lookup, Lookup::Pods(..)) => {
+                let Some(Value::Array(items)) = list.get_mut("items") else {
+                    continue;
+                };
+                for mut pod in std::mem::take(items) {
+                    // Items of a list do not say their kind.
                     pod["kind"] = "Pod".into();
-                    pod
-                }));
+                    objects.push(pod);
+                }
             }
             Ok(object) => objects.push(object),
             Err(error) if error.is_absent() => {}
@@ -165,7 +169,7 @@ mod tests {
             None
         );
         assert_eq!(
-            Wanted::Pods("a", "k=v").path(),
+            Lookup::Pods("a", "k=v").path(),
             "/api/v1/namespaces/a/pods?limit=20&labelSelector=k%3Dv"
         );
     }

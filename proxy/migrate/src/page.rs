@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Tunnel;
+use super::meaning::Meaning;
 use super::plan::{Part, Plan, Removal};
-use super::rules::{Meaning, Report};
+use super::rules::Report;
 
 /// Flags of kube-apiserver with the egress selector.
 const EGRESS_STEPS: [&str; 3] = [
@@ -18,7 +19,7 @@ pub(super) fn page(from: Tunnel, plan: &Plan, report: &Report, deploy: &str) -> 
     let mut page = format!(
         "# Made by `culvert-proxy migrate --from {}`. Save it as kustomization.yaml and apply its folder with\n\
          # `kubectl apply -k`. docs/migrate.md has the steps.\n",
-        from.word()
+        from.flag_value()
     );
     let before: Vec<&String> = plan.before.iter().collect();
     steps(&mut page, "Before:", before.into_iter().map(String::as_str));

@@ -7,7 +7,7 @@ use culvert_api::named_ports::MAX_PORTS;
 use culvert_api::ports::{AGENT_PORT, NODE_PORTS};
 use strum::{EnumIter, IntoEnumIterator};
 
-use super::rules::{Meaning, Problem};
+use super::meaning::{Meaning, Problem};
 
 /// The node port of component `nodeport`.
 const NODE_PORT: u16 = 30740;
@@ -119,11 +119,7 @@ impl Plan {
 
     /// Deletes an object. A name that a shell would take for something else is left out.
     pub(super) fn delete(&mut self, part: Part, namespace: &str, kind: &str, name: &str) {
-        let plain = |text: &str| {
-            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
-            !text.is_empty() && text.chars().all(plain)
-        };
-        if [namespace, kind, name].into_iter().all(plain) {
+        if [namespace, kind, name].into_iter().all(is_plain) {
             let removal = Removal::Object {
                 namespace: namespace.to_owned(),
                 kind: kind.to_lowercase(),
@@ -168,10 +164,14 @@ impl Plan {
     /// The components, in a stable order. A load balancer includes the node port.
     pub(super) fn components(&self) -> Vec<Component> {
         let balanced = self.wanted.contains(&Component::LoadBalancer);
-        Component::iter()
-            .filter(|component| self.wanted.contains(component))
-            .filter(|component| !(balanced && *component == Component::NodePort))
-            .collect()
+        let mut components = Vec::new();
+        for component in Component::iter() {
+            let is_included = balanced && component == Component::NodePort;
+            if self.wanted.contains(&component) && !is_included {
+                components.push(component);
+            }
+        }
+        components
     }
 
     /// The keys and values of ConfigMap culvert-ports, unless the usual ports are enough.
@@ -195,15 +195,14 @@ impl Plan {
         } else {
             AGENT_PORT
         };
-        let at = |host: &culvert_api::Host| HostPort {
-            host: host.clone(),
-            port,
-        };
-        let mut flags: Vec<(Program, String)> = self
-            .hosts
-            .iter()
-            .map(|host| (Program::Proxy, format!("--advertise={}", at(host))))
-            .collect();
+        let mut flags = Vec::new();
+        for host in &self.hosts {
+            let address = HostPort {
+                host: host.clone(),
+                port,
+            };
+            flags.push((Program::Proxy, format!("--advertise={address}")));
+        }
         // Agents read the ConfigMap too. A port that both have would stay open when it leaves the
         // ConfigMap.
         let steered = self.all_ports();
@@ -241,6 +240,13 @@ impl Plan {
 fn list(ports: &BTreeSet<u16>) -> String {
     let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
     ports.join(",")
+}
+
+/// Whether a shell takes the text as it is.
+fn is_plain(text: &str) -> bool {
+    let mut letters = text.chars();
+    !text.is_empty()
+        && letters.all(|letter| letter.is_ascii_alphanumeric() || "-.".contains(letter))
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use culvert_daemon::counted;
 
 use super::kubernetes::Flag;
+use super::meaning::{Meaning, Problem};
 use super::plan::Plan;
 
 /// What a setting means for Culvert.
@@ -18,23 +19,6 @@ pub(super) enum Rule {
 /// The rules for the settings of one program or file, by the name of the setting.
 pub(super) type Table = &'static [(&'static str, Rule)];
 
-/// What a setting that was found means.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Meaning {
-    Equal(String),
-    NoEqual(String),
-    /// No table has it.
-    Unknown,
-}
-
-/// The reason why an input cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{place}: {problem}")]
-pub(super) struct Problem {
-    place: String,
-    problem: String,
-}
-
 /// What was found, in the order of the input.
 #[derive(Debug, Default)]
 pub(super) struct Report {
@@ -48,31 +32,12 @@ pub(super) struct Line {
     pub(super) meaning: Meaning,
 }
 
-impl Problem {
-    pub(super) fn new(place: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self {
-            place: place.into(),
-            problem: problem.into(),
-        }
-    }
-}
-
-impl Meaning {
-    pub(super) fn equal(text: impl Into<String>) -> Self {
-        Self::Equal(text.into())
-    }
-
-    pub(super) fn no_equal(text: impl Into<String>) -> Self {
-        Self::NoEqual(text.into())
-    }
-}
-
 impl Report {
     pub(super) const fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Notes a setting, below the other ones of its place.
+    /// Adds a setting, below the other ones of its place.
     pub(super) fn add(&mut self, place: &str, setting: &str, meaning: Meaning) {
         let line = Line {
             setting: setting.to_owned(),
@@ -84,7 +49,7 @@ impl Report {
         }
     }
 
-    /// Looks a setting up in a table, applies its rule, and notes it. `shown` is its name for
+    /// Looks a setting up in a table, applies its rule, and adds it. `shown` is its name for
     /// people.
     pub(super) fn look_up(
         &mut self,
@@ -141,21 +106,25 @@ impl Report {
 
 /// The ports of a list with commas. An entry `A=B` is port A.
 pub(super) fn ports(text: &str) -> Result<Vec<u16>, String> {
-    let entries = text.split([',', '\n']).map(str::trim);
-    entries
-        .filter(|entry| !entry.is_empty())
-        .map(|entry| port(entry.split_once('=').map_or(entry, |(left, _)| left)))
-        .collect()
+    let mut ports = Vec::new();
+    for entry in text.split([',', '\n']) {
+        let entry = entry.trim();
+        if !entry.is_empty() {
+            ports.push(port(entry.split_once('=').map_or(entry, |(left, _)| left))?);
+        }
+    }
+    Ok(ports)
 }
 
 /// One port.
 pub(super) fn port(text: &str) -> Result<u16, String> {
-    let shown: String = text.chars().take(40).collect();
-    text.trim()
-        .parse()
-        .ok()
-        .filter(|port| *port != 0)
-        .ok_or_else(|| {
-            format!("{shown:?} is not a port: write 1 to 65535, with commas between them")
-        })
+    match text.trim().parse() {
+        Ok(port) if port != 0 => Ok(port),
+        _ => {
+            let shown: String = text.chars().take(40).collect();
+            Err(format!(
+                "{shown:?} is not a port: write 1 to 65535, with commas between them"
+            ))
+        }
+    }
 }

@@ -8,14 +8,14 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::kubernetes::{Object, text};
-use super::rules::Problem;
+use super::meaning::Problem;
 
 /// An object of Kubernetes has at most that.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// A part of the input, and where it was.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct PlacedPiece {
     pub(super) place: String,
     pub(super) piece: Piece,
 }
@@ -30,7 +30,7 @@ pub(super) enum Piece {
     TokenNodes(Vec<String>),
 }
 
-impl Found {
+impl PlacedPiece {
     /// An object of the cluster.
     pub(super) fn object(object: Value) -> Self {
         let object = Object(object);
@@ -42,7 +42,7 @@ impl Found {
 }
 
 /// Reads one file. Its name says what it is, or else its content.
-pub(super) fn read_file(path: &Path) -> Result<Vec<Found>, Problem> {
+pub(super) fn read_file(path: &Path) -> Result<Vec<PlacedPiece>, Problem> {
     let place = path.display().to_string();
     let text = read_text(path).map_err(|problem| Problem::new(&place, problem))?;
     let extension = path.extension().and_then(|extension| extension.to_str());
@@ -54,7 +54,7 @@ pub(super) fn pieces(
     place: String,
     extension: Option<&str>,
     text: &str,
-) -> Result<Vec<Found>, Problem> {
+) -> Result<Vec<PlacedPiece>, Problem> {
     match extension {
         Some("toml") => toml_piece(&place, text),
         Some("yaml" | "yml" | "json") => objects(&place, text),
@@ -65,7 +65,7 @@ pub(super) fn pieces(
             toml_piece(&place, text)
         }
         _ if text.contains("apiVersion") => objects(&place, text),
-        _ => Ok(vec![Found {
+        _ => Ok(vec![PlacedPiece {
             piece: Piece::TokenNodes(token_nodes(&place, text)?),
             place,
         }]),
@@ -73,12 +73,14 @@ pub(super) fn pieces(
 }
 
 fn read_text(path: &Path) -> Result<String, String> {
-    let why = |error: std::io::Error| format!("{error}: give a file that can be read");
     let mut bytes = Vec::new();
-    let file = File::open(path).map_err(why)?;
-    file.take(MAX_BYTES + 1)
-        .read_to_end(&mut bytes)
-        .map_err(why)?;
+    let read = match File::open(path) {
+        Ok(file) => file.take(MAX_BYTES + 1).read_to_end(&mut bytes),
+        Err(error) => Err(error),
+    };
+    if let Err(error) = read {
+        return Err(format!("{error}: give a file that can be read"));
+    }
     if bytes.len() as u64 > MAX_BYTES {
         return Err("it has more than 1 MiB: give only the manifests of the tunnel".to_owned());
     }
@@ -86,7 +88,7 @@ fn read_text(path: &Path) -> Result<String, String> {
         .map_err(|_| "it is not UTF-8 text: give manifests, TOML files or a token file".to_owned())
 }
 
-fn objects(place: &str, content: &str) -> Result<Vec<Found>, Problem> {
+fn objects(place: &str, content: &str) -> Result<Vec<PlacedPiece>, Problem> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(content).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
         Problem::new(
@@ -108,7 +110,7 @@ fn objects(place: &str, content: &str) -> Result<Vec<Found>, Problem> {
                 ));
             }
             let object = Object(item);
-            found.push(Found {
+            found.push(PlacedPiece {
                 place: format!("{place}: {}", object.name()),
                 piece: Piece::Object(object),
             });
@@ -122,12 +124,14 @@ fn items(mut document: Value) -> Vec<Value> {
     if !text(document.get("kind")).ends_with("List") {
         return vec![document];
     }
-    let items = document.get_mut("items").and_then(Value::as_array_mut);
-    items.map(std::mem::take).unwrap_or_default()
+    match document.get_mut("items") {
+        Some(Value::Array(items)) => std::mem::take(items),
+        _ => Vec::new(),
+    }
 }
 
-fn toml_piece(place: &str, content: &str) -> Result<Vec<Found>, Problem> {
-    Ok(vec![Found {
+fn toml_piece(place: &str, content: &str) -> Result<Vec<PlacedPiece>, Problem> {
+    Ok(vec![PlacedPiece {
         place: place.to_owned(),
         piece: Piece::Toml(parse_toml(place, content)?),
     }])

@@ -5,25 +5,26 @@ use toml::Value;
 
 use super::konnectivity;
 use super::kubernetes::{Object, text};
-use super::objects::Wanted;
+use super::meaning::{Meaning, Problem};
+use super::objects::Lookup;
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
-use super::rules::{Meaning, Problem, Report, Table, port};
-use super::source::{Found, Piece, parse_toml, token_nodes};
+use super::rules::{Report, Table, port};
+use super::source::{Piece, PlacedPiece, parse_toml, token_nodes};
 
 /// What its manifests make, in the namespaces of its versions.
-pub(super) const OBJECTS: &[Wanted] = &[
-    Wanted::Deployment("edge-system", "tunnel-cloud"),
-    Wanted::DaemonSet("edge-system", "tunnel-edge"),
-    Wanted::DaemonSet("kube-system", "tunnel-edge"),
-    Wanted::ConfigMap("edge-system", "tunnel-cloud-conf"),
-    Wanted::ConfigMap("edge-system", "tunnel-edge-conf"),
-    Wanted::ConfigMap("kube-system", "tunnel-edge-conf"),
-    Wanted::ConfigMap("edge-system", "tunnel-cloud-token"),
-    Wanted::ConfigMap("edge-system", "tunnel-nodes"),
-    Wanted::ConfigMap("edge-system", "tunnel-cache"),
-    Wanted::Service("edge-system", "tunnel-cloud"),
-    Wanted::Deployment("edge-system", "tunnel-coredns"),
+pub(super) const OBJECTS: &[Lookup] = &[
+    Lookup::Deployment("edge-system", "tunnel-cloud"),
+    Lookup::DaemonSet("edge-system", "tunnel-edge"),
+    Lookup::DaemonSet("kube-system", "tunnel-edge"),
+    Lookup::ConfigMap("edge-system", "tunnel-cloud-conf"),
+    Lookup::ConfigMap("edge-system", "tunnel-edge-conf"),
+    Lookup::ConfigMap("kube-system", "tunnel-edge-conf"),
+    Lookup::ConfigMap("edge-system", "tunnel-cloud-token"),
+    Lookup::ConfigMap("edge-system", "tunnel-nodes"),
+    Lookup::ConfigMap("edge-system", "tunnel-cache"),
+    Lookup::Service("edge-system", "tunnel-cloud"),
+    Lookup::Deployment("edge-system", "tunnel-coredns"),
 ];
 
 const OWN_AUTHORITY: &str = "the proxies make their own authority, in Secret culvert-ca";
@@ -189,7 +190,7 @@ const TUNNEL: Table = &[
 
 /// Takes up one part of the input.
 pub(super) fn translate(
-    found: &Found,
+    found: &PlacedPiece,
     plan: &mut Plan,
     report: &mut Report,
 ) -> Result<(), Problem> {
@@ -204,7 +205,7 @@ pub(super) fn translate(
 }
 
 fn object_of(
-    found: &Found,
+    found: &PlacedPiece,
     object: &Object,
     plan: &mut Plan,
     report: &mut Report,
@@ -234,15 +235,17 @@ fn object_of(
         }
         ("Deployment" | "DaemonSet" | "Pod", _) => workload(found, object, plan, report)?,
         ("Service", "tunnel-cloud") => {
-            let component = match text(object.0.pointer("/spec/type")) {
-                "LoadBalancer" => Some((Component::LoadBalancer, "component `loadbalancer`: agents dial port 7400 of it")),
-                "NodePort" => Some((Component::NodePort, "component `nodeport`: agents dial port 30740 of the cloud nodes")),
-                _ => None,
+            let text = match text(object.0.pointer("/spec/type")) {
+                "LoadBalancer" => {
+                    plan.want(Component::LoadBalancer);
+                    "component `loadbalancer`: agents dial port 7400 of it"
+                }
+                "NodePort" => {
+                    plan.want(Component::NodePort);
+                    "component `nodeport`: agents dial port 30740 of the cloud nodes"
+                }
+                _ => "not needed: agents dial port 7400 of the cloud nodes",
             };
-            let text = component.map_or("not needed: agents dial port 7400 of the cloud nodes", |(component, text)| {
-                plan.want(component);
-                text
-            });
             report.add(&found.place, "type", Meaning::equal(text));
         }
         ("EgressSelectorConfiguration", _) => konnectivity::egress(found, object, plan, report),
@@ -252,7 +255,7 @@ fn object_of(
 }
 
 fn workload(
-    found: &Found,
+    found: &PlacedPiece,
     object: &Object,
     plan: &mut Plan,
     report: &mut Report,
@@ -335,8 +338,12 @@ fn leaves(above: &str, table: &toml::Table) -> Vec<(String, String)> {
         if let Value::Table(table) = value {
             found.extend(leaves(&name, table));
         } else {
-            let text = value.as_str().map(str::to_owned);
-            found.push((name, text.unwrap_or_else(|| value.to_string())));
+            let text = if let Value::String(text) = value {
+                text.clone()
+            } else {
+                value.to_string()
+            };
+            found.push((name, text));
         }
     }
     found

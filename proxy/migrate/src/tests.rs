@@ -32,7 +32,7 @@ fn printed(from: Tunnel, files: &[&str]) -> String {
 }
 
 /// A file with this content and name.
-fn given(name: &str, content: &str) -> Result<Vec<Found>, Problem> {
+fn given(name: &str, content: &str) -> Result<Vec<PlacedPiece>, Problem> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     std::fs::write(&path, content).unwrap();

@@ -1,21 +1,22 @@
 //! YurtTunnel: the flags of yurt-tunnel-server and yurt-tunnel-agent, their ConfigMaps and Services.
 
 use super::kubernetes::{Object, text};
-use super::objects::Wanted;
+use super::meaning::{Meaning, Problem};
+use super::objects::Lookup;
 use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
-use super::rules::{Meaning, Problem, Report, Table, port, ports};
-use super::source::{Found, Piece};
+use super::rules::{Report, Table, port, ports};
+use super::source::{Piece, PlacedPiece};
 
 /// What its manifests make.
-pub(super) const OBJECTS: &[Wanted] = &[
-    Wanted::Deployment("kube-system", "yurt-tunnel-server"),
-    Wanted::DaemonSet("kube-system", "yurt-tunnel-agent"),
-    Wanted::ConfigMap("kube-system", "yurt-tunnel-server-cfg"),
-    Wanted::ConfigMap("kube-system", "yurt-tunnel-nodes"),
-    Wanted::Service("kube-system", "x-tunnel-server-svc"),
-    Wanted::Service("kube-system", "x-tunnel-server-internal-svc"),
-    Wanted::Deployment("kube-system", "yurt-tunnel-dns"),
+pub(super) const OBJECTS: &[Lookup] = &[
+    Lookup::Deployment("kube-system", "yurt-tunnel-server"),
+    Lookup::DaemonSet("kube-system", "yurt-tunnel-agent"),
+    Lookup::ConfigMap("kube-system", "yurt-tunnel-server-cfg"),
+    Lookup::ConfigMap("kube-system", "yurt-tunnel-nodes"),
+    Lookup::Service("kube-system", "x-tunnel-server-svc"),
+    Lookup::Service("kube-system", "x-tunnel-server-internal-svc"),
+    Lookup::Deployment("kube-system", "yurt-tunnel-dns"),
 ];
 
 /// The annotation with the address that agents dial.
@@ -164,7 +165,7 @@ const PORTS: Table = &[
 
 /// Takes up one part of the input.
 pub(super) fn translate(
-    found: &Found,
+    found: &PlacedPiece,
     plan: &mut Plan,
     report: &mut Report,
 ) -> Result<(), Problem> {
@@ -211,16 +212,16 @@ pub(super) fn translate(
 }
 
 fn workload(
-    found: &Found,
+    found: &PlacedPiece,
     object: &Object,
     plan: &mut Plan,
     report: &mut Report,
 ) -> Result<(), Problem> {
     for container in object.containers() {
-        let has = |word: &str| container.words.contains(word);
-        let (table, part) = if has("yurt-tunnel-server") {
+        let words = &container.words;
+        let (table, part) = if words.contains("yurt-tunnel-server") {
             (SERVER, Part::Server)
-        } else if has("yurt-tunnel-agent") {
+        } else if words.contains("yurt-tunnel-agent") {
             (AGENT, Part::Agent)
         } else if object.bare_name() == "yurt-tunnel-dns" {
             report.add(&found.place, "coredns", Meaning::equal("the redirector answers names: point kube-apiserver's dnsConfig at its node (docs/dns.md)"));
@@ -246,7 +247,7 @@ fn workload(
 }
 
 fn service(
-    found: &Found,
+    found: &PlacedPiece,
     object: &Object,
     plan: &mut Plan,
     report: &mut Report,
