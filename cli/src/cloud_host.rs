@@ -173,7 +173,22 @@ impl Redirector {
     }
 }
 
+impl Redirector {
+    /// Whether one has made its socket there.
+    pub(crate) async fn is_present(place: &Host) -> bool {
+        match RedirectorPages::ask_ready(place).await {
+            Ok(_) => true,
+            Err(unanswered) => !unanswered.is_absent,
+        }
+    }
+}
+
 impl RedirectorPages {
+    async fn ask_ready(place: &Host) -> Result<Ready, NoAnswer> {
+        let mut pages = Pages::connect(place, Socket::Redirector).await?;
+        Ready::ask(&mut pages).await
+    }
+
     async fn ask(place: &Host) -> Result<Self, NoAnswer> {
         let mut pages = Pages::connect(place, Socket::Redirector).await?;
         let ready = Ready::ask(&mut pages).await?;

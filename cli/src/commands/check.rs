@@ -8,6 +8,7 @@ use culvert_daemon::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::answered::Answered;
+use crate::cloud_host::Redirector;
 use crate::places::{Finished, Host, NoAnswer};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
@@ -75,9 +76,29 @@ async fn ask(place: &Host) -> Result<Vec<Finding>, NoAnswer> {
     if place.is_pod() {
         arguments.push("--kubernetes");
     }
+    let has_redirector = Redirector::is_present(place).await;
+    if !has_redirector {
+        arguments.push("--without-redirector");
+    }
     let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
     let finished = place.run_proxy(&arguments).await?;
-    Ok(findings(&finished)?)
+    let mut findings = findings(&finished)?;
+    if !has_redirector {
+        findings.insert(0, Finding::without_redirector());
+    }
+    Ok(findings)
+}
+
+impl Finding {
+    /// Whether the host is to have one, only its administrator knows.
+    fn without_redirector() -> Self {
+        Self {
+            check: "redirector".to_owned(),
+            verdict: Verdict::Ok,
+            found: "no redirector on this host: clients come by the proxy's own ports".to_owned(),
+            fix: String::new(),
+        }
+    }
 }
 
 /// The checks, which a command prints that fails too.
