@@ -10,27 +10,67 @@ use serde_json::Value;
 
 use super::{NFT, NftError, timed};
 
-/// firewalld's table: it accepts by policy and rejects in its last rule.
-const FIREWALLD: &str = "firewalld";
+/// The tables of iptables-legacy in this network namespace, each with its family.
+const LEGACY_TABLES: [(&str, &str); 2] = [
+    ("/proc/self/net/ip_tables_names", "ip"),
+    ("/proc/self/net/ip6_tables_names", "ip6"),
+];
 
-/// The chains of other tables, such as `ip filter INPUT`, that drop or reject by default and have
-/// no rule for the intercept ports.
+/// The chains of other tables, such as `ip filter INPUT`, that drop or reject by policy or in their
+/// last rule and have no rule for the intercept ports. Rules of iptables-legacy are not read.
 pub(crate) async fn dropping_chains() -> Result<Vec<String>, NftError> {
     let chains = listed(&["list", "chains"]).await?;
-    let mut dropping = Vec::new();
-    for Chain {
-        family,
-        table,
-        name,
-    } in input_chains(&chains)
-    {
-        let rules = listed(&["list", "table", &family, &table]).await?;
+    let mut dropping = legacy_filters();
+    for chain in input_chains(&chains) {
+        let rules = listed(&["list", "table", &chain.family, &chain.table]).await?;
         // A rule that accepts the intercept ports names the first one.
-        if !rules.to_string().contains(&INTERCEPT_PORTS[0].to_string()) {
+        let names_ports = rules.to_string().contains(&INTERCEPT_PORTS[0].to_string());
+        if !names_ports && (chain.drops_by_policy || ends_in_a_refusal(&rules, &chain.name)) {
+            let Chain {
+                family,
+                table,
+                name,
+                ..
+            } = chain;
             dropping.push(format!("{family} {table} {name}"));
         }
     }
     Ok(dropping)
+}
+
+/// Whether the last rule of a chain refuses whatever comes to it, as iptables-services and firewalld
+/// have it.
+fn ends_in_a_refusal(listing: &Value, chain: &str) -> bool {
+    let rules = objects(listing, "rule").filter(|rule| rule["chain"] == chain);
+    let Some(last) = rules.last() else {
+        return false;
+    };
+    let statements = last["expr"].as_array().map(Vec::as_slice);
+    let statements = statements.unwrap_or_default();
+    statements.iter().any(is_final) && !statements.iter().any(is_match)
+}
+
+fn is_final(statement: &Value) -> bool {
+    let xt = &statement["xt"];
+    statement.get("drop").is_some()
+        || statement.get("reject").is_some()
+        || xt["type"] == "target" && xt["name"] == "REJECT"
+}
+
+fn is_match(statement: &Value) -> bool {
+    statement.get("match").is_some() || statement["xt"]["type"] == "match"
+}
+
+/// The filters of iptables-legacy, which nft does not list. Whether they drop, only packets show.
+fn legacy_filters() -> Vec<String> {
+    let mut filters = Vec::new();
+    for (file, family) in LEGACY_TABLES {
+        let tables = std::fs::read_to_string(file).unwrap_or_default();
+        if tables.lines().any(|table| table == "filter") {
+            filters.push(format!("{family} filter of iptables-legacy"));
+        }
+    }
+    filters
 }
 
 /// The chains of other tables, such as `inet vpc pre`, that set the zone of connection tracking. The
@@ -191,25 +231,24 @@ struct Chain {
     family: String,
     table: String,
     name: String,
+    drops_by_policy: bool,
 }
 
-/// Base chains at the input hook that drop by policy, or belong to firewalld.
+/// Base chains of filters of others at the input hook.
 fn input_chains(listing: &Value) -> Vec<Chain> {
-    let mut dropping = Vec::new();
+    let mut filters = Vec::new();
     for chain in objects(listing, "chain") {
-        if chain["hook"] != "input" || chain["table"] == super::table::TABLE {
-            continue;
-        }
-        let is_firewalld = chain["table"] == FIREWALLD && chain["type"] == "filter";
-        if chain["policy"] == "drop" || is_firewalld {
-            dropping.push(Chain {
+        let is_foreign = chain["table"] != super::table::TABLE;
+        if chain["hook"] == "input" && is_foreign && chain["type"] == "filter" {
+            filters.push(Chain {
+                drops_by_policy: chain["policy"] == "drop",
                 family: text(&chain["family"]),
                 table: text(&chain["table"]),
                 name: text(&chain["name"]),
             });
         }
     }
-    dropping
+    filters
 }
 
 #[cfg(test)]
@@ -219,7 +258,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chains_that_drop_by_policy_and_firewalld_s_are_found_and_no_others() {
+    fn filters_of_others_are_found_with_what_their_policy_does() {
         let chain = |family: &str, table: &str, name: &str, hook: &str, policy: &str| json!({"chain": {"family": family, "table": table, "name": name, "type": "filter", "hook": hook, "prio": 0, "policy": policy}});
         let listing = json!({"nftables": [
             {"metainfo": {"version": "1.0.6"}},
@@ -230,11 +269,49 @@ mod tests {
             chain("inet", "firewalld", "filter_INPUT", "input", "accept"),
             chain("inet", "culvert", "guard", "input", "drop"),
         ]});
-        let found: Vec<String> = input_chains(&listing)
-            .into_iter()
-            .map(|chain| chain.table + " " + &chain.name)
-            .collect();
-        assert_eq!(found, ["filter INPUT", "firewalld filter_INPUT"]);
+        let mut found = Vec::new();
+        for chain in input_chains(&listing) {
+            let table = format!("{} {}", chain.family, chain.table);
+            found.push((table, chain.drops_by_policy));
+        }
+        let expected = [
+            ("ip filter", true),
+            ("ip6 filter", false),
+            ("inet firewalld", false),
+        ];
+        assert_eq!(
+            found,
+            expected.map(|(table, drops)| (table.to_owned(), drops))
+        );
+    }
+
+    #[test]
+    fn a_chain_whose_last_rule_refuses_everything_drops() {
+        let rule = |expr: Value| json!({"rule": {"family": "ip", "table": "filter", "chain": "INPUT", "handle": 4, "expr": expr}});
+        let counter = json!({"counter": {"packets": 0, "bytes": 0}});
+        let of_pods = json!({"match": {"op": "==", "left": {"payload": {"protocol": "ip", "field": "saddr"}}, "right": "10.244.0.2"}});
+        let accept = rule(json!([of_pods, {"accept": null}]));
+        for (last, refuses) in [
+            (
+                json!([counter, {"xt": {"type": "target", "name": "REJECT"}}]),
+                true,
+            ),
+            (
+                json!([{"reject": {"type": "icmpx", "expr": "admin-prohibited"}}]),
+                true,
+            ),
+            (json!([counter, {"drop": null}]), true),
+            (json!([of_pods, {"drop": null}]), false),
+            (
+                json!([{"xt": {"type": "match", "name": "multiport"}}, {"drop": null}]),
+                false,
+            ),
+            (json!([counter]), false),
+        ] {
+            let listing = json!({"nftables": [accept, rule(last.clone())]});
+            assert_eq!(ends_in_a_refusal(&listing, "INPUT"), refuses, "{last}");
+            assert!(!ends_in_a_refusal(&listing, "FORWARD"));
+        }
     }
 
     #[test]

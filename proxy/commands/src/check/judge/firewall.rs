@@ -20,7 +20,7 @@ pub(super) fn firewall(facts: &Facts) -> Option<Judged> {
         let fix = "let pods reach TCP 7410-7413 of this host, with ufw: ufw allow proto tcp from \
              10.244.0.0/16 to any port 7410:7413; \
              with firewalld: firewall-cmd --zone=trusted --add-source=10.244.0.0/16 \
-             (docs/cni.md)";
+             (docs/cni.md); nothing, if a NetworkPolicy means it";
         warning(dropped("nftables", by_nftables, installed), fix)
     } else if are_dropped(by_hooks) {
         let fix = "to a filter, what the hooks steer goes from this host, or with --hooks all from \
