@@ -2,6 +2,7 @@
 
 use super::Steering;
 use crate::mechanisms::bpf::{bypassing_data_plane, leaves_pods_out};
+use crate::mechanisms::nft::NftTable;
 use culvert_api::installed::{HookScope, Mechanism};
 
 /// What the daemon reports about itself.
@@ -12,6 +13,8 @@ pub(crate) struct InForce {
     pub(crate) fallback: Option<String>,
     /// Why nothing sees pods' connections.
     pub(crate) unseen_pods: Option<String>,
+    /// Why nothing keeps the connections that nftables steers while all rules are flushed.
+    pub(crate) keeper_problem: Option<String>,
 }
 
 impl InForce {
@@ -20,6 +23,7 @@ impl InForce {
         mechanism: Mechanism::None,
         fallback: None,
         unseen_pods: None,
+        keeper_problem: None,
     };
 }
 
@@ -67,6 +71,7 @@ impl Steering {
             mechanism,
             fallback: fallback.map(str::to_owned),
             unseen_pods,
+            keeper_problem: self.nft.as_ref().and_then(NftTable::keeper_problem),
         }
     }
 

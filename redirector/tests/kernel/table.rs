@@ -10,7 +10,7 @@ use nix::sys::signal::Signal;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::guard::{Services, VIPS, send};
 use crate::proxy::{Proxy, so_original_dst};
-use crate::redirector::{BOTH, NFTABLES, Redirector, daemon, run};
+use crate::redirector::{BOTH, NFTABLES, Redirector, daemon, installed, run};
 use crate::world::{DEADLINE, eventually, in_a_world, sh};
 
 #[test]
@@ -140,6 +140,38 @@ fn connections_of_pods_go_on_while_the_table_is_flushed_and_not_back_yet() {
         eventually("only the table is left", || {
             (sh("nft list tables") == "table inet culvert\n").then_some(())
         });
+    });
+}
+
+#[test]
+fn an_nft_that_cannot_own_a_table_is_told_and_the_table_works_all_the_same() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let redirector = Redirector::start(world, &NFTABLES);
+        assert_eq!(installed()["keeper_problem"], serde_json::Value::Null);
+        redirector.kill();
+        // nftables before 1.0 answers like this.
+        let old = tempfile::tempdir().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let nft = old.path().join("nft");
+        let script = format!(
+            "#!/bin/bash\nexport PATH='{path}'\nif [[ $* == --interactive ]]; then echo 'Error: \
+             syntax error, unexpected flags' >&2; exit 1; fi\nexec nft \"$@\"\n"
+        );
+        std::fs::write(&nft, script).unwrap();
+        sh(&format!("chmod +x {}", nft.display()));
+        let mut command = daemon(world, &NFTABLES);
+        let redirector =
+            Redirector::spawn(command.env("PATH", format!("{}:{path}", old.path().display())));
+        redirector.until_ready();
+        eventually("the keeper's problem is told", || {
+            installed()["keeper_problem"].as_str().map(str::to_owned)
+        });
+        let proxy = Proxy::listen();
+        let _pod = world.pods[0]
+            .run(|| TcpStream::connect("10.0.3.7:9100"))
+            .unwrap();
+        proxy.accept();
     });
 }
 

@@ -7,11 +7,10 @@
 
 use std::io;
 use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, Command};
-
-use super::TIMEOUT;
 
 /// What the owner reads. The listing is its answer that all is there. Without it the description is
 /// its first answer. What it says on its other output decides nothing: where there is no database of
@@ -26,6 +25,11 @@ describe ct state
 /// How a listing begins.
 const LISTED: &[u8] = b"table ";
 
+/// How long the owner may take to start: it answers within milliseconds.
+const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// Interval between attempts. A busy host may be slow once, and nftables may be updated.
+const RETRY: Duration = Duration::from_secs(120);
+
 /// Holds the table.
 #[derive(Debug, Default)]
 pub(super) enum Keeper {
@@ -33,36 +37,51 @@ pub(super) enum Keeper {
     NotStarted,
     /// By this program. Dropping it ends it.
     Holding(Box<Child>),
-    /// The kernel or `nft` cannot do it.
-    Unsupported,
+    /// The kernel or `nft` cannot do it, or did not in time.
+    Failed { reason: String, at: Instant },
 }
 
 impl Keeper {
-    /// Starts to hold the table, unless it is held or cannot be.
+    /// Starts to hold the table, unless it is held or has failed lately.
     pub(super) async fn ensure_held(&mut self) {
-        let is_settled = match self {
-            Self::NotStarted => false,
-            Self::Holding(nft) => matches!(nft.try_wait(), Ok(None)),
-            Self::Unsupported => true,
-        };
-        if is_settled {
+        if !self.is_due(Instant::now()) {
             return;
         }
-        let started = match tokio::time::timeout(TIMEOUT, start_owner()).await {
-            Ok(started) => started,
-            Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
-        };
-        *self = match started {
-            Ok(nft) => Self::Holding(Box::new(nft)),
-            Err(error) => {
-                tracing::info!(
-                    %error,
-                    "connections that nftables steers will not survive a `nft flush ruleset`: no \
-                     table inet culvert-keeper, which needs Linux 5.12 and nftables 1.0"
-                );
-                Self::Unsupported
-            }
-        };
+        let started = tokio::time::timeout(START_TIMEOUT, start_owner()).await;
+        match started.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(nft) => *self = Self::Holding(Box::new(nft)),
+            Err(error) => self.fail(error.to_string()),
+        }
+    }
+
+    /// Why the table is not held.
+    pub(super) fn problem(&self) -> Option<&str> {
+        if let Self::Failed { reason, .. } = self {
+            Some(reason)
+        } else {
+            None
+        }
+    }
+
+    fn is_due(&mut self, now: Instant) -> bool {
+        match self {
+            Self::NotStarted => true,
+            Self::Holding(nft) => !matches!(nft.try_wait(), Ok(None)),
+            Self::Failed { at, .. } => now.duration_since(*at) >= RETRY,
+        }
+    }
+
+    /// Logs a reason once.
+    fn fail(&mut self, reason: String) {
+        if self.problem() != Some(reason.as_str()) {
+            tracing::info!(
+                error = reason,
+                "connections that nftables steers will not survive a `nft flush ruleset`: no \
+                 table inet culvert-keeper, which needs Linux 5.12 and nftables 1.0"
+            );
+        }
+        let at = Instant::now();
+        *self = Self::Failed { reason, at };
     }
 }
 
@@ -93,4 +112,23 @@ async fn start_owner() -> io::Result<Child> {
         ));
     }
     Ok(nft)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_failed_is_tried_again_and_a_program_that_ended_is_started_again() {
+        let now = Instant::now();
+        assert!(Keeper::default().is_due(now));
+        let mut failed = Keeper::default();
+        failed.fail("slow".to_owned());
+        assert_eq!(failed.problem(), Some("slow"));
+        assert!(!failed.is_due(now));
+        assert!(failed.is_due(Instant::now() + RETRY));
+        let mut ended = Command::new("true").spawn().unwrap();
+        ended.wait().await.unwrap();
+        assert!(Keeper::Holding(Box::new(ended)).is_due(now));
+    }
 }

@@ -214,13 +214,23 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
             "take connections of pods and of this host out of these `ct zone` rules; nothing if \
              they are out of them already",
         ),
-        (None, true) => ok("the table culvert is there"),
+        (None, true) => table_is_there(installed),
         (None, false) => failure(
             "there is no table culvert",
             "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as \
              `nft flush ruleset` of a firewall",
         ),
     })
+}
+
+fn table_is_there(installed: &Installed) -> Judged {
+    match &installed.keeper_problem {
+        None => ok("the table culvert is there"),
+        Some(problem) => ok(format!(
+            "the table culvert is there; `nft flush ruleset` may end connections of pods, since \
+             there is no table inet culvert-keeper: {problem}"
+        )),
+    }
 }
 
 pub(super) fn route(facts: &Facts) -> Option<Judged> {
