@@ -39,6 +39,10 @@ pub struct Installed {
     pub table: bool,
     /// Why it is not known whether the table exists.
     pub table_problem: Option<String>,
+    /// Why a flush of all rules may end connections that nftables steers: what keeps them is not
+    /// there.
+    #[serde(default)]
+    pub keeper_problem: Option<String>,
     /// The VIP ranges that need a route.
     pub ranges: Vec<IpNet>,
     /// The VIP ranges that have one.
@@ -83,6 +87,10 @@ pub struct Installed {
     /// from other hosts.
     #[serde(default)]
     pub guard_drops: u64,
+    /// Packets to edge nodes that were refused in the last [`RECENT`], because they came in by one of
+    /// `outer_bridges`.
+    #[serde(default)]
+    pub refused_of_bridges: u64,
     /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
     #[serde(default)]
     pub outer_bridges: Vec<String>,

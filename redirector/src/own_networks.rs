@@ -2,17 +2,18 @@
 //! a neighbour of this host that has the same address.
 
 use std::fmt;
-use std::io;
 use std::net::IpAddr;
 
+use anyhow::{Context, Result};
 use culvert_api::{NodeName, Routing};
 use culvert_daemon::{InterfaceAddress, interface_addresses};
 use ipnet::IpNet;
 use nix::net::if_::InterfaceFlags;
 
 use crate::directory::Directory;
+use crate::mechanisms::vip_routes::Routes;
 
-/// All networks that interfaces of this host are in, and the exceptions.
+/// All networks that interfaces of this host are in or have routes to, and the exceptions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct OwnNetworks {
     networks: Vec<OwnNetwork>,
@@ -20,7 +21,8 @@ pub(crate) struct OwnNetworks {
     steered: Vec<IpNet>,
 }
 
-/// A network that an interface of this host is in.
+/// A network that an interface of this host is in, or has a route to without a gateway, as hosts
+/// have for pods.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct OwnNetwork {
     net: IpNet,
@@ -39,11 +41,15 @@ impl OwnNetworks {
     /// Those of now. In the ranges `steered`, edge addresses are steered all the same.
     ///
     /// # Errors
-    /// See [`interface_addresses`].
-    pub(crate) fn read(steered: &[IpNet]) -> io::Result<Self> {
+    /// See [`interface_addresses`] and [`Routes::on_link`].
+    pub(crate) async fn read(routes: &Routes, steered: &[IpNet]) -> Result<Self> {
+        let addresses = interface_addresses().context("read the addresses of this host")?;
         let mut networks = Vec::new();
-        for address in interface_addresses()? {
+        for address in addresses {
             networks.extend(OwnNetwork::of(address));
+        }
+        for (net, interface) in routes.on_link().await? {
+            networks.push(OwnNetwork { net, interface });
         }
         networks.sort();
         networks.dedup();
@@ -102,9 +108,7 @@ impl OwnNetwork {
     /// The network of an address, if it can have other hosts.
     fn of(address: InterfaceAddress) -> Option<Self> {
         let has_others = address.flags.contains(InterfaceFlags::IFF_UP)
-            && !address
-                .flags
-                .intersects(InterfaceFlags::IFF_LOOPBACK | InterfaceFlags::IFF_POINTOPOINT);
+            && !address.flags.contains(InterfaceFlags::IFF_LOOPBACK);
         let net = IpNet::new(address.ip, address.prefix).ok()?.trunc();
         let is_single = net.prefix_len() == net.max_prefix_len();
         if !has_others || is_single {

@@ -55,7 +55,7 @@ pub(crate) struct Steering {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RecentCounts {
     /// As [`crate::mechanisms::nft::read_counts`] orders them.
-    pub(crate) table: Recent<3>,
+    pub(crate) table: Recent<4>,
     /// As [`crate::mechanisms::bpf::Tables::steered`] orders them.
     pub(crate) hooks: Recent<2>,
 }
@@ -73,6 +73,8 @@ struct Progress {
     withheld: Vec<Withheld>,
     /// The interfaces that lead to other hosts, as nftables has them.
     uplinks: BTreeSet<String>,
+    /// The bridges among them.
+    outer_bridges: Vec<String>,
     /// Why the current uplinks are unknown.
     unguarded: Option<String>,
     /// Whether the hooks were attached when last checked.
@@ -128,7 +130,8 @@ impl Steering {
         let nft = config.mechanism.has_nftables().then(NftTable::default);
         let table = nft.as_ref().map(NftTable::recent).unwrap_or_default();
         let hooks = Recent::default();
-        let networks = OwnNetworks::read(&config.steered_networks);
+        let routes = Routes::open()?;
+        let networks = OwnNetworks::read(&routes, &config.steered_networks).await;
         let mut steering = Self {
             networks: networks.context("read the networks of this host")?,
             config,
@@ -138,7 +141,7 @@ impl Steering {
             ebpf: None,
             hooks: hooks::HookHealth::default(),
             nft,
-            routes: Routes::open()?,
+            routes,
             gates,
             metrics,
             in_force: watch::Sender::new(InForce::NOTHING),

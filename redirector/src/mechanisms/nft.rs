@@ -53,7 +53,7 @@ pub(crate) struct NftTable {
     /// Inspections since the elements were read back.
     looks: usize,
     keeper: Keeper,
-    recent: Recent<3>,
+    recent: Recent<4>,
 }
 
 /// What an [`NftTable::apply`] did.
@@ -143,8 +143,13 @@ impl NftTable {
     }
 
     /// What the table has counted lately, as of its inspections: see [`read_counts`].
-    pub(crate) fn recent(&self) -> Recent<3> {
+    pub(crate) fn recent(&self) -> Recent<4> {
         self.recent.clone()
+    }
+
+    /// Why nothing keeps translated connections while all rules are flushed.
+    pub(crate) fn keeper_problem(&self) -> Option<String> {
+        self.keeper.problem().map(str::to_owned)
     }
 
     /// Replaces the table. The first attempt finds the layout: before Linux 5.2 an `inet` table
@@ -218,8 +223,9 @@ pub(crate) async fn read_all() -> Result<Option<Listing>, NftError> {
 
 /// What the rules of the table in the kernel have counted since it was installed; `None` without a
 /// table. In order: first packets of connections that were steered, those of them that passed all
-/// filters of this host, and packets of other hosts to the intercept ports that were dropped.
-pub(crate) async fn read_counts() -> Result<Option<[u64; 3]>, NftError> {
+/// filters of this host, packets of other hosts to the intercept ports that were dropped, and packets
+/// to edge nodes that outer bridges forwarded and that were refused.
+pub(crate) async fn read_counts() -> Result<Option<[u64; 4]>, NftError> {
     Ok(list_any(&TERSE).await?.as_ref().map(counts))
 }
 

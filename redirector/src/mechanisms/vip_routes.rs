@@ -8,6 +8,7 @@
 
 mod host_route;
 mod message;
+mod on_link;
 mod uplinks;
 
 use std::collections::BTreeSet;
@@ -27,6 +28,7 @@ use crate::directory::Ranges;
 pub(crate) use host_route::HostRoute;
 use host_route::{RouteTarget, overlap};
 use message::message;
+use on_link::on_link_networks;
 use uplinks::{HostNetwork, Interface};
 
 /// The table of local addresses.
@@ -190,15 +192,19 @@ impl Routes {
         Ok(self.network().await?.outer_bridges())
     }
 
+    /// The networks whose hosts an interface reaches without a gateway, each with that interface.
+    pub(crate) async fn on_link(&self) -> Result<Vec<(IpNet, String)>, RouteError> {
+        let links = self.links().await?;
+        Ok(on_link_networks(&self.messages().await?, &links))
+    }
+
+    async fn links(&self) -> Result<Vec<LinkMessage>, RouteError> {
+        let links = self.handle.link().get().execute().try_collect().await;
+        links.map_err(RouteError::ReadLinks)
+    }
+
     async fn network(&self) -> Result<HostNetwork, RouteError> {
-        let links: Vec<LinkMessage> = self
-            .handle
-            .link()
-            .get()
-            .execute()
-            .try_collect()
-            .await
-            .map_err(RouteError::ReadLinks)?;
+        let links = self.links().await?;
         let interfaces = links.iter().map(Interface::of).collect();
         Ok(HostNetwork {
             interfaces,

@@ -4,6 +4,7 @@
 
 mod words;
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -28,6 +29,7 @@ use crate::mechanisms::bpf::{
     Hook, KernelConfig, Pins, Tables, now_ns, reach_of_host, refusal_of_this_kernel,
 };
 use crate::mechanisms::nft::{self, Listing, NftError};
+use crate::mechanisms::vip_routes::Routes;
 use crate::own_networks::OwnNetworks;
 use crate::plan::Destination;
 use ipnet::IpNet;
@@ -106,11 +108,14 @@ async fn debug_explain(
 impl Sources {
     async fn explain(&self, asked: &str) -> Result<Vec<Explained>> {
         let query: Query = asked.parse()?;
-        let own =
-            OwnNetworks::read(&self.steered_networks).context("read the networks of this host")?;
+        let host = HostState::read(&Pins::new(&self.bpffs)).await?;
+        // What the daemon steers in networks of this host, it was told to steer.
+        let mut steered = self.steered_networks.clone();
+        steered.extend(host.steered_edges()?.into_iter().map(IpNet::from));
+        let own = OwnNetworks::read(&Routes::open()?, &steered).await;
+        let own = own.context("read the networks of this host")?;
         let directory = SavedDirectory::new(&self.state_dir).load()?;
         let directory = directory.map(|directory| own.protect(directory));
-        let host = HostState::read(&Pins::new(&self.bpffs)).await?;
         let mut explained = Vec::new();
         for ip in addresses(directory.as_ref(), &self.zone, &query.host)? {
             let dialled = Query {
@@ -246,6 +251,22 @@ impl HostState {
             refusal,
             table: nft::read_all().await,
         })
+    }
+
+    /// The edge addresses that hooks or nftables have.
+    fn steered_edges(&self) -> Result<BTreeSet<IpAddr>> {
+        let mut steered = BTreeSet::new();
+        if let Some(tables) = &self.tables {
+            for destination in tables.destinations()?.into_keys() {
+                if let Destination::Edge(address) = destination {
+                    steered.insert(address.ip());
+                }
+            }
+        }
+        if let Ok(Some(table)) = &self.table {
+            steered.extend(table.elements.edge_addresses());
+        }
+        Ok(steered)
     }
 
     fn by_hooks(&self, address: SocketAddr) -> Result<HookDecision> {

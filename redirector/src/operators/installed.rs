@@ -70,7 +70,8 @@ impl Sources {
         let hooks = self.hooks()?;
         let (packets, table_problem) = self.table().await;
         let [dropping_chains, owner_chains, zoning_chains] = foreign_chains().await;
-        let routes = Routes::open()?.ours().await?;
+        let kernel = Routes::open()?;
+        let routes = kernel.ours().await?;
         let dns = config.dns.as_ref();
         Ok(Installed {
             mechanism: config.mechanism,
@@ -84,10 +85,11 @@ impl Sources {
             refusal: refusal_of_this_kernel().ok(),
             table: packets.is_some(),
             table_problem,
+            keeper_problem: in_force.keeper_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
             routes: routes.into_iter().map(|route| route.net).collect(),
-            withheld: self.withheld()?,
+            withheld: self.withheld(&kernel).await?,
             intercept_ports: config.intercept.ports.clone(),
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
@@ -95,10 +97,11 @@ impl Sources {
             steered: packets.map(|packets| packets.steered),
             hooked: self.hooked(),
             guard_drops: packets.unwrap_or_default().guard_drops,
+            refused_of_bridges: packets.unwrap_or_default().refused_of_bridges,
             dropping_chains,
             owner_chains,
             zoning_chains,
-            outer_bridges: Routes::open()?.outer_bridges().await?,
+            outer_bridges: kernel.outer_bridges().await?,
             marks: Some(marks(config.intercept.mark).await),
         })
     }
@@ -138,11 +141,13 @@ impl Sources {
         }
         match nft::read_counts().await {
             Ok(Some(counts)) => {
-                let [begun, admitted, guard_drops] = self.recent.table.moved(counts);
+                let [begun, admitted, guard_drops, refused_of_bridges] =
+                    self.recent.table.moved(counts);
                 let steered = SteeredPackets { begun, admitted };
                 let packets = TablePackets {
                     steered,
                     guard_drops,
+                    refused_of_bridges,
                 };
                 (Some(packets), None)
             }
@@ -152,8 +157,8 @@ impl Sources {
     }
 
     /// Edge addresses in networks of this host, each with the reason.
-    fn withheld(&self) -> Result<Vec<String>> {
-        let own = OwnNetworks::read(&self.config.steered_networks)?;
+    async fn withheld(&self, routes: &Routes) -> Result<Vec<String>> {
+        let own = OwnNetworks::read(routes, &self.config.steered_networks).await?;
         let Some(directory) = self.feed.borrow().directory.clone() else {
             return Ok(Vec::new());
         };
@@ -180,6 +185,8 @@ struct TablePackets {
     steered: SteeredPackets,
     /// Packets of other hosts to the intercept ports that were dropped.
     guard_drops: u64,
+    /// Packets to edge nodes that outer bridges forwarded and that were refused.
+    refused_of_bridges: u64,
 }
 
 /// Chains of others that drop packets to this host, that drop what some users send, and that set

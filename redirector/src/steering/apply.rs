@@ -132,6 +132,7 @@ impl Steering {
             allow: self.config.guard_allow.clone(),
             pods: self.config.pod_ranges.clone(),
             uplinks: self.progress.uplinks.clone(),
+            outer_bridges: self.progress.outer_bridges.clone(),
         };
         let spec = TableSpec::new(self.config.intercept.clone(), guard, plan);
         let Some(nft) = &mut self.nft else {
@@ -157,6 +158,8 @@ impl Steering {
     async fn read_uplinks(&mut self) {
         match self.routes.uplinks().await {
             Ok(uplinks) => {
+                let bridges = self.routes.outer_bridges().await;
+                self.progress.outer_bridges = bridges.unwrap_or_default();
                 self.progress.uplinks = uplinks;
                 self.progress.unguarded = None;
             }

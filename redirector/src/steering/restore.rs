@@ -26,7 +26,7 @@ impl Steering {
         self.restore_nftables().await;
         self.restore_routes().await;
         self.follow_uplinks().await;
-        self.follow_networks();
+        self.follow_networks().await;
         self.count_hooked();
         if self.progress.incomplete {
             self.apply().await?;
@@ -116,14 +116,17 @@ impl Steering {
     }
 
     /// A network of this host may appear or go later.
-    fn follow_networks(&mut self) {
-        match OwnNetworks::read(&self.config.steered_networks) {
+    async fn follow_networks(&mut self) {
+        match OwnNetworks::read(&self.routes, &self.config.steered_networks).await {
             Ok(networks) if networks != self.networks => {
                 self.networks = networks;
                 self.progress.incomplete = true;
             }
             Ok(_) => {}
-            Err(error) => tracing::error!(%error, "networks of this host not read"),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "networks of this host not read");
+            }
         }
     }
 

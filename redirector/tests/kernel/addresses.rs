@@ -264,7 +264,7 @@ fn neighbour(address: &str) -> Netns {
 }
 
 /// Dials the address of edge-1.
-fn dial() -> io::Result<TcpStream> {
+pub(crate) fn dial() -> io::Result<TcpStream> {
     TcpStream::connect_timeout(&"10.0.3.7:9100".parse().unwrap(), DEADLINE)
 }
 
@@ -320,5 +320,9 @@ fn an_edge_address_in_a_network_of_this_host_is_steered_on_the_operators_word() 
         let proxy = Proxy::listen();
         let _steered = dial().unwrap();
         proxy.accept();
+        // Who asks does not repeat the flags of the service.
+        let explained = run(world, &["explain", "10.0.3.7:9100"]);
+        assert!(!explained.contains("never steered"), "{explained}");
+        assert!(!explained.contains("fix"), "{explained}");
     });
 }

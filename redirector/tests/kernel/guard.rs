@@ -42,11 +42,7 @@ fn what_a_container_behind_an_outer_bridge_loses_is_counted_and_the_bridge_named
     in_a_world(|world| {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let container = stranger();
-        sh(
-            "ip link add br0 type bridge && ip link add card3 type vxlan id 7 dstport 4789 && \
-            ip link set card3 master br0 && ip addr flush dev net2 && ip link set net2 master br0 && \
-            ip addr add 10.77.0.1/24 dev br0 && ip link set card3 up && ip link set br0 up",
-        );
+        outer_bridge();
         let _redirector = Redirector::start(world, &BOTH);
         let before = installed();
         assert_eq!(before["outer_bridges"], serde_json::json!(["br0"]));
@@ -58,6 +54,59 @@ fn what_a_container_behind_an_outer_bridge_loses_is_counted_and_the_bridge_named
         let drops = |page: &serde_json::Value| page["guard_drops"].as_u64().unwrap();
         assert!(drops(&installed()) > drops(&before));
     });
+}
+
+/// The container itself dials edge nodes, and nothing else of this host. A hook does not act for it.
+#[test]
+fn what_a_container_behind_an_outer_bridge_is_refused_is_counted_and_its_range_allows_it() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let container = stranger();
+        outer_bridge();
+        let redirector = Redirector::start(world, &NFTABLES);
+        let proxy = Proxy::listen();
+        let refused = || installed()["refused_of_bridges"].as_u64().unwrap();
+        for destination in ["10.0.3.7:9100", "[fd00::7]:9100", VIPS[0]] {
+            let before = refused();
+            let dialled = container.run(|| TcpStream::connect(destination));
+            assert_eq!(
+                dialled.unwrap_err().kind(),
+                ErrorKind::HostUnreachable,
+                "{destination}"
+            );
+            // The client may have tried again before it was told.
+            assert!(refused() > before, "{destination}");
+        }
+        let before = refused();
+        let other_host = world.outside.run(|| {
+            sh("ip route add 198.18.0.0/15 via 10.9.0.1");
+            TcpStream::connect(VIPS[0])
+        });
+        assert_eq!(
+            other_host.unwrap_err().kind(),
+            ErrorKind::HostUnreachable,
+            "by a network card"
+        );
+        assert_eq!(refused(), before, "by a network card");
+        redirector.kill();
+        let allow = ["--guard-allow", "10.77.0.0/24"];
+        let _redirector = Redirector::start(world, &[&NFTABLES[..], &allow].concat());
+        let _served = container
+            .run(|| TcpStream::connect("10.0.3.7:9100"))
+            .unwrap();
+        proxy.accept();
+        assert_eq!(refused(), 0);
+    });
+}
+
+/// Makes the network of [`stranger`] a bridge that has a card of this host as a port too.
+fn outer_bridge() {
+    sh(
+        "ip link add br0 type bridge && ip link add card3 type vxlan id 7 dstport 4789 && \
+        ip link set card3 master br0 && ip addr flush dev net2 && ip link set net2 master br0 && \
+        ip addr add 10.77.0.1/24 dev br0 && ip addr add fd77::1/64 dev br0 nodad && \
+        ip link set card3 up && ip link set br0 up",
+    );
 }
 
 /// Another host on a second network of the cloud host. Its routes lead through the cloud host.

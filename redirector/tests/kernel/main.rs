@@ -17,6 +17,7 @@ mod guard;
 mod hooks;
 mod lifecycle;
 mod nftables;
+mod own_networks;
 mod proxy;
 mod redirector;
 mod reuse;

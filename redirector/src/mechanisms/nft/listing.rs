@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use super::expressions::Family;
 use super::render::render;
-use super::table::{ADMITTED, GUARD, Layout, STEER, TableSpec, edge_set_name};
+use super::table::{ADMITTED, GUARD, Layout, REFUSE_BRIDGES, STEER, TableSpec, edge_set_name};
 
 /// The elements of the table's sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +37,11 @@ impl TableElements {
     /// Whether this port of an edge address is in a set.
     pub(crate) fn has_edge(&self, edge: SocketAddr) -> bool {
         self.edges.contains(&edge)
+    }
+
+    /// The edge addresses in the sets.
+    pub(crate) fn edge_addresses(&self) -> impl Iterator<Item = IpAddr> {
+        self.edges.iter().map(SocketAddr::ip)
     }
 
     /// Whether the address is in a range of VIPs.
@@ -90,11 +95,16 @@ fn vips_of(element: &serde_json::Value) -> Option<IpNet> {
 }
 
 /// What rules have counted since the table was installed: first packets of connections that were
-/// steered, those of them that were admitted, and packets of other hosts to the intercept ports that
-/// were dropped.
-pub(super) fn counts(json: &serde_json::Value) -> [u64; 3] {
+/// steered, those of them that were admitted, packets of other hosts to the intercept ports that were
+/// dropped, and packets to edge nodes that outer bridges forwarded and that were refused.
+pub(super) fn counts(json: &serde_json::Value) -> [u64; 4] {
     let steered = steered(json);
-    [steered.begun, steered.admitted, guard_drops(json)]
+    [
+        steered.begun,
+        steered.admitted,
+        guard_drops(json),
+        refused_of_bridges(json),
+    ]
 }
 
 /// Counts the first packets of connections that the table steered, in nft's listing.
@@ -192,6 +202,22 @@ fn guard_drops(listing: &serde_json::Value) -> u64 {
         }
     }
     drops
+}
+
+/// The packets that were refused since they came in by outer bridges.
+fn refused_of_bridges(listing: &serde_json::Value) -> u64 {
+    let mut refused = 0;
+    for object in listing["nftables"].as_array().into_iter().flatten() {
+        let rule = &object["rule"];
+        if rule["chain"] != REFUSE_BRIDGES {
+            continue;
+        }
+        for statement in rule["expr"].as_array().into_iter().flatten() {
+            let packets = statement["counter"]["packets"].as_u64();
+            refused += packets.unwrap_or_default();
+        }
+    }
+    refused
 }
 
 /// A listing without what changes by itself: counters, elements, and their order in a rule. Handles

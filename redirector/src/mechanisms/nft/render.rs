@@ -12,10 +12,12 @@ use nftables::types::{NfChainPolicy, NfChainType, NfHook};
 
 use super::expressions::{Expr, Family, Stmt, address_and_port, prefix};
 use super::rules::{
-    admission_rules, arrival_rules, departure_rules, guard_rules, refusal_rules, steering_rules,
+    admission_rules, arrival_rules, departure_rules, forward_refusal_rules, guard_rules,
+    refusal_rules, steering_rules,
 };
 use super::table::{
-    ADMITTED, GUARD, Layout, LayoutTable, STEER, TABLE, TableSpec, edge_set_name, vip_set_name,
+    ADMITTED, GUARD, Layout, LayoutTable, REFUSE_BRIDGES, STEER, TABLE, TableSpec, edge_set_name,
+    vip_set_name,
 };
 
 /// Before the usual -100 (`dstnat`) of kube-proxy and others: the first chain that translates a
@@ -92,7 +94,12 @@ impl Rendering<'_> {
         );
         self.chain("output", nat(NfHook::Output), departure_rules(self.spec));
         let refusals = refusal_rules(self.spec, self.table.families);
-        self.chain("refuse_forward", filter(NfHook::Forward), refusals.clone());
+        self.chain(REFUSE_BRIDGES, None, refusals.clone());
+        self.chain(
+            "refuse_forward",
+            filter(NfHook::Forward),
+            forward_refusal_rules(self.spec, self.table.families),
+        );
         self.chain("refuse_output", filter(NfHook::Output), refusals);
         self.chain(
             GUARD,

@@ -8,7 +8,7 @@ use super::expressions::{
     concat, counter, daddr, differ, dnat, dport, equal, has_mark, is_address_of_its_interface,
     is_tcp, is_translated, jump, prefix, reject, saddr, text,
 };
-use super::table::{STEER, TableSpec, edge_set_name, vip_set_name};
+use super::table::{REFUSE_BRIDGES, STEER, TableSpec, edge_set_name, vip_set_name};
 
 /// The rules that steer. A family without an intercept address has none: its connections are
 /// refused.
@@ -66,6 +66,18 @@ pub(super) fn refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<St
 /// A rule that refuses what it matches.
 fn refusal(matching: Vec<Stmt>, family: Family) -> Vec<Stmt> {
     followed_by(matching, [counter(), reject(family)])
+}
+
+/// What is forwarded is refused alike. What outer bridges forward has rules of its own, which count
+/// it: other hosts are refused on purpose, and containers of this host perhaps by mistake.
+pub(super) fn forward_refusal_rules(spec: &TableSpec, families: &[Family]) -> Vec<Vec<Stmt>> {
+    let mut rules = Vec::new();
+    if !spec.guard.outer_bridges.is_empty() {
+        let bridges = spec.guard.outer_bridges.iter().cloned();
+        rules.push(vec![comes_in_by_one_of(bridges), jump(REFUSE_BRIDGES)]);
+    }
+    rules.extend(refusal_rules(spec, families));
+    rules
 }
 
 /// Only this host and its pods may reach the intercept ports. A VIP is not this host's address,

@@ -19,6 +19,8 @@ pub(super) const STEER: &str = "steer";
 pub(super) const ADMITTED: &str = "admitted";
 /// The chain that keeps other hosts from the intercept ports.
 pub(super) const GUARD: &str = "guard";
+/// The chain that refuses what outer bridges forward to edge nodes.
+pub(super) const REFUSE_BRIDGES: &str = "refuse_bridges";
 /// The tables that the rules are in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
@@ -55,6 +57,8 @@ pub(crate) struct Guard {
     pub(crate) pods: Vec<IpNet>,
     /// Interfaces by which packets of other hosts come in.
     pub(crate) uplinks: BTreeSet<String>,
+    /// The bridges among them: containers and virtual machines of this host may be on them too.
+    pub(crate) outer_bridges: Vec<String>,
 }
 
 impl Layout {
@@ -155,7 +159,8 @@ pub(super) mod examples {
         let guard = Guard {
             allow: vec!["10.9.8.0/24".parse().unwrap()],
             pods: vec!["10.244.0.0/16".parse().unwrap()],
-            uplinks: ["eth0".to_owned(), "eth1".to_owned()].into(),
+            uplinks: ["br0".to_owned(), "eth0".to_owned()].into(),
+            outer_bridges: vec!["br0".to_owned()],
         };
         TableSpec::new(intercept, guard, &plan)
     }

@@ -10,7 +10,7 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage,
 use super::{LOCAL_TABLE, PROTOCOL};
 
 /// Shorter prefixes are default routes in disguise (VPNs use two of /1), not networks.
-const SHORTEST_NETWORK: u8 = 8;
+pub(super) const SHORTEST_NETWORK: u8 = 8;
 
 /// The fields of a route that matter here.
 #[derive(Clone, Debug, PartialEq, Eq)]

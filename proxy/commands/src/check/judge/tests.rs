@@ -303,6 +303,18 @@ const FAULTS: [Fault; 50] = [
         },
     ),
     (
+        "guard",
+        Verdict::Warning,
+        "2 packets to edge nodes refused; a network card is a port of br0",
+        "--guard-allow",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.refused_of_bridges = 2;
+                installed.outer_bridges.push("br0".into());
+            });
+        },
+    ),
+    (
         "resolver",
         Verdict::Warning,
         "10.0.0.1: CoreDNS",

@@ -37,7 +37,7 @@ fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
 #[test]
 fn a_listing_has_the_parts_that_were_rendered() {
     let rendered = TableParts::of(&spec(v4_only()), Layout::Joint).unwrap();
-    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 7, 27));
+    assert_eq!((rendered.sets, rendered.chains, rendered.rules), (4, 8, 33));
     let rule = json!({ "chain": "steer", "expr": [{ "match": { "right": "@dst4" } }] });
     let listing = json!({ "nftables": [{ "metainfo": {} }, { "table": {} }, { "set": {} }, { "chain": {} }, { "rule": rule }] });
     let listed = TableParts::of_json(&listing);
@@ -75,6 +75,9 @@ fn what_the_guard_dropped_is_counted_and_what_others_did_is_not() {
         rule("guard", 4, "drop"),
         rule("guard", 100, "reject"),
         rule("steer", 1000, "drop"),
+        rule("refuse_bridges", 5, "reject"),
+        rule("refuse_forward", 2000, "reject"),
     ] });
     assert_eq!(guard_drops(&listing), 7);
+    assert_eq!(refused_of_bridges(&listing), 5);
 }
