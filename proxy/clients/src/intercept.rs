@@ -46,7 +46,9 @@ impl Intercept {
                     client.addr = %client,
                     intercept.addr = local.map(tracing::field::display),
                     suppressed,
-                    "reset: a connection to an intercept port that nothing steered here"
+                    "reset: a connection to an intercept port that nothing steered here; a \
+                     rootless container or a sidecar may pass on what --hooks all steered in it: \
+                     --hooks host on the redirector"
                 );
             }
             return;
