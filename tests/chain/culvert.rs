@@ -124,7 +124,7 @@ impl<'lab> People<'lab> {
 }
 
 /// A folder of sockets as a host has it, of links to those of the lab.
-fn link_all(folder: &Path, world: &World<'_>, sockets: &[(&str, &str)]) -> Result<()> {
+pub(crate) fn link_all(folder: &Path, world: &World<'_>, sockets: &[(&str, &str)]) -> Result<()> {
     for (path, name) in sockets {
         let path = folder.join(path);
         std::fs::create_dir_all(path.parent().context("it is in a folder")?)?;

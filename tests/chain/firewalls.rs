@@ -30,7 +30,7 @@ fn a_filter_of_iptables_legacy_is_found_by_what_it_drops_and_forgotten_once_it_i
     world::with(EDGE, Options::default(), |world| {
         let pod = world.lab.add_pod()?;
         verdict(world, "ok", &[])?;
-        // nft lists none of it.
+        // nft lists none of it; the kernel has the names of its tables.
         for rule in [
             "-A INPUT -i lo -j ACCEPT",
             "-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
@@ -39,6 +39,7 @@ fn a_filter_of_iptables_legacy_is_found_by_what_it_drops_and_forgotten_once_it_i
         ] {
             legacy(world, rule)?;
         }
+        verdict(world, "ok", &["ip filter of iptables-legacy"])?;
         ensure!(!pod_is_served(world, &pod)?, "the filter does nothing");
         verdict(world, "warning", &["nftables", "7410-7413"])?;
         legacy(
@@ -49,6 +50,26 @@ fn a_filter_of_iptables_legacy_is_found_by_what_it_drops_and_forgotten_once_it_i
         wait::until("the mended filter is forgotten", FORGOTTEN, || {
             is(world, "ok", &[])
         })
+    });
+}
+
+/// As iptables-services has it: policy accept, and a last rule that rejects.
+#[test]
+fn a_last_rule_that_rejects_is_named_before_a_pod_has_dialled_and_found_by_what_it_drops() {
+    world::with(EDGE, Options::default(), |world| {
+        let pod = world.lab.add_pod()?;
+        let cloud = world.lab.site(Host::Cloud);
+        for rule in [
+            "-A INPUT -i lo -j ACCEPT",
+            "-A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT",
+            "-A INPUT -p tcp --dport 7400 -j ACCEPT",
+            "-A INPUT -j REJECT --reject-with icmp-host-prohibited",
+        ] {
+            cloud.output("iptables-nft", rule.split(' '))?;
+        }
+        verdict(world, "ok", &["ip filter INPUT", "dial an edge node"])?;
+        ensure!(!pod_is_served(world, &pod)?, "the filter does nothing");
+        verdict(world, "warning", &["ip filter INPUT", "NetworkPolicy"])
     });
 }
 

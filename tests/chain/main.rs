@@ -40,6 +40,7 @@ mod mptcp;
 mod name_requests;
 mod names;
 mod nodes;
+mod operators;
 mod partitions;
 mod path_mtu;
 mod peers;

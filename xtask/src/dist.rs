@@ -145,3 +145,22 @@ fn describe(file: &Path) -> Result<String> {
     let bytes = file.metadata()?.len();
     Ok(format!("{} ({} KiB)", file.display(), bytes >> 10))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_redirectors_package_needs_the_compiler_of_the_kernel_programs() {
+        assert!(has_kernel_programs(&[]), "all packages");
+        for package in &PACKAGES {
+            let needs = has_kernel_programs(&[package.name.to_owned()]);
+            assert_eq!(
+                needs,
+                package.name == "culvert-redirector",
+                "{}",
+                package.name
+            );
+        }
+    }
+}

@@ -384,6 +384,17 @@ async fn a_name_that_nobody_could_reach_is_refused_and_another_ones_is_noted() {
 }
 
 #[tokio::test]
+async fn a_proxy_counts_its_own_streams() {
+    let (_path, control) = control(None);
+    let streams = control.streams.streams();
+    let destination = Destination::Address("10.0.3.7:9100".parse().unwrap());
+    let _open = streams.begin(1, Frontend::Nftables, "10.9.0.1:4000".into(), destination);
+    let listed = control.list_proxies(Request::new(proto::ListProxiesRequest {}));
+    let listed = listed.await.unwrap().into_inner();
+    assert_eq!(listed.proxies[0].streams, 1);
+}
+
+#[tokio::test]
 async fn streams_of_a_node_that_does_not_exist_are_refused_and_of_one_without_any_are_none() {
     let (_path, control) = control(None);
     control.create_token(wish("edge-1", &[])).await.unwrap();

@@ -868,6 +868,15 @@ fn a_broken_config_map_of_ports_is_named() {
 }
 
 #[test]
+fn one_node_is_no_plural() {
+    let mut facts = good();
+    facts.nodes = Ok(vec![node("edge-1", 2)]);
+    let mut findings = findings(&facts);
+    findings.retain(|finding| finding.check == "tunnels");
+    assert!(!findings[0].found.contains("nodes"), "{findings:?}");
+}
+
+#[test]
 fn long_lists_are_cut() {
     let names: Vec<String> = (0..1000).map(|number| format!("edge-{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
