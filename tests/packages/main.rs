@@ -5,6 +5,7 @@
 mod install_page;
 mod machine;
 mod made;
+mod neighbours;
 
 use std::process::Command;
 
