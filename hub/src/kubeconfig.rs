@@ -21,11 +21,9 @@ pub(crate) enum KubeconfigError {
     },
     #[error("{} is larger than a kubeconfig may be", path.display())]
     TooLarge { path: PathBuf },
-    #[error("{} is not a kubeconfig", path.display())]
-    Parse {
-        path: PathBuf,
-        source: Box<serde_saphyr::Error>,
-    },
+    /// The text of the error would show lines of the file, with tokens.
+    #[error("{} is not a kubeconfig: see its line {line}", path.display())]
+    Parse { path: PathBuf, line: u64 },
     #[error("{} names no {what}", path.display())]
     Missing { path: PathBuf, what: &'static str },
     #[error("the {what} in {} is not base64", path.display())]
@@ -131,9 +129,9 @@ impl Kubeconfig {
             return Err(KubeconfigError::TooLarge { path: owned() });
         }
         let file: File =
-            serde_saphyr::from_slice(bytes).map_err(|source| KubeconfigError::Parse {
+            serde_saphyr::from_slice(bytes).map_err(|error| KubeconfigError::Parse {
                 path: owned(),
-                source: Box::new(source),
+                line: error.location().map_or(0, |place| place.line()),
             })?;
         let missing = |what| KubeconfigError::Missing {
             path: owned(),
@@ -381,5 +379,19 @@ users:
         let plain = KUBEADM.replace("https:", "http:");
         let error = Kubeconfig::parse(Path::new("k.conf"), plain.as_bytes()).unwrap_err();
         assert!(matches!(error, KubeconfigError::Server { .. }), "{error}");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_kubeconfig_is_told_without_its_secrets() {
+        for broken in [
+            "users:\n- name: u\n  user:\n    token: S3cret\n   client-key: [\n",
+            "users:\n- name: u\n  user: S3cret\n",
+            "users:\n- name: u\n  user:\n    token: [S3cret]\n",
+            "current-context: [S3cret",
+        ] {
+            let error = Kubeconfig::parse(Path::new("/a"), broken.as_bytes()).unwrap_err();
+            let text = culvert_daemon::chain(&error);
+            assert!(text.contains("line ") && !text.contains("S3cret"), "{text}");
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What no log may contain at any log level.
 
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{AGENT_ADMIN, Culvert, Options};
@@ -62,6 +63,43 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         ensure!(logs >= 4, "only {logs} logs with trace lines");
         Ok(())
     });
+}
+
+#[test]
+fn culvert_shows_nothing_secret_of_a_kubeconfig_or_of_its_forward_proxy() {
+    const SECRET: &str = "S3cret";
+    let good = |more: &str| {
+        format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: x\n\
+             clusters: [{{name: c, cluster: {{server: 'https://127.0.0.1:1'{more}}}}}]\n\
+             contexts: [{{name: x, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{token: {SECRET}}}}}]\n"
+        )
+    };
+    let url = format!("http://user:{SECRET}@127.0.0.1:1");
+    let cases = [
+        (good(&format!(", proxy-url: '{url}'")), String::new()),
+        (good(&format!(", proxy-url: 'ftp://{SECRET}'")), String::new()),
+        (good(""), url.clone()),
+        (good(""), format!("http://user:{SECRET} 1@127.0.0.1:1")),
+        (format!("users: [{{name: u, user: {{token: {SECRET}\n"), String::new()),
+        (format!("users: [{{name: u, user: {SECRET}}}]\n"), String::new()),
+    ];
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("kubeconfig");
+    for (kubeconfig, https_proxy) in cases {
+        std::fs::write(&path, &kubeconfig).expect("a kubeconfig");
+        let mut command = Command::new(workspace::binary("culvert"));
+        command.args(["status", "--timeout", "5s", "--kubeconfig"]).arg(&path);
+        let done = command.env("HTTPS_PROXY", &https_proxy).output();
+        let done = done.expect("culvert runs");
+        let said = [done.stdout, done.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(!done.status.success() && !said.is_empty(), "{kubeconfig}");
+        assert!(!said.contains(SECRET), "with {kubeconfig}{https_proxy}: {said}");
+        let is_about_it = said.contains("line ") || said.contains("127.0.0.1:1");
+        assert!(is_about_it || said.contains("API server"), "{said}");
+    }
 }
 
 /// The password of a forward proxy, with all that a URL must not have bare in it.

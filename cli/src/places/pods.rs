@@ -2,10 +2,11 @@
 //! programs of its host, which share the folder /run/culvert.
 
 use anyhow::{Context, Result, ensure};
+use culvert_kubeconfig::{ForwardProxy, Source};
 use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
 use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
+use kube::config::Kubeconfig;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -47,14 +48,20 @@ impl ProxyPod {
     /// # Errors
     /// The kubeconfig is wrong, the API server does not answer in time, or there is no pod.
     pub(super) async fn list(whom: &Whom) -> Result<Vec<Self>> {
-        let client = client(whom).await?;
+        let (client, left_out) = client(whom).await?;
         let pods: Api<Pod> = Api::namespaced(client, &whom.namespace);
         let all = ListParams::default().labels(SELECTOR).limit(MAX_PODS);
         let listed = timeout(whom.timeout, pods.list(&all)).await;
         let listed = listed
             .with_context(|| format!("no answer within {} s", whom.timeout.as_secs()))
             .and_then(|listed| Ok(listed?))
-            .with_context(|| format!("list the proxies' pods in namespace {}", whom.namespace))?;
+            .with_context(|| {
+                let Whom { namespace, .. } = whom;
+                format!(
+                    "list the proxies' pods in namespace {namespace}{}",
+                    advice(left_out)
+                )
+            })?;
         let mut found = Vec::new();
         for pod in listed.items {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -123,19 +130,32 @@ impl ProxyPod {
     }
 }
 
-async fn client(whom: &Whom) -> Result<Client> {
-    let options = KubeConfigOptions {
-        context: whom.context.clone(),
-        ..KubeConfigOptions::default()
+/// A client, and the forward proxy that it does not use.
+async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)> {
+    let source = match &whom.kubeconfig {
+        Some(file) => Source::File(file),
+        None => Source::Kubectl,
     };
-    let kubeconfig = match &whom.kubeconfig {
-        Some(file) => {
-            Kubeconfig::read_from(file).with_context(|| format!("read {}", file.display()))?
+    let loaded = culvert_kubeconfig::load(source, whom.context.as_deref()).await;
+    let loaded = loaded.with_context(|| match &whom.kubeconfig {
+        Some(file) => format!("use the kubeconfig {}", file.display()),
+        None => "use kubectl's kubeconfig".to_owned(),
+    })?;
+    let client = Client::try_from(loaded.config).context("use the kubeconfig")?;
+    Ok((client, loaded.left_out))
+}
+
+/// For the error of a request that had no answer.
+fn advice(left_out: Option<ForwardProxy>) -> &'static str {
+    match left_out {
+        Some(ForwardProxy::Kubeconfig) => {
+            "; the API server was dialled directly, not through proxy-url of the kubeconfig: --ssh \
+             needs no API server"
         }
-        None => Kubeconfig::read().context("read kubectl's kubeconfig")?,
-    };
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .context("use the kubeconfig")?;
-    Client::try_from(config).context("use the kubeconfig")
+        Some(ForwardProxy::Environment) => {
+            "; the API server was dialled directly, not through HTTPS_PROXY: --ssh needs no API \
+             server"
+        }
+        None => "",
+    }
 }

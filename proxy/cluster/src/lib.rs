@@ -31,9 +31,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use culvert_daemon::Backoff;
+use culvert_kubeconfig::Source;
 use culvert_proxy_core::selector::{InvalidSelector, NodeSelector};
 use futures_util::future::BoxFuture;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
 pub use access::ClusterFacts;
@@ -85,7 +85,7 @@ pub enum ClusterError {
         /// The file or folder.
         path: std::path::PathBuf,
         /// The cause.
-        source: kube::config::KubeconfigError,
+        source: culvert_kubeconfig::Unusable,
     },
     /// No client can be made of the settings.
     #[error("make a client of the API server")]
@@ -149,8 +149,8 @@ impl std::fmt::Debug for Cluster {
 }
 
 async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
-    let mut config = match read_kubeconfig(path).await {
-        Ok(config) => config,
+    let loaded = match culvert_kubeconfig::load(Source::File(path), None).await {
+        Ok(loaded) => loaded,
         Err(source) => {
             return Err(ClusterError::Kubeconfig {
                 path: path.to_owned(),
@@ -158,19 +158,13 @@ async fn from_kubeconfig(path: &Path) -> Result<Config, ClusterError> {
             });
         }
     };
-    // It would be an error that shows the URL, with its password.
-    if config.proxy_url.take().is_some() {
+    if loaded.left_out.is_some() {
         tracing::warn!(
             "the API server is dialled directly, not through the proxy that the kubeconfig or \
              HTTPS_PROXY names"
         );
     }
-    Ok(config)
-}
-
-async fn read_kubeconfig(path: &Path) -> Result<Config, kube::config::KubeconfigError> {
-    let kubeconfig = Kubeconfig::read_from(path)?;
-    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await
+    Ok(loaded.config)
 }
 
 fn pod_namespace() -> Option<String> {
@@ -180,31 +174,4 @@ fn pod_namespace() -> Option<String> {
         return None;
     }
     Some(namespace.to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_proxy_in_front_of_the_api_server_is_left_out_and_its_password_not_shown() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("kubeconfig");
-        let kubeconfig = serde_json::json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "c", "cluster": {
-                "server": "https://127.0.0.1:1",
-                "proxy-url": "http://user:S3cret@127.0.0.1:1",
-            }}],
-            "users": [{"name": "u", "user": {}}],
-            "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-            "current-context": "x",
-        });
-        std::fs::write(&path, kubeconfig.to_string()).unwrap();
-        let config = from_kubeconfig(&path).await.unwrap();
-        assert_eq!(config.proxy_url, None);
-        let client = Client::try_from(config);
-        assert!(client.is_ok(), "{:?}", client.err());
-    }
 }
