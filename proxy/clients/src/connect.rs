@@ -200,11 +200,7 @@ impl Connect {
         let mut buffer = BytesMut::new();
         loop {
             if let Some((head, length)) = request::parse(&buffer)? {
-                let found = match head.node() {
-                    Some(node) => self.router.directory().node(node),
-                    None => None,
-                };
-                let destination = head.destination(found.as_ref())?;
+                let destination = head.destination(self.router.directory())?;
                 return Ok((destination, buffer.split_off(length)));
             }
             socket.readable().await?;

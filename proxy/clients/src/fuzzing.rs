@@ -19,11 +19,7 @@ pub const HEAD_MAX: usize = http::HEAD_MAX;
 /// The reason why it cannot be served.
 pub fn connect_request(bytes: &[u8]) -> Result<Option<(String, usize)>, String> {
     let parsed = request::parse(bytes).map_err(|bad| chain(&bad))?;
-    let Some((asked, length)) = parsed else {
-        return Ok(None);
-    };
-    let destination = asked.destination(None).map_err(|bad| chain(&bad))?;
-    Ok(Some((destination.to_string(), length)))
+    Ok(parsed.map(|(asked, length)| (asked.target().to_string(), length)))
 }
 
 /// The name in the first head of a connection to a name-routed port that arrives in pieces of so many

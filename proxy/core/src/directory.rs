@@ -32,7 +32,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, Zone, node_named};
 use culvert_daemon::host_addresses;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -191,6 +191,11 @@ impl Directory {
     /// The node that a destination leads to, and what its agent dials.
     pub fn resolve(&self, destination: &Destination) -> Result<Target, ResolveError> {
         self.published().view.resolve(destination)
+    }
+
+    /// The node that a name means, of the edge or the cloud, as DNS reads it.
+    pub fn named(&self, text: &str) -> Option<NodeName> {
+        node_named(text, &self.published().view).ok()
     }
 
     /// Whether the node exists.

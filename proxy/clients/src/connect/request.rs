@@ -1,7 +1,9 @@
 //! Reads the head of a CONNECT request on the Unix socket.
 
+use std::net::IpAddr;
+
 use culvert_api::{InvalidHostPort, InvalidNodeName, NodeName};
-use culvert_proxy_core::directory::{Destination, NodeView};
+use culvert_proxy_core::directory::{Destination, Directory, NodeView};
 use http::StatusCode;
 use httparse::{EMPTY_HEADER, Request, Status};
 
@@ -17,8 +19,8 @@ const NODE_HEADER: &str = "X-Tunnel-Proxy-Host";
 #[derive(Debug)]
 pub(crate) struct ConnectHead {
     destination: Destination,
-    /// The node that the header names.
-    node: Option<NodeName>,
+    /// What the header says, with or without a zone.
+    header: Option<NodeName>,
 }
 
 /// A request that cannot be served.
@@ -61,38 +63,43 @@ impl From<&BadRequest> for Refusal {
 }
 
 impl ConnectHead {
-    /// The node that the header names.
-    pub(crate) fn node(&self) -> Option<&NodeName> {
-        self.node.as_ref()
+    /// Where the request itself leads.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn target(&self) -> &Destination {
+        &self.destination
     }
 
     /// The destination at the node that the header names, of several that have the address.
-    /// `found` is that node in the directory.
     ///
     /// # Errors
     ///
     /// The destination is not that node's.
-    pub(crate) fn destination(self, found: Option<&NodeView>) -> Result<Destination, BadRequest> {
-        let Self { destination, node } = self;
-        let Some(node) = node else {
+    pub(crate) fn destination(self, directory: &Directory) -> Result<Destination, BadRequest> {
+        let Self {
+            destination,
+            header,
+        } = self;
+        let Some(header) = header else {
             return Ok(destination);
         };
+        let node = directory.named(header.as_str()).unwrap_or(header);
         let port;
         let is_its_own;
         match &destination {
             Destination::Address(address) => {
                 port = address.port();
-                is_its_own = match found {
-                    Some(found) => address.ip().is_loopback() || has(found, address.ip()),
+                is_its_own = match directory.node(&node) {
+                    Some(found) => has_address(&found, address.ip()),
                     None => false,
                 };
             }
             Destination::Name(name, named_port) => {
-                port = *named_port;
-                is_its_own = match name.strip_prefix(node.as_str()) {
-                    Some(zone) => zone.is_empty() || zone.starts_with('.'),
-                    None => false,
+                let Some(named) = directory.named(name) else {
+                    // It leads nowhere: the router says why.
+                    return Ok(destination);
                 };
+                port = *named_port;
+                is_its_own = named == node;
             }
             Destination::Node(named, named_port) => {
                 port = *named_port;
@@ -105,6 +112,13 @@ impl ConnectHead {
             Err(BadRequest::OtherNode { node, destination })
         }
     }
+}
+
+fn has_address(node: &NodeView, ip: IpAddr) -> bool {
+    ip.is_loopback()
+        || node.addresses.iter().any(|own| own.ip == ip)
+        || ip == node.vip4
+        || ip == node.vip6
 }
 
 /// The request and the length of its head at the start of `buffer`. `None`: more bytes are needed.
@@ -125,22 +139,17 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(ConnectHead, usize)>, BadRe
         .unwrap_or_default()
         .parse()
         .map_err(BadRequest::Target)?;
-    let node = request
-        .headers
-        .iter()
-        .find(|header| header.name.eq_ignore_ascii_case(NODE_HEADER));
-    let node = node.map(|header| {
+    let mut asked = ConnectHead {
+        destination,
+        header: None,
+    };
+    let mut headers = request.headers.iter();
+    if let Some(header) = headers.find(|header| header.name.eq_ignore_ascii_case(NODE_HEADER)) {
         let value = String::from_utf8_lossy(header.value);
         let (node, _) = value.split_once(':').unwrap_or((&value, ""));
-        node.trim().parse::<NodeName>()
-    });
-    let node = node.transpose()?;
-    Ok(Some((ConnectHead { destination, node }, length)))
-}
-
-/// Whether an address is one of the node's.
-fn has(node: &NodeView, ip: std::net::IpAddr) -> bool {
-    node.addresses.iter().any(|own| own.ip == ip) || ip == node.vip4 || ip == node.vip6
+        asked.header = Some(node.trim().parse()?);
+    }
+    Ok(Some((asked, length)))
 }
 
 #[cfg(test)]
@@ -151,7 +160,56 @@ mod tests {
 
     fn parsed(text: &str) -> Result<Option<(String, usize)>, String> {
         let parsed = parse(text.as_bytes()).map_err(|error| error.to_string())?;
-        Ok(parsed.map(|(asked, length)| (asked.destination.to_string(), length)))
+        Ok(parsed.map(|(asked, length)| (asked.target().to_string(), length)))
+    }
+
+    /// Where a request with this header leads.
+    fn chosen(directory: &Directory, target: &str, header: &str) -> Result<String, String> {
+        let head = format!("CONNECT {target} HTTP/1.1\r\n{header}\r\n\r\n");
+        let (asked, _) = parse(head.as_bytes()).unwrap().unwrap();
+        let chosen = asked.destination(directory);
+        chosen
+            .map(|destination| destination.to_string())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_header_and_the_target_are_read_as_dns_reads_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let nodes = ["edge-1", "edge-1.edge.internal", "edge-2"];
+        let nodes = nodes.map(|name| name.parse().unwrap());
+        let directory = Directory::for_tests(folder.path(), &nodes);
+        for (target, header, wanted) in [
+            ("edge-1:1", "edge-1", Some("edge-1:1")),
+            (
+                "edge-1.edge.internal:1",
+                "edge-1.edge.internal",
+                Some("edge-1.edge.internal:1"),
+            ),
+            ("edge-2:1", "edge-2.edge.internal:10250", Some("edge-2:1")),
+            ("EDGE-2.edge.internal:1", "edge-2", Some("edge-2:1")),
+            ("127.0.0.1:1", "edge-2.edge.internal", Some("edge-2:1")),
+            ("edge-1.edge.internal:1", "edge-1", None),
+            ("edge-1:1", "edge-1.edge.internal", None),
+            ("127.0.0.1:1", "edge-1.example.com", None),
+        ] {
+            let chosen = chosen(
+                &directory,
+                target,
+                &format!("X-Tunnel-Proxy-Host: {header}"),
+            );
+            assert_eq!(chosen.ok().as_deref(), wanted, "{target} with {header}");
+        }
+        // No header makes a node of a name that is another host's.
+        let foreign = "edge-1.example.com:443";
+        for header in ["edge-1", "edge-1.example.com", "edge-2"] {
+            let header = format!("X-Tunnel-Proxy-Host: {header}");
+            let chosen = chosen(&directory, foreign, &header).unwrap();
+            assert!(
+                directory.resolve(&chosen.parse().unwrap()).is_err(),
+                "{header}"
+            );
+        }
     }
 
     #[test]
@@ -169,18 +227,9 @@ mod tests {
     #[test]
     fn the_header_names_one_of_the_nodes_with_an_address() {
         let folder = tempfile::tempdir().unwrap();
-        let node: culvert_api::NodeName = "edge-2".parse().unwrap();
-        let directory = Directory::for_tests(folder.path(), std::slice::from_ref(&node));
-        let found = directory.node(&node).unwrap();
-        let chosen = |target: &str, header: &str| {
-            let head = format!("CONNECT {target} HTTP/1.1\r\n{header}\r\n\r\n");
-            let (asked, _) = parse(head.as_bytes()).unwrap().unwrap();
-            let found = asked.node().map(|_| &found);
-            let chosen = asked.destination(found);
-            chosen
-                .map(|destination| destination.to_string())
-                .map_err(|error| error.to_string())
-        };
+        let nodes = ["edge-2", "edge-3"].map(|name| name.parse().unwrap());
+        let directory = Directory::for_tests(folder.path(), &nodes);
+        let found = directory.node(&nodes[0]).unwrap();
         let vip = format!("{}:10250", found.vip4);
         for (target, header, destination) in [
             ("10.0.3.7:10250", "Host: edge-2", "10.0.3.7:10250"),
@@ -197,10 +246,12 @@ mod tests {
                 "edge-2:1",
             ),
         ] {
-            assert_eq!(chosen(target, header).as_deref(), Ok(destination));
+            let chosen = chosen(&directory, target, header);
+            assert_eq!(chosen.as_deref(), Ok(destination));
         }
-        for target in ["10.9.9.9:10250", "edge-22:10250", "edge-1:10250"] {
-            let error = chosen(target, "X-Tunnel-Proxy-Host: edge-2").unwrap_err();
+        for target in ["10.9.9.9:10250", "edge-3:10250"] {
+            let header = "X-Tunnel-Proxy-Host: edge-2";
+            let error = chosen(&directory, target, header).unwrap_err();
             assert!(error.contains("edge-2 is not the node of"), "{error}");
         }
         let head = "CONNECT edge-2:1 HTTP/1.1\r\nX-Tunnel-Proxy-Host: \r\n\r\n";
