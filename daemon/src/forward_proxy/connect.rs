@@ -125,6 +125,8 @@ pub async fn connect_through<S: AsyncRead + AsyncWrite + Unpin>(
     stream.write_all(request.as_bytes()).await?;
     loop {
         let head = read_head(stream).await?;
+        // RFC 9110, 5.5: bytes above 0x7f are allowed, of an encoding that nothing names.
+        let head = String::from_utf8_lossy(&head);
         let head = Head::parse(&head).ok_or(ConnectFailure::NotHttp)?;
         match head.code {
             100..=199 => {}
@@ -167,9 +169,8 @@ struct Head<'a> {
 }
 
 impl<'a> Head<'a> {
-    fn parse(head: &'a [u8]) -> Option<Self> {
-        let text = std::str::from_utf8(head).ok()?;
-        let mut lines = text.lines();
+    fn parse(head: &'a str) -> Option<Self> {
+        let mut lines = head.lines();
         let (_version, status) = lines.next()?.split_once(' ')?;
         let status = status.trim();
         let (code, reason) = status.split_once(' ').unwrap_or((status, ""));
@@ -226,9 +227,10 @@ impl<'a> Head<'a> {
 
     fn credentials(&self, forward: &ForwardProxy) -> ConnectAdvice {
         let mut schemes = Vec::new();
-        for offer in self.values("proxy-authenticate") {
-            let scheme = offer.split([' ', ',']).next().unwrap_or_default();
-            schemes.push(printable(scheme, forward));
+        for offers in self.values("proxy-authenticate") {
+            for scheme in offered_schemes(offers) {
+                schemes.push(printable(scheme, forward));
+            }
         }
         schemes.retain(|scheme| !scheme.is_empty());
         let has_basic = schemes
@@ -242,6 +244,34 @@ impl<'a> Head<'a> {
             ConnectAdvice::NoCredentials
         }
     }
+}
+
+/// The schemes of a list of challenges (RFC 9110, 11.6.1): `Negotiate, Basic realm="a, b", x=1`
+/// offers two.
+fn offered_schemes(list: &str) -> Vec<&str> {
+    let mut schemes = Vec::new();
+    let mut is_quoted = false;
+    let mut is_escaped = false;
+    let elements = list.split(|letter| {
+        let was_escaped = std::mem::take(&mut is_escaped);
+        match letter {
+            '\\' if is_quoted => is_escaped = !was_escaped,
+            '"' if !was_escaped => is_quoted = !is_quoted,
+            _ => {}
+        }
+        letter == ',' && !is_quoted
+    });
+    for element in elements {
+        let (word, rest) = match element.trim().split_once([' ', '\t']) {
+            Some((word, rest)) => (word, rest.trim_start()),
+            None => (element.trim(), ""),
+        };
+        // `realm="a"` and `realm = "a"` belong to the scheme before them.
+        if !word.is_empty() && !word.contains('=') && !rest.starts_with('=') {
+            schemes.push(word);
+        }
+    }
+    schemes
 }
 
 /// A text of the proxy, for an error: short, printable, and without the credentials.
@@ -264,9 +294,13 @@ mod tests {
 
     /// The request, and the outcome of the answer `answer`, which the proxy ends.
     async fn asked(forward: &str, answer: &str) -> (String, Result<(), String>) {
+        asked_bytes(forward, answer.as_bytes()).await
+    }
+
+    async fn asked_bytes(forward: &str, answer: &[u8]) -> (String, Result<(), String>) {
         let forward = ForwardProxy::parse(forward).unwrap();
         let (mut near, mut far) = tokio::io::duplex(128 << 10);
-        far.write_all(answer.as_bytes()).await.unwrap();
+        far.write_all(answer).await.unwrap();
         far.shutdown().await.unwrap();
         let proxy = "proxy.example:7400".parse().unwrap();
         let outcome = connect_through(&mut near, &forward, &proxy).await;
@@ -365,6 +399,41 @@ mod tests {
         let long = format!("HTTP/1.1 200 OK\r\nX: {}", "a".repeat(HEAD_MAX));
         let text = refusal(OPEN, &long).await;
         assert!(text.contains("longer than"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn bytes_of_another_encoding_are_no_reason_to_give_up() {
+        let latin1 = b"HTTP/1.1 200 connect\xe9\r\nVia: 1.1 r\xe9seau\r\n\r\n";
+        asked_bytes(OPEN, latin1).await.1.unwrap();
+        let refused = b"HTTP/1.1 403 Acc\xe8s refus\xe9\r\nX: \xff\r\n\r\n";
+        let text = asked_bytes(OPEN, refused).await.1.unwrap_err();
+        assert!(
+            text.contains("403 Acc") && text.contains("NO_PROXY"),
+            "{text}"
+        );
+    }
+
+    #[tokio::test]
+    async fn one_line_may_offer_several_schemes() {
+        for (offers, expected) in [
+            ("Negotiate, NTLM, Basic realm=\"x\"", "refuses the user"),
+            (
+                "Digest realm=\"a, Basic\", nonce=\"b\\\", Basic \"",
+                "Digest, and Basic only",
+            ),
+            (
+                "Bearer realm = \"a\" , error=\"b\",basic",
+                "refuses the user",
+            ),
+            (
+                ", Negotiate YWJj==,, NTLM",
+                "Negotiate, NTLM, and Basic only",
+            ),
+        ] {
+            let answer = format!("HTTP/1.1 407 x\r\nProxy-Authenticate: {offers}\r\n\r\n");
+            let text = refusal(WITH_PASSWORD, &answer).await;
+            assert!(text.contains(expected), "{offers}: {text}");
+        }
     }
 
     #[tokio::test]
