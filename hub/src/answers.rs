@@ -9,4 +9,5 @@ pub(crate) mod local;
 mod node_writes;
 pub(crate) mod refusal;
 mod tokens;
+mod write_body;
 pub(crate) mod writes;

@@ -79,9 +79,6 @@ impl LocalAuthority {
                 })?;
             }
         }
-        let read = |path: PathBuf| {
-            std::fs::read_to_string(&path).map_err(|source| AuthorityError::Read { path, source })
-        };
         let certificate = read(certificate)?;
         let key = read(key)?;
         Ok(Self {
@@ -181,6 +178,10 @@ pub(crate) fn is_pod_address(address: IpAddr) -> bool {
             address.to_bits() >> shift == POD_NETWORK_6.0.to_bits() >> shift
         }
     }
+}
+
+fn read(path: PathBuf) -> Result<String, AuthorityError> {
+    std::fs::read_to_string(&path).map_err(|source| AuthorityError::Read { path, source })
 }
 
 #[cfg(test)]

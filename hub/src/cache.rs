@@ -65,7 +65,7 @@ pub(crate) const RESTORED_AFTER: Duration = Duration::from_secs(60);
 
 /// The time, read by the caller from two clocks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Now {
+pub(crate) struct Clock {
     /// For ages, which outlive a restart. It may jump.
     pub(crate) wall: SystemTime,
     /// Since some fixed moment. It never jumps, so decisions are made by it.
@@ -120,13 +120,13 @@ impl Cache {
         verb: Verb,
         scope: &Scope,
         verdict: Verdict,
-        now: Now,
+        now: Clock,
     ) {
         self.grants.record(identity, verb, scope, verdict, now);
     }
 
     /// Takes refusals that stand for long for verdicts. See [`Doubt`].
-    pub(crate) fn settle_doubts(&mut self, now: Now) {
+    pub(crate) fn settle_doubts(&mut self, now: Clock) {
         self.grants.settle_doubts(now.uptime);
     }
 
@@ -159,7 +159,7 @@ impl Cache {
     }
 
     /// The state of all sets.
-    pub(crate) fn statuses(&self, now: Now) -> Vec<SetStatus> {
+    pub(crate) fn statuses(&self, now: Clock) -> Vec<SetStatus> {
         let mut statuses = Vec::new();
         for (representation, sets) in &self.sets {
             for (selection, set) in sets {
@@ -182,24 +182,28 @@ impl Cache {
         scope: &Scope,
     ) -> Vec<(Verb, &Selection, Verdict, SystemTime)> {
         let asked = &scope.selection;
-        let object = asked.name.clone().map(|name| ObjectName {
-            namespace: asked.namespace.clone().unwrap_or_default(),
-            name,
-        });
-        let shows = |selection: &Selection| {
-            verb == Verb::Get && object.as_ref().is_some_and(|it| selection.may_contain(it))
+        let object = match &asked.name {
+            Some(name) if verb == Verb::Get => Some(ObjectName {
+                namespace: asked.namespace.clone().unwrap_or_default(),
+                name: name.clone(),
+            }),
+            Some(_) | None => None,
         };
-        let all = self.grants.all().filter(|(key, _)| {
-            key.identity == *identity && key.resource == scope.representation.resource
-        });
-        let of_read = all.filter(|(key, _)| match key.verb {
-            it if it == verb => key.selection == *asked,
-            Verb::List | Verb::Watch => shows(&key.selection),
-            Verb::Get => false,
-        });
-        of_read
-            .map(|(key, grant)| (key.verb, &key.selection, grant.verdict, grant.at))
-            .collect()
+        let mut verdicts = Vec::new();
+        for (key, grant) in self.grants.all() {
+            if key.identity != *identity || key.resource != scope.representation.resource {
+                continue;
+            }
+            let is_of_read = match (&object, key.verb) {
+                (_, it) if it == verb => key.selection == *asked,
+                (Some(object), Verb::List | Verb::Watch) => key.selection.may_contain(object),
+                (None, _) | (_, Verb::Get) => false,
+            };
+            if is_of_read {
+                verdicts.push((key.verb, &key.selection, grant.verdict, grant.at));
+            }
+        }
+        verdicts
     }
 
     /// All objects of a resource of the core group that the node reads, from all of its sets.
@@ -207,20 +211,23 @@ impl Cache {
         &'a self,
         resource: &'a str,
     ) -> impl Iterator<Item = (Encoding, Object)> + 'a {
-        self.sets_of_node("", resource).flat_map(|(encoding, set)| {
+        let sets = self.sets_of_node("", resource);
+        let objects = sets.into_iter().map(|(encoding, set)| {
             let members = set.generation.members.values();
             members.map(move |object| (encoding, object.object()))
-        })
+        });
+        objects.flatten()
     }
 
     /// Whether the node reads a resource of the core group.
     pub(crate) fn node_reads(&self, resource: &str) -> bool {
-        self.sets_of_node("", resource).next().is_some()
+        !self.sets_of_node("", resource).is_empty()
     }
 
     /// Whether an object is in a set that the node reads.
     pub(crate) fn node_has(&self, object: &ObjectRef) -> bool {
         self.sets_of_node(&object.group, &object.resource)
+            .iter()
             .any(|(_, set)| set.generation.members.contains_key(&object.name))
     }
 
@@ -253,18 +260,23 @@ impl Cache {
         versions
     }
 
-    fn sets_of_node(&self, group: &str, resource: &str) -> impl Iterator<Item = (Encoding, &Set)> {
-        self.sets
-            .iter()
-            .filter(move |(representation, _)| {
-                representation.shape == Shape::Object
-                    && representation.resource.group == group
-                    && representation.resource.resource == resource
-            })
-            .flat_map(|(representation, sets)| {
-                sets.values().map(|set| (representation.encoding, set))
-            })
-            .filter(|(_, set)| set.essential)
+    fn sets_of_node(&self, group: &str, resource: &str) -> Vec<(Encoding, &Set)> {
+        let mut found = Vec::new();
+        for (representation, sets) in &self.sets {
+            let its = &representation.resource;
+            if representation.shape != Shape::Object
+                || its.group != group
+                || its.resource != resource
+            {
+                continue;
+            }
+            for set in sets.values() {
+                if set.essential {
+                    found.push((representation.encoding, set));
+                }
+            }
+        }
+        found
     }
 
     fn set_mut(&mut self, scope: &Scope) -> Option<&mut Set> {

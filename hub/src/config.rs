@@ -142,7 +142,6 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
             return Err(ConfigError::NotHttps(server.clone()));
         }
     }
-    let file = |path: &PathBuf| PemSource::File(path.clone());
     if let RunArgs {
         server_ca: Some(authority),
         client_cert: Some(certificate),
@@ -153,10 +152,10 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
     {
         let cloud = Kubeconfig {
             server: server.clone(),
-            authority: file(authority),
+            authority: PemSource::File(authority.clone()),
             credential: NodeCredential::Certificate {
-                certificate: file(certificate),
-                key: file(key),
+                certificate: PemSource::File(certificate.clone()),
+                key: PemSource::File(key.clone()),
             },
         };
         return Ok((cloud, None));
@@ -170,11 +169,14 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
     let read = Kubeconfig::read(&path)?;
     let cloud = Kubeconfig {
         server: run.server.first().cloned().unwrap_or(read.server),
-        authority: run.server_ca.as_ref().map_or(read.authority, file),
+        authority: match &run.server_ca {
+            Some(authority) => PemSource::File(authority.clone()),
+            None => read.authority,
+        },
         credential: match (&run.client_cert, &run.client_key) {
             (Some(certificate), Some(key)) => NodeCredential::Certificate {
-                certificate: file(certificate),
-                key: file(key),
+                certificate: PemSource::File(certificate.clone()),
+                key: PemSource::File(key.clone()),
             },
             (Some(_) | None, Some(_) | None) => read.credential,
         },

@@ -100,11 +100,15 @@ impl EventQueue {
         let fields = EventFields::of(group);
         let about = fields.about(encoding, &object.bytes)?;
         let content_type = encoding.content_type();
-        let earlier = self.queued.iter().find_map(|(place, event)| {
-            let same = matches!(&event.head.kind, Kind::Create { about: it, .. } if *it == about)
-                && event.head.content_type == content_type;
-            same.then(|| (*place, event.clone()))
-        });
+        let mut earlier = None;
+        for (place, event) in &self.queued {
+            if matches!(&event.head.kind, Kind::Create { about: it, .. } if *it == about)
+                && event.head.content_type == content_type
+            {
+                earlier = Some((*place, event.clone()));
+                break;
+            }
+        }
         let mut bytes = object.bytes.to_vec();
         let mut before = 0;
         let place = match earlier {
@@ -180,15 +184,14 @@ impl EventQueue {
 
     /// What the queued event of this path has replaced.
     fn before(&self, path: &str) -> u64 {
-        let is_it = |event: &QueuedEvent| match &event.head.kind {
-            Kind::Create { name, before, .. } => {
-                let of_collection = path.strip_suffix(&**name);
-                let same = of_collection.and_then(|it| it.strip_suffix('/'));
-                (same == Some(&*event.head.path)).then_some(*before)
+        for event in self.queued.values() {
+            if let Kind::Create { name, before, .. } = &event.head.kind
+                && path == format!("{}/{name}", event.head.path)
+            {
+                return *before;
             }
-            Kind::Patch => None,
-        };
-        self.queued.values().find_map(is_it).unwrap_or(0)
+        }
+        0
     }
 
     fn find_patch(&self, path: &str) -> Option<(u64, QueuedEvent)> {

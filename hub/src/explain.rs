@@ -1,5 +1,7 @@
 //! `explain`: who answers a request now and without a link, from which set, and under which grant.
 
+use std::collections::BTreeMap;
+
 use culvert_daemon::counted;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
@@ -32,13 +34,13 @@ pub(crate) enum QuestionError {
 impl Question {
     /// Reads `method`, `path` and `as` of a query.
     pub(crate) fn from_query(query: &str) -> Result<Self, QuestionError> {
-        let value = |name: &str| {
-            let mut all = parameters(query);
-            all.find(|(key, _)| key == name).map(|(_, value)| value)
-        };
-        let method = value("method").unwrap_or_default();
-        let path = value("path").unwrap_or_default();
-        let identity = value("as").unwrap_or_default();
+        let mut given: BTreeMap<_, _> = BTreeMap::new();
+        for (name, value) in parameters(query) {
+            given.entry(name).or_insert(value);
+        }
+        let method = given.remove("method").unwrap_or_default();
+        let path = given.remove("path").unwrap_or_default();
+        let identity = given.remove("as").unwrap_or_default();
         // Spaces of a selector are as people type them.
         let uri = path.replace(' ', "%20").parse().ok();
         Ok(Self {
@@ -84,7 +86,7 @@ pub(crate) fn explain(hub: &Hub, question: &Question) -> Vec<String> {
         match Plan::new(method, uri, &headers) {
             Plan::Read(read) => lines.extend(of_read(hub, identity, &read)),
             Plan::Document(read) => {
-                let known = match documents::known(hub, identity, &read) {
+                let known = match documents::remembered(hub, identity, &read) {
                     Some(answer) => format!("{}: from memory", answer.status().as_u16()),
                     None => "503: it is not known, or not for this identity".to_owned(),
                 };

@@ -132,8 +132,8 @@ impl Filter {
             return answer;
         }
         let (mut head, body) = answer.into_parts();
-        let body = match hold(body).await {
-            Held::Whole(body) => {
+        let body = match read_body(body).await {
+            ReadBody::Whole(body) => {
                 let body = self.changed(
                     body,
                     match self.verb {
@@ -144,7 +144,7 @@ impl Filter {
                 head.headers.remove(header::CONTENT_LENGTH);
                 full(body)
             }
-            Held::Begun(body) => {
+            ReadBody::Begun(body) => {
                 self.failed();
                 body
             }
@@ -164,13 +164,16 @@ impl Filter {
 
     fn changed(&self, bytes: Bytes, edit_body: EditBody) -> Bytes {
         // One object that is not understood leaves the others as they should be.
-        let mut edit = |object: &[u8]| {
-            Ok(self.changed_object(object).unwrap_or_else(|error| {
+        let changed = edit_body(self.encoding, &bytes, &mut |object| match self
+            .changed_object(object)
+        {
+            Ok(changed) => Ok(changed),
+            Err(error) => {
                 self.not_understood(error);
-                None
-            }))
-        };
-        match edit_body(self.encoding, &bytes, &mut edit) {
+                Ok(None)
+            }
+        });
+        match changed {
             Ok(Some(changed)) => changed.into(),
             Ok(None) => bytes,
             Err(error) => {
@@ -202,13 +205,13 @@ impl Filter {
 }
 
 /// A body that was read as far as it may be held.
-enum Held {
+enum ReadBody {
     Whole(Bytes),
     /// It is too long, or was cut: what came of it, and what is still to come.
     Begun(Body),
 }
 
-async fn hold(mut body: Body) -> Held {
+async fn read_body(mut body: Body) -> ReadBody {
     let mut parts = Vec::new();
     let mut length = 0;
     let mut error = None;
@@ -225,10 +228,10 @@ async fn hold(mut body: Body) -> Held {
         if length > MAX_BODY || error.is_some() {
             let parts = stream::iter(parts).map(|part| Ok(Frame::data(part)));
             let rest = stream::iter(error.map(Err)).chain(BodyStream::new(body));
-            return Held::Begun(StreamBody::new(parts.chain(rest)).boxed_unsync());
+            return ReadBody::Begun(StreamBody::new(parts.chain(rest)).boxed_unsync());
         }
     }
-    Held::Whole(parts.concat().into())
+    ReadBody::Whole(parts.concat().into())
 }
 
 #[cfg(test)]

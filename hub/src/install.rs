@@ -165,8 +165,12 @@ impl Installation {
         Ok(bytes)
     }
 
+    /// The path of a file of the local authority, as YAML has it.
+    fn quoted(&self, name: &str) -> String {
+        format!("{:?}", self.state.local(name).display().to_string())
+    }
+
     fn new_kubeconfig(&self) -> String {
-        let path = |name: &str| format!("{:?}", self.state.local(name).display().to_string());
         format!(
             "# Written by `culvert-hub install`; `culvert-hub uninstall` puts the original back.\n\
              apiVersion: v1\n\
@@ -181,9 +185,9 @@ impl Installation {
              - name: culvert-hub\n  context:\n    cluster: culvert-hub\n    user: kubelet\n\
              current-context: culvert-hub\n",
             listen = self.listen,
-            ca = path("ca.crt"),
-            certificate = path(CERTIFICATE),
-            key = path(KEY),
+            ca = self.quoted("ca.crt"),
+            certificate = self.quoted(CERTIFICATE),
+            key = self.quoted(KEY),
         )
     }
 }

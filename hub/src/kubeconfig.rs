@@ -124,41 +124,44 @@ impl Kubeconfig {
 
     /// `path` is for messages, and for file names that are relative to it.
     pub(crate) fn parse(path: &Path, bytes: &[u8]) -> Result<Self, KubeconfigError> {
-        let owned = || path.to_owned();
         if bytes.len() > MAX_BYTES {
-            return Err(KubeconfigError::TooLarge { path: owned() });
+            let path = path.to_owned();
+            return Err(KubeconfigError::TooLarge { path });
         }
         let file: File =
             serde_saphyr::from_slice(bytes).map_err(|error| KubeconfigError::Parse {
-                path: owned(),
+                path: path.to_owned(),
                 line: error.location().map_or(0, |place| place.line()),
             })?;
-        let missing = |what| KubeconfigError::Missing {
-            path: owned(),
-            what,
+        let Some((cluster, user)) = file.current() else {
+            return Err(missing(path, "current context"));
         };
-        let (cluster, user) = file.current().ok_or_else(|| missing("current context"))?;
-        let pem = |file: &Option<PathBuf>, data: &Option<String>, what| {
-            pem_source(path, file.as_deref(), data.as_deref(), what)
+        let server = match cluster.server.parse::<Uri>() {
+            Ok(uri) if uri.scheme_str() == Some("https") && uri.host().is_some() => uri,
+            Ok(_) | Err(_) => {
+                return Err(KubeconfigError::Server {
+                    path: path.to_owned(),
+                    server: cluster.server.clone(),
+                });
+            }
         };
-        let server = cluster
-            .server
-            .parse::<Uri>()
-            .ok()
-            .filter(|uri| uri.scheme_str() == Some("https") && uri.host().is_some())
-            .ok_or_else(|| KubeconfigError::Server {
-                path: owned(),
-                server: cluster.server.clone(),
-            })?;
         Ok(Self {
             server,
-            authority: pem(
-                &cluster.certificate_authority,
-                &cluster.certificate_authority_data,
+            authority: pem_source(
+                path,
+                cluster.certificate_authority.as_deref(),
+                cluster.certificate_authority_data.as_deref(),
                 "certificate authority",
             )?,
             credential: credential(path, user)?,
         })
+    }
+}
+
+fn missing(path: &Path, what: &'static str) -> KubeconfigError {
+    KubeconfigError::Missing {
+        path: path.to_owned(),
+        what,
     }
 }
 
@@ -171,8 +174,10 @@ fn credential(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigErro
         if let Some(file) = &user.token_file {
             return Ok(NodeCredential::TokenFile(folder.join(file)));
         }
-        if let Some(token) = user.token.clone().filter(|token| !token.is_empty()) {
-            return Ok(NodeCredential::Token(Token(token)));
+        if let Some(token) = &user.token
+            && !token.is_empty()
+        {
+            return Ok(NodeCredential::Token(Token(token.clone())));
         }
         if let Some(mut plugin) = user.exec.clone() {
             // A name alone is searched for in PATH.
@@ -181,21 +186,22 @@ fn credential(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigErro
             }
             return Ok(NodeCredential::Exec(plugin));
         }
-        return Err(KubeconfigError::Missing {
-            path: path.to_owned(),
-            what: "client certificate, token, token file or exec plugin",
-        });
+        let what = "client certificate, token, token file or exec plugin";
+        return Err(missing(path, what));
     }
-    let pem = |file: &Option<PathBuf>, data: &Option<String>, what| {
-        pem_source(path, file.as_deref(), data.as_deref(), what)
-    };
     Ok(NodeCredential::Certificate {
-        certificate: pem(
-            &user.client_certificate,
-            &user.client_certificate_data,
+        certificate: pem_source(
+            path,
+            user.client_certificate.as_deref(),
+            user.client_certificate_data.as_deref(),
             "client certificate",
         )?,
-        key: pem(&user.client_key, &user.client_key_data, "client key")?,
+        key: pem_source(
+            path,
+            user.client_key.as_deref(),
+            user.client_key_data.as_deref(),
+            "client key",
+        )?,
     })
 }
 
@@ -216,10 +222,9 @@ fn pem_source(
                 source,
             });
     }
-    let file = file.ok_or_else(|| KubeconfigError::Missing {
-        path: path.to_owned(),
-        what,
-    })?;
+    let Some(file) = file else {
+        return Err(missing(path, what));
+    };
     let folder = path.parent().unwrap_or(Path::new("."));
     Ok(PemSource::File(folder.join(file)))
 }

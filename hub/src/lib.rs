@@ -19,6 +19,7 @@ mod filters;
 pub mod fuzzing;
 mod install;
 mod kubeconfig;
+mod lock;
 mod memory;
 mod metrics;
 mod packed;

@@ -4,7 +4,7 @@ mod reboot;
 mod tokens;
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
@@ -16,9 +16,10 @@ use tokio::time::{Instant, sleep};
 use self::reboot::PresentPods;
 use self::tokens::Tokens;
 pub(crate) use self::writer::{DiskStatus, MemoryWriter};
-use crate::cache::{Bounds, Cache, Now};
+use crate::cache::{Bounds, Cache, Clock};
 use crate::config::StateDir;
 use crate::events::EventQueue;
+use crate::lock::lock;
 use crate::store::{Batch, LoadedFrom, Store};
 use crate::upstream::watcher::LinkStatus;
 
@@ -33,7 +34,7 @@ const LINK_UP: Duration = Duration::from_secs(3600);
 pub(crate) struct Memory(Arc<Shared>);
 
 struct Shared {
-    kept: Mutex<Kept>,
+    kept: Mutex<Remembered>,
     start: Instant,
     /// The next write is due now.
     write_now: Notify,
@@ -42,7 +43,7 @@ struct Shared {
 }
 
 /// What is behind the lock.
-pub(crate) struct Kept {
+pub(crate) struct Remembered {
     pub(crate) cache: Cache,
     pub(crate) tokens: Tokens,
     pub(crate) events: EventQueue,
@@ -77,7 +78,7 @@ impl Memory {
             ?loaded_from,
             "memory read"
         );
-        let kept = Kept {
+        let kept = Remembered {
             cache,
             tokens,
             events: EventQueue::restore(&rows),
@@ -90,7 +91,7 @@ impl Memory {
         (memory, writer)
     }
 
-    fn of(kept: Kept) -> Self {
+    fn of(kept: Remembered) -> Self {
         Self(Arc::new(Shared {
             kept: Mutex::new(kept),
             start: Instant::now(),
@@ -99,8 +100,8 @@ impl Memory {
         }))
     }
 
-    pub(crate) fn now(&self) -> Now {
-        Now {
+    pub(crate) fn now(&self) -> Clock {
+        Clock {
             wall: SystemTime::now(),
             uptime: self.0.start.elapsed(),
         }
@@ -148,8 +149,8 @@ impl Memory {
         }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Kept> {
-        self.0.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Remembered> {
+        lock(&self.0.kept)
     }
 
     /// Tells the open watches that an overlay came or changed.
@@ -168,7 +169,7 @@ impl Memory {
     }
 }
 
-impl Kept {
+impl Remembered {
     fn take_batch(&mut self, extent: BatchExtent) -> Batch {
         if extent == BatchExtent::Changes {
             let mut batch = self.cache.take_changes();

@@ -16,6 +16,7 @@ use crate::filters::FilterKind;
 use crate::memory::DiskStatus;
 use crate::server::identity::Proof;
 use crate::upstream::Body;
+use crate::upstream::watcher::LinkStatus;
 use crate::wire::split::SplitError;
 
 /// What the names of all metrics begin with.
@@ -208,10 +209,13 @@ impl Metrics {
     }
 
     pub(crate) fn disk_is(&self, status: &DiskStatus) {
-        let set = |counter: &Counter, to| counter.inner().store(to, Ordering::Relaxed);
-        set(&self.disk.commits, status.commits);
-        set(&self.disk.written_bytes, status.written_bytes);
-        set(&self.disk.errors, status.errors);
+        for (counter, count) in [
+            (&self.disk.commits, status.commits),
+            (&self.disk.written_bytes, status.written_bytes),
+            (&self.disk.errors, status.errors),
+        ] {
+            counter.inner().store(count, Ordering::Relaxed);
+        }
         self.disk
             .writable
             .set(i64::from(status.last_error.is_none()));
@@ -233,15 +237,16 @@ impl Metrics {
         self.filter_failures.get_or_create(&label).get()
     }
 
-    pub(crate) fn link_of_pods_is(&self, up: bool) {
-        self.pods_link_up.set(i64::from(up));
+    pub(crate) fn link_of_pods_is(&self, status: &LinkStatus) {
+        self.pods_link_up.set(i64::from(status.is_up()));
     }
 
-    pub(crate) fn link_is(&self, up: bool) {
-        if self.link_up.get() != i64::from(up) {
+    pub(crate) fn link_is(&self, status: &LinkStatus) {
+        let up = i64::from(status.is_up());
+        if self.link_up.get() != up {
             self.link_changes.inc();
         }
-        self.link_up.set(i64::from(up));
+        self.link_up.set(up);
     }
 }
 

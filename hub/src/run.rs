@@ -195,9 +195,8 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
     let mut others = hub.upstream.link.subscribe(Credential::Bearer);
     loop {
         let status = link.borrow_and_update().clone();
-        hub.metrics.link_is(status.is_up());
-        hub.metrics
-            .link_of_pods_is(others.borrow_and_update().is_up());
+        hub.metrics.link_is(&status);
+        hub.metrics.link_of_pods_is(&others.borrow_and_update());
         if status.is_up() {
             gate.open();
         } else {

@@ -62,6 +62,31 @@ pub(crate) struct Peer {
     pub(crate) guest: Option<Arc<Guest>>,
 }
 
+/// Who sends a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) proof: Proof,
+    /// Whom the API server took it for when the request came. `None`: nobody knows yet.
+    pub(crate) identity: Option<Identity>,
+}
+
+/// What is said of a request when it has been answered.
+struct Access {
+    started: Instant,
+    request: String,
+    is_head: bool,
+}
+
+impl Peer {
+    /// A certificate goes before a token, as at the API server.
+    fn proof(&self, headers: &HeaderMap) -> Proof {
+        if self.is_node {
+            return Proof::Node;
+        }
+        Proof::of_headers(headers)
+    }
+}
+
 impl Hub {
     /// Answers a request.
     pub(crate) async fn answer(
@@ -70,71 +95,97 @@ impl Hub {
         request: Request<Incoming>,
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
-        let mut proof = Proof::of_request(peer.is_node, request.headers());
         let plan = Plan::new(request.method(), request.uri(), request.headers());
-        let long = match &plan {
-            Plan::Upgrade => true,
-            Plan::Read(read) => read.verb == Verb::Watch,
-            Plan::Document(_) | Plan::Write(_) => false,
-            Plan::Pass => may_be_long(request.uri()),
-        };
-        let kind = if long {
-            RequestKind::Long
-        } else {
-            RequestKind::Short
-        };
+        let kind = plan.kind(request.uri());
+        let proof = peer.proof(request.headers());
         let limited = self.limited_name(&proof, peer.address);
-        let started = Instant::now();
-        let is_head = request.method() == Method::HEAD;
         let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
+        let access = Access {
+            started: Instant::now(),
+            request: format!("{} {}", request.method(), request.uri().path()),
+            is_head: request.method() == Method::HEAD,
+        };
+        let caller = self.caller(proof, &peer, request.headers()).await;
+        let mut permit = Some(permit);
+        let answer = if caller.proof == Proof::Nothing {
+            self.answer_stranger(plan, request).await
+        } else if let Plan::Upgrade = plan {
+            self.upgrade(&caller.proof, request, permit.take()).await
+        } else {
+            self.clone()
+                .answer_caller(&caller, plan, kind, request)
+                .await
+        };
+        self.finish(&caller.proof, access, permit, answer)
+    }
+
+    /// Finds out who asks, as far as the API server says so.
+    async fn caller(&self, mut proof: Proof, peer: &Peer, headers: &HeaderMap) -> Caller {
         if let Proof::Token(token) = &mut proof {
-            self.find_owner(token, peer.address, request.headers())
-                .await;
+            self.find_owner(token, peer.address, headers).await;
         }
         let identity = self.identity(&proof);
-        if let (Some(guest), Some(_)) = (&peer.guest, &identity) {
+        if let Some(guest) = &peer.guest
+            && identity.is_some()
+        {
             guest.is_known();
         }
-        let line = format!("{} {}", request.method(), request.uri().path());
-        let mut permit = Some(permit);
-        let answer = match plan {
-            _ if proof == Proof::Nothing => self.answer_stranger(plan, request).await,
-            Plan::Upgrade => self.upgrade(&proof, request, permit.take()).await,
+        Caller { proof, identity }
+    }
+
+    async fn answer_caller(
+        self: Arc<Self>,
+        caller: &Caller,
+        plan: Plan,
+        kind: RequestKind,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        match plan {
             Plan::Read(read) if read.verb == Verb::Watch => {
-                watches::answer(self.clone(), proof.clone(), identity, read, request).await
+                watches::answer(self, caller.clone(), read, request).await
             }
             Plan::Read(read) => {
-                let filter = self.filters.of(identity.as_ref(), &read);
-                let answer = self.read(&proof, identity, read, request).await;
+                let filter = self.filters.of(caller.identity.as_ref(), &read);
+                let answer = self.read(caller, read, request).await;
                 match filter {
                     Some(filter) => filter.answer(answer).await,
                     None => answer,
                 }
             }
-            Plan::Document(read) => documents::answer(&self, &proof, read, request).await,
-            Plan::Write(resource) => writes::answer(&self, &proof, resource, request).await,
-            Plan::Pass => self.pass(&proof, kind, request).await,
-        };
+            Plan::Document(read) => documents::answer(&self, caller, read, request).await,
+            Plan::Write(resource) => writes::answer(&self, &caller.proof, resource, request).await,
+            Plan::Pass | Plan::Upgrade => self.pass(&caller.proof, kind, request).await,
+        }
+    }
+
+    /// Counts an answer; it is logged when its last byte has gone.
+    fn finish(
+        &self,
+        proof: &Proof,
+        access: Access,
+        permit: Option<RequestPermit>,
+        answer: Response<Body>,
+    ) -> Response<Body> {
         // An answer of the hub's own has a body.
-        let answer = if is_head {
+        let answer = if access.is_head {
             answer.map(|_| empty())
         } else {
             answer
         };
         let answered = Answer::of(&answer);
         self.metrics.answered(proof.kind(), answered);
-        let access = AccessLine {
-            identity: self.identity(&proof).map(|it| it.to_string()),
-            request: line,
+        let line = AccessLine {
+            identity: self.identity(proof).map(|it| it.to_string()),
+            request: access.request,
             status: answer.status(),
             answered,
-            started,
+            started: access.started,
         };
         let metrics = self.metrics.clone();
-        answer.map(|body| WatchedBody::boxed(body, metrics, (access, permit)))
+        answer.map(|body| WatchedBody::boxed(body, metrics, (line, permit)))
     }
 
     /// Whose limit counts. Whose a new token is, nobody knows yet: its name must not use up the limit of
@@ -153,7 +204,11 @@ impl Hub {
         }
         match plan {
             Plan::Document(read) if read.path == "/version" => {
-                documents::answer(self, &Proof::Nothing, read, request).await
+                let nobody = Caller {
+                    proof: Proof::Nothing,
+                    identity: None,
+                };
+                documents::answer(self, &nobody, read, request).await
             }
             Plan::Document(_) | Plan::Upgrade | Plan::Read(_) | Plan::Write(_) | Plan::Pass => {
                 refusal::unauthorized()
@@ -258,55 +313,61 @@ impl Hub {
 
     /// Reads as the node for the memory's own sake.
     pub(crate) async fn read_as_node(&self, read: Read, request: Request<Body>) -> Response<Body> {
-        self.read(&Proof::Node, Some(Identity::Node), read, request)
-            .await
+        let node = Caller {
+            proof: Proof::Node,
+            identity: Some(Identity::Node),
+        };
+        self.read(&node, read, request).await
     }
 
     async fn read(
         &self,
-        proof: &Proof,
-        identity: Option<Identity>,
+        caller: &Caller,
         read: Read,
         mut request: Request<Body>,
     ) -> Response<Body> {
-        let credential = proof.credential();
+        let credential = caller.proof.credential();
         if !self.upstream.link.is_up(credential) {
-            local::await_later_version(self, credential, identity.as_ref(), &read).await;
+            local::await_later_version(self, credential, caller.identity.as_ref(), &read).await;
         }
-        let from_memory = |reason: &str| match &identity {
-            Some(identity) => local::answer(&self.memory, identity, &read, reason),
-            None => refusal::unavailable(reason),
-        };
         let link = self.upstream.link.status(credential);
         if !link.is_up() {
-            return from_memory(&link.reason);
+            return self.remembered(caller, &read, &link.reason);
         }
         make_readable(request.headers_mut());
         accept_gzip(request.headers_mut());
         let sent = self.upstream.send(credential, RequestKind::Short, request);
         let mut sent = Box::pin(sent);
-        let in_time = timeout(read.patience(), &mut sent).await;
-        if in_time.is_err() {
-            self.upstream.link.suspect();
-            let known = from_memory("the API server does not answer in time");
-            if known.status() != StatusCode::SERVICE_UNAVAILABLE {
-                return known;
-            }
-        }
-        let sent = match in_time {
+        let sent = match timeout(read.patience(), &mut sent).await {
             Ok(sent) => sent,
-            Err(_) => sent.await,
+            Err(_) => {
+                self.upstream.link.suspect();
+                let reason = "the API server does not answer in time";
+                let known = self.remembered(caller, &read, reason);
+                if known.status() != StatusCode::SERVICE_UNAVAILABLE {
+                    return known;
+                }
+                sent.await
+            }
         };
         match sent.map(gunzipped) {
             Ok(answer) if is_overloaded(answer.status()) => {
-                let from_memory = from_memory("the API server is overloaded");
-                if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
+                let known = self.remembered(caller, &read, "the API server is overloaded");
+                if known.status() == StatusCode::SERVICE_UNAVAILABLE {
                     return relayed(answer);
                 }
-                from_memory
+                known
             }
-            Ok(answer) => self.relay_read(proof, read, answer).await,
-            Err(error) => from_memory(&culvert_daemon::chain(&error)),
+            Ok(answer) => self.relay_read(&caller.proof, read, answer).await,
+            Err(error) => self.remembered(caller, &read, &culvert_daemon::chain(&error)),
+        }
+    }
+
+    /// The answer of memory. `reason` is why the API server gives none.
+    fn remembered(&self, caller: &Caller, read: &Read, reason: &str) -> Response<Body> {
+        match &caller.identity {
+            Some(identity) => local::answer(&self.memory, identity, read, reason),
+            None => refusal::unavailable(reason),
         }
     }
 
@@ -328,8 +389,10 @@ impl Hub {
             };
         }
         self.record_verdict(&reader, &read, status);
-        let readable = status == StatusCode::OK && may_be_kept(&reader, &read);
-        let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
+        if status != StatusCode::OK || !may_be_kept(&reader, &read) {
+            return relayed(answer);
+        }
+        let Some(read) = read.answered_with(answer.headers()) else {
             return relayed(answer);
         };
         let copy = CopyOf {
@@ -363,9 +426,9 @@ impl Hub {
 }
 
 /// Whether a request that is passed on may be a watch, or a log that is followed.
-fn may_be_long(uri: &Uri) -> bool {
-    let is_watch = uri.query().is_some_and(|query| query.contains("watch"));
-    is_watch || uri.path().ends_with("/log") || uri.path().contains("/watch/")
+pub(super) fn may_be_long(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.contains("watch") || uri.path().ends_with("/log") || uri.path().contains("/watch/")
 }
 
 /// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
@@ -382,14 +445,19 @@ pub(crate) fn is_overloaded(status: StatusCode) -> bool {
 /// Whether an answer is written as the request's `Accept` says.
 pub(crate) fn is_encoded_as(headers: &HeaderMap, encoding: Encoding) -> bool {
     let content_type = headers.get(header::CONTENT_TYPE);
-    let content_type = content_type.and_then(|value| value.to_str().ok());
-    is_plain(headers) && content_type.and_then(Encoding::from_content_type) == Some(encoding)
+    let Some(Ok(content_type)) = content_type.map(HeaderValue::to_str) else {
+        return false;
+    };
+    is_plain(headers) && Encoding::from_content_type(content_type) == Some(encoding)
 }
 
 /// Whether an answer is not compressed.
 pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     let content_encoding = headers.get(header::CONTENT_ENCODING);
-    content_encoding.is_none_or(|it| it == "identity")
+    match content_encoding {
+        Some(content_encoding) => content_encoding == "identity",
+        None => true,
+    }
 }
 
 /// The answer of the API server as it goes to the client.
@@ -424,12 +492,12 @@ impl Drop for AccessLine {
 
 /// A read as it can be sent again.
 #[derive(Clone)]
-pub(crate) struct Again {
+pub(crate) struct RepeatableRead {
     pub(crate) uri: Uri,
     headers: HeaderMap,
 }
 
-impl Again {
+impl RepeatableRead {
     pub(crate) fn of(request: &Request<Body>) -> Self {
         Self {
             uri: request.uri().clone(),

@@ -173,12 +173,14 @@ impl Pages {
     }
 
     fn pods(&self) -> Vec<PodPort> {
-        let addresses = self.hub.filters.pod_addresses().iter();
-        let port = |address: &SocketAddr| PodPort {
-            address: *address,
-            reachable: is_of_this_host(address.ip()),
-        };
-        addresses.map(port).collect()
+        let mut ports = Vec::new();
+        for address in self.hub.filters.pod_addresses() {
+            ports.push(PodPort {
+                address: *address,
+                reachable: is_of_this_host(address.ip()),
+            });
+        }
+        ports
     }
 
     fn servers(&self) -> ServersPage {
@@ -202,7 +204,7 @@ impl Pages {
         }
         ServersPage {
             servers,
-            link: link.word(),
+            link: link.label(),
             link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             connections: upstream.link.connections(),
@@ -232,7 +234,7 @@ impl Pages {
         let disk = self.disk.borrow().clone();
         let missing = self.missing_after_reboot();
         Summary {
-            link: link.word().to_owned(),
+            link: link.label().to_owned(),
             link_seconds: link.age().as_secs(),
             link_reason: link.reason,
             sets: sets.len(),

@@ -14,7 +14,7 @@ pub(crate) mod servers;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,6 +28,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
+use crate::lock::lock;
 use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
 use cluster::{ClusterIdentity, OnNewestVersion};
 use connector::{Connector, Protocols};
@@ -243,7 +244,7 @@ impl Upstream {
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
         let tls = self.tls();
-        let mut pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pools = lock(&self.pools);
         // What is still under way on the old ones ends with a cut too.
         let abandoned = if pools.abandoned.is_cancelled() {
             CancellationToken::new()
@@ -255,7 +256,7 @@ impl Upstream {
     }
 
     fn tls(&self) -> Arc<CloudTls> {
-        let tls = self.tls.lock().unwrap_or_else(PoisonError::into_inner);
+        let tls = lock(&self.tls);
         tls.clone()
     }
 
@@ -266,14 +267,14 @@ impl Upstream {
             return Ok(false);
         }
         let new = CloudTls::new(authority, &self.identity)?;
-        *self.tls.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        *lock(&self.tls) = Arc::new(new);
         drop(self.renew_pools());
         self.link.suspect();
         Ok(true)
     }
 
     fn pools(&self) -> Arc<Pools> {
-        let pools = self.pools.lock().unwrap_or_else(PoisonError::into_inner);
+        let pools = lock(&self.pools);
         pools.clone()
     }
 

@@ -13,10 +13,8 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::time::timeout;
 
 use crate::answers::{local, refusal};
-use crate::cache::Identity;
-use crate::server::identity::Proof;
-use crate::server::{Again, Hub, Read, make_readable, may_be_kept, relayed};
-use crate::upstream::pool::RequestKind;
+use crate::server::{Caller, Hub, Read, RepeatableRead, make_readable, may_be_kept, relayed};
+use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, remove_hop_by_hop};
 pub(crate) use retry::Turns;
 use session::{Client, Session};
@@ -25,87 +23,113 @@ use session::{Client, Session};
 /// this time, and opened at the API server later.
 const PATIENCE: Duration = Duration::from_secs(15);
 
+/// A request to watch.
+struct WatchRequest {
+    hub: Arc<Hub>,
+    caller: Caller,
+    read: Read,
+    again: RepeatableRead,
+}
+
 /// Answers a request to watch.
 pub(crate) async fn answer(
     hub: Arc<Hub>,
-    proof: Proof,
-    identity: Option<Identity>,
+    caller: Caller,
     read: Read,
     mut request: Request<Body>,
 ) -> Response<Body> {
-    let credential = proof.credential();
+    let credential = caller.proof.credential();
     if !hub.upstream.link.is_up(credential) {
-        local::await_later_version(&hub, credential, identity.as_ref(), &read).await;
+        local::await_later_version(&hub, credential, caller.identity.as_ref(), &read).await;
     }
     make_readable(request.headers_mut());
-    let again = Again::of(&request);
-    let client = |hub: &Arc<Hub>, read: Read, again: Again| {
+    let asked = WatchRequest {
+        hub,
+        caller,
+        read,
+        again: RepeatableRead::of(&request),
+    };
+    let link = asked.hub.upstream.link.status(credential);
+    if !link.is_up() {
+        return asked.remembered(&link.reason);
+    }
+    let upstream = asked.hub.upstream.clone();
+    let mut sent = Box::pin(upstream.send(credential, RequestKind::Long, request));
+    let sent = match timeout(PATIENCE, &mut sent).await {
+        Ok(sent) => sent,
+        Err(_) => {
+            upstream.link.suspect();
+            let known = asked.remembered("the API server does not answer in time");
+            if known.status() == StatusCode::OK {
+                return known;
+            }
+            sent.await
+        }
+    };
+    match sent {
+        Ok(answer) => asked.relay(answer),
+        Err(error) => asked.remembered(&culvert_daemon::chain(&error)),
+    }
+}
+
+impl WatchRequest {
+    /// Passes the answer on, and keeps the watch alive.
+    fn relay(self, answer: Response<AnswerBody>) -> Response<Body> {
+        let status = answer.status();
+        let Some(reader) = self.hub.learn(&self.caller.proof, status) else {
+            return relayed(answer);
+        };
+        self.hub.record_verdict(&reader, &self.read, status);
+        if status != StatusCode::OK || !may_be_kept(&reader, &self.read) {
+            return relayed(answer);
+        }
+        let encoding = self.read.encoding();
+        let Some(read) = self.read.answered_with(answer.headers()) else {
+            return relayed(answer);
+        };
+        let again = if read.encoding() == encoding {
+            self.again
+        } else {
+            self.again.accepting_plain_json()
+        };
+        let client = Client {
+            hub: self.hub,
+            proof: self.caller.proof,
+            reader,
+            read,
+            again,
+        };
+        let (mut head, body) = answer.into_parts();
+        remove_hop_by_hop(&mut head.headers);
+        Response::from_parts(head, Session::passed_on(client, body).into_body())
+    }
+
+    /// What memory knows. `reason` is why the API server does not answer.
+    fn remembered(&self, reason: &str) -> Response<Body> {
+        if let Some(client) = self.client(self.read.clone(), self.again.clone())
+            && let Some(known) = from_memory(client)
+        {
+            return known;
+        }
+        // As with its list, a client that takes plain objects too may get these, to the end.
+        if let Some(plain) = self.read.plain()
+            && let Some(client) = self.client(plain, self.again.accepting_plain_json())
+            && let Some(known) = from_memory(client)
+        {
+            return known;
+        }
+        refusal::unavailable(reason)
+    }
+
+    fn client(&self, read: Read, again: RepeatableRead) -> Option<Client> {
         Some(Client {
-            hub: hub.clone(),
-            proof: proof.clone(),
-            reader: identity.clone()?,
+            hub: self.hub.clone(),
+            proof: self.caller.proof.clone(),
+            reader: self.caller.identity.clone()?,
             read,
             again,
         })
-    };
-    let silent = |hub: Arc<Hub>, reason: &str| {
-        let asked = client(&hub, read.clone(), again.clone());
-        // As with its list, a client that takes plain objects too may get these, to the end.
-        let plain = || client(&hub, read.plain()?, again.accepting_plain_json());
-        let known = asked.and_then(from_memory);
-        known
-            .or_else(|| plain().and_then(from_memory))
-            .unwrap_or_else(|| refusal::unavailable(reason))
-    };
-    let link = hub.upstream.link.status(credential);
-    if !link.is_up() {
-        return silent(hub, &link.reason);
     }
-    let upstream = hub.upstream.clone();
-    let mut sent = Box::pin(upstream.send(credential, RequestKind::Long, request));
-    let in_time = timeout(PATIENCE, &mut sent).await;
-    if in_time.is_err() {
-        hub.upstream.link.suspect();
-        let known = silent(hub.clone(), "the API server does not answer in time");
-        if known.status() == StatusCode::OK {
-            return known;
-        }
-    }
-    let sent = match in_time {
-        Ok(sent) => sent,
-        Err(_) => sent.await,
-    };
-    let answer = match sent {
-        Ok(answer) => answer,
-        Err(error) => {
-            let reason = culvert_daemon::chain(&error);
-            return silent(hub, &reason);
-        }
-    };
-    let Some(reader) = hub.learn(&proof, answer.status()) else {
-        return relayed(answer);
-    };
-    hub.record_verdict(&reader, &read, answer.status());
-    let readable = answer.status() == StatusCode::OK && may_be_kept(&reader, &read);
-    let encoding = read.encoding();
-    let Some(read) = read.answered_with(answer.headers()).filter(|_| readable) else {
-        return relayed(answer);
-    };
-    let again = if read.encoding() == encoding {
-        again
-    } else {
-        again.accepting_plain_json()
-    };
-    let client = Client {
-        hub,
-        proof,
-        reader,
-        read,
-        again,
-    };
-    let (mut head, body) = answer.into_parts();
-    remove_hop_by_hop(&mut head.headers);
-    Response::from_parts(head, Session::passed_on(client, body).into_body())
 }
 
 /// `None`: this identity never got an answer to it, or it is not known.

@@ -178,6 +178,15 @@ impl ListHead {
     }
 }
 
+/// What a bookmark says besides its resource version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bookmark {
+    /// Nothing more.
+    Progress,
+    /// All that existed has been told.
+    InitialEventsEnd,
+}
+
 /// What a watch event says of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EventKind {
@@ -211,7 +220,7 @@ impl EventKind {
         })
     }
 
-    fn word(self) -> &'static str {
+    fn label(self) -> &'static str {
         match self {
             Self::Added => "ADDED",
             Self::Modified => "MODIFIED",

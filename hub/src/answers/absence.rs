@@ -79,13 +79,19 @@ fn says_absent(encoding: Encoding, body: &[u8], read: &Read) -> Result<bool, Spl
     let mut splitter = ObjectSplitter::new(encoding, Shape::Object);
     splitter.push(body)?;
     let (type_meta, status) = splitter.finish()?;
-    let text = |path| edit::text(encoding, &status.bytes, path);
     let resource = &read.scope.representation.resource;
-    Ok(type_meta.kind == "Status"
-        && text(REASON)? == "NotFound"
-        && Some(text(DETAILS_NAME)?) == read.scope.selection.name
-        && text(DETAILS_KIND)? == resource.resource
-        && text(DETAILS_GROUP)? == resource.group)
+    let name = read.scope.selection.name.as_deref();
+    for (path, expected) in [
+        (REASON, "NotFound"),
+        (DETAILS_NAME, name.unwrap_or_default()),
+        (DETAILS_KIND, &resource.resource),
+        (DETAILS_GROUP, &resource.group),
+    ] {
+        if edit::text(encoding, &status.bytes, path)? != expected {
+            return Ok(false);
+        }
+    }
+    Ok(type_meta.kind == "Status" && name.is_some())
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use super::list_body::{ListBody, is_kind_of};
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
+use crate::lock::lock;
 use crate::memory::Memory;
 use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
 use crate::request::discovery::DocumentRead;
@@ -68,7 +69,7 @@ impl Copies {
         let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let queued = Arc::new(AtomicUsize::new(0));
         let copy = Arc::new(copy);
-        let mut tasks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.0);
         while tasks.try_join_next().is_some() {}
         tasks.spawn(run(copy.clone(), chunk_rx, queued.clone()));
         let queue = Some(Queue {
@@ -156,7 +157,10 @@ impl hyper::body::Body for CopiedBody {
 
 impl CopiedBody {
     fn copy(&mut self, frame: &Frame<Bytes>) {
-        let (Some(queue), Some(bytes)) = (&self.queue, frame.data_ref()) else {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        let Some(bytes) = frame.data_ref() else {
             return;
         };
         if queue.push(bytes) {
@@ -292,7 +296,7 @@ fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(
 async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
     let options = &read.options;
     let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
-    let list = (!options.is_exact()).then(|| ListBody::begin(&copy.memory, read, token));
+    let list = (!options.is_exact()).then(|| ListBody::start(&copy.memory, read, token));
     let Some(mut list) = list.flatten() else {
         return Ok(());
     };

@@ -9,7 +9,7 @@ use super::{local, refusal};
 use crate::cache::Identity;
 use crate::request::discovery::DocumentRead;
 use crate::server::identity::Proof;
-use crate::server::{Hub, is_overloaded, is_plain, make_readable, relayed};
+use crate::server::{Caller, Hub, is_overloaded, is_plain, make_readable, relayed};
 use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, full, remove_hop_by_hop};
@@ -20,21 +20,14 @@ const ANONYMOUS: &str = "system:anonymous";
 /// Answers a GET of a document.
 pub(crate) async fn answer(
     hub: &Hub,
-    proof: &Proof,
+    caller: &Caller,
     read: DocumentRead,
     mut request: Request<Body>,
 ) -> Response<Body> {
-    let reader = match proof {
-        Proof::Nothing => Some(anonymous()),
-        Proof::Node | Proof::Token(_) => hub.identity(proof),
-    };
-    let from_memory = |reason: &str| {
-        let known = reader.as_ref().and_then(|reader| known(hub, reader, &read));
-        known.unwrap_or_else(|| refusal::unavailable(reason))
-    };
+    let proof = &caller.proof;
     let link = hub.upstream.link.status(proof.credential());
     if !link.is_up() {
-        return from_memory(&link.reason);
+        return from_memory(hub, caller, &read, &link.reason);
     }
     make_readable(request.headers_mut());
     accept_gzip(request.headers_mut());
@@ -44,15 +37,29 @@ pub(crate) async fn answer(
         .send(proof.credential(), RequestKind::Short, request);
     match sent.await.map(gunzipped) {
         Ok(answer) if is_overloaded(answer.status()) => {
-            let from_memory = from_memory("the API server is overloaded");
-            if from_memory.status() == StatusCode::SERVICE_UNAVAILABLE {
+            let known = from_memory(hub, caller, &read, "the API server is overloaded");
+            if known.status() == StatusCode::SERVICE_UNAVAILABLE {
                 return relayed(answer);
             }
-            from_memory
+            known
         }
         Ok(answer) => relay(hub, proof, read, answer),
-        Err(error) => from_memory(&culvert_daemon::chain(&error)),
+        Err(error) => from_memory(hub, caller, &read, &culvert_daemon::chain(&error)),
     }
+}
+
+/// The answer of memory. `reason` is why the API server gives none.
+fn from_memory(hub: &Hub, caller: &Caller, read: &DocumentRead, reason: &str) -> Response<Body> {
+    let reader = match caller.proof {
+        Proof::Nothing => Some(anonymous()),
+        Proof::Node | Proof::Token(_) => caller.identity.clone(),
+    };
+    if let Some(reader) = reader
+        && let Some(known) = remembered(hub, &reader, read)
+    {
+        return known;
+    }
+    refusal::unavailable(reason)
 }
 
 fn anonymous() -> Identity {
@@ -60,14 +67,20 @@ fn anonymous() -> Identity {
 }
 
 /// The answer of memory, if there is one for this reader.
-pub(crate) fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option<Response<Body>> {
+pub(crate) fn remembered(
+    hub: &Hub,
+    reader: &Identity,
+    read: &DocumentRead,
+) -> Option<Response<Body>> {
     let now = hub.memory.now();
     let known = hub.memory.lock().cache.documents.answer(reader, read, now);
     let (document, age) = known?;
     let content_type = HeaderValue::from_str(&document.content_type).ok()?;
     let mut answer = local::with_age(Response::new(full(document.body)), content_type, age);
     *answer.status_mut() = document.status;
-    if let Some(etag) = document.etag.and_then(|etag| etag.parse().ok()) {
+    if let Some(etag) = document.etag
+        && let Ok(etag) = etag.parse()
+    {
         answer.headers_mut().insert(ETAG, etag);
     }
     Some(answer)
@@ -76,8 +89,8 @@ pub(crate) fn known(hub: &Hub, reader: &Identity, read: &DocumentRead) -> Option
 /// A client that has a document which the hub has not must get it once more.
 fn ask_for_unknown(hub: &Hub, read: &DocumentRead, headers: &mut HeaderMap) {
     let kept = hub.memory.lock();
-    let etag = kept.cache.documents.etag(read);
-    if text(headers, IF_NONE_MATCH).is_none_or(|asked| Some(asked) != etag) {
+    let asked = text(headers, IF_NONE_MATCH);
+    if asked.is_none() || asked != kept.cache.documents.etag(read) {
         headers.remove(IF_NONE_MATCH);
     }
 }
@@ -134,5 +147,5 @@ fn relay(
 }
 
 fn text(headers: &HeaderMap, name: http::HeaderName) -> Option<&str> {
-    headers.get(name).and_then(|value| value.to_str().ok())
+    headers.get(name)?.to_str().ok()
 }

@@ -6,8 +6,7 @@ use http::{Response, StatusCode};
 use serde_json::{Value as Json, json};
 
 use super::local;
-use super::node_writes::{body, media_type, reads};
-use super::writes::Write;
+use super::write_body::{Write, body, media_type, reads};
 use crate::events::NewEvent;
 use crate::metrics::EventFate;
 use crate::server::Hub;
@@ -44,20 +43,21 @@ pub(super) fn patch(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Stri
         content_type,
         "application/merge-patch+json" | "application/strategic-merge-patch+json"
     );
-    let patch = serde_json::from_slice::<Json>(write.body).ok();
-    let patch = patch.filter(|patch| is_merge && patch.is_object());
-    let Some(patch) = patch.filter(|_| reads(&write.head.headers, Encoding::Json)) else {
-        return Err("patches of this type are not queued here".to_owned());
+    let mut told = match serde_json::from_slice::<Json>(write.body) {
+        Ok(patch) if is_merge && patch.is_object() => patch,
+        Ok(_) | Err(_) => Json::Null,
     };
+    if told.is_null() || !reads(&write.head.headers, Encoding::Json) {
+        return Err("patches of this type are not queued here".to_owned());
+    }
     let path = write.head.uri.path();
-    let gone = hub.memory.lock().events.patch(path, content_type, &patch);
+    let gone = hub.memory.lock().events.patch(path, content_type, &told);
     count(hub, gone);
     let gvr = &write.resource.gvr;
     let api_version = match &*gvr.group {
         "" => gvr.version.clone(),
         group => format!("{group}/{}", gvr.version),
     };
-    let mut told = patch;
     told["kind"] = json!("Event");
     told["apiVersion"] = json!(api_version);
     told["metadata"] = json!({

@@ -29,13 +29,23 @@ pub(crate) fn answer(
     read: &Read,
     reason: &str,
 ) -> Response<Body> {
-    let known = |read: &Read| match read.verb {
+    if let Some(known) = remembered(memory, identity, read) {
+        return known;
+    }
+    if let Some(plain) = read.plain()
+        && let Some(known) = remembered(memory, identity, &plain)
+    {
+        return known;
+    }
+    refusal::unavailable(reason)
+}
+
+/// `None`: it is not known.
+fn remembered(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
+    match read.verb {
         Verb::Get => get(memory, identity, read),
         Verb::List | Verb::Watch => list(memory, identity, read),
-    };
-    known(read)
-        .or_else(|| known(&read.plain()?))
-        .unwrap_or_else(|| refusal::unavailable(reason))
+    }
 }
 
 /// `None`: it is not known.
@@ -95,8 +105,10 @@ pub(crate) async fn await_later_version(
     identity: Option<&Identity>,
     read: &Read,
 ) {
-    let known = identity.and_then(|identity| snapshot(&hub.memory, identity, read));
-    if known.is_some_and(|known| later_version(read, &known).is_some()) {
+    if let Some(identity) = identity
+        && let Some(known) = snapshot(&hub.memory, identity, read)
+        && later_version(read, &known).is_some()
+    {
         let mut link = hub.upstream.link.subscribe(credential);
         // Without the link the answer is 504.
         timeout(WAIT_FOR_LATER, link.wait_for(LinkStatus::is_up))

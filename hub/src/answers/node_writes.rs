@@ -6,10 +6,10 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use data_encoding::HEXLOWER;
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::writes::Write;
+use super::write_body::{Write, accept_text, body, media_type, reads};
 use super::{local, refusal};
 use crate::cache::patch::{PatchError, PatchType};
 use crate::cache::{
@@ -21,8 +21,7 @@ use crate::request::options::ListOptions;
 use crate::server::{Hub, Read};
 use crate::upstream::Body;
 use crate::wire::edit::{self, Path};
-use crate::wire::split::ObjectSplitter;
-use crate::wire::{Encoding, Object, Shape, TypeMeta};
+use crate::wire::{Encoding, Shape};
 
 /// `preconditions.uid` of `meta.v1.DeleteOptions`.
 const UID_PRECONDITION: Path = Path {
@@ -54,12 +53,17 @@ pub(super) fn patch(
     match patched {
         Ok(patched) => {
             hub.memory.tell_watches();
-            let patched = patched.and_then(|it| written(&write.head.headers, &it, StatusCode::OK));
-            patched
-                .or_else(|| present_object(hub, write))
-                .ok_or_else(|| "the object is not in memory as it was asked for".to_owned())
+            if let Some(patched) = patched
+                && let Some(answer) = written(&write.head.headers, &patched, StatusCode::OK)
+            {
+                return Ok(answer);
+            }
+            match present_object(hub, write) {
+                Some(answer) => Ok(answer),
+                None => Err("the object is not in memory as it was asked for".to_owned()),
+            }
         }
-        Err(error) => refused(write, &write.resource.name, &error),
+        Err(error) => refuse(write, &write.resource.name, &error),
     }
 }
 
@@ -78,10 +82,9 @@ pub(super) fn put(
     match put {
         Ok(it) => {
             hub.memory.tell_watches();
-            written(&write.head.headers, &it, StatusCode::OK)
-                .ok_or_else(|| "encodings are not converted here".to_owned())
+            acknowledgement(write, &it, StatusCode::OK)
         }
-        Err(error) => refused(write, &write.resource.name, &error),
+        Err(error) => refuse(write, &write.resource.name, &error),
     }
 }
 
@@ -100,10 +103,9 @@ pub(super) fn create(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
     match created {
         Ok(it) => {
             hub.memory.tell_watches();
-            written(&write.head.headers, &it, StatusCode::CREATED)
-                .ok_or_else(|| "encodings are not converted here".to_owned())
+            acknowledgement(write, &it, StatusCode::CREATED)
         }
-        Err(error) => refused(write, &name, &error),
+        Err(error) => refuse(write, &name, &error),
     }
 }
 
@@ -115,7 +117,7 @@ pub(super) fn delete(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
         let (encoding, _, options) = body(write)?;
         edit::text(encoding, &options.bytes, UID_PRECONDITION).map_err(|it| it.to_string())?
     };
-    let uid = Some(&*uid).filter(|uid| !uid.is_empty());
+    let uid = if uid.is_empty() { None } else { Some(&*uid) };
     let target = target(write, &write.resource.name);
     let deleted = hub.memory.lock().cache.delete_locally(&target, uid);
     match deleted {
@@ -123,7 +125,7 @@ pub(super) fn delete(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
             hub.memory.tell_watches();
             Ok(local::ok(Encoding::Json, DELETED, Duration::ZERO))
         }
-        Err(error) => refused(write, &write.resource.name, &error),
+        Err(error) => refuse(write, &write.resource.name, &error),
     }
 }
 
@@ -157,19 +159,7 @@ fn target(write: &Write<'_>, name: &str) -> Target {
     }
 }
 
-/// The object in the body of a write.
-pub(super) fn body(write: &Write<'_>) -> Result<(Encoding, TypeMeta, Object), String> {
-    let encoding = Encoding::from_content_type(media_type(&write.head.headers))
-        .ok_or("bodies of this type are not read here")?;
-    let mut splitter = ObjectSplitter::new(encoding, Shape::Object);
-    let (item_type, object) = splitter
-        .push(write.body)
-        .and_then(|()| splitter.finish())
-        .map_err(|error| error.to_string())?;
-    Ok((encoding, item_type, object))
-}
-
-fn refused(
+fn refuse(
     write: &Write<'_>,
     name: &str,
     error: &LocalWriteError,
@@ -191,6 +181,17 @@ fn refused(
         | LocalWriteError::TooMuch
         | LocalWriteError::Patch(_)
         | LocalWriteError::Read(_) => Err(culvert_daemon::chain(error)),
+    }
+}
+
+fn acknowledgement(
+    write: &Write<'_>,
+    object: &WrittenObject,
+    status: StatusCode,
+) -> Result<Response<Body>, String> {
+    match written(&write.head.headers, object, status) {
+        Some(answer) => Ok(answer),
+        None => Err("encodings are not converted here".to_owned()),
     }
 }
 
@@ -231,7 +232,11 @@ fn present_object(hub: &Hub, write: &Write<'_>) -> Option<Response<Body>> {
                 shape: Shape::Object,
             },
             selection: Selection {
-                namespace: (!namespace.is_empty()).then_some(namespace),
+                namespace: if namespace.is_empty() {
+                    None
+                } else {
+                    Some(namespace)
+                },
                 name: Some(name),
                 ..Selection::default()
             },
@@ -240,29 +245,10 @@ fn present_object(hub: &Hub, write: &Write<'_>) -> Option<Response<Body>> {
         takes_plain_json: false,
     };
     let answer = local::answer(&hub.memory, &Identity::Node, &read, "");
-    (answer.status() == StatusCode::OK).then_some(answer)
-}
-
-/// Whether the client reads this encoding, be it not the one that it likes best.
-pub(super) fn reads(headers: &HeaderMap, encoding: Encoding) -> bool {
-    let accepted = accept_text(headers);
-    let is_it = |clause: &str| {
-        let media_type = clause.split(';').next().unwrap_or_default().trim();
-        media_type == "*/*" || Encoding::from_content_type(media_type) == Some(encoding)
-    };
-    accepted.is_empty() || accepted.split(',').any(is_it)
-}
-
-fn accept_text(headers: &HeaderMap) -> &str {
-    let accepted = headers.get(header::ACCEPT);
-    accepted.and_then(|it| it.to_str().ok()).unwrap_or_default()
-}
-
-pub(super) fn media_type(headers: &HeaderMap) -> &str {
-    let content_type = headers.get(header::CONTENT_TYPE);
-    let text = content_type.and_then(|it| it.to_str().ok());
-    let media_type = text.unwrap_or_default().split(';').next();
-    media_type.unwrap_or_default().trim()
+    if answer.status() != StatusCode::OK {
+        return None;
+    }
+    Some(answer)
 }
 
 /// A uid in the form of a random UUID, of this moment and this write.
@@ -281,22 +267,4 @@ fn new_uid(write: &Write<'_>) -> String {
         &hex[15..18],
         &hex[18..30]
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn kubelet_reads_json_though_it_likes_protobuf_better() {
-        let mut headers = HeaderMap::new();
-        assert!(reads(&headers, Encoding::Json));
-        let both = "application/vnd.kubernetes.protobuf,application/json";
-        headers.insert(header::ACCEPT, http::HeaderValue::from_static(both));
-        assert!(reads(&headers, Encoding::Json));
-        assert!(reads(&headers, Encoding::Protobuf));
-        let json = http::HeaderValue::from_static("application/json");
-        headers.insert(header::ACCEPT, json);
-        assert!(!reads(&headers, Encoding::Protobuf));
-    }
 }

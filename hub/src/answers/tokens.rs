@@ -9,7 +9,7 @@ use data_encoding::HEXLOWER;
 use http::{HeaderValue, Response, StatusCode, header};
 use sha2::{Digest, Sha256};
 
-use super::writes::{MAX_BODY, Write};
+use super::write_body::{MAX_BODY, Write};
 use super::{local, refusal};
 use crate::server::{Hub, relayed};
 use crate::upstream::pool::AnswerBody;
@@ -28,8 +28,8 @@ const EXPIRATION: Path = Path {
     protobuf: &[3, 2],
 };
 
-/// Passes an answer on and keeps it.
-pub(super) async fn keep(
+/// Passes an answer on and remembers it.
+pub(super) async fn relay(
     hub: &Hub,
     write: &Write<'_>,
     answer: Response<AnswerBody>,
@@ -41,8 +41,10 @@ pub(super) async fn keep(
     let Some(body) = collect(body, MAX_BODY).await else {
         return refusal::unavailable("the answer did not arrive whole");
     };
-    let content_type = head.headers.get(header::CONTENT_TYPE);
-    let mut kept = content_type.map_or(Vec::new(), |value| value.as_bytes().to_vec());
+    let mut kept = Vec::new();
+    if let Some(content_type) = head.headers.get(header::CONTENT_TYPE) {
+        kept.extend_from_slice(content_type.as_bytes());
+    }
     kept.push(b'\n');
     kept.extend_from_slice(&body);
     let key = key(write);
@@ -73,7 +75,9 @@ fn living_until(encoding: Encoding, body: &[u8], least: SystemTime) -> Result<By
     splitter.push(body)?;
     let (type_meta, mut answer) = splitter.finish()?;
     let expires = edit::time(encoding, &answer.bytes, EXPIRATION)?;
-    if expires.is_some_and(|expires| expires >= least) {
+    if let Some(expires) = expires
+        && expires >= least
+    {
         return Ok(Bytes::copy_from_slice(body));
     }
     let value = Value::time(encoding, least);

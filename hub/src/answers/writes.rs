@@ -3,19 +3,15 @@
 //! every 10 s. A request for a token gets the last real answer to the same request; a token is
 //! never made here. Events are queued. All else is refused: an acknowledged create would be believed.
 
-use bytes::Bytes;
-use http::request::Parts;
 use http::{Request, Response, StatusCode};
 
+use super::write_body::{MAX_BODY, Write};
 use super::{events, node_writes, refusal, tokens};
 use crate::request::info::{self, ResourceRequest};
 use crate::server::identity::Proof;
 use crate::server::{Hub, is_overloaded, relayed};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, collect, full};
-
-/// Larger than any object: the API server's own limit is 3 MiB.
-pub(super) const MAX_BODY: usize = 4 << 20;
 
 /// What a write is while the link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +49,10 @@ impl Kind {
             &*request.gvr.resource,
             &*request.subresource,
         );
-        let is_own = request.name.is_empty() || node.is_none_or(|node| node == request.name);
+        let is_own = match node {
+            Some(node) if !request.name.is_empty() => node == request.name,
+            Some(_) | None => true,
+        };
         match (request.verb, resource) {
             (info::Verb::Update, ("coordination.k8s.io", "leases", ""))
                 if request.namespace == "kube-node-lease" && is_own =>
@@ -83,13 +82,6 @@ impl Kind {
     }
 }
 
-/// A write, of which the body was read.
-pub(super) struct Write<'a> {
-    pub(super) resource: &'a ResourceRequest,
-    pub(super) head: &'a Parts,
-    pub(super) body: &'a Bytes,
-}
-
 /// Passes a write on, or answers it by the rules above.
 pub(crate) async fn answer(
     hub: &Hub,
@@ -99,11 +91,8 @@ pub(crate) async fn answer(
 ) -> Response<Body> {
     let node = hub.upstream.identity.node_name();
     let kind = Kind::of(proof, node.as_deref(), &resource);
-    let is_rehearsal = request
-        .uri()
-        .query()
-        .is_some_and(|it| it.contains("dryRun"));
-    if kind == Kind::Other || is_rehearsal {
+    let query = request.uri().query().unwrap_or_default();
+    if kind == Kind::Other || query.contains("dryRun") {
         return hub.pass(proof, RequestKind::Short, request).await;
     }
     let (head, body) = request.into_parts();
@@ -116,9 +105,8 @@ pub(crate) async fn answer(
         body: &body,
     };
     let link = hub.upstream.link.status(proof.credential());
-    let is_up = link.is_up();
-    let mut reason = link.reason;
-    if is_up {
+    let mut reason = link.reason.clone();
+    if link.is_up() {
         let request = Request::from_parts(head.clone(), full(body.clone()));
         let sent = hub
             .upstream
@@ -128,17 +116,30 @@ pub(crate) async fn answer(
             Err(error) => reason = culvert_daemon::chain(&error),
         }
     }
-    match kind {
-        Kind::Node(NodeWrite::Patch) => node_writes::patch(hub, node.as_deref(), &write),
-        Kind::Node(NodeWrite::Put) => node_writes::put(hub, node.as_deref(), &write),
-        Kind::Node(NodeWrite::Create) => node_writes::create(hub, &write),
-        Kind::Node(NodeWrite::Delete) => node_writes::delete(hub, &write),
-        Kind::Token => tokens::replay(hub, &write).ok_or(reason.clone()),
-        Kind::NewEvent => events::create(hub, &write),
-        Kind::EventPatch => events::patch(hub, &write),
-        Kind::Other => Err(reason.clone()),
+    match acknowledge(hub, kind, node.as_deref(), &write, reason) {
+        Ok(answer) => answer,
+        Err(reason) => refusal::unavailable(&reason),
     }
-    .unwrap_or_else(|reason| refusal::unavailable(&reason))
+}
+
+/// Answers a write without the API server, or says why not.
+fn acknowledge(
+    hub: &Hub,
+    kind: Kind,
+    node: Option<&str>,
+    write: &Write<'_>,
+    reason: String,
+) -> Result<Response<Body>, String> {
+    match kind {
+        Kind::Node(NodeWrite::Patch) => node_writes::patch(hub, node, write),
+        Kind::Node(NodeWrite::Put) => node_writes::put(hub, node, write),
+        Kind::Node(NodeWrite::Create) => node_writes::create(hub, write),
+        Kind::Node(NodeWrite::Delete) => node_writes::delete(hub, write),
+        Kind::Token => tokens::replay(hub, write).ok_or(reason),
+        Kind::NewEvent => events::create(hub, write),
+        Kind::EventPatch => events::patch(hub, write),
+        Kind::Other => Err(reason),
+    }
 }
 
 async fn answered(
@@ -149,7 +150,7 @@ async fn answered(
 ) -> Response<Body> {
     let status = answer.status();
     match kind {
-        Kind::Token if status == StatusCode::CREATED => tokens::keep(hub, write, answer).await,
+        Kind::Token if status == StatusCode::CREATED => tokens::relay(hub, write, answer).await,
         Kind::Node(_) if !is_overloaded(status) => {
             node_writes::end_overlay(hub, write);
             relayed(answer)

@@ -10,7 +10,7 @@ use super::local_writes::selects;
 use super::overlay::{Overlaid, Written};
 use super::set::{Generation, Members, Set};
 use super::{
-    Cache, HeldObject, Identity, Now, ObjectName, Representation, Scope, Selection, Verb, Verdict,
+    Cache, Clock, HeldObject, Identity, ObjectName, Representation, Scope, Selection, Verb, Verdict,
 };
 use crate::wire::{ListHead, Metadata, Object, TypeMeta};
 
@@ -89,18 +89,22 @@ impl<'a> Item<'a> {
 impl Snapshot {
     /// All objects. Those that a local write created come last.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
-        let members =
-            self.members
-                .iter()
-                .filter_map(|(name, object)| match self.overlaid.get(name) {
-                    Some(overlaid) => overlaid.as_deref().map(Item::Written),
-                    None => Some(Item::Held(object)),
-                });
-        let created = self
-            .overlaid
-            .iter()
-            .filter(|(name, _)| !self.members.contains_key(*name));
-        members.chain(created.filter_map(|(_, object)| Some(Item::Written(object.as_deref()?))))
+        let mut items = Vec::with_capacity(self.members.len());
+        for (name, object) in self.members.iter() {
+            match self.overlaid.get(name) {
+                Some(Some(written)) => items.push(Item::Written(written)),
+                Some(None) => {}
+                None => items.push(Item::Held(object)),
+            }
+        }
+        for (name, object) in &self.overlaid {
+            if let Some(written) = object
+                && !self.members.contains_key(name)
+            {
+                items.push(Item::Written(written));
+            }
+        }
+        items.into_iter()
     }
 
     /// What local writes change: what the API server has, and what is there instead.
@@ -141,10 +145,13 @@ impl ServedVersions {
     /// The resource version that a set must have to answer.
     fn least_set(&self, of: &Representation, name: &ObjectName) -> u64 {
         let key = (of.clone(), name.clone());
-        self.by_name.get(&key).map_or(0, |served| served.set)
+        match self.by_name.get(&key) {
+            Some(served) => served.set,
+            None => 0,
+        }
     }
 
-    fn note(&mut self, of: &Representation, name: ObjectName, set: &Set) {
+    fn record(&mut self, of: &Representation, name: ObjectName, set: &Set) {
         if self.by_name.len() >= SERVED_VERSIONS {
             self.by_name.clear();
         }
@@ -168,9 +175,12 @@ impl ServedVersions {
     /// lagging one may answer with an older version than was served: it does not count.
     pub(super) fn forget(&mut self, of: &Representation, name: &ObjectName, version: Option<u64>) {
         let key = (of.clone(), name.clone());
-        let is_newer = |served: &Served| version.is_none_or(|it| it >= served.object);
-        if self.by_name.get(&key).is_some_and(is_newer) {
-            self.by_name.remove(&key);
+        let Some(served) = self.by_name.get(&key) else {
+            return;
+        };
+        match version {
+            Some(version) if version < served.object => {}
+            Some(_) | None => drop(self.by_name.remove(&key)),
         }
     }
 }
@@ -181,7 +191,7 @@ impl Cache {
     /// Any set whose scope covers the object may answer, the one with the largest resource version
     /// first. A grant for this GET is demanded; or, if the API server never answered this GET, one
     /// to list or watch the set that answers: whoever has it was shown this very object.
-    pub(crate) fn get(&mut self, identity: &Identity, scope: &Scope, now: Now) -> GetAnswer {
+    pub(crate) fn get(&mut self, identity: &Identity, scope: &Scope, now: Clock) -> GetAnswer {
         let Some(name) = scope.selection.name.clone() else {
             return GetAnswer::Unknown;
         };
@@ -191,24 +201,26 @@ impl Cache {
         if own == Some(Verdict::Refused) {
             return GetAnswer::Denied;
         }
-        let readable: Vec<(&Selection, &Set)> = self
-            .sets
-            .get(&scope.representation)
-            .into_iter()
-            .flatten()
-            .filter(|(selection, _)| selection.may_contain(&name))
-            .filter(|(selection, _)| own.is_some() || self.shown(identity, scope, selection))
-            .collect();
+        let mut readable = Vec::new();
+        for (selection, set) in self.sets.get(&scope.representation).into_iter().flatten() {
+            if selection.may_contain(&name)
+                && (own.is_some() || self.was_shown(identity, scope, selection))
+            {
+                readable.push((selection, set));
+            }
+        }
         if own.is_none() && readable.is_empty() {
             return GetAnswer::Denied;
         }
-        let overlay = self.overlays.seen(&scope.representation, &name);
+        let overlay = self.overlays.shown_object(&scope.representation, &name);
         let least = self.served.least_set(&scope.representation, &name);
-        let newest =
-            newest_word(&readable, &name).filter(|(_, set)| set.resource_version() >= least);
+        let newest = match newest_word(&readable, &name) {
+            Some((_, set)) if set.resource_version() < least => None,
+            newest => newest,
+        };
         let answer = answer_of(newest.map(|(_, set)| &set.generation), &name, overlay, now);
         if let Some((selection, set)) = newest {
-            self.served.note(&scope.representation, name, set);
+            self.served.record(&scope.representation, name, set);
             let selection = selection.clone();
             self.touch(
                 &Scope {
@@ -227,16 +239,19 @@ impl Cache {
         identity: &Identity,
         verb: Verb,
         scope: &Scope,
-        now: Now,
+        now: Clock,
     ) -> ListAnswer {
         if !self.may_list(identity, verb, scope) {
             return ListAnswer::Denied;
         }
         self.touch(scope, identity);
         let overlaid = self.overlaid(scope);
-        let Some(set) = self.set_mut(scope).filter(|set| set.generation.is_list()) else {
+        let Some(set) = self.set_mut(scope) else {
             return ListAnswer::Unknown;
         };
+        if !set.generation.is_list() {
+            return ListAnswer::Unknown;
+        }
         let Generation {
             resource_version,
             item_type,
@@ -263,16 +278,15 @@ impl Cache {
     /// Whoever may watch a collection may begin with a list of it, as informers do since 1.35. A refusal
     /// of just this is obeyed.
     fn may_list(&self, identity: &Identity, verb: Verb, scope: &Scope) -> bool {
-        let of = |verb| self.grants.verdict(identity, verb, scope);
-        let verdict = match verb {
-            Verb::List => of(verb).or_else(|| of(Verb::Watch)),
-            Verb::Get | Verb::Watch => of(verb),
-        };
+        let mut verdict = self.grants.verdict(identity, verb, scope);
+        if verdict.is_none() && verb == Verb::List {
+            verdict = self.grants.verdict(identity, Verb::Watch, scope);
+        }
         verdict == Some(Verdict::Allowed)
     }
 
     /// Whether the identity was shown what this selection selects.
-    fn shown(&self, identity: &Identity, get: &Scope, selection: &Selection) -> bool {
+    fn was_shown(&self, identity: &Identity, get: &Scope, selection: &Selection) -> bool {
         let representation = get.representation.clone();
         let scope = Scope {
             representation,
@@ -289,28 +303,29 @@ impl Cache {
             representation,
             selection,
         } = scope;
-        let set = self
-            .sets
-            .get(representation)
-            .and_then(|sets| sets.get(selection));
-        let Some(members) = set.map(|set| &set.generation.members) else {
-            return BTreeMap::new();
+        let mut overlaid = BTreeMap::new();
+        let Some(sets) = self.sets.get(representation) else {
+            return overlaid;
         };
-        self.overlays
-            .all_seen(representation)
-            .filter_map(|(name, overlaid)| {
-                let object = match overlaid {
-                    Overlaid::Object(Written { object, .. }) => {
-                        let listed = members.contains_key(name)
-                            || (selection.may_contain(name)
-                                && selects(selection, representation.encoding, object));
-                        listed.then(|| Some(object.clone()))
+        let Some(set) = sets.get(selection) else {
+            return overlaid;
+        };
+        let members = &set.generation.members;
+        for (name, change) in self.overlays.all_seen(representation) {
+            match change {
+                Overlaid::Object(Written { object, .. }) => {
+                    let is_selected = selection.may_contain(name)
+                        && selects(selection, representation.encoding, object);
+                    if members.contains_key(name) || is_selected {
+                        overlaid.insert(name.clone(), Some(object.clone()));
                     }
-                    Overlaid::Deleted | Overlaid::Elsewhere => Some(None),
-                };
-                Some((name.clone(), object?))
-            })
-            .collect()
+                }
+                Overlaid::Deleted | Overlaid::Elsewhere => {
+                    overlaid.insert(name.clone(), None);
+                }
+            }
+        }
+        overlaid
     }
 }
 
@@ -319,26 +334,29 @@ pub(super) fn newest_word<'a>(
     readable: &[(&'a Selection, &'a Set)],
     name: &ObjectName,
 ) -> Option<(&'a Selection, &'a Set)> {
-    let knows = |selection: &Selection, set: &Set| {
-        let generation = &set.generation;
-        (selection.is_by_name_only() && !generation.lacking.contains(name))
-            || generation.members.contains_key(name)
-    };
+    let mut knowing = readable.to_vec();
+    knowing.retain(|(selection, set)| knows(selection, &set.generation, name));
     // Of two with the same resource version, the set of one: a 404 has none of its own.
-    readable
-        .iter()
-        .filter(|(selection, set)| knows(selection, set))
+    knowing
+        .into_iter()
         .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))
-        .copied()
+}
+
+fn knows(selection: &Selection, generation: &Generation, name: &ObjectName) -> bool {
+    (selection.is_by_name_only() && !generation.lacking.contains(name))
+        || generation.members.contains_key(name)
 }
 
 fn answer_of(
     known: Option<&Generation>,
     name: &ObjectName,
     overlay: Option<Overlaid<'_>>,
-    now: Now,
+    now: Clock,
 ) -> GetAnswer {
-    let age = known.map_or(Duration::ZERO, |it| it.age(now));
+    let age = match known {
+        Some(generation) => generation.age(now),
+        None => Duration::ZERO,
+    };
     match (overlay, known) {
         (Some(Overlaid::Deleted), _) => GetAnswer::Absent,
         (Some(Overlaid::Object(written)), _) => GetAnswer::Found {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::objects::name_of;
-use super::{Bounds, HeldObject, Now, ObjectName, Scope};
+use super::{Bounds, Clock, HeldObject, ObjectName, Scope};
 use crate::packed::Sample;
 use crate::wire::{Object, TypeMeta};
 
@@ -135,7 +135,7 @@ struct Unfinished {
 
 impl UnfinishedLists {
     /// Keeps a copy until its next page is asked for.
-    pub(super) fn keep(&mut self, copy: ListCopy, token: String, now: Now) {
+    pub(super) fn put_aside(&mut self, copy: ListCopy, token: String, now: Clock) {
         self.drop_expired(now);
         if self.by_token.len() >= UNFINISHED_LISTS {
             let oldest = self.by_token.iter().min_by_key(|(_, it)| it.since);
@@ -155,14 +155,14 @@ impl UnfinishedLists {
     }
 
     /// Takes the copy that waits for this token.
-    pub(super) fn take(&mut self, scope: &Scope, token: &str, now: Now) -> Option<ListCopy> {
+    pub(super) fn resume(&mut self, scope: &Scope, token: &str, now: Clock) -> Option<ListCopy> {
         self.drop_expired(now);
         self.by_token
             .remove(&(scope.clone(), token.to_owned()))
             .map(|it| it.copy)
     }
 
-    fn drop_expired(&mut self, now: Now) {
+    fn drop_expired(&mut self, now: Clock) {
         self.by_token
             .retain(|_, it| now.uptime.saturating_sub(it.since) < NEXT_PAGE_WITHIN);
     }

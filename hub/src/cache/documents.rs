@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::{Identity, Now};
+use super::{Clock, Identity};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 
@@ -68,6 +68,13 @@ pub(crate) struct Documents {
     unsaved_readers: BTreeSet<(String, Identity)>,
 }
 
+impl KeptDocument {
+    /// It says that there is none.
+    fn is_missing(&self) -> bool {
+        self.document.status == StatusCode::NOT_FOUND
+    }
+}
+
 impl Documents {
     /// The API server has answered this identity.
     pub(crate) fn allow(&mut self, reader: &Identity, path: &str) {
@@ -88,7 +95,9 @@ impl Documents {
     /// The API server has refused this identity.
     pub(crate) fn refuse(&mut self, reader: &Identity, path: &str) {
         let readers = self.readers.get_mut(path);
-        if readers.is_some_and(|readers| readers.remove(reader)) {
+        if let Some(readers) = readers
+            && readers.remove(reader)
+        {
             self.unsaved_readers
                 .insert((path.to_owned(), reader.clone()));
         }
@@ -117,14 +126,14 @@ impl Documents {
         });
         kept.last_used = self.uses;
         let earlier = std::mem::replace(&mut kept.document, document);
-        let same = |document: &Document| (document.etag.clone(), document.body.clone());
+        let is_same = earlier.etag == kept.document.etag && earlier.body == kept.document.body;
         if !kept.accepted.contains(&read.accepted) {
             kept.accepted.push(read.accepted.clone());
             if kept.accepted.len() > ACCEPTED_MAX {
                 kept.accepted.remove(0);
             }
             self.unsaved.insert(key);
-        } else if same(&earlier) != same(&kept.document) {
+        } else if !is_same {
             self.unsaved.insert(key);
         }
         // A part of the schema has another hash when it has changed.
@@ -136,7 +145,7 @@ impl Documents {
     }
 
     /// The API server has said that its answer is still this one (304).
-    pub(crate) fn confirm(&mut self, read: &DocumentRead, now: Now) {
+    pub(crate) fn confirm(&mut self, read: &DocumentRead, now: Clock) {
         if let Some(key) = self.choose(read)
             && let Some(kept) = self.by_key.get_mut(&key)
         {
@@ -159,7 +168,7 @@ impl Documents {
         &mut self,
         reader: &Identity,
         read: &DocumentRead,
-        now: Now,
+        now: Clock,
     ) -> Option<(Document, Duration)> {
         if !self.readers.get(&read.path)?.contains(reader) {
             return None;
@@ -183,21 +192,19 @@ impl Documents {
             query: read.query.clone(),
             content_type: String::new(),
         };
-        let of_address: Vec<_> = self
-            .by_key
-            .range(first..)
-            .take_while(|(key, _)| (&key.path, &key.query) == (&read.path, &read.query))
-            .collect();
-        let shown = of_address.iter().find(|(_, kept)| {
-            let is_missing = kept.document.status == StatusCode::NOT_FOUND;
-            is_missing || kept.accepted.contains(&read.accepted)
-        });
-        let chosen = shown.or_else(|| {
-            let content_types = of_address.iter().map(|(key, _)| key.content_type.as_str());
-            let chosen = accept::choose(&read.accepted, content_types)?;
-            of_address.get(chosen)
-        });
-        chosen.map(|(key, _)| (*key).clone())
+        let mut of_address = Vec::new();
+        for (key, kept) in self.by_key.range(first..) {
+            if (&key.path, &key.query) != (&read.path, &read.query) {
+                break;
+            }
+            if kept.is_missing() || kept.accepted.contains(&read.accepted) {
+                return Some(key.clone());
+            }
+            of_address.push(key);
+        }
+        let content_types = of_address.iter().map(|key| key.content_type.as_str());
+        let chosen = accept::choose(&read.accepted, content_types)?;
+        of_address.get(chosen).copied().cloned()
     }
 
     /// The API server chooses another document for this `Accept` now.
@@ -213,30 +220,47 @@ impl Documents {
 
     /// Drops the least recently used ones, those that the node reads last.
     fn keep_bounds(&mut self) {
-        let is_missing = |kept: &KeptDocument| kept.document.status == StatusCode::NOT_FOUND;
-        while self.by_key.values().filter(|kept| is_missing(kept)).count() > MISSING_MAX {
-            self.drop_oldest(is_missing);
+        while self.count_missing() > MISSING_MAX {
+            self.drop_oldest(KeptDocument::is_missing);
         }
         while self.bytes() > TOTAL_MAX {
             self.drop_oldest(|_| true);
         }
     }
 
+    fn count_missing(&self) -> usize {
+        let mut count = 0;
+        for kept in self.by_key.values() {
+            count += usize::from(kept.is_missing());
+        }
+        count
+    }
+
     fn drop_oldest(&mut self, may_go: impl Fn(&KeptDocument) -> bool) {
-        let is_node = |key: &DocumentKey| {
-            let readers = self.readers.get(&key.path);
-            readers.is_some_and(|readers| readers.contains(&Identity::Node))
-        };
-        let may_go = self.by_key.iter().filter(|(_, kept)| may_go(kept));
-        let oldest = may_go.min_by_key(|(key, kept)| (is_node(key), kept.last_used));
-        if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+        let mut candidates: Vec<_> = self.by_key.iter().collect();
+        candidates.retain(|(_, kept)| may_go(kept));
+        let oldest = candidates
+            .into_iter()
+            .min_by_key(|(key, kept)| (self.may_read(&key.path, &Identity::Node), kept.last_used));
+        if let Some((oldest, _)) = oldest {
+            let oldest = oldest.clone();
             self.remove_all(|key, _| *key == oldest);
         }
     }
 
+    fn may_read(&self, path: &str, reader: &Identity) -> bool {
+        match self.readers.get(path) {
+            Some(readers) => readers.contains(reader),
+            None => false,
+        }
+    }
+
     fn bytes(&self) -> usize {
-        let size = |kept: &KeptDocument| kept.document.body.len() + OVERHEAD;
-        self.by_key.values().map(size).sum()
+        let mut bytes = 0;
+        for kept in self.by_key.values() {
+            bytes += kept.document.body.len() + OVERHEAD;
+        }
+        bytes
     }
 
     fn remove_all(&mut self, is_gone: impl Fn(&DocumentKey, &KeptDocument) -> bool) {
@@ -255,12 +279,14 @@ impl Documents {
 
     /// About how many bytes are not on the disk.
     pub(super) fn unsaved_bytes(&self) -> usize {
-        let size = |key| {
-            self.by_key
-                .get(key)
-                .map_or(1, |kept| kept.document.body.len())
-        };
-        self.unsaved.iter().map(size).sum::<usize>() + self.unsaved_readers.len()
+        let mut bytes = self.unsaved_readers.len();
+        for key in &self.unsaved {
+            bytes += match self.by_key.get(key) {
+                Some(kept) => kept.document.body.len(),
+                None => 1,
+            };
+        }
+        bytes
     }
 
     pub(super) fn take_unsaved(&mut self) -> Vec<(DocumentKey, Option<&KeptDocument>)> {
@@ -273,13 +299,9 @@ impl Documents {
     /// Path, reader, and whether it may read.
     pub(super) fn take_unsaved_readers(&mut self) -> Vec<(String, Identity, bool)> {
         let unsaved = std::mem::take(&mut self.unsaved_readers).into_iter();
-        let may_read = |path: &str, reader: &Identity| {
-            let readers = self.readers.get(path);
-            readers.is_some_and(|readers| readers.contains(reader))
-        };
         unsaved
             .map(|(path, reader)| {
-                let may_read = may_read(&path, &reader);
+                let may_read = self.may_read(&path, &reader);
                 (path, reader, may_read)
             })
             .collect()
@@ -333,7 +355,7 @@ mod tests {
 
     const PLAIN: &str = "application/json";
     const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-    const NOW: Now = Now {
+    const NOW: Clock = Clock {
         wall: SystemTime::UNIX_EPOCH,
         uptime: Duration::ZERO,
     };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::answers::ServedVersions;
 use super::objects::name_of;
 use super::set::{Advance, Generation, Members, Set, Unsaved};
-use super::{Cache, HeldObject, Identity, ListCopy, Now, ObjectName, Scope};
+use super::{Cache, Clock, HeldObject, Identity, ListCopy, ObjectName, Scope};
 use crate::wire::{ListHead, Object, TypeMeta};
 
 /// What an answer did to its set.
@@ -31,11 +31,11 @@ impl Cache {
         &mut self,
         scope: &Scope,
         continue_token: Option<&str>,
-        now: Now,
+        now: Clock,
     ) -> Option<ListCopy> {
         match continue_token {
             None => Some(self.new_list(scope)),
-            Some(token) => self.unfinished_lists.take(scope, token, now),
+            Some(token) => self.unfinished_lists.resume(scope, token, now),
         }
     }
 
@@ -51,7 +51,7 @@ impl Cache {
         mut copy: ListCopy,
         head: &ListHead,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Filled {
         let resource_version = *copy.resource_version.get_or_insert(head.resource_version);
         // A list without a version, as of metrics, says nothing of later ones.
@@ -62,7 +62,7 @@ impl Cache {
         }
         if !head.continue_token.is_empty() {
             self.unfinished_lists
-                .keep(copy, head.continue_token.clone(), now);
+                .put_aside(copy, head.continue_token.clone(), now);
             if self.unfinished_lists.bytes() > self.bounds.total {
                 self.unfinished_lists.clear();
             }
@@ -85,7 +85,7 @@ impl Cache {
         resource_version: u64,
         types: SetTypes,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Filled {
         let ListCopy {
             scope,
@@ -103,7 +103,7 @@ impl Cache {
             });
         let members = members
             .into_iter()
-            .map(|(name, object)| (name, self.objects.hold(representation, object)))
+            .map(|(name, object)| (name, self.objects.share(representation, object)))
             .collect();
         self.replace(&scope, members, resource_version, types, now);
         if let Some(set) = self.set_mut(&scope) {
@@ -121,7 +121,7 @@ impl Cache {
         item_type: &TypeMeta,
         object: Object,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Filled {
         let name = name_of(&object.metadata);
         let is_other = scope.selection.name.as_ref() != Some(&name.name);
@@ -132,11 +132,14 @@ impl Cache {
         }
         let resource_version = object.metadata.resource_version;
         if let Some(set) = self.set_mut(scope) {
-            let known = set.generation.members.get(&name);
-            let is_known = |it: &Arc<HeldObject>| {
-                it.metadata.resource_version == resource_version && it.bytes() == object.bytes
+            let is_known = match set.generation.members.get(&name) {
+                Some(known) => {
+                    known.metadata.resource_version == resource_version
+                        && known.bytes() == object.bytes
+                }
+                None => false,
             };
-            if known.is_some_and(is_known) && !set.is_of_before_restore {
+            if is_known && !set.is_of_before_restore {
                 set.behind = false;
                 set.confirm(resource_version, now);
                 self.overlays.end(&scope.representation.resource, &name);
@@ -154,7 +157,7 @@ impl Cache {
             .forget(&scope.representation, &name, Some(resource_version));
         let sample = self.objects.sample(&scope.representation);
         let object = HeldObject::new(object, &sample);
-        let object = self.objects.hold(&scope.representation, object);
+        let object = self.objects.share(&scope.representation, object);
         let types = SetTypes {
             item: item_type.clone(),
             list: None,
@@ -174,7 +177,7 @@ impl Cache {
     /// Copies a 404 to a GET. Such an answer has no resource version: it is newer than all that is
     /// known about this name, so the set of one takes the largest that is known. Without any,
     /// nothing is noted: there is nothing that would be served.
-    pub(crate) fn record_absence(&mut self, scope: &Scope, reader: &Identity, now: Now) {
+    pub(crate) fn record_absence(&mut self, scope: &Scope, reader: &Identity, now: Clock) {
         let Some(name) = scope.selection.name.clone() else {
             return;
         };
@@ -209,7 +212,7 @@ impl Cache {
         &mut self,
         scope: &Scope,
         resource_version: u64,
-        now: Now,
+        now: Clock,
     ) -> Advance {
         let Some(set) = self.set_mut(scope) else {
             return Advance::Forward;
@@ -268,7 +271,7 @@ impl Cache {
         members: BTreeMap<ObjectName, Arc<HeldObject>>,
         resource_version: u64,
         types: SetTypes,
-        now: Now,
+        now: Clock,
     ) {
         let generation = Generation {
             resource_version,
@@ -339,14 +342,17 @@ pub(super) struct SetTypes {
 
 /// Names whose object is not the same version in both.
 fn differing(earlier: &Members, later: &Members) -> Vec<ObjectName> {
-    let version = |members: &Members, name| {
-        members
-            .get(name)
-            .map(|object| object.metadata.resource_version)
-    };
-    let gone = earlier.keys().filter(|name| !later.contains_key(*name));
-    let changed = later
-        .keys()
-        .filter(|name| version(earlier, *name) != version(later, *name));
-    gone.chain(changed).cloned().collect()
+    let mut names = Vec::new();
+    for name in earlier.keys() {
+        if !later.contains_key(name) {
+            names.push(name.clone());
+        }
+    }
+    for (name, object) in later.iter() {
+        match earlier.get(name) {
+            Some(known) if known.metadata.resource_version == object.metadata.resource_version => {}
+            Some(_) | None => names.push(name.clone()),
+        }
+    }
+    names
 }

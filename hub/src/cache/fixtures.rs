@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::overlay::{Worth, Written};
 use super::{
-    Bounds, Cache, Identity, Now, ObjectName, Representation, Resource, Scope, Selection,
+    Bounds, Cache, Clock, Identity, ObjectName, Representation, Resource, Scope, Selection,
     SetStatus, Verb, Verdict,
 };
 use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape, TypeMeta};
@@ -15,9 +15,9 @@ use crate::wire::{Encoding, Event, EventKind, ListHead, Metadata, Object, Shape,
 pub(super) const NODE: Identity = Identity::Node;
 
 /// A time, in seconds after some fixed moment.
-pub(super) fn at(seconds: u64) -> Now {
+pub(super) fn at(seconds: u64) -> Clock {
     let uptime = Duration::from_secs(seconds);
-    Now {
+    Clock {
         wall: UNIX_EPOCH + Duration::from_secs(1_700_000_000) + uptime,
         uptime,
     }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use super::{Identity, Needed, Now, Resource, Scope, Selection, Verb};
+use super::{Clock, Identity, Needed, Resource, Scope, Selection, Verb};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Verdicts on one identity: a controller reads some kinds, and some objects of them by name.
@@ -110,7 +110,7 @@ impl Grants {
         verb: Verb,
         scope: &Scope,
         verdict: Verdict,
-        now: Now,
+        now: Clock,
     ) {
         let key = key(identity, verb, scope);
         if verdict == Verdict::Refused
@@ -127,10 +127,13 @@ impl Grants {
         };
         let earlier = self.insert(key.clone(), grant);
         // The time alone is worth a write each day.
-        let is_news = |it: Grant| {
-            it.verdict != verdict || now.wall.duration_since(it.at).is_ok_and(|age| age >= DAY)
+        let is_news = match earlier {
+            Some(earlier) if earlier.verdict == verdict => {
+                now.wall.duration_since(earlier.at).unwrap_or_default() >= DAY
+            }
+            Some(_) | None => true,
         };
-        if earlier.is_none_or(is_news) {
+        if is_news {
             self.unsaved.insert(key);
         }
         self.keep_bounds(identity);

@@ -87,7 +87,7 @@ pub(crate) enum LocalWriteError {
 }
 
 /// What the cache knows of an object, whoever may read it.
-enum Known {
+enum Remembered {
     Object(Arc<Object>, TypeMeta),
     Absent,
     Unknown,
@@ -116,9 +116,12 @@ impl Cache {
         patch: &[u8],
     ) -> Result<Option<WrittenObject>, LocalWriteError> {
         let encoding = Encoding::Json;
-        let (object, item_type) = match self.known(&target.in_encoding(encoding), &target.name) {
-            Known::Object(object, item_type) => (object, item_type),
-            Known::Absent | Known::Unknown => return self.in_any_encoding(target).map(|_| None),
+        let (object, item_type) = match self.remembered(&target.in_encoding(encoding), &target.name)
+        {
+            Remembered::Object(object, item_type) => (object, item_type),
+            Remembered::Absent | Remembered::Unknown => {
+                return self.in_any_encoding(target).map(|_| None);
+            }
         };
         check_node(target, node, encoding, &object)?;
         let new = patched(&object, &item_type, patch_type, patch)?;
@@ -139,7 +142,7 @@ impl Cache {
         let object = named(target, encoding, &object)?;
         if target.resource.is_lease() {
             // Kubelet knows its lease better: it has read it in the answer to its last renewal.
-            return self.keep(target, encoding, object, item_type, Worth::Nothing);
+            return self.record_written(target, encoding, object, item_type, Worth::Nothing);
         }
         let known = self.in_any_encoding(target)?;
         if !object.metadata.uid.is_empty() && object.metadata.uid != known.object.metadata.uid {
@@ -236,7 +239,7 @@ impl Cache {
         item_type: TypeMeta,
     ) -> Result<WrittenObject, LocalWriteError> {
         let Some(earlier) = earlier else {
-            return self.keep(target, encoding, new, item_type, Worth::Saving);
+            return self.record_written(target, encoding, new, item_type, Worth::Saving);
         };
         let version = earlier.metadata.resource_version;
         let new = new.at_version(encoding, version)?;
@@ -254,10 +257,10 @@ impl Cache {
         let newest = self.newest_version_of_core();
         let next = (version + 1).min(newest).max(version);
         let new = new.at_version(encoding, next)?;
-        self.keep(target, encoding, new, item_type, worth)
+        self.record_written(target, encoding, new, item_type, worth)
     }
 
-    fn keep(
+    fn record_written(
         &mut self,
         target: &Target,
         encoding: Encoding,
@@ -289,54 +292,54 @@ impl Cache {
     fn in_any_encoding(&self, target: &Target) -> Result<WrittenObject, LocalWriteError> {
         let mut missing = LocalWriteError::Unknown;
         for encoding in ENCODINGS {
-            match self.known(&target.in_encoding(encoding), &target.name) {
-                Known::Object(object, item_type) => {
+            match self.remembered(&target.in_encoding(encoding), &target.name) {
+                Remembered::Object(object, item_type) => {
                     return Ok(WrittenObject {
                         encoding,
                         object,
                         item_type,
                     });
                 }
-                Known::Absent => missing = LocalWriteError::Absent,
-                Known::Unknown => {}
+                Remembered::Absent => missing = LocalWriteError::Absent,
+                Remembered::Unknown => {}
             }
         }
         Err(missing)
     }
 
-    fn known(&self, of: &Representation, name: &ObjectName) -> Known {
-        match self.overlays.seen(of, name) {
+    fn remembered(&self, of: &Representation, name: &ObjectName) -> Remembered {
+        match self.overlays.shown_object(of, name) {
             Some(Overlaid::Object(it)) => {
-                return Known::Object(it.object.clone(), it.item_type.clone());
+                return Remembered::Object(it.object.clone(), it.item_type.clone());
             }
-            Some(Overlaid::Deleted) => return Known::Absent,
-            Some(Overlaid::Elsewhere) => return Known::Unknown,
+            Some(Overlaid::Deleted) => return Remembered::Absent,
+            Some(Overlaid::Elsewhere) => return Remembered::Unknown,
             None => {}
         }
-        let sets = self.sets.get(of).into_iter().flatten();
-        let covering: Vec<_> = sets
-            .filter(|(selection, _)| selection.may_contain(name))
-            .collect();
+        let mut covering: Vec<_> = self.sets.get(of).into_iter().flatten().collect();
+        covering.retain(|(selection, _)| selection.may_contain(name));
         let Some((_, set)) = newest_word(&covering, name) else {
-            return Known::Unknown;
+            return Remembered::Unknown;
         };
         match set.generation.members.get(name) {
             Some(object) => {
                 let item_type = set.generation.item_type.clone();
-                Known::Object(Arc::new(object.object()), item_type)
+                Remembered::Object(Arc::new(object.object()), item_type)
             }
-            None => Known::Absent,
+            None => Remembered::Absent,
         }
     }
 
     /// Of all that the cache knows of the core group, whose resources have one count.
     fn newest_version_of_core(&self) -> u64 {
-        let core = self.sets.iter();
-        let core = core.filter(|(of, _)| of.resource.group.is_empty());
-        core.flat_map(|(_, sets)| sets.values())
-            .map(Set::resource_version)
-            .max()
-            .unwrap_or(0)
+        let mut newest = 0;
+        for (of, sets) in &self.sets {
+            if of.resource.group.is_empty() {
+                let versions = sets.values().map(Set::resource_version);
+                newest = newest.max(versions.max().unwrap_or(0));
+            }
+        }
+        newest
     }
 
     /// Of all that the cache knows of a resource; zero if it knows nothing.
@@ -351,22 +354,25 @@ impl Cache {
 /// Whether a selection selects an object that was made here. What depends on fields that are not
 /// known here, it does not.
 pub(super) fn selects(selection: &Selection, encoding: Encoding, object: &Object) -> bool {
-    let labels = selection.label_selector.parse::<LabelSelector>();
-    let fields = selection.field_selector.parse::<FieldSelector>();
-    let (Ok(by_labels), Ok(by_fields)) = (labels, fields) else {
+    let Ok(by_labels) = selection.label_selector.parse::<LabelSelector>() else {
         return false;
     };
-    let field = |name: &str| match name {
+    let Ok(by_fields) = selection.field_selector.parse::<FieldSelector>() else {
+        return false;
+    };
+    if !by_labels.is_empty() {
+        match object.labels(encoding) {
+            Ok(labels) if by_labels.matches(&labels) => {}
+            Ok(_) | Err(_) => return false,
+        }
+    }
+    let has_fields = by_fields.matches_fields(|name| match name {
         "metadata.name" => Some(object.metadata.name.clone()),
         "metadata.namespace" => Some(object.metadata.namespace.clone()),
         "spec.nodeName" => edit::text(encoding, &object.bytes, POD_NODE).ok(),
         _ => None,
-    };
-    let has_labels = || {
-        let labels = object.labels(encoding);
-        labels.is_ok_and(|labels| by_labels.matches(&labels))
-    };
-    (by_labels.is_empty() || has_labels()) && by_fields.matches_fields(field) == Some(true)
+    });
+    has_fields == Some(true)
 }
 
 /// The object, whose namespace may be said by the path alone.
@@ -393,7 +399,8 @@ fn check_node(
     encoding: Encoding,
     object: &Object,
 ) -> Result<(), LocalWriteError> {
-    if let Some(node) = node.filter(|_| target.is_pod())
+    if let Some(node) = node
+        && target.is_pod()
         && edit::text(encoding, &object.bytes, POD_NODE)? != node
     {
         return Err(LocalWriteError::OfAnotherNode);

@@ -369,7 +369,7 @@ impl World {
 
     /// What readers see of a local write of this pod; `None`: nothing. Inner `None`: its deletion.
     fn overlay_of(&self, pod_name: &str) -> Option<Option<String>> {
-        match self.cache.overlays.seen(&pods(), &name(pod_name))? {
+        match self.cache.overlays.shown_object(&pods(), &name(pod_name))? {
             Overlaid::Object(it) => {
                 Some(Some(String::from_utf8(it.object.bytes.to_vec()).unwrap()))
             }

@@ -73,11 +73,11 @@ pub(super) struct StoredObjects {
 struct Kind {
     /// They are compressed beside it.
     sample: Sample,
-    by_name: BTreeMap<ObjectName, Vec<Held>>,
+    by_name: BTreeMap<ObjectName, Vec<Version>>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Version {
     object: Arc<HeldObject>,
     /// How many sets refer to it.
     references: usize,
@@ -91,7 +91,7 @@ impl StoredObjects {
     }
 
     /// Adds a reference.
-    pub(super) fn hold(&mut self, of: &Representation, object: HeldObject) -> Arc<HeldObject> {
+    pub(super) fn share(&mut self, of: &Representation, object: HeldObject) -> Arc<HeldObject> {
         let name = object.name();
         if !self.by_kind.contains_key(of) {
             let kind = Kind {
@@ -125,7 +125,7 @@ impl StoredObjects {
         let object = Arc::new(object);
         // Of most objects there is one.
         versions.reserve_exact(1);
-        versions.push(Held {
+        versions.push(Version {
             object: object.clone(),
             references: 1,
         });

@@ -158,7 +158,11 @@ impl Overlays {
     }
 
     /// What the readers of a representation see. `None`: what the API server said.
-    pub(super) fn seen(&self, of: &Representation, name: &ObjectName) -> Option<Overlaid<'_>> {
+    pub(super) fn shown_object(
+        &self,
+        of: &Representation,
+        name: &ObjectName,
+    ) -> Option<Overlaid<'_>> {
         self.find(&of.resource, name)?.seen_in(of)
     }
 

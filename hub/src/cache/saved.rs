@@ -23,7 +23,6 @@ use self::sets::{
 use super::set::{Generation, Members, Set, Unsaved};
 use super::{Cache, Identity, ObjectName, Scope, Verdict};
 use crate::store::{Batch, Rows, Table};
-use crate::wire::TypeMeta;
 
 /// The tables that the cache owns.
 const TABLES: [Table; 7] = [
@@ -211,19 +210,21 @@ impl Cache {
         }
         let members = members
             .into_iter()
-            .map(|(name, object)| (name, self.objects.hold(&scope.representation, object)))
+            .map(|(name, object)| (name, self.objects.share(&scope.representation, object)))
             .collect();
         let columns = Bytes::from(saved.columns);
-        let with_columns = |type_meta| TypeMeta {
-            columns: columns.clone(),
-            ..type_meta
-        };
+        let mut item_type = parse_type(saved.item_type);
+        item_type.columns = columns.clone();
+        let mut list_type = saved.list_type.map(parse_type);
+        if let Some(list_type) = &mut list_type {
+            list_type.columns = columns;
+        }
         let set = Set {
             id,
             generation: Generation {
                 resource_version: saved.resource_version,
-                item_type: with_columns(parse_type(saved.item_type)),
-                list_type: saved.list_type.map(parse_type).map(with_columns),
+                item_type,
+                list_type,
                 exact: saved.exact,
                 members: Members::new(members),
                 lacking: object_names(saved.lacking),

@@ -76,18 +76,23 @@ pub(crate) struct Selection {
 impl Selection {
     /// Bytes of its texts.
     pub(super) fn len(&self) -> usize {
-        let namespace = self.namespace.as_ref().map_or(0, String::len);
-        let name = self.name.as_ref().map_or(0, String::len);
-        namespace + name + self.label_selector.len() + self.field_selector.len()
+        let namespace = self.namespace.as_deref().unwrap_or_default();
+        let name = self.name.as_deref().unwrap_or_default();
+        let selectors = self.label_selector.len() + self.field_selector.len();
+        namespace.len() + name.len() + selectors
     }
 
     /// Whether an object of this name can be selected at all.
     pub(crate) fn may_contain(&self, object: &ObjectName) -> bool {
-        let namespace_fits = self
-            .namespace
-            .as_ref()
-            .is_none_or(|it| *it == object.namespace);
-        namespace_fits && self.name.as_ref().is_none_or(|it| *it == object.name)
+        if let Some(namespace) = &self.namespace
+            && *namespace != object.namespace
+        {
+            return false;
+        }
+        match &self.name {
+            Some(name) => *name == object.name,
+            None => true,
+        }
     }
 
     /// Whether the name alone decides what is selected. Only then does a whole set without an
@@ -147,17 +152,23 @@ impl Scope {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (at, _) = text.match_indices(SEPARATOR).nth(4)?;
         let [namespace, name, label_selector, field_selector] = split(&text[at + 1..])?;
-        let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         Some(Self {
             representation: Representation::parse(&text[..at])?,
             selection: Selection {
-                namespace: given(namespace),
-                name: given(name),
+                namespace: if_given(namespace),
+                name: if_given(name),
                 label_selector: label_selector.to_owned(),
                 field_selector: field_selector.to_owned(),
             },
         })
     }
+}
+
+fn if_given(text: &str) -> Option<String> {
+    if text.is_empty() {
+        return None;
+    }
+    Some(text.to_owned())
 }
 
 /// An object by its name within one representation.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Digest, HeldObject, Identity, Now, ObjectName, RESTORED_AFTER, Scope};
+use super::{Clock, Digest, HeldObject, Identity, ObjectName, RESTORED_AFTER, Scope};
 use crate::wire::TypeMeta;
 
 /// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
@@ -89,7 +89,7 @@ impl Set {
 
     /// Whether a whole state at this resource version may replace the generation. See the module
     /// above for the rule.
-    pub(super) fn advance_to(&mut self, resource_version: u64, now: Now) -> Advance {
+    pub(super) fn advance_to(&mut self, resource_version: u64, now: Clock) -> Advance {
         if resource_version >= self.generation.resource_version && !self.is_of_before_restore {
             self.smaller_since = None;
             return Advance::Forward;
@@ -105,7 +105,7 @@ impl Set {
     }
 
     /// Takes note of a smaller resource version. Whether there were no others for long.
-    pub(super) fn is_smaller_for_long(&mut self, now: Now) -> bool {
+    pub(super) fn is_smaller_for_long(&mut self, now: Clock) -> bool {
         let since = *self.smaller_since.get_or_insert(now.uptime);
         now.uptime.saturating_sub(since) >= RESTORED_AFTER
     }
@@ -117,7 +117,7 @@ impl Set {
     }
 
     /// Notes that the API server agrees with the generation as of this resource version.
-    pub(super) fn confirm(&mut self, resource_version: u64, now: Now) {
+    pub(super) fn confirm(&mut self, resource_version: u64, now: Clock) {
         let generation = &mut self.generation;
         generation.resource_version = generation.resource_version.max(resource_version);
         generation.confirmed = now.wall;
@@ -125,7 +125,7 @@ impl Set {
         self.unsaved.head = true;
     }
 
-    pub(super) fn status(&self, scope: Scope, now: Now) -> SetStatus {
+    pub(super) fn status(&self, scope: Scope, now: Clock) -> SetStatus {
         SetStatus {
             scope,
             resource_version: self.generation.resource_version,
@@ -144,7 +144,7 @@ impl Generation {
     }
 
     /// Time since the API server last agreed; zero if the clock went back since.
-    pub(super) fn age(&self, now: Now) -> Duration {
+    pub(super) fn age(&self, now: Clock) -> Duration {
         now.wall.duration_since(self.confirmed).unwrap_or_default()
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::wire::{EventKind, Object};
 
 /// Lists a scope whole, as the node, with the grant for it.
-fn fill(cache: &mut Cache, scope: &Scope, rv: u64, items: &[Object], now: Now) -> Filled {
+fn fill(cache: &mut Cache, scope: &Scope, rv: u64, items: &[Object], now: Clock) -> Filled {
     let mut copy = cache.start_list(scope, None, now).unwrap();
     items.iter().for_each(|object| copy.add(object.clone()));
     cache.record_verdict(&NODE, Verb::List, scope, Verdict::Allowed, now);

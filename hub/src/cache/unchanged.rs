@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, DefaultHasher, Hasher, RandomState};
 use std::sync::LazyLock;
 
 use super::set::Advance;
-use super::{Cache, Filled, Identity, Now, Scope};
+use super::{Cache, Clock, Filled, Identity, Scope};
 use crate::wire::ListHead;
 
 /// Secret and of this process, so that nobody can make two answers that look the same here.
@@ -53,7 +53,7 @@ impl Cache {
         items: Digest,
         head: &ListHead,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Option<Filled> {
         let generation = &self.set_mut(scope)?.generation;
         let is_it = generation.made_by == Some(items)
@@ -86,7 +86,7 @@ impl Cache {
         scope: &Scope,
         body: Digest,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Option<Filled> {
         let set = self.set_mut(scope)?;
         if set.generation.made_by != Some(body) || set.is_of_before_restore {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::copies::WatchPosition;
 use super::fill::SetTypes;
 use super::objects::{HeldObject, name_of};
-use super::{Cache, Filled, Identity, ListCopy, Now, ObjectName, Scope, WatchCopy, WatchStart};
+use super::{Cache, Clock, Filled, Identity, ListCopy, ObjectName, Scope, WatchCopy, WatchStart};
 use crate::wire::{Event, EventKind, Object, TypeMeta};
 
 /// What an event did to its set.
@@ -54,7 +54,7 @@ impl Cache {
         copy: &mut WatchCopy,
         event: &Event,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Applied {
         if let EventKind::Error { .. } = event.kind {
             copy.position = WatchPosition::Unknown;
@@ -94,7 +94,7 @@ impl Cache {
         copy: &mut WatchCopy,
         event: &Event,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Applied {
         let WatchPosition::Initial { shadow, item_type } = &mut copy.position else {
             return Applied::NotJoined;
@@ -126,7 +126,7 @@ impl Cache {
         item: TypeMeta,
         end: &Event,
         reader: &Identity,
-        now: Now,
+        now: Clock,
     ) -> Applied {
         let resource_version = end.object.metadata.resource_version;
         copy.position = WatchPosition::At(resource_version);
@@ -144,7 +144,7 @@ impl Cache {
     }
 
     /// An event of a watch that had told all up to `told` before.
-    fn advance(&mut self, copy: &WatchCopy, told: u64, event: &Event, now: Now) -> Applied {
+    fn advance(&mut self, copy: &WatchCopy, told: u64, event: &Event, now: Clock) -> Applied {
         let Some(set) = self.set_mut(&copy.scope) else {
             return Applied::NotJoined;
         };
@@ -187,7 +187,7 @@ impl Cache {
         let held = (kind != EventKind::Deleted && !is_too_large).then(|| {
             let sample = self.objects.sample(representation);
             let object = HeldObject::new(object.clone(), &sample);
-            self.objects.hold(representation, object)
+            self.objects.share(representation, object)
         });
         let Some(set) = self.set_mut(scope) else {
             return;

@@ -35,8 +35,8 @@ pub(super) fn lead_to(
     let Some(cluster_ip) = cluster_ip(encoding, object)? else {
         return Ok(None);
     };
-    let same_family = |pods: &&SocketAddr| pods.is_ipv4() == cluster_ip.is_ipv4();
-    let Some(pods) = pods.iter().find(same_family) else {
+    let is_ipv4 = cluster_ip.is_ipv4();
+    let Some(pods) = pods.iter().find(|pods| pods.is_ipv4() == is_ipv4) else {
         return Ok(None);
     };
     if !is_of_host(pods.ip()) {
@@ -54,18 +54,19 @@ pub(super) fn lead_to(
 /// `None`: the service has no address.
 fn cluster_ip(encoding: Encoding, object: &[u8]) -> Result<Option<IpAddr>, SplitError> {
     let mut found = None;
-    let mut read = |spec: &[u8]| {
-        found = match encoding {
-            Encoding::Json => json::text_member(spec, "clusterIP")?.and_then(|it| it.parse().ok()),
-            Encoding::Protobuf => {
-                protobuf::bytes(spec, field::CLUSTER_IP)?.and_then(address_in_bytes)
-            }
-        };
-        Ok(None)
-    };
     match encoding {
-        Encoding::Json => json::member(object, "spec", &mut read)?,
-        Encoding::Protobuf => protobuf::messages(object, field::SPEC, &mut read)?,
+        Encoding::Json => json::member(object, "spec", |spec| {
+            if let Some(text) = json::text_member(spec, "clusterIP")? {
+                found = text.parse().ok();
+            }
+            Ok(None)
+        })?,
+        Encoding::Protobuf => protobuf::messages(object, field::SPEC, |spec| {
+            if let Some(text) = protobuf::bytes(spec, field::CLUSTER_IP)? {
+                found = address_in_bytes(text);
+            }
+            Ok(None)
+        })?,
     };
     Ok(found)
 }

@@ -8,7 +8,7 @@ mod volumes;
 
 use std::collections::BTreeSet;
 
-use super::{DiskStatus, Kept, Memory};
+use super::{DiskStatus, Memory, Remembered};
 use crate::cache::{Cache, Identity, Needed, ObjectName, ObjectRef, SetStatus};
 use crate::wire::split::SplitError;
 use crate::wire::{Metadata, Object};
@@ -83,7 +83,7 @@ impl Memory {
 
 impl OnDisk {
     /// Of a state that was written, or read.
-    pub(super) fn of(kept: &Kept, sets: &[SetStatus]) -> Self {
+    pub(super) fn of(kept: &Remembered, sets: &[SetStatus]) -> Self {
         let present = PresentPods::read(&kept.cache);
         Self {
             missing: missing(kept, &present, sets),
@@ -97,7 +97,7 @@ impl OnDisk {
     }
 }
 
-fn missing(kept: &Kept, present: &PresentPods, sets: &[SetStatus]) -> BTreeSet<String> {
+fn missing(kept: &Remembered, present: &PresentPods, sets: &[SetStatus]) -> BTreeSet<String> {
     let mut missing = missing_of_kubelet(sets);
     missing.extend(present.problems.iter().cloned());
     for object in &present.required {
@@ -116,14 +116,14 @@ fn missing(kept: &Kept, present: &PresentPods, sets: &[SetStatus]) -> BTreeSet<S
 fn missing_of_kubelet(sets: &[SetStatus]) -> BTreeSet<String> {
     let mut missing = BTreeSet::new();
     for needed in OF_KUBELET {
-        let is_it = |set: &&SetStatus| {
+        let mut sets: Vec<_> = sets.iter().collect();
+        sets.retain(|set| {
             let resource = &set.scope.representation.resource;
             set.essential && resource.group.is_empty() && resource.resource == needed
-        };
-        let mut sets = sets.iter().filter(is_it).peekable();
-        if sets.peek().is_none() {
+        });
+        if sets.is_empty() {
             missing.insert(format!("kubelet has not read {needed} yet"));
-        } else if sets.all(|set| set.behind) {
+        } else if sets.iter().all(|set| set.behind) {
             missing.insert(format!(
                 "{needed} in memory are older than what the API server told"
             ));
@@ -146,7 +146,9 @@ impl PresentPods {
                 name: pod.metadata.name.clone(),
             });
             present.uids.insert(pod.metadata.uid.clone());
-            node = node.or_else(|| needs::node_name(encoding, &pod).ok().flatten());
+            if node.is_none() {
+                node = needs::node_name(encoding, &pod).unwrap_or_default();
+            }
             match Needs::of_pod(encoding, &pod) {
                 Ok(Some(needs)) => present.add(&pod, needs),
                 Ok(None) => {}

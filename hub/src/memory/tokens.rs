@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use crate::cache::{Doubt, Identity, Now};
+use crate::cache::{Clock, Doubt, Identity};
 use crate::store::{Batch, Rows, Table};
 use crate::wire::edit::{self, Path};
 use crate::wire::split::{ObjectSplitter, SplitError};
@@ -209,7 +209,7 @@ impl Tokens {
 
     /// The API server has refused this token. That is believed when it does so again a minute later:
     /// one that has just started refuses good tokens too.
-    pub(crate) fn record_refusal(&mut self, token_digest: &str, now: Now) {
+    pub(crate) fn record_refusal(&mut self, token_digest: &str, now: Clock) {
         let Some(known) = self.identities.get_mut(token_digest) else {
             return;
         };
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_token_that_is_refused_once_may_meet_an_api_server_that_starts() {
-        let at = |seconds| Now {
+        let at = |seconds| Clock {
             wall: UNIX_EPOCH,
             uptime: Duration::from_secs(seconds),
         };

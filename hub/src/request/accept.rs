@@ -3,6 +3,9 @@
 
 use crate::wire::{Encoding, Shape};
 
+/// Of so few clauses, Go's sort leaves equal ones in their order.
+const MAX_CLAUSES: usize = 10;
+
 /// What an answer will look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Representation {
@@ -16,10 +19,10 @@ impl Representation {
     ///
     /// CBOR is passed over: the hub takes it out of the header before it asks the API server.
     pub(crate) fn from_accept(header: &str) -> Option<Self> {
-        if header.trim().is_empty() {
+        if header.is_empty() {
             return Clause::parse("*/*").representation();
         }
-        if !header.split(',').all(is_understood) {
+        if !header.split(',').all(is_understood) || is_order_unclear(header) {
             return None;
         }
         preferred(header).first()?.representation()
@@ -38,9 +41,12 @@ pub(crate) fn choose<'a>(
         header
     };
     let content_types: Vec<_> = content_types.map(Clause::parse).collect();
-    preferred(header)
-        .iter()
-        .find_map(|clause| content_types.iter().position(|it| clause.takes(it)))
+    for clause in preferred(header) {
+        if let Some(place) = content_types.iter().position(|it| clause.takes(it)) {
+            return Some(place);
+        }
+    }
+    None
 }
 
 /// The clauses of a header, the best first, without CBOR.
@@ -55,16 +61,22 @@ fn preferred(header: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
+/// Whether a header's order of preference is the API server's own secret: it sorts by quality and by
+/// wildcards at once, and is not stable with many clauses.
+fn is_order_unclear(header: &str) -> bool {
+    header.split(',').count() > MAX_CLAUSES || header.contains('*') && header.contains("q=")
+}
+
 /// Whether the hub reads a clause as the API server does. That passes over a clause with `sv`, for
 /// one, so the answer would be another than it seems.
 fn is_understood(clause: &str) -> bool {
-    let mut parts = clause.split(';').map(str::trim);
+    let mut parts = clause.trim_matches(' ').split(';');
     let mut seen = Vec::new();
-    if parts.next().is_none_or(str::is_empty) {
+    if !is_word(parts.next().unwrap_or_default()) {
         return false;
     }
     for part in parts {
-        let Some((name, value)) = part.split_once('=') else {
+        let Some((name, value)) = part.trim_start_matches(' ').split_once('=') else {
             return false;
         };
         let is_known = match name {
@@ -73,18 +85,26 @@ fn is_understood(clause: &str) -> bool {
             "q" => is_quality(value),
             _ => false,
         };
-        if !is_known || seen.contains(&name) {
+        if !is_known || !is_word(value) || seen.contains(&name) {
             return false;
         }
         seen.push(name);
     }
-    true
+    // Without `as` they mean no shape at all, and the API server passes over the clause.
+    seen.contains(&"as") || !seen.contains(&"g") && !seen.contains(&"v")
+}
+
+/// Not empty and without a blank, of which the API server takes away some.
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 fn is_quality(value: &str) -> bool {
     let is_plain = value.bytes().all(|it| it.is_ascii_digit() || it == b'.');
-    let number = value.parse::<f32>();
-    is_plain && number.is_ok_and(|quality| (0.0..=1.0).contains(&quality))
+    match value.parse::<f32>() {
+        Ok(quality) => is_plain && (0.0..=1.0).contains(&quality),
+        Err(_) => false,
+    }
 }
 
 /// `type/subtype;parameter=value`
@@ -98,18 +118,19 @@ impl<'a> Clause<'a> {
     fn parse(text: &'a str) -> Self {
         let mut parts = text.split(';').map(str::trim);
         let media_type = parts.next().unwrap_or_default();
-        let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
-        let quality = parameters
-            .iter()
-            .find(|(name, _)| *name == "q")
-            .and_then(|(_, value)| value.parse().ok())
-            .filter(|quality: &f32| quality.is_finite())
-            .unwrap_or(1.0);
-        Self {
+        let parameters: Vec<_> = parts.flat_map(|part| part.split_once('=')).collect();
+        let mut clause = Self {
             media_type,
-            quality,
+            quality: 1.0,
             parameters,
+        };
+        if let Some(quality) = clause.parameter("q")
+            && let Ok(quality) = quality.parse::<f32>()
+            && quality.is_finite()
+        {
+            clause.quality = quality;
         }
+        clause
     }
 
     /// Whether this clause allows an answer of this type. Where anything will do, it is JSON.
@@ -118,10 +139,12 @@ impl<'a> Clause<'a> {
             "*/*" | "application/*" => "application/json",
             media_type => media_type,
         };
-        let shape =
-            |clause: &Self| ["as", "g", "v"].map(|name| clause.parameter(name).map(str::to_owned));
+        for name in ["as", "g", "v"] {
+            if self.parameter(name) != content_type.parameter(name) {
+                return false;
+            }
+        }
         media_type.eq_ignore_ascii_case(content_type.media_type)
-            && shape(self) == shape(content_type)
     }
 
     fn is_cbor(&self) -> bool {
@@ -135,7 +158,7 @@ impl<'a> Clause<'a> {
     }
 
     fn representation(&self) -> Option<Representation> {
-        let encoding = match &*self.media_type.to_ascii_lowercase() {
+        let encoding = match self.media_type {
             // The API server prefers JSON where anything will do.
             "application/json" | "application/*" | "*/*" => Encoding::Json,
             "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
@@ -156,9 +179,10 @@ impl<'a> Clause<'a> {
             Some("PartialObjectMetadata" | "PartialObjectMetadataList") => Shape::Metadata,
             Some(_) => return None,
         };
-        let is_known =
-            self.parameter("g") == Some("meta.k8s.io") && self.parameter("v") == Some("v1");
-        is_known.then_some(shape)
+        if self.parameter("g") != Some("meta.k8s.io") || self.parameter("v") != Some("v1") {
+            return None;
+        }
+        Some(shape)
     }
 
     fn parameter(&self, name: &str) -> Option<&'a str> {
@@ -255,6 +279,11 @@ mod tests {
             "application/json;q=0.5;q=0.1,application/json",
             "application/json;q=inf",
             "application/json;as",
+            "application/json;v=v1,application/json",
+            "Application/JSON,application/json",
+            "application/json;q=0.5 ;stream=watch,application/json",
+            "*/*;q=0.9,application/json;as=Table;v=v1;g=meta.k8s.io;q=0.1",
+            " ",
             "application/json,",
         ] {
             assert_eq!(chosen(header), None, "{header}");

@@ -34,11 +34,17 @@ impl DocumentRead {
                 | ["openapi", "v3", ..]
         );
         let hash = parameters(query).find(|(name, _)| is_schema && name == "hash");
-        let query = hash.map_or(String::new(), |(_, value)| format!("hash={value}"));
+        let query = match hash {
+            Some((_, value)) => format!("hash={value}"),
+            None => String::new(),
+        };
         let is_short = [path.len() + query.len(), accepted.len()]
             .iter()
             .all(|length| *length <= LONGEST);
-        (is_document && is_short).then(|| Self {
+        if !is_document || !is_short {
+            return None;
+        }
+        Some(Self {
             path: path.to_owned(),
             query,
             accepted,

@@ -137,8 +137,8 @@ fn resource(
         }
         _ => {}
     }
-    let word = |index: usize| words.get(index).copied().unwrap_or_default();
-    let mut name = word(1).to_owned();
+    let its = words.first().copied().unwrap_or_default();
+    let mut name = words.get(1).copied().unwrap_or_default().to_owned();
     let asked = verb;
     if name.is_empty() {
         verb = verb.of_collection(query);
@@ -161,13 +161,16 @@ fn resource(
         name = selected.to_owned();
     }
     // Below a proxied object are its own paths.
-    let subresource = if verb == Verb::Proxy { "" } else { word(2) };
+    let subresource = match words.get(2) {
+        Some(subresource) if verb != Verb::Proxy => subresource,
+        Some(_) | None => "",
+    };
     Ok(ResourceRequest {
         verb,
         gvr: GroupVersionResource {
             group: prefix.group.to_owned(),
             version: prefix.version.to_owned(),
-            resource: word(0).to_owned(),
+            resource: its.to_owned(),
         },
         namespace: namespace.to_owned(),
         name,

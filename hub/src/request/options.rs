@@ -45,6 +45,8 @@ pub(crate) struct ListOptions {
     pub(crate) continue_token: String,
     pub(crate) allow_watch_bookmarks: bool,
     pub(crate) send_initial_events: bool,
+    /// It is said, be it `false`.
+    pub(crate) has_send_initial_events: bool,
     pub(crate) timeout_seconds: Option<u64>,
     /// `timeout`: for how long the client waits, such as `10s`.
     pub(crate) timeout: Option<Duration>,
@@ -72,21 +74,19 @@ pub(crate) enum InvalidOptions {
 impl ListOptions {
     /// Of a parameter that is repeated the first counts, as in apimachinery.
     pub(super) fn from_query(query: &str) -> Result<Self, InvalidOptions> {
-        let value = |name| parameter(query, name).unwrap_or_default();
-        let label_selector = value("labelSelector").parse();
-        let field_selector = value("fieldSelector").parse();
+        let label_selector = value(query, "labelSelector").parse();
+        let field_selector = value(query, "fieldSelector").parse();
         Ok(Self {
-            resource_version: asked_version(&value("resourceVersion"))?,
-            resource_version_match: version_match(&value("resourceVersionMatch"))?,
-            limit: number("limit", &value("limit"))?.unwrap_or_default(),
-            continue_token: value("continue"),
+            resource_version: asked_version(&value(query, "resourceVersion"))?,
+            resource_version_match: version_match(&value(query, "resourceVersionMatch"))?,
+            limit: number(query, "limit")?.unwrap_or_default(),
+            continue_token: value(query, "continue"),
             allow_watch_bookmarks: flag(query, "allowWatchBookmarks"),
             send_initial_events: flag(query, "sendInitialEvents"),
-            timeout_seconds: number("timeoutSeconds", &value("timeoutSeconds"))?,
-            timeout: humantime::parse_duration(&value("timeout"))
-                .ok()
-                .filter(|timeout| !timeout.is_zero()),
-            included_object: included_object(&value("includeObject"))?,
+            has_send_initial_events: parameter(query, "sendInitialEvents").is_some(),
+            timeout_seconds: number(query, "timeoutSeconds")?,
+            timeout: duration(&value(query, "timeout")),
+            included_object: included_object(&value(query, "includeObject"))?,
             label_selector: label_selector
                 .map_err(|source| InvalidOptions::LabelSelector { source })?,
             field_selector: field_selector
@@ -131,7 +131,39 @@ pub(crate) fn is_understood(query: &str) -> bool {
     true
 }
 
+/// What is asked for with some options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Collection {
+    List,
+    Watch,
+}
+
 impl ListOptions {
+    /// Whether the API server accepts these options together (apimachinery,
+    /// `ValidateListOptions`).
+    pub(crate) fn are_accepted(&self, of: Collection) -> bool {
+        let matched = self.resource_version_match;
+        match of {
+            Collection::Watch if self.has_send_initial_events => {
+                matched == Some(VersionMatch::NotOlderThan) && self.continue_token.is_empty()
+            }
+            // Without a version it begins with a list, which must not be a page.
+            Collection::Watch => {
+                let lists = !matches!(self.resource_version, AskedVersion::At(_));
+                matched.is_none() && (!lists || self.continue_token.is_empty())
+            }
+            Collection::List if self.has_send_initial_events => false,
+            Collection::List => match (matched, self.resource_version) {
+                (None, _) => true,
+                (Some(_), AskedVersion::Newest) => false,
+                (Some(VersionMatch::Exact), AskedVersion::Any) => false,
+                (Some(_), AskedVersion::Any | AskedVersion::At(_)) => {
+                    self.continue_token.is_empty()
+                }
+            },
+        }
+    }
+
     /// Whether one state of the past is asked for. Without `resourceVersionMatch` a limit means so.
     pub(crate) fn is_exact(&self) -> bool {
         let at = matches!(self.resource_version, AskedVersion::At(_));
@@ -143,21 +175,46 @@ impl ListOptions {
 }
 
 /// Whether a query has the parameter with a value other than `false` and `0`.
-pub(super) fn flag(query: &str, name: &str) -> bool {
-    parameter(query, name).is_some_and(|value| !matches!(&*value.to_lowercase(), "false" | "0"))
+pub(crate) fn flag(query: &str, name: &str) -> bool {
+    match parameter(query, name) {
+        Some(value) => !matches!(&*value.to_lowercase(), "false" | "0"),
+        None => false,
+    }
 }
 
 fn parameter(query: &str, name: &str) -> Option<String> {
-    let mut found = parameters(query).filter(|(key, _)| key == name);
-    found.next().map(|(_, value)| value)
+    let found = parameters(query).find(|(key, _)| key == name);
+    found.map(|(_, value)| value)
+}
+
+/// Empty if the query has it not.
+fn value(query: &str, name: &str) -> String {
+    parameter(query, name).unwrap_or_default()
+}
+
+fn duration(text: &str) -> Option<Duration> {
+    let duration = humantime::parse_duration(text).ok()?;
+    if duration.is_zero() {
+        return None;
+    }
+    Some(duration)
 }
 
 fn asked_version(value: &str) -> Result<AskedVersion, InvalidOptions> {
-    Ok(match number("resourceVersion", value)? {
-        None => AskedVersion::Newest,
-        Some(0) => AskedVersion::Any,
-        Some(number) => AskedVersion::At(number),
-    })
+    let parameter = "resourceVersion";
+    // Other numbers may be written with a sign or with zeros.
+    let is_version = value == "0" || value.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_version || value.len() > 1 && value.starts_with('0') {
+        return Err(InvalidOptions::Number { parameter });
+    }
+    match value {
+        "" => Ok(AskedVersion::Newest),
+        "0" => Ok(AskedVersion::Any),
+        _ => match value.parse() {
+            Ok(number) => Ok(AskedVersion::At(number)),
+            Err(_) => Err(InvalidOptions::Number { parameter }),
+        },
+    }
 }
 
 fn version_match(value: &str) -> Result<Option<VersionMatch>, InvalidOptions> {
@@ -178,14 +235,16 @@ fn included_object(value: &str) -> Result<IncludedObject, InvalidOptions> {
     }
 }
 
-fn number(parameter: &'static str, value: &str) -> Result<Option<u64>, InvalidOptions> {
-    if value.is_empty() {
+/// As `int64` of the API, but never below zero, which the API server does not mind.
+fn number(query: &str, name: &'static str) -> Result<Option<u64>, InvalidOptions> {
+    let Some(value) = parameter(query, name) else {
         return Ok(None);
+    };
+    let number = value.parse::<i64>().map(u64::try_from);
+    match number {
+        Ok(Ok(number)) => Ok(Some(number)),
+        Ok(Err(_)) | Err(_) => Err(InvalidOptions::Number { parameter: name }),
     }
-    let number = value.parse();
-    number
-        .map(Some)
-        .map_err(|_| InvalidOptions::Number { parameter })
 }
 
 #[cfg(test)]
@@ -229,6 +288,7 @@ mod tests {
                 continue_token: String::new(),
                 allow_watch_bookmarks: true,
                 send_initial_events: true,
+                has_send_initial_events: true,
                 timeout_seconds: Some(423),
                 timeout: Some(Duration::from_secs(423)),
                 included_object: IncludedObject::Metadata,
@@ -274,6 +334,17 @@ mod tests {
     fn what_the_api_server_refuses_is_an_error() {
         for (query, expected) in [
             ("limit=many", InvalidOptions::Number { parameter: "limit" }),
+            ("limit=", InvalidOptions::Number { parameter: "limit" }),
+            (
+                "limit=9223372036854775808",
+                InvalidOptions::Number { parameter: "limit" },
+            ),
+            (
+                "resourceVersion=%2B5",
+                InvalidOptions::Number {
+                    parameter: "resourceVersion",
+                },
+            ),
             (
                 "resourceVersion=x",
                 InvalidOptions::Number {

@@ -1,5 +1,8 @@
 //! What a request is to the hub: decisions over its head.
 
+#[cfg(test)]
+mod reading_tests;
+
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Method, Uri, header};
@@ -8,8 +11,9 @@ use crate::cache::{Representation, Resource, Scope, Selection, Verb};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
-use crate::request::options::{IncludedObject, ListOptions, is_understood};
-use crate::server::is_encoded_as;
+use crate::request::options::{Collection, IncludedObject, ListOptions, flag, is_understood};
+use crate::server::{is_encoded_as, may_be_long};
+use crate::upstream::pool::RequestKind;
 use crate::upstream::upgrade::is_upgrade;
 use crate::wire::{Encoding, Shape};
 
@@ -61,21 +65,23 @@ impl Read {
     /// How long the API server may take for the head of its answer before memory answers: its client
     /// must still have time to get that.
     pub(crate) fn patience(&self) -> Duration {
-        let of_list = self
-            .options
-            .timeout_seconds
-            .filter(|_| self.verb == Verb::List);
-        let of_list = of_list
-            .filter(|seconds| *seconds > 0)
-            .map(Duration::from_secs);
-        let given = match (self.options.timeout, of_list) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
-        match given {
+        match self.time_of_client() {
             Some(given) => given.saturating_sub(ANSWER_TIME).max(given / 2),
             None if self.scope.selection.name.is_some() => OBJECT_PATIENCE,
             None => LIST_PATIENCE,
+        }
+    }
+
+    /// The shorter one of what a client gives.
+    fn time_of_client(&self) -> Option<Duration> {
+        let timeout = self.options.timeout;
+        let of_list = match self.options.timeout_seconds {
+            Some(seconds) if self.verb == Verb::List && seconds > 0 => Duration::from_secs(seconds),
+            Some(_) | None => return timeout,
+        };
+        match timeout {
+            Some(timeout) => Some(timeout.min(of_list)),
+            None => Some(of_list),
         }
     }
 
@@ -83,13 +89,13 @@ impl Read {
     /// table, or for protobuf, which the API server has not of all resources.
     pub(crate) fn plain(&self) -> Option<Self> {
         let in_protobuf = (self.encoding(), self.shape()) == (Encoding::Protobuf, Shape::Object);
-        let has_plain = self.takes_plain_json && (self.shape().is_table() || in_protobuf);
-        has_plain.then(|| {
-            let mut plain = self.clone();
-            plain.scope.representation.shape = Shape::Object;
-            plain.scope.representation.encoding = Encoding::Json;
-            plain
-        })
+        if !self.takes_plain_json || !(self.shape().is_table() || in_protobuf) {
+            return None;
+        }
+        let mut plain = self.clone();
+        plain.scope.representation.shape = Shape::Object;
+        plain.scope.representation.encoding = Encoding::Json;
+        Some(plain)
     }
 
     /// The read as the API server has chosen to answer it. `None`: the hub does not read that.
@@ -98,11 +104,29 @@ impl Read {
             return Some(self);
         }
         let plain = self.plain()?;
-        is_encoded_as(headers, plain.encoding()).then_some(plain)
+        if !is_encoded_as(headers, plain.encoding()) {
+            return None;
+        }
+        Some(plain)
     }
 }
 
 impl Plan {
+    /// Whether the request may take as long as its client likes.
+    pub(crate) fn kind(&self, uri: &Uri) -> RequestKind {
+        let is_long = match self {
+            Self::Upgrade => true,
+            Self::Read(read) => read.verb == Verb::Watch,
+            Self::Document(_) | Self::Write(_) => false,
+            Self::Pass => may_be_long(uri),
+        };
+        if is_long {
+            RequestKind::Long
+        } else {
+            RequestKind::Short
+        }
+    }
+
     pub(crate) fn new(method: &Method, uri: &Uri, headers: &HeaderMap) -> Self {
         if is_upgrade(headers) {
             return Self::Upgrade;
@@ -122,8 +146,10 @@ impl Plan {
         match RequestInfo::new(method.as_str(), uri.path(), query) {
             Ok(RequestInfo::Resource(resource)) => Self::of_resource(*resource, query, headers),
             Ok(RequestInfo::Path(_)) if method == Method::GET => {
-                DocumentRead::new(uri.path(), query, accept_text(headers))
-                    .map_or(Self::Pass, Self::Document)
+                match DocumentRead::new(uri.path(), query, accept_text(headers)) {
+                    Some(read) => Self::Document(read),
+                    None => Self::Pass,
+                }
             }
             Ok(RequestInfo::Path(_)) | Err(_) => Self::Pass,
         }
@@ -146,7 +172,10 @@ impl Plan {
         }
         let accepted = accept_text(headers);
         let representation = accept::Representation::from_accept(&accepted);
-        let (Some(representation), Ok(options)) = (representation, &resource.options) else {
+        let Some(representation) = representation else {
+            return Self::Pass;
+        };
+        let Ok(options) = &resource.options else {
             return Self::Pass;
         };
         let shape = match (representation.shape, options.included_object) {
@@ -156,6 +185,15 @@ impl Plan {
             (shape, _) => shape,
         };
         if !resource.subresource.is_empty() || !is_understood(query) {
+            return Self::Pass;
+        }
+        let accepted_options = match verb {
+            Verb::Get => true,
+            Verb::List => options.are_accepted(Collection::List),
+            // The old paths below watch/ have rules of their own.
+            Verb::Watch => flag(query, "watch") && options.are_accepted(Collection::Watch),
+        };
+        if !accepted_options || options.field_selector.names_several() {
             return Self::Pass;
         }
         let options = options.clone();
@@ -186,37 +224,44 @@ impl Plan {
 /// No object has a longer name, and hardly anybody a longer selector: what is remembered of each
 /// question must be small.
 fn is_of_usual_size(selection: &Selection) -> bool {
-    let name = |name: &Option<String>| name.as_ref().map_or(0, String::len) <= MAX_NAME;
+    let name = selection.name.as_deref().unwrap_or_default();
+    let namespace = selection.namespace.as_deref().unwrap_or_default();
     let selectors = selection.label_selector.len() + selection.field_selector.len();
-    name(&selection.name) && name(&selection.namespace) && selectors <= MAX_SELECTORS
+    name.len() <= MAX_NAME && namespace.len() <= MAX_NAME && selectors <= MAX_SELECTORS
 }
 
 fn selection(request: &ResourceRequest, options: &ListOptions) -> Selection {
-    let given = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     // A namespace is in no namespace, though its path looks as if it were in itself.
     let is_namespace = request.gvr.group.is_empty() && request.gvr.resource == "namespaces";
-    let namespace = given(&request.namespace).filter(|_| !is_namespace);
-    let name = given(&request.name);
-    let field_selector = options.field_selector.to_string();
-    let only_name = name
-        .as_ref()
-        .is_some_and(|name| field_selector == format!("metadata.name={name}"));
+    let namespace = match &*request.namespace {
+        "" => None,
+        _ if is_namespace => None,
+        namespace => Some(namespace.to_owned()),
+    };
+    let mut field_selector = options.field_selector.to_string();
+    let mut name = None;
+    if !request.name.is_empty() {
+        name = Some(request.name.clone());
+        if field_selector == format!("metadata.name={}", request.name) {
+            field_selector.clear();
+        }
+    }
     Selection {
         namespace,
         name,
         label_selector: options.label_selector.to_string(),
-        field_selector: if only_name {
-            String::new()
-        } else {
-            field_selector
-        },
+        field_selector,
     }
 }
 
 /// All `Accept` headers as one.
 fn accept_text(headers: &HeaderMap) -> String {
-    let all = headers.get_all(header::ACCEPT).iter();
-    let texts: Vec<_> = all.filter_map(|value| value.to_str().ok()).collect();
+    let mut texts = Vec::new();
+    for value in headers.get_all(header::ACCEPT) {
+        if let Ok(text) = value.to_str() {
+            texts.push(text);
+        }
+    }
     texts.join(",")
 }
 
@@ -234,10 +279,8 @@ pub(crate) fn make_readable(headers: &mut HeaderMap) {
     if !accepted.contains("cbor") {
         return;
     }
-    let kept: Vec<_> = accepted
-        .split(',')
-        .filter(|clause| !clause.contains("cbor"))
-        .collect();
+    let mut kept: Vec<_> = accepted.split(',').collect();
+    kept.retain(|clause| !clause.contains("cbor"));
     let kept = if kept.is_empty() {
         "application/json".to_owned()
     } else {

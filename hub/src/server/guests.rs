@@ -3,9 +3,11 @@
 //! finds the port open.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
+
+use crate::lock::lock;
 
 /// Of those that have shown nothing yet, in their handshake too.
 const MAX_UNKNOWN: usize = 256;
@@ -40,7 +42,7 @@ impl Guests {
         let mut places = self.places();
         places.next += 1;
         let number = places.next;
-        take(&mut places.unknown, number, end.clone(), MAX_UNKNOWN);
+        insert(&mut places.unknown, number, end.clone(), MAX_UNKNOWN);
         drop(places);
         Guest {
             guests: self.clone(),
@@ -50,7 +52,7 @@ impl Guests {
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -59,7 +61,7 @@ impl Guest {
     pub(crate) fn is_known(&self) {
         let mut places = self.guests.places();
         if let Some(end) = places.unknown.remove(&self.number) {
-            take(&mut places.known, self.number, end, MAX_KNOWN);
+            insert(&mut places.known, self.number, end, MAX_KNOWN);
         }
     }
 
@@ -82,7 +84,7 @@ impl Drop for Guest {
     }
 }
 
-fn take(
+fn insert(
     places: &mut BTreeMap<u64, CancellationToken>,
     number: u64,
     end: CancellationToken,

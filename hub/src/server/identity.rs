@@ -43,16 +43,13 @@ pub(crate) struct Token {
 }
 
 impl Proof {
-    /// A certificate goes before a token, as at the API server.
-    pub(crate) fn of_request(node: bool, headers: &HeaderMap) -> Self {
-        if node {
-            return Self::Node;
-        }
+    /// Of a request whose connection has shown no certificate of the node.
+    pub(crate) fn of_headers(headers: &HeaderMap) -> Self {
         match bearer_token(headers) {
             Some(token) => Self::Token(Token {
                 digest: HEXLOWER.encode(&Sha256::digest(token.as_bytes())),
                 owner: None,
-                expires: claims(token).and_then(|claims| claims.exp),
+                expires: expiry(token),
             }),
             None => Self::Nothing,
         }
@@ -77,7 +74,10 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
     let (scheme, rest) = value.trim().split_once(' ')?;
     // Up to the next space, as the API server reads it: one token must not have many texts.
     let token = rest.split(' ').next()?;
-    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
+    if !scheme.eq_ignore_ascii_case("bearer") || token.is_empty() {
+        return None;
+    }
+    Some(token)
 }
 
 #[derive(Deserialize)]
@@ -91,6 +91,10 @@ fn claims(token: &str) -> Option<Claims> {
     let payload = token.split('.').nth(1)?;
     let claims = BASE64URL_NOPAD.decode(payload.as_bytes()).ok()?;
     serde_json::from_slice(&claims).ok()
+}
+
+fn expiry(token: &str) -> Option<u64> {
+    claims(token)?.exp
 }
 
 /// Whom a token names. Its signature covers the name, and only the API server can check it.
@@ -192,7 +196,7 @@ mod tests {
     fn of_header(value: &str) -> Proof {
         let mut headers = HeaderMap::new();
         headers.insert(header::AUTHORIZATION, value.parse().unwrap());
-        Proof::of_request(false, &headers)
+        Proof::of_headers(&headers)
     }
 
     #[test]

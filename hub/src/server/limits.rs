@@ -1,8 +1,9 @@
 //! How many requests may be under way: of one identity, and of all that are not the node together.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
+use crate::lock::lock;
 use crate::upstream::Credential;
 use crate::upstream::pool::RequestKind;
 
@@ -52,7 +53,7 @@ impl Limits {
         kind: RequestKind,
     ) -> Option<RequestPermit> {
         let key = (identity.to_owned(), kind);
-        let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.0);
         let own = counts.by_identity.get(&key).copied().unwrap_or_default();
         let limit = match (credential, kind) {
             (Credential::Node, RequestKind::Short) => NODE_SHORT,
@@ -85,7 +86,7 @@ impl Limits {
     /// Identity, short and long requests under way.
     pub(crate) fn counts(&self) -> BTreeMap<String, [u32; 2]> {
         let mut all = BTreeMap::<String, [u32; 2]>::new();
-        let counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = lock(&self.0);
         for ((identity, kind), count) in &counts.by_identity {
             let [short, long] = all.entry(identity.clone()).or_default();
             match kind {
@@ -108,7 +109,7 @@ impl Counts {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        let mut counts = self.limits.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counts = lock(&self.limits.0);
         if self.credential == Credential::Bearer {
             *counts.all_others(self.key.1) -= 1;
         }

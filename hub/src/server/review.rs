@@ -53,24 +53,31 @@ pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
     };
     match answer.status() {
         StatusCode::FORBIDDEN | StatusCode::NOT_FOUND => Review::NotAllowed(claimed(token)),
-        status if status.is_success() => collect(answer.into_body(), MAX_ANSWER)
-            .await
-            .map_or(Review::Unknown, |body| read(&body)),
+        status if status.is_success() => match collect(answer.into_body(), MAX_ANSWER).await {
+            Some(body) => read(&body),
+            None => Review::Unknown,
+        },
         _ => Review::Unknown,
     }
 }
 
 fn read(body: &[u8]) -> Review {
-    let accepted = serde_json::from_slice::<TokenReview>(body)
-        .ok()
-        .and_then(|review| review.status)
-        .filter(|status| status.authenticated && !status.user.username.is_empty())
-        .filter(|status| !status.user.groups.iter().any(|group| group == MASTERS));
-    match accepted {
-        Some(Status { user, .. }) => Review::Accepted(
-            service_account(&user.username).unwrap_or(Identity::User(user.username)),
-        ),
-        None => Review::Nobody,
+    let Ok(review) = serde_json::from_slice::<TokenReview>(body) else {
+        return Review::Nobody;
+    };
+    let Some(Status {
+        authenticated: true,
+        user,
+    }) = review.status
+    else {
+        return Review::Nobody;
+    };
+    if user.username.is_empty() || user.groups.iter().any(|group| group == MASTERS) {
+        return Review::Nobody;
+    }
+    match service_account(&user.username) {
+        Some(account) => Review::Accepted(account),
+        None => Review::Accepted(Identity::User(user.username)),
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
+
+use crate::lock::lock;
 
 /// At once. Each is a short request of the node's.
 const AT_ONCE: usize = 16;
@@ -70,7 +72,7 @@ impl Reviews {
     }
 
     fn history(&self) -> MutexGuard<'_, ReviewHistory> {
-        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.history)
     }
 }
 

@@ -2,7 +2,7 @@
 //! memory, and would hold a stream to it, for as long as the client likes.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, sleep};
 
+use crate::lock::lock;
 use crate::metrics::Metrics;
 use crate::upstream::{Body, BodyError};
 
@@ -45,7 +46,7 @@ impl Reading {
     }
 
     fn is_too_long(&self, now: Instant) -> bool {
-        let waits = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let waits = *lock(&self.0);
         waits.is_some_and(|since| now.duration_since(since) >= MAX_UNREAD)
     }
 
@@ -58,7 +59,7 @@ impl Reading {
     }
 
     fn set(&self, waits: Option<Instant>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = waits;
+        *lock(&self.0) = waits;
     }
 }
 

@@ -133,10 +133,14 @@ impl Batch {
 
     /// Bytes of keys and values.
     pub(crate) fn bytes(&self) -> usize {
-        let size = |(key, value): (&(Table, String), &Option<Value>)| {
-            key.1.len() + value.as_ref().map_or(0, Value::len)
-        };
-        self.rows.iter().map(size).sum()
+        let mut bytes = 0;
+        for ((_, key), value) in &self.rows {
+            bytes += key.len();
+            if let Some(value) = value {
+                bytes += value.len();
+            }
+        }
+        bytes
     }
 
     /// Whether it is a state and not only changes.

@@ -109,22 +109,27 @@ impl Database {
 /// Reads the rows of a file that is damaged, each table from both ends up to the damage. Those that
 /// are damaged themselves are counted.
 pub(super) fn read_damaged(backend: impl StorageBackend) -> Result<Rows, StoreError> {
-    let open = || {
-        let mut builder = Builder::new();
-        // A reader beside another process trusts the file as it is, and needs no state of a writer.
-        builder
-            .set_cache_size(PAGE_CACHE)
-            .set_concurrency_mode(ConcurrencyMode::SingleWriter);
-        let redb = builder.open_read_only_with_backend(backend)?;
-        Ok(redb.begin_read()?)
-    };
-    let transaction = guarded(|source| StoreError::Open { source }, open)?;
+    let transaction = guarded(
+        |source| StoreError::Open { source },
+        || {
+            let mut builder = Builder::new();
+            // A reader beside another process trusts the file as it is, and needs no state of a writer.
+            builder
+                .set_cache_size(PAGE_CACHE)
+                .set_concurrency_mode(ConcurrencyMode::SingleWriter);
+            let redb = builder.open_read_only_with_backend(backend)?;
+            Ok(redb.begin_read()?)
+        },
+    )?;
     let mut rows = Rows::default();
     for table in Table::ALL {
         for end in [End::First, End::Last] {
-            let read = || read_from(&transaction, table, end, &mut rows);
             // What was read up to the damage stays.
-            guarded(|source| StoreError::Read { source }, read).ok();
+            guarded(
+                |source| StoreError::Read { source },
+                || read_from(&transaction, table, end, &mut rows),
+            )
+            .ok();
         }
     }
     Ok(rows)

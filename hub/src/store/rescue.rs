@@ -14,12 +14,15 @@ const MAX_ROWS: usize = 512 << 20;
 /// these rows.
 pub(super) fn write(directory: &Path, batch: &Batch) -> io::Result<()> {
     let rows = encode_rows(batch);
-    let newest = newest(directory);
-    let is_same = |it: &Rescue| it.content == rows;
-    if newest.as_ref().is_some_and(is_same) {
-        return Ok(());
+    let mut slot = 0;
+    let mut sequence = 1;
+    if let Some(newest) = newest(directory) {
+        if newest.content == rows {
+            return Ok(());
+        }
+        slot = 1 - newest.slot;
+        sequence = newest.sequence + 1;
     }
-    let (slot, sequence) = newest.map_or((0, 1), |it| (1 - it.slot, it.sequence + 1));
     culvert_daemon::write_atomic(&path(directory, slot), &encode(sequence, &rows), 0o600)
 }
 

@@ -2,7 +2,7 @@
 //! server's own. Kubelet renews the certificate in its file, so the file is followed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -18,6 +18,7 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 use super::node_token::{NodeToken, TokenError};
 use crate::crypto::provider;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
+use crate::lock::lock;
 
 const AUTHORITY: &str = "authority of the API server";
 /// Between two readings of the files because of a client.
@@ -88,11 +89,6 @@ impl CloudIdentity {
     pub(crate) fn reload(&self) -> Result<bool, CredentialError> {
         const WHAT: &str = "certificate of the node";
         const KEY: &str = "key of the node";
-        let read = |source: &PemSource, what| {
-            source
-                .read()
-                .map_err(|source| CredentialError::Read { what, source })
-        };
         let Some((certificate, key)) = &self.pem else {
             return Ok(false);
         };
@@ -100,9 +96,8 @@ impl CloudIdentity {
         if self.is_local(&chain[0]) {
             return Err(CredentialError::Local);
         }
-        if self
-            .current()
-            .is_some_and(|current| current.cert.first() == chain.first())
+        if let Some(current) = self.current()
+            && current.cert.first() == chain.first()
         {
             return Ok(false);
         }
@@ -140,7 +135,7 @@ impl CloudIdentity {
     /// whoever comes with what. `true`: there is another certificate now.
     pub(crate) fn reload_for_client(&self) -> bool {
         let now = Instant::now();
-        let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = lock(&self.asked);
         if asked.is_some_and(|last| now.duration_since(last) < RELOAD_PAUSE) {
             return false;
         }
@@ -189,7 +184,7 @@ impl CloudIdentity {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<CertifiedKey>>> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.current)
     }
 }
 
@@ -255,6 +250,12 @@ pub(crate) struct CloudTls {
     pub(crate) bearer: Arc<ClientConfig>,
 }
 
+fn read(source: &PemSource, what: &'static str) -> Result<Vec<u8>, CredentialError> {
+    source
+        .read()
+        .map_err(|source| CredentialError::Read { what, source })
+}
+
 impl CloudTls {
     pub(crate) fn new(
         authority: Vec<u8>,
@@ -269,22 +270,21 @@ impl CloudTls {
                     source,
                 })?;
         }
-        let config = || {
-            ClientConfig::builder_with_provider(provider())
-                .with_safe_default_protocol_versions()
-                .map(|builder| builder.with_root_certificates(roots.clone()))
-                .map_err(|source| CredentialError::Use {
-                    what: AUTHORITY,
-                    source,
-                })
-        };
-        let mut node = config()?.with_client_cert_resolver(identity.clone());
+        let builder = ClientConfig::builder_with_provider(provider());
+        let builder = builder
+            .with_safe_default_protocol_versions()
+            .map_err(|source| CredentialError::Use {
+                what: AUTHORITY,
+                source,
+            })?;
+        let builder = builder.with_root_certificates(roots);
+        let mut node = builder.clone().with_client_cert_resolver(identity.clone());
         // A session of an earlier certificate would be resumed with that certificate's name.
         node.resumption = rustls::client::Resumption::disabled();
         Ok(Self {
             authority,
             node: node.into(),
-            bearer: config()?.with_no_client_auth().into(),
+            bearer: builder.with_no_client_auth().into(),
         })
     }
 }

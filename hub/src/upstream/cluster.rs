@@ -7,9 +7,11 @@
 //! questions (401, 403, 5xx) is not suspected.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 use serde::{Deserialize, Serialize};
+
+use crate::lock::lock;
 
 /// A list of one, without a resource version: etcd itself answers it, so its version is the newest.
 pub(super) const SERVICE: &str =
@@ -203,7 +205,7 @@ impl ClusterIdentity {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 }
 

@@ -91,7 +91,11 @@ impl Connector {
         let stream = first_server(attempts).await?;
         for server in servers {
             let is_reached = server.authority == stream.authority;
-            server.set_failed(!is_reached);
+            if is_reached {
+                server.record_answer();
+            } else {
+                server.record_failure();
+            }
             if is_reached {
                 break;
             }

@@ -92,7 +92,9 @@ impl NodeToken {
     pub(super) async fn authorization(&self) -> Result<HeaderValue, TokenError> {
         let mut state = self.state.lock().await;
         let now = Instant::now();
-        if let Some(fresh) = state.last.as_ref().filter(|fresh| now < fresh.until) {
+        if let Some(fresh) = &state.last
+            && now < fresh.until
+        {
             return Ok(fresh.header.clone());
         }
         let fresh = match &self.source {
@@ -105,7 +107,9 @@ impl NodeToken {
                 until: now + FILE_FOR,
             },
             NodeCredential::Exec(plugin) => {
-                if state.next_run.is_some_and(|next| now < next) {
+                if let Some(next) = state.next_run
+                    && now < next
+                {
                     let command = plugin.command.clone();
                     return Err(TokenError::Pause { command });
                 }

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -30,6 +30,7 @@ use super::connector::{CloudStream, Connector};
 use super::gunzip::Gunzip;
 use super::link::Observation;
 use super::{Body, Credential, SendError, collect};
+use crate::lock::lock;
 
 /// Silence on a connection of HTTP/2 before it is asked whether it is alive.
 const PING_AFTER: Duration = Duration::from_secs(6);
@@ -229,7 +230,10 @@ impl Lane {
     fn is_http1(&self) -> bool {
         let connections = self.connections();
         let newest = connections.last();
-        newest.is_some_and(|it| matches!(it.sender, Sender::Http1(_)))
+        match newest {
+            Some(newest) => matches!(newest.sender, Sender::Http1(_)),
+            None => false,
+        }
     }
 
     /// The first connection with a free stream, so that the last ones become idle.
@@ -299,9 +303,7 @@ impl Lane {
     }
 
     fn connections(&self) -> MutexGuard<'_, Vec<Arc<Connection>>> {
-        self.connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        lock(&self.connections)
     }
 }
 
@@ -349,7 +351,10 @@ impl ClusterCheck {
 
     async fn check(&self, connection: &Connection) -> io::Result<()> {
         let is_http1 = matches!(connection.sender, Sender::Http1(_));
-        if is_http1 && lock(&self.asked).is_some_and(|asked| asked.elapsed() < ASK_HTTP1_EVERY) {
+        if is_http1
+            && let Some(asked) = *lock(&self.asked)
+            && asked.elapsed() < ASK_HTTP1_EVERY
+        {
             return self.demand_same_cluster();
         }
         let service = self.ask(connection, cluster::SERVICE).await?;
@@ -478,10 +483,6 @@ fn usable(allowed: usize) -> usize {
     allowed - allowed / SPARE_PART
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// One of the streams of a connection; it is free again when this is dropped.
 struct Stream(Arc<Connection>);
 
@@ -539,8 +540,9 @@ impl AnswerBody {
 /// The answer to a request that may have been compressed, plain.
 pub(crate) fn gunzipped(mut answer: Response<AnswerBody>) -> Response<AnswerBody> {
     let encoding = answer.headers().get(header::CONTENT_ENCODING);
-    if encoding.is_none_or(|encoding| encoding != "gzip") {
-        return answer;
+    match encoding {
+        Some(encoding) if encoding == "gzip" => {}
+        Some(_) | None => return answer,
     }
     answer.headers_mut().remove(header::CONTENT_ENCODING);
     answer.headers_mut().remove(header::CONTENT_LENGTH);

@@ -45,7 +45,7 @@ impl Upstream {
                     };
                     if *answered >= NEEDED {
                         *answered = 0;
-                        server.set_failed(false);
+                        server.record_answer();
                         tracing::info!(server = %server.authority, "an API server answers again");
                         drop(self.renew_pools());
                     }

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -18,6 +18,8 @@ use http::uri::Authority;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
+
+use crate::lock::lock;
 
 /// For the name, and for TCP to one address. A satellite link needs some 0.6 s a round trip.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -124,10 +126,7 @@ impl Servers {
 
     /// Those that the cluster names besides.
     pub(crate) fn learned(&self) -> Vec<Arc<Server>> {
-        self.learned
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        lock(&self.learned).clone()
     }
 
     /// Takes the addresses of the cluster's own list. They have the certificate of the first configured
@@ -140,7 +139,7 @@ impl Servers {
         for address in addresses.iter().take(MAX_ADDRESSES) {
             learned.extend(Server::learned(*address, first.name.clone()).map(Arc::new));
         }
-        *self.learned.lock().unwrap_or_else(PoisonError::into_inner) = learned;
+        *lock(&self.learned) = learned;
     }
 
     /// The server at this place failed: others are tried first. Returns whether there are others.
@@ -148,7 +147,7 @@ impl Servers {
         let learned = self.learned();
         for server in self.configured.iter().chain(&learned) {
             if server.authority == *authority {
-                server.set_failed(true);
+                server.record_failure();
             }
         }
         self.configured.len() + learned.len() > 1
@@ -200,28 +199,27 @@ impl Server {
         let Some(Forward { proxy, target }) = &self.forward else {
             return Ok(());
         };
-        let name = |failure: &dyn std::fmt::Display| {
-            format!(
-                "HTTPS_PROXY {} did not connect to {target}: {failure}",
-                proxy.address
-            )
-        };
-        match timeout(FORWARD_TIMEOUT, connect_through(tcp, proxy, target)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(io::Error::other(name(&failure))),
-            Err(_) => {
-                let error = name(&"no answer in time");
-                Err(io::Error::new(io::ErrorKind::TimedOut, error))
-            }
-        }
+        let (kind, failure) =
+            match timeout(FORWARD_TIMEOUT, connect_through(tcp, proxy, target)).await {
+                Ok(Ok(())) => return Ok(()),
+                Ok(Err(failure)) => (io::ErrorKind::Other, failure.to_string()),
+                Err(_) => (io::ErrorKind::TimedOut, "no answer in time".to_owned()),
+            };
+        let address = &proxy.address;
+        let error = format!("HTTPS_PROXY {address} did not connect to {target}: {failure}");
+        Err(io::Error::new(kind, error))
     }
 
     pub(crate) fn is_failed(&self) -> bool {
         self.failed.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn set_failed(&self, failed: bool) {
-        self.failed.store(failed, Ordering::Relaxed);
+    pub(crate) fn record_failure(&self) {
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn record_answer(&self) {
+        self.failed.store(false, Ordering::Relaxed);
     }
 
     /// Its addresses, the one that worked last first.
@@ -235,7 +233,7 @@ impl Server {
             let error = "the name of the API server was not resolved within 3 s";
             io::Error::new(io::ErrorKind::TimedOut, error)
         })??;
-        let worked = *self.worked.lock().unwrap_or_else(PoisonError::into_inner);
+        let worked = *lock(&self.worked);
         let mut addresses = in_turns(found.collect(), worked);
         addresses.truncate(MAX_ADDRESSES);
         Ok(addresses)
@@ -251,7 +249,7 @@ impl Server {
     }
 
     pub(crate) fn worked(&self, address: SocketAddr) {
-        *self.worked.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
+        *lock(&self.worked) = Some(address);
     }
 }
 
@@ -410,7 +408,7 @@ mod tests {
         assert_eq!(hosts(&servers), "abc");
         assert!(servers.failed(&Authority::from_static("a")));
         assert_eq!(hosts(&servers), "bca");
-        servers.configured()[0].set_failed(false);
+        servers.configured()[0].record_answer();
         assert_eq!(hosts(&servers), "abc");
         servers.learn(&addresses(&["10.0.0.1:6443"]));
         assert_eq!(hosts(&servers), "abc10.0.0.1", "the last way");

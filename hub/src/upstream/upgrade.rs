@@ -2,7 +2,7 @@
 //! of HTTP/1.1 of its own to the API server.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use super::connector::{Connector, Protocols};
 use super::node_token::TokenError;
 use super::{Body, BodyError, Credential, Upstream};
+use crate::lock::lock;
 
 /// The API server dials kubelet before it answers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(35);
@@ -45,7 +46,7 @@ impl Upgrades {
     }
 
     fn tasks(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 

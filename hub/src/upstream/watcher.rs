@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::link::{Link, LinkState, Observation};
 use super::{Credential, Upstream};
+use crate::lock::lock;
 
 /// Silence after which an API server is asked whether it is there. Connections of HTTP/2 ask it
 /// themselves after 6 s.
@@ -38,7 +39,7 @@ impl LinkStatus {
         self.state == LinkState::Up
     }
 
-    pub(crate) fn word(&self) -> &'static str {
+    pub(crate) fn label(&self) -> &'static str {
         if self.is_up() { "up" } else { "down" }
     }
 
@@ -147,7 +148,7 @@ impl LinkWatch {
     /// Counts the bytes that a connection receives.
     pub(crate) fn listen_on<S>(&self, stream: S) -> HeardStream<S> {
         self.0.connections.fetch_add(1, Ordering::Relaxed);
-        self.heard();
+        self.record_sound();
         HeardStream {
             stream,
             link: self.clone(),
@@ -155,10 +156,10 @@ impl LinkWatch {
     }
 
     fn link(&self) -> std::sync::MutexGuard<'_, Link> {
-        self.0.link.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0.link)
     }
 
-    fn heard(&self) {
+    fn record_sound(&self) {
         let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.last_heard.store(now, Ordering::Relaxed);
     }
@@ -197,7 +198,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeardStream<S> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.link.heard();
+            self.link.record_sound();
         }
         read
     }

@@ -27,13 +27,13 @@ use crate::filters::Filter;
 use crate::metrics::{GAP, Splice};
 use crate::request::options::AskedVersion;
 use crate::server::identity::Proof;
-use crate::server::{Again, Hub, Read, is_encoded_as};
+use crate::server::{Hub, Read, RepeatableRead, is_encoded_as};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::EventSplitter;
 use crate::wire::status::Status;
-use crate::wire::{Encoding, Event, EventKind, TypeMeta};
+use crate::wire::{Bookmark, Encoding, Event, EventKind, TypeMeta};
 
 /// How often a silent watch says how far it has come, as the API server does.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ pub(crate) struct Client {
     pub(crate) reader: Identity,
     pub(crate) read: Read,
     /// To ask again.
-    pub(crate) again: Again,
+    pub(crate) again: RepeatableRead,
 }
 
 impl Client {
@@ -222,7 +222,7 @@ impl Session {
                         _ = self.link.wait_for(|link| !link.is_up()) => None,
                     };
                     match frame {
-                        Some(Some(Ok(frame))) => self.take(frame),
+                        Some(Some(Ok(frame))) => self.receive(frame),
                         Some(None) => self.upstream_ended(),
                         Some(Some(Err(_))) | None => self.lost(),
                     }
@@ -249,7 +249,7 @@ impl Session {
     }
 
     /// Takes bytes of the API server: whole events go to the client and to the memory.
-    fn take(&mut self, frame: Frame<Bytes>) {
+    fn receive(&mut self, frame: Frame<Bytes>) {
         let Ok(bytes) = frame.into_data() else {
             return;
         };
@@ -300,11 +300,11 @@ impl Session {
         } else {
             self.item_type = Some(event.type_meta);
         }
-        self.tell(bytes);
+        self.send(bytes);
     }
 
     /// Appends an event to what the client is to get.
-    fn tell(&mut self, event: Bytes) {
+    fn send(&mut self, event: Bytes) {
         self.out.push_back(match &self.filter {
             Some(filter) => filter.event(event),
             None => event,
@@ -405,7 +405,7 @@ impl Session {
                 }
                 () = sleep_until(self.next_bookmark) => {
                     self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
-                    self.tell_bookmark(version, false);
+                    self.tell_bookmark(version, Bookmark::Progress);
                     if !self.out.is_empty() {
                         return;
                     }
@@ -500,24 +500,29 @@ impl Session {
                 type_meta: known.item_type.clone(),
                 object: object.object(),
             };
-            self.tell(event.frame(encoding));
+            self.send(event.frame(encoding));
         }
         if self.client.read.options.send_initial_events {
-            self.tell_bookmark(known.head.resource_version, true);
+            self.tell_bookmark(known.head.resource_version, Bookmark::InitialEventsEnd);
         }
     }
 
-    fn tell_bookmark(&mut self, version: u64, initial_events_end: bool) {
-        let wanted = initial_events_end || self.client.read.options.allow_watch_bookmarks;
+    /// Of this watch, or of the same list in memory.
+    fn item_type(&self) -> Option<TypeMeta> {
+        if self.item_type.is_some() {
+            return self.item_type.clone();
+        }
+        let client = &self.client;
+        let known = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
+        Some(known.item_type)
+    }
+
+    fn tell_bookmark(&mut self, version: u64, kind: Bookmark) {
+        let wanted =
+            kind == Bookmark::InitialEventsEnd || self.client.read.options.allow_watch_bookmarks;
         let encoding = self.client.encoding();
-        let known = || {
-            let Client {
-                hub, reader, read, ..
-            } = &self.client;
-            local::snapshot(&hub.memory, reader, read).map(|known| known.item_type)
-        };
-        if wanted && let Some(item_type) = self.item_type.clone().or_else(known) {
-            let event = Event::bookmark(encoding, &item_type, version, initial_events_end);
+        if wanted && let Some(item_type) = self.item_type() {
+            let event = Event::bookmark(encoding, &item_type, version, kind);
             self.out.push_back(event.frame(encoding));
         }
     }

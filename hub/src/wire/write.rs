@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::split::SplitError;
-use super::{Encoding, Event, EventKind, Labels, ListHead, Metadata, Object, TypeMeta};
+use super::{Bookmark, Encoding, Event, EventKind, Labels, ListHead, Metadata, Object, TypeMeta};
 use super::{json, protobuf};
 
 /// Writes a list piece by piece.
@@ -16,7 +16,7 @@ pub(crate) struct ListWriter {
 impl ListWriter {
     /// Appends the part before the items to `out`. `lengths` are those of `Object::bytes` of all
     /// items that will follow: protobuf says how long the list is before its first item.
-    pub(crate) fn begin(
+    pub(crate) fn start(
         encoding: Encoding,
         head: &ListHead,
         lengths: impl Iterator<Item = usize>,
@@ -60,7 +60,7 @@ impl ListWriter {
 /// A whole list, given the `Object::bytes` of its items.
 pub(crate) fn list(encoding: Encoding, head: &ListHead, items: &[Bytes]) -> Bytes {
     let mut out = BytesMut::new();
-    let mut writer = ListWriter::begin(encoding, head, items.iter().map(Bytes::len), &mut out);
+    let mut writer = ListWriter::start(encoding, head, items.iter().map(Bytes::len), &mut out);
     for item in items {
         writer.item(item, &mut out);
     }
@@ -118,17 +118,19 @@ impl Event {
         encoding: Encoding,
         type_meta: &TypeMeta,
         resource_version: u64,
-        initial_events_end: bool,
+        kind: Bookmark,
     ) -> Self {
         let bytes = match encoding {
             Encoding::Json if type_meta.is_table() => {
-                json::write::bookmark_row(resource_version, initial_events_end)
+                json::write::bookmark_row(resource_version, kind)
             }
-            Encoding::Json => json::write::bookmark(resource_version, initial_events_end),
-            Encoding::Protobuf => protobuf::write::bookmark(resource_version, initial_events_end),
+            Encoding::Json => json::write::bookmark(resource_version, kind),
+            Encoding::Protobuf => protobuf::write::bookmark(resource_version, kind),
         };
         Self {
-            kind: EventKind::Bookmark { initial_events_end },
+            kind: EventKind::Bookmark {
+                initial_events_end: kind == Bookmark::InitialEventsEnd,
+            },
             type_meta: type_meta.clone(),
             object: Object {
                 metadata: Metadata {
@@ -142,7 +144,7 @@ impl Event {
 
     /// The bytes of the event in the body of a watch.
     pub(crate) fn frame(&self, encoding: Encoding) -> Bytes {
-        let word = self.kind.word();
+        let word = self.kind.label();
         match encoding {
             Encoding::Json => {
                 let object = self.object.alone_in_json(&self.type_meta);

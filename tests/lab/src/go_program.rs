@@ -27,18 +27,21 @@ pub enum GoProgram {
     MonitoringCheck,
     /// The monitoring server with its discovery by Kubernetes, which Debian's build lacks.
     Prometheus,
+    /// Reads requests with the packages that an API server is made of.
+    Reading,
     /// Go's HTTP client, which keeps connections by proxy.
     Transport,
 }
 
 impl GoProgram {
     /// Those that the tests need.
-    pub const FOR_TESTS: [Self; 6] = [
+    pub const FOR_TESTS: [Self; 7] = [
         Self::CoreDns,
         Self::Helm,
         Self::Informers,
         Self::Kustomize,
         Self::MonitoringCheck,
+        Self::Reading,
         Self::Transport,
     ];
 
@@ -55,6 +58,7 @@ impl GoProgram {
             Self::MetricsServer => "metrics-server",
             Self::MonitoringCheck => "monitoring",
             Self::Prometheus => "prometheus",
+            Self::Reading => "reading",
             Self::Transport => "transport",
         }
     }
@@ -69,6 +73,7 @@ impl GoProgram {
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server",
             Self::MonitoringCheck => "./monitoring",
             Self::Prometheus => "github.com/prometheus/prometheus/cmd/prometheus",
+            Self::Reading => "./reading",
             Self::Transport => "./transport",
         }
     }

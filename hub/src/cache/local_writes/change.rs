@@ -20,8 +20,10 @@ pub(super) fn change(encoding: Encoding, earlier: &Object, later: &Object) -> Ch
     if encoding != Encoding::Json {
         return Change::Other;
     }
-    let read = |object: &Object| serde_json::from_slice::<Json>(&object.bytes).ok();
-    let (Some(earlier), Some(later)) = (read(earlier), read(later)) else {
+    let Ok(earlier) = serde_json::from_slice::<Json>(&earlier.bytes) else {
+        return Change::Other;
+    };
+    let Ok(later) = serde_json::from_slice::<Json>(&later.bytes) else {
         return Change::Other;
     };
     if earlier == later {
@@ -36,8 +38,10 @@ pub(super) fn change(encoding: Encoding, earlier: &Object, later: &Object) -> Ch
 
 fn without_heartbeats(mut object: Json) -> Json {
     if let Some(Json::Array(conditions)) = object.pointer_mut("/status/conditions") {
-        for condition in conditions.iter_mut().filter_map(Json::as_object_mut) {
-            condition.remove("lastHeartbeatTime");
+        for condition in conditions {
+            if let Some(condition) = condition.as_object_mut() {
+                condition.remove("lastHeartbeatTime");
+            }
         }
     }
     object

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 use memchr::memmem;
 use serde_json::Value as Json;
 
-use super::{Known, LocalWriteError, Target, check_node};
+use super::{LocalWriteError, Remembered, Target, check_node};
 use crate::cache::overlay::Worth;
-use crate::cache::{Cache, HeldObject, ObjectName, Representation, Resource};
+use crate::cache::{Cache, ObjectName, Representation, Resource};
 use crate::wire::path::{self, Step};
 use crate::wire::replace::{self, Edited, json};
 use crate::wire::split::SplitError;
@@ -19,26 +19,26 @@ use crate::wire::{Encoding, Metadata, Object, Shape};
 const POD_ADDRESSES: [Step; 3] = [Step("status", 3), Step("podIPs", 12), Step("ip", 1)];
 
 /// Where an object has endpoints: `discovery.EndpointSlice`, and `core.v1.Endpoints`.
-struct Place {
+struct EndpointPaths {
     endpoint: &'static [Step],
     /// In the endpoint.
     address: Step,
     target: Step,
 }
 
-const OF_SLICE: [Place; 1] = [Place {
+const OF_SLICE: [EndpointPaths; 1] = [EndpointPaths {
     endpoint: &[Step("endpoints", 2)],
     address: Step("addresses", 1),
     target: Step("targetRef", 4),
 }];
 
-const OF_ENDPOINTS: [Place; 2] = [
-    Place {
+const OF_ENDPOINTS: [EndpointPaths; 2] = [
+    EndpointPaths {
         endpoint: &[Step("subsets", 2), Step("addresses", 1)],
         address: Step("ip", 1),
         target: Step("targetRef", 2),
     },
-    Place {
+    EndpointPaths {
         endpoint: &[Step("subsets", 2), Step("notReadyAddresses", 2)],
         address: Step("ip", 1),
         target: Step("targetRef", 2),
@@ -70,7 +70,7 @@ impl Kind {
         }
     }
 
-    fn places(self) -> &'static [Place] {
+    fn places(self) -> &'static [EndpointPaths] {
         match self {
             Self::EndpointSlice => &OF_SLICE,
             Self::Endpoints => &OF_ENDPOINTS,
@@ -101,7 +101,7 @@ impl Cache {
             addresses,
         };
         for (of, name) in self.endpoints_of(pod.name) {
-            let Known::Object(object, item_type) = self.known(&of, &name) else {
+            let Remembered::Object(object, item_type) = self.remembered(&of, &name) else {
                 continue;
             };
             let led = Kind::of(&of.resource)
@@ -124,29 +124,34 @@ impl Cache {
             let endpoints = Target { resource, name };
             led.with_metadata(encoding, metadata)
                 .map_err(LocalWriteError::from)
-                .and_then(|led| self.keep(&endpoints, encoding, led, item_type, Worth::Saving))
+                .and_then(|led| {
+                    self.record_written(&endpoints, encoding, led, item_type, Worth::Saving)
+                })
                 // Too many overlays: the patch itself was the last one that had room.
                 .ok();
         }
     }
 
     fn runs_here(&self, pod: &Target, node: Option<&str>) -> bool {
-        self.in_any_encoding(pod)
-            .and_then(|known| check_node(pod, node, known.encoding, &known.object))
-            .is_ok()
+        match self.in_any_encoding(pod) {
+            Ok(known) => check_node(pod, node, known.encoding, &known.object).is_ok(),
+            Err(_) => false,
+        }
     }
 
     fn addresses_as_read(&self, pod: &Target) -> Vec<IpAddr> {
         for encoding in [Encoding::Protobuf, Encoding::Json] {
-            let Known::Object(object, _) = self.known(&pod.in_encoding(encoding), &pod.name) else {
+            let Remembered::Object(object, _) =
+                self.remembered(&pod.in_encoding(encoding), &pod.name)
+            else {
                 continue;
             };
             let mut addresses = Vec::new();
-            let mut found = |value: &[u8]| {
+            path::visit(encoding, &object.bytes, &POD_ADDRESSES, &mut |value| {
                 addresses.extend(path::text(encoding, value)?.parse::<IpAddr>());
                 Ok(())
-            };
-            path::visit(encoding, &object.bytes, &POD_ADDRESSES, &mut found).ok();
+            })
+            .ok();
             return addresses;
         }
         Vec::new()
@@ -154,18 +159,18 @@ impl Cache {
 
     /// The objects that may have an endpoint of this pod.
     fn endpoints_of(&self, pod: &ObjectName) -> BTreeSet<(Representation, ObjectName)> {
-        let mentions = |name: &ObjectName, object: &HeldObject| {
-            name.namespace == pod.namespace
-                && memmem::find(&object.bytes(), pod.name.as_bytes()).is_some()
-        };
         let mut found = BTreeSet::new();
         for (of, sets) in &self.sets {
             if of.shape != Shape::Object || Kind::of(&of.resource).is_none() {
                 continue;
             }
-            for (name, object) in sets.values().flat_map(|set| &*set.generation.members) {
-                if mentions(name, object) {
-                    found.insert((of.clone(), name.clone()));
+            for set in sets.values() {
+                for (name, object) in &*set.generation.members {
+                    if name.namespace == pod.namespace
+                        && memmem::find(&object.bytes(), pod.name.as_bytes()).is_some()
+                    {
+                        found.insert((of.clone(), name.clone()));
+                    }
                 }
             }
         }
@@ -185,8 +190,9 @@ impl Kind {
                     if !pod.is_target(encoding, endpoint, place.target)? {
                         return Ok(None);
                     }
-                    let mut lead = |address: &[u8]| pod.lead(encoding, address);
-                    replace::at(encoding, endpoint, &[place.address], &mut lead)
+                    replace::at(encoding, endpoint, &[place.address], &mut |address| {
+                        pod.lead(encoding, address)
+                    })
                 },
             )?;
             present = led.or(present);
@@ -225,15 +231,17 @@ impl Pod<'_> {
         let Ok(old) = text.parse::<IpAddr>() else {
             return Ok(None);
         };
-        let same_family = |it: &&IpAddr| it.is_ipv4() == old.is_ipv4();
-        let new = self.addresses.iter().find(same_family);
-        Ok(new.filter(|new| **new != old).map(|new| {
-            let new = new.to_string();
-            match encoding {
-                Encoding::Json => json::string(&new),
-                Encoding::Protobuf => new.into_bytes(),
-            }
-        }))
+        let new = self
+            .addresses
+            .iter()
+            .find(|it| it.is_ipv4() == old.is_ipv4());
+        match new {
+            Some(new) if *new != old => Ok(Some(match encoding {
+                Encoding::Json => json::string(&new.to_string()),
+                Encoding::Protobuf => new.to_string().into_bytes(),
+            })),
+            Some(_) | None => Ok(None),
+        }
     }
 }
 
@@ -241,15 +249,20 @@ impl Pod<'_> {
 fn addresses_in_patch(patch: &[u8]) -> Vec<IpAddr> {
     let patch: Json = serde_json::from_slice(patch).unwrap_or_default();
     let status = &patch["status"];
-    let all = status["podIPs"].as_array().into_iter().flatten();
-    // A strategic merge patch names those that go too.
-    let set = all.filter(|it| it.get("$patch").is_none());
-    let addresses = set.map(|it| &it["ip"]).chain([&status["podIP"]]);
-    let mut addresses: Vec<IpAddr> = addresses
-        .filter_map(|address| address.as_str()?.parse().ok())
-        .collect();
+    let mut addresses = Vec::new();
+    for pod_ip in status["podIPs"].as_array().into_iter().flatten() {
+        // A strategic merge patch names those that go too.
+        if pod_ip.get("$patch").is_none() {
+            addresses.extend(address(&pod_ip["ip"]));
+        }
+    }
+    addresses.extend(address(&status["podIP"]));
     addresses.dedup();
     addresses
+}
+
+fn address(value: &Json) -> Option<IpAddr> {
+    value.as_str()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -125,16 +125,14 @@ fn retain_keys(
     let Value::Array(retained) = retained else {
         return Err(malformed("$retainKeys is not a list"));
     };
-    let is_retained = |key: &str| retained.iter().any(|it| it == key);
-    let is_list_directive =
-        |key: &str| key.starts_with(ELEMENT_ORDER) || key.starts_with(DELETE_PRIMITIVES);
-    let in_patch = patch
-        .iter()
-        .filter(|(key, value)| !value.is_null() && !is_list_directive(key));
-    if in_patch.into_iter().any(|(key, _)| !is_retained(key)) {
-        return Err(malformed("$retainKeys lacks a field of the patch"));
+    for (key, value) in patch.iter() {
+        let is_list_directive =
+            key.starts_with(ELEMENT_ORDER) || key.starts_with(DELETE_PRIMITIVES);
+        if !value.is_null() && !is_list_directive && !retained.iter().any(|it| it == key) {
+            return Err(malformed("$retainKeys lacks a field of the patch"));
+        }
     }
-    original.retain(|key, _| is_retained(key));
+    original.retain(|key, _| retained.iter().any(|it| it == key));
     Ok(())
 }
 
@@ -145,11 +143,8 @@ fn order_lists(
     original: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
 ) -> Result<(), PatchError> {
-    let directives: Vec<String> = patch
-        .keys()
-        .filter(|key| key.starts_with(ELEMENT_ORDER))
-        .cloned()
-        .collect();
+    let mut directives: Vec<String> = patch.keys().cloned().collect();
+    directives.retain(|key| key.starts_with(ELEMENT_ORDER));
     for directive in directives {
         let list = &directive[ELEMENT_ORDER.len()..];
         let Some(Value::Array(order)) = patch.remove(&directive) else {
@@ -162,7 +157,7 @@ fn order_lists(
         let merged = match (earlier, added) {
             (None, None) => continue,
             (Some(earlier), None) => earlier,
-            (None, Some(added)) => added.into_iter().filter_map(without_directives).collect(),
+            (None, Some(added)) => elements_without_directives(added),
             (Some(earlier), Some(added)) => merge_list(kind, &path, earlier, added)?,
         };
         let merged = match kind.list_merge(&path) {
@@ -227,15 +222,22 @@ fn merge_keyed(
     patch: Vec<Value>,
     key: &str,
 ) -> Result<Vec<Value>, PatchError> {
-    let (directives, patch): (Vec<Value>, Vec<Value>) = patch
-        .into_iter()
-        .partition(|it| it.get(DIRECTIVE).is_some());
+    let mut directives = Vec::new();
+    let mut elements = Vec::new();
+    for element in patch {
+        if element.get(DIRECTIVE).is_some() {
+            directives.push(element);
+        } else {
+            elements.push(element);
+        }
+    }
+    let patch = elements;
     for directive in &directives {
         match directive[DIRECTIVE].as_str() {
             Some("delete") => {
-                let deleted = directive
-                    .get(key)
-                    .ok_or_else(|| malformed("no merge key"))?;
+                let Some(deleted) = directive.get(key) else {
+                    return Err(malformed("no merge key"));
+                };
                 original.retain(|it| it.get(key) != Some(deleted));
             }
             Some("replace") => {}
@@ -250,7 +252,9 @@ fn merge_keyed(
         let Value::Object(map) = element else {
             return Err(malformed("a list of maps has something else"));
         };
-        let value = map.get(key).ok_or_else(|| malformed("no merge key"))?;
+        let Some(value) = map.get(key) else {
+            return Err(malformed("no merge key"));
+        };
         match merged.iter_mut().find(|it| it.get(key) == Some(value)) {
             Some(Value::Object(earlier)) => {
                 *earlier = merge_map(kind, path, std::mem::take(earlier), map.clone())?;
@@ -269,22 +273,23 @@ fn in_order(
     server_order: &[Value],
     key: Option<&str>,
 ) -> Vec<Value> {
-    let place = |order: &[Value], element: &Value| {
-        order
-            .iter()
-            .position(|it| identity(it, key) == identity(element, key))
-    };
-    let (mut patched, mut others): (Vec<Value>, Vec<Value>) = merged
-        .into_iter()
-        .partition(|it| place(patch_order, it).is_some());
-    patched.sort_by_key(|it| place(patch_order, it));
-    others.sort_by_key(|it| place(server_order, it).unwrap_or(usize::MAX));
+    let mut patched = Vec::new();
+    let mut others = Vec::new();
+    for element in merged {
+        if place(patch_order, &element, key).is_some() {
+            patched.push(element);
+        } else {
+            others.push(element);
+        }
+    }
+    patched.sort_by_key(|it| place(patch_order, it, key));
+    others.sort_by_key(|it| place(server_order, it, key).unwrap_or(usize::MAX));
     let mut ordered = Vec::new();
     let mut patched = patched.into_iter().peekable();
     let mut others = others.into_iter().peekable();
     while let (Some(of_patch), Some(other)) = (patched.peek(), others.peek()) {
-        let of_patch = place(server_order, of_patch);
-        let other = place(server_order, other);
+        let of_patch = place(server_order, of_patch, key);
+        let other = place(server_order, other, key);
         let other_first = of_patch.is_some() && other.is_some() && other < of_patch;
         ordered.extend(if other_first {
             others.next()
@@ -295,6 +300,13 @@ fn in_order(
     ordered.extend(patched);
     ordered.extend(others);
     ordered
+}
+
+fn place(order: &[Value], element: &Value, key: Option<&str>) -> Option<usize> {
+    let identity_of_element = identity(element, key);
+    order
+        .iter()
+        .position(|it| identity(it, key) == identity_of_element)
 }
 
 fn identity<'a>(element: &'a Value, key: Option<&str>) -> Option<&'a Value> {
@@ -308,9 +320,7 @@ fn identity<'a>(element: &'a Value, key: Option<&str>) -> Option<&'a Value> {
 /// As in apimachinery, a map with any `$patch` goes.
 fn without_directives(value: Value) -> Option<Value> {
     if let Value::Array(values) = value {
-        return Some(Value::Array(
-            values.into_iter().filter_map(without_directives).collect(),
-        ));
+        return Some(Value::Array(elements_without_directives(values)));
     }
     let Value::Object(map) = value else {
         return Some(value);
@@ -318,9 +328,24 @@ fn without_directives(value: Value) -> Option<Value> {
     if map.contains_key(DIRECTIVE) {
         return None;
     }
-    let fields = map.into_iter().filter(|(key, _)| !is_directive(key));
-    let kept = fields.filter_map(|(key, value)| Some((key, without_directives(value)?)));
-    Some(Value::Object(kept.collect()))
+    let mut kept = Map::new();
+    for (key, value) in map {
+        if is_directive(&key) {
+            continue;
+        }
+        if let Some(value) = without_directives(value) {
+            kept.insert(key, value);
+        }
+    }
+    Some(Value::Object(kept))
+}
+
+fn elements_without_directives(values: Vec<Value>) -> Vec<Value> {
+    let mut kept = Vec::new();
+    for value in values {
+        kept.extend(without_directives(value));
+    }
+    kept
 }
 
 fn is_directive(key: &str) -> bool {

@@ -37,13 +37,25 @@ impl FieldSelector {
         Some(all)
     }
 
-    /// The name in `metadata.name=name`.
+    /// The name in `metadata.name=name`, the first if there are several.
     pub(crate) fn required_name(&self) -> Option<&str> {
-        let is_name = |requirement: &&Requirement| {
-            requirement.field == "metadata.name" && requirement.operator == Operator::Equal
-        };
-        let found = self.requirements.iter().find(is_name)?;
-        Some(&found.value)
+        self.required_names().into_iter().next()
+    }
+
+    /// Whether one object would have to have several names. Which of these is the name of the
+    /// request depends on how the text was written.
+    pub(crate) fn names_several(&self) -> bool {
+        self.required_names().len() > 1
+    }
+
+    fn required_names(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for requirement in &self.requirements {
+            if requirement.field == "metadata.name" && requirement.operator == Operator::Equal {
+                names.push(&*requirement.value);
+            }
+        }
+        names
     }
 }
 
@@ -61,10 +73,14 @@ impl FromStr for Requirement {
     type Err = InvalidSelector;
 
     fn from_str(term: &str) -> Result<Self, InvalidSelector> {
-        let (field, rest) = split_at_operator(term).ok_or_else(|| InvalidSelector::Syntax {
-            found: term.to_owned(),
-            expected: "field=value or field!=value",
-        })?;
+        // A field without a name is read by apimachinery, and of no use.
+        let found = split_at_operator(term);
+        let Some((field, rest)) = found.filter(|(field, _)| !field.is_empty()) else {
+            return Err(InvalidSelector::Syntax {
+                found: term.to_owned(),
+                expected: "field=value or field!=value",
+            });
+        };
         let (operator, value) = match rest.strip_prefix("!=") {
             Some(value) => (Operator::NotEqual, value),
             None => (
@@ -134,17 +150,19 @@ fn split_at_operator(term: &str) -> Option<(&str, &str)> {
 
 /// A value without its backslashes; in it, `\`, `,` and `=` must have one before them.
 fn unescaped(value: &str) -> Result<String, InvalidSelector> {
-    let bad = || InvalidSelector::Escape {
-        value: value.to_owned(),
-    };
     let mut text = String::with_capacity(value.len());
     let mut chars = value.chars();
     while let Some(c) = chars.next() {
-        text.push(match c {
-            '\\' => chars.next().filter(|c| is_special(*c)).ok_or_else(bad)?,
-            c if is_special(c) => return Err(bad()),
-            c => c,
-        });
+        let is_escape = c == '\\';
+        let meant = if is_escape { chars.next() } else { Some(c) };
+        match meant {
+            Some(c) if is_special(c) == is_escape => text.push(c),
+            Some(_) | None => {
+                return Err(InvalidSelector::Escape {
+                    value: value.to_owned(),
+                });
+            }
+        }
     }
     Ok(text)
 }
@@ -205,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_apimachinery_refuses_is_refused() {
-        for selector in ["foo", "a=b,foo", "a=b=c", "a=b!=c", r"a=\b", r"a=b\"] {
+        for selector in ["foo", "=", "a=b,foo", "a=b=c", "a=b!=c", r"a=\b", r"a=b\"] {
             assert!(selector.parse::<FieldSelector>().is_err(), "{selector}");
         }
     }

@@ -44,24 +44,25 @@ impl LabelSelector {
     }
 
     pub(crate) fn matches(&self, labels: &Labels) -> bool {
-        let is_met = |requirement: &Requirement| {
+        self.requirements.iter().all(|requirement| {
             let value = labels.get(&requirement.key).map(String::as_str);
             requirement.condition.is_met_by(value)
-        };
-        self.requirements.iter().all(is_met)
+        })
     }
 }
 
 impl Condition {
     fn is_met_by(&self, value: Option<&str>) -> bool {
-        let integer = || value.and_then(|value| value.parse::<i64>().ok());
+        let Some(value) = value else {
+            return matches!(self, Self::NotIn(_) | Self::DoesNotExist);
+        };
         match self {
-            Self::In(values) => value.is_some_and(|value| values.contains(value)),
-            Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-            Self::Exists => value.is_some(),
-            Self::DoesNotExist => value.is_none(),
-            Self::Greater(bound) => integer().is_some_and(|value| value > *bound),
-            Self::Less(bound) => integer().is_some_and(|value| value < *bound),
+            Self::In(values) => values.contains(value),
+            Self::NotIn(values) => !values.contains(value),
+            Self::Exists => true,
+            Self::DoesNotExist => false,
+            Self::Greater(bound) => matches!(value.parse::<i64>(), Ok(value) if value > *bound),
+            Self::Less(bound) => matches!(value.parse::<i64>(), Ok(value) if value < *bound),
         }
     }
 }
@@ -89,10 +90,6 @@ impl fmt::Display for LabelSelector {
 impl fmt::Display for Requirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = &self.key;
-        let joined = |values: &BTreeSet<String>| {
-            let values: Vec<_> = values.iter().map(String::as_str).collect();
-            values.join(",")
-        };
         match &self.condition {
             Condition::In(values) if values.len() == 1 => write!(f, "{key}={}", joined(values)),
             Condition::In(values) => write!(f, "{key} in ({})", joined(values)),
@@ -104,6 +101,11 @@ impl fmt::Display for Requirement {
             Condition::Less(bound) => write!(f, "{key}<{bound}"),
         }
     }
+}
+
+fn joined(values: &BTreeSet<String>) -> String {
+    let values: Vec<_> = values.iter().map(String::as_str).collect();
+    values.join(",")
 }
 
 #[cfg(test)]

@@ -119,8 +119,8 @@ impl<'a> Parser<'a> {
         } else if self.rest.starts_with(is_symbol) {
             1
         } else {
-            let ends_word = |c| is_symbol(c) || WHITESPACE.contains(&c);
-            self.rest.find(ends_word).unwrap_or(self.rest.len())
+            let end = self.rest.find(|c| is_symbol(c) || WHITESPACE.contains(&c));
+            end.unwrap_or(self.rest.len())
         };
         let (token, rest) = self.rest.split_at(length);
         self.rest = rest;
@@ -180,7 +180,9 @@ fn is_dns_name(name: &str) -> bool {
 }
 
 fn is_between_alphanumeric(text: &str) -> bool {
-    let is_alphanumeric = |byte: &u8| byte.is_ascii_alphanumeric();
-    text.as_bytes().first().is_some_and(is_alphanumeric)
-        && text.as_bytes().last().is_some_and(is_alphanumeric)
+    match text.as_bytes() {
+        [first, .., last] => first.is_ascii_alphanumeric() && last.is_ascii_alphanumeric(),
+        [only] => only.is_ascii_alphanumeric(),
+        [] => false,
+    }
 }

@@ -9,7 +9,7 @@ use super::Session;
 use crate::answers::local;
 use crate::cache::{ObjectName, Snapshot};
 use crate::watches::position::Position;
-use crate::wire::{Event, EventKind, Object, TypeMeta};
+use crate::wire::{Bookmark, Event, EventKind, Object, TypeMeta};
 
 /// One object, or none.
 type State = Option<Arc<Object>>;
@@ -17,12 +17,12 @@ type State = Option<Arc<Object>>;
 /// What the client was told of local writes.
 #[derive(Debug, Default)]
 pub(super) struct ToldOverlays {
-    by_name: BTreeMap<ObjectName, Told>,
+    by_name: BTreeMap<ObjectName, ToldObject>,
 }
 
 /// What a client was told of one object.
 #[derive(Clone, Debug)]
-struct Told {
+struct ToldObject {
     /// By the API server.
     original: State,
     shown: State,
@@ -34,13 +34,13 @@ impl ToldOverlays {
         self.by_name = Self::of(snapshot);
     }
 
-    fn of(snapshot: &Snapshot) -> BTreeMap<ObjectName, Told> {
+    fn of(snapshot: &Snapshot) -> BTreeMap<ObjectName, ToldObject> {
         let overlaid = snapshot.overlaid();
         overlaid
             .map(|(name, original, shown)| {
                 let original = original.map(|it| Arc::new(it.object()));
                 let shown = shown.cloned();
-                (name.clone(), Told { original, shown })
+                (name.clone(), ToldObject { original, shown })
             })
             .collect()
     }
@@ -49,14 +49,14 @@ impl ToldOverlays {
     fn advance(&mut self, snapshot: &Snapshot) -> Vec<(EventKind, Arc<Object>)> {
         let mut events = Vec::new();
         let mut earlier = std::mem::take(&mut self.by_name);
-        for (name, Told { original, shown }) in Self::of(snapshot) {
-            let told = earlier.remove(&name).unwrap_or_else(|| Told {
+        for (name, ToldObject { original, shown }) in Self::of(snapshot) {
+            let told = earlier.remove(&name).unwrap_or_else(|| ToldObject {
                 shown: original.clone(),
                 original,
             });
             events.extend(between(&told.shown, &shown));
-            let Told { original, .. } = told;
-            self.by_name.insert(name, Told { original, shown });
+            let ToldObject { original, .. } = told;
+            self.by_name.insert(name, ToldObject { original, shown });
         }
         // The API server has spoken of these to somebody else.
         for told in earlier.into_values() {
@@ -110,14 +110,19 @@ impl Session {
     /// A client that goes on from a version may have been told of all overlays that there are. What
     /// is later than that version, the API server tells.
     pub(super) fn suppose_overlays(&mut self) {
-        let (Position::At(version), Some(snapshot)) = (self.position, self.snapshot()) else {
+        let Position::At(version) = self.position else {
+            return;
+        };
+        let Some(snapshot) = self.snapshot() else {
             return;
         };
         self.overlays.note_all(&snapshot);
-        self.overlays.by_name.retain(|_, told| {
-            let is_later = |it: &Arc<Object>| it.metadata.resource_version > version;
-            !told.original.as_ref().is_some_and(is_later)
-        });
+        self.overlays
+            .by_name
+            .retain(|_, told| match &told.original {
+                Some(original) => original.metadata.resource_version <= version,
+                None => true,
+            });
         self.item_type = Some(snapshot.item_type);
     }
 
@@ -140,10 +145,10 @@ impl Session {
                 type_meta: item_type.clone(),
                 object: (**object).clone(),
             };
-            self.tell(event.frame(encoding));
+            self.send(event.frame(encoding));
         }
         if !events.is_empty() {
-            self.tell_bookmark(version, false);
+            self.tell_bookmark(version, Bookmark::Progress);
         }
     }
 }

@@ -13,8 +13,8 @@ use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, AnswerError, RequestKind, gunzipped};
 use crate::watches::difference::{self, Versions};
 use crate::watches::position::{Position, list_of};
-use crate::wire::Event;
 use crate::wire::split::SplitError;
+use crate::wire::{Bookmark, Event};
 use http_body_util::BodyExt;
 
 /// Why there was no list.
@@ -90,7 +90,7 @@ impl Session {
         let Client {
             hub, reader, read, ..
         } = &self.client;
-        let list = ListBody::begin(&hub.memory, read, None);
+        let list = ListBody::start(&hub.memory, read, None);
         let mut list = list.ok_or(RelistError::NotKept)?;
         while let Some(frame) = body.frame().await {
             if let Ok(bytes) = frame?.into_data() {
@@ -110,8 +110,8 @@ impl Session {
                 type_meta: present.item_type.clone(),
                 object: object.object(),
             };
-            self.tell(event.frame(encoding));
+            self.send(event.frame(encoding));
         }
-        self.tell_bookmark(present.head.resource_version, false);
+        self.tell_bookmark(present.head.resource_version, Bookmark::Progress);
     }
 }

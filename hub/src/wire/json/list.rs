@@ -200,7 +200,7 @@ impl ListSplitter {
         let value = std::mem::take(&mut self.buffer);
         check(value.value())?;
         self.position = if let Position::Value(part) = self.position {
-            self.keep(part, value.value())?;
+            self.append(part, value.value())?;
             Position::AfterValue
         } else {
             Position::Colon(self.part(&text(value.value())?)?)
@@ -229,7 +229,7 @@ impl ListSplitter {
         }
     }
 
-    fn keep(&mut self, part: Part, value: &[u8]) -> Result<(), SplitError> {
+    fn append(&mut self, part: Part, value: &[u8]) -> Result<(), SplitError> {
         match part {
             Part::Kind => self.kind = text(value)?.into_owned(),
             Part::ApiVersion => self.api_version = text(value)?.into_owned(),

@@ -88,13 +88,18 @@ fn read_member(json: &[u8], member: &Member, metadata: &mut Metadata) -> Result<
     Ok(())
 }
 
+/// Empty where there is none.
+fn text_member(object: &[u8], name: &str) -> Result<String, SplitError> {
+    match member(object, name)? {
+        Some(value) => Ok(text(value)?.into_owned()),
+        None => Ok(String::new()),
+    }
+}
+
 /// `kind` and `apiVersion` of an object; empty where it has none.
 pub(super) fn type_meta(object: &[u8]) -> Result<TypeMeta, SplitError> {
-    let word = |name| match member(object, name)? {
-        Some(value) => text(value).map(|text| text.into_owned()),
-        None => Ok(String::new()),
-    };
-    Ok(TypeMeta::new(word("apiVersion")?, word("kind")?))
+    let api_version = text_member(object, "apiVersion")?;
+    Ok(TypeMeta::new(api_version, text_member(object, "kind")?))
 }
 
 /// `metadata.labels`
@@ -140,13 +145,12 @@ pub(in crate::wire) fn member<'a>(
 
 /// The object with `kind` and `apiVersion` at its start, where it has them not.
 pub(in crate::wire) fn alone(object: &[u8], type_meta: &TypeMeta) -> Vec<u8> {
-    let has = |name| matches!(member(object, name), Ok(Some(_)));
     let mut whole = vec![b'{'];
     for (name, value) in [
         ("kind", &type_meta.kind),
         ("apiVersion", &type_meta.api_version),
     ] {
-        if !has(name) {
+        if !matches!(member(object, name), Ok(Some(_))) {
             super::write::put_member(&mut whole, name, value);
         }
     }

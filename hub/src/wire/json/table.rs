@@ -6,7 +6,7 @@ use super::object::read;
 use super::scan::{Members, check};
 use super::write::{bookmark_row, list_start};
 use crate::wire::split::SplitError;
-use crate::wire::{ListHead, Metadata, Object, TypeMeta};
+use crate::wire::{Bookmark, ListHead, Metadata, Object, TypeMeta};
 
 /// Reads a row: the metadata are those of its object, the bytes are the row.
 pub(super) fn read_row(row: &[u8]) -> Result<Object, SplitError> {
@@ -40,7 +40,7 @@ pub(in crate::wire) fn read_one_row(table: &[u8]) -> Result<(TypeMeta, Object), 
             resource_version: head.resource_version,
             ..Metadata::default()
         },
-        bytes: bookmark_row(head.resource_version, false).into(),
+        bytes: bookmark_row(head.resource_version, Bookmark::Progress).into(),
     });
     Ok((head.type_meta, row))
 }

@@ -1,7 +1,7 @@
 //! JSON that is written here and not cut out of an answer.
 
 use crate::wire::status::Status;
-use crate::wire::{INITIAL_EVENTS_END, ListHead};
+use crate::wire::{Bookmark, INITIAL_EVENTS_END, ListHead};
 
 /// Appends `"name":"value"`, after a comma if it is not the first member.
 pub(super) fn put_member(out: &mut Vec<u8>, name: &str, value: &str) {
@@ -43,11 +43,11 @@ pub(in crate::wire) fn list_start(head: &ListHead) -> Vec<u8> {
 pub(in crate::wire) const LIST_END: &[u8] = b"]}\n";
 
 /// The object of a BOOKMARK without `kind` and `apiVersion`.
-pub(in crate::wire) fn bookmark(resource_version: u64, initial_events_end: bool) -> Vec<u8> {
+pub(in crate::wire) fn bookmark(resource_version: u64, kind: Bookmark) -> Vec<u8> {
     let mut out = b"{\"metadata\":{".to_vec();
     put_member(&mut out, "resourceVersion", &resource_version.to_string());
     out.extend_from_slice(b",\"creationTimestamp\":null");
-    if initial_events_end {
+    if kind == Bookmark::InitialEventsEnd {
         out.extend_from_slice(b",\"annotations\":{");
         put_member(&mut out, INITIAL_EVENTS_END, "true");
         out.push(b'}');
@@ -57,9 +57,9 @@ pub(in crate::wire) fn bookmark(resource_version: u64, initial_events_end: bool)
 }
 
 /// The row of a bookmark.
-pub(in crate::wire) fn bookmark_row(resource_version: u64, initial_events_end: bool) -> Vec<u8> {
+pub(in crate::wire) fn bookmark_row(resource_version: u64, kind: Bookmark) -> Vec<u8> {
     let mut row = b"{\"cells\":[],\"object\":".to_vec();
-    row.extend_from_slice(&bookmark(resource_version, initial_events_end));
+    row.extend_from_slice(&bookmark(resource_version, kind));
     row.push(b'}');
     row
 }

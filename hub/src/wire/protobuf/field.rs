@@ -105,10 +105,10 @@ impl<'a> Fields<'a> {
             WireType::Varint => Value::Varint(self.varint()?),
             WireType::Bytes => {
                 let length = self.varint()?;
-                Value::Bytes(self.take(length)?)
+                Value::Bytes(self.split_off(length)?)
             }
-            WireType::Fixed64 => self.take(8).map(|_| Value::Fixed)?,
-            WireType::Fixed32 => self.take(4).map(|_| Value::Fixed)?,
+            WireType::Fixed64 => self.split_off(8).map(|_| Value::Fixed)?,
+            WireType::Fixed32 => self.split_off(4).map(|_| Value::Fixed)?,
         };
         Ok(Field {
             number,
@@ -120,14 +120,14 @@ impl<'a> Fields<'a> {
     fn varint(&mut self) -> Result<u64, SplitError> {
         let mut varint = Varint::default();
         loop {
-            let byte = self.take(1)?[0];
+            let byte = self.split_off(1)?[0];
             if let Some(value) = varint.push(byte)? {
                 return Ok(value);
             }
         }
     }
 
-    fn take(&mut self, length: u64) -> Result<&'a [u8], SplitError> {
+    fn split_off(&mut self, length: u64) -> Result<&'a [u8], SplitError> {
         let taken = usize::try_from(length)
             .ok()
             .and_then(|length| self.rest.split_at_checked(length));

@@ -123,7 +123,7 @@ impl ListSplitter {
         match self.position {
             Position::Magic => {
                 let missing = MAGIC.len() - self.buffer.len();
-                let part = self.take(chunk, missing as u64)?;
+                let part = self.consume(chunk, missing as u64)?;
                 self.buffer.extend_from_slice(part);
                 if !MAGIC.starts_with(&self.buffer) {
                     return Err(malformed("an envelope"));
@@ -134,16 +134,16 @@ impl ListSplitter {
                 }
             }
             Position::Skip(left) => {
-                let part = self.take(chunk, left)?;
+                let part = self.consume(chunk, left)?;
                 self.position = Position::Skip(left - part.len() as u64);
             }
             Position::Collect(_, length) => {
                 let missing = length - self.buffer.len();
-                let part = self.take(chunk, missing as u64)?;
+                let part = self.consume(chunk, missing as u64)?;
                 self.buffer.extend_from_slice(part);
             }
             Position::Tag | Position::Length(_) | Position::Varint => {
-                let byte = self.take(chunk, 1)?[0];
+                let byte = self.consume(chunk, 1)?[0];
                 if let Some(value) = self.varint.push(byte)? {
                     self.position = self.after_varint(value)?;
                 }
@@ -153,7 +153,7 @@ impl ListSplitter {
     }
 
     /// Up to `most` bytes of `chunk`, all of which must belong to the list if it has begun.
-    fn take<'a>(&mut self, chunk: &mut &'a [u8], most: u64) -> Result<&'a [u8], SplitError> {
+    fn consume<'a>(&mut self, chunk: &mut &'a [u8], most: u64) -> Result<&'a [u8], SplitError> {
         let length = usize::try_from(most).map_or(chunk.len(), |most| most.min(chunk.len()));
         let (part, rest) = chunk.split_at(length);
         if let ListProgress::Inside(left) = &mut self.list {

@@ -7,7 +7,7 @@ use super::{
     type_meta as type_meta_fields, unknown, watch_event,
 };
 use crate::wire::status::Status;
-use crate::wire::{INITIAL_EVENTS_END, ListHead, TypeMeta};
+use crate::wire::{Bookmark, INITIAL_EVENTS_END, ListHead, TypeMeta};
 
 /// What follows `raw` in an envelope: empty content encoding and content type.
 pub(in crate::wire) const ENVELOPE_END: &[u8] = &[
@@ -79,14 +79,14 @@ pub(in crate::wire) fn item_length(length: usize) -> u64 {
 }
 
 /// The object of a BOOKMARK.
-pub(in crate::wire) fn bookmark(resource_version: u64, initial_events_end: bool) -> Vec<u8> {
+pub(in crate::wire) fn bookmark(resource_version: u64, kind: Bookmark) -> Vec<u8> {
     let mut metadata = Vec::new();
     put_bytes(
         &mut metadata,
         object_meta::RESOURCE_VERSION,
         resource_version.to_string().as_bytes(),
     );
-    if initial_events_end {
+    if kind == Bookmark::InitialEventsEnd {
         let mut entry = Vec::new();
         put_bytes(&mut entry, map_entry::KEY, INITIAL_EVENTS_END.as_bytes());
         put_bytes(&mut entry, map_entry::VALUE, b"true");

@@ -6,7 +6,9 @@ use super::bodies::{CRON_TAB_LIST, MANAGED_FIELDS, POD_REST, pod, pod_list};
 use super::{split_events, split_list};
 use crate::wire::split::{DEPTH_MAX, HEAD_MAX, OBJECT_MAX, ObjectSplitter, SplitError};
 use crate::wire::status::Status;
-use crate::wire::{Encoding::Json, Event, EventKind, ListHead, Object, Shape, TypeMeta, write};
+use crate::wire::{
+    Bookmark, Encoding::Json, Event, EventKind, ListHead, Object, Shape, TypeMeta, write,
+};
 
 fn type_meta(api_version: &str, kind: &str) -> TypeMeta {
     TypeMeta::new(api_version, kind)
@@ -373,8 +375,8 @@ fn an_event_without_type_or_name_is_refused() {
 
 #[test]
 fn a_bookmark_that_is_written_here_is_read_as_one() {
-    for initial_events_end in [false, true] {
-        let bookmark = Event::bookmark(Json, &type_meta("v1", "Pod"), 9001, initial_events_end);
+    for kind in [Bookmark::Progress, Bookmark::InitialEventsEnd] {
+        let bookmark = Event::bookmark(Json, &type_meta("v1", "Pod"), 9001, kind);
         let read = split_events(Json, &bookmark.frame(Json)).unwrap();
         assert_eq!(read[0].kind, bookmark.kind);
         assert_eq!(read[0].object.metadata, bookmark.object.metadata);

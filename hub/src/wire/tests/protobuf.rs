@@ -4,7 +4,9 @@ use super::bodies::proto::{bytes, envelope, event, number, pod, pod_list, varint
 use super::{split_events, split_list};
 use crate::wire::split::{HEAD_MAX, OBJECT_MAX, ObjectSplitter, SplitError};
 use crate::wire::status::Status;
-use crate::wire::{Encoding::Protobuf, Event, EventKind, ListHead, Object, Shape, TypeMeta, write};
+use crate::wire::{
+    Bookmark, Encoding::Protobuf, Event, EventKind, ListHead, Object, Shape, TypeMeta, write,
+};
 
 fn split(body: &[u8]) -> (Vec<Object>, ListHead) {
     split_list(Protobuf, body).unwrap()
@@ -228,8 +230,8 @@ fn an_event_longer_than_the_limit_is_refused_by_its_prefix() {
 
 #[test]
 fn a_bookmark_that_is_written_here_is_read_as_one() {
-    for initial_events_end in [false, true] {
-        let bookmark = Event::bookmark(Protobuf, &pod_type(), 9001, initial_events_end);
+    for kind in [Bookmark::Progress, Bookmark::InitialEventsEnd] {
+        let bookmark = Event::bookmark(Protobuf, &pod_type(), 9001, kind);
         let read = split_events(Protobuf, &bookmark.frame(Protobuf)).unwrap();
         assert_eq!(read, [bookmark]);
     }

@@ -2,7 +2,9 @@
 
 use super::bodies::{MANAGED_FIELDS, row, table};
 use crate::wire::split::{EventSplitter, ListSplitter, ObjectSplitter, SplitError};
-use crate::wire::{Encoding::Json, Event, EventKind, ListHead, Object, Shape, TypeMeta, write};
+use crate::wire::{
+    Bookmark, Encoding::Json, Event, EventKind, ListHead, Object, Shape, TypeMeta, write,
+};
 
 fn split(mut body: &[u8]) -> Result<(Vec<Object>, ListHead), SplitError> {
     let mut splitter = ListSplitter::new(Json, Shape::Table);
@@ -117,7 +119,7 @@ fn a_watch_of_tables_tells_of_one_object_in_each_event() {
 #[test]
 fn a_bookmark_of_a_table_is_read_whoever_wrote_it() {
     let columns = TypeMeta::new("meta.k8s.io/v1", "Table");
-    let ours = Event::bookmark(Json, &columns, 12, true).frame(Json);
+    let ours = Event::bookmark(Json, &columns, 12, Bookmark::InitialEventsEnd).frame(Json);
     let empty = r#"{"type":"BOOKMARK","object":{"kind":"Table","apiVersion":"meta.k8s.io/v1","metadata":{"resourceVersion":"12"},"columnDefinitions":null,"rows":[]}}"#;
     for (body, initial_events_end) in [(&ours[..], true), (empty.as_bytes(), false)] {
         let event = events(body).unwrap().remove(0);
