@@ -1,13 +1,10 @@
 //! Answers of the hub itself: from its memory, and refusals; and the copies of the API server's.
 
 pub(crate) mod absence;
-pub(crate) mod copy;
 pub(crate) mod documents;
 mod events;
-pub(crate) mod list_body;
 pub(crate) mod local;
 mod node_writes;
-pub(crate) mod refusal;
 mod tokens;
 mod write_body;
 pub(crate) mod writes;

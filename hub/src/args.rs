@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration};
 use http::Uri;
 
-use crate::upstream::servers::ServerOrder;
+use crate::server_order::ServerOrder;
 
 /// The API endpoint of an edge node: passes requests to the API server, remembers its answers, and
 /// answers from them while the API server cannot be reached.

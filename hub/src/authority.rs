@@ -16,8 +16,8 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::config::StateDir;
 use crate::crypto::provider;
+use crate::state_dir::StateDir;
 
 /// The name in every serving certificate, besides the addresses of the port.
 const SERVER_NAME: &str = "culvert-hub";

@@ -1,7 +1,7 @@
 //! The checked form of the command line.
 
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use culvert_daemon::{AdminListen, ForwardProxies, InvalidForwardProxy};
@@ -10,7 +10,8 @@ use crate::args::{Args, KubeletArgs, RunArgs};
 use crate::authority::is_pod_address;
 use crate::install::Installation;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
-use crate::upstream::servers::ServerOrder;
+use crate::server_order::ServerOrder;
+use crate::state_dir::StateDir;
 
 /// Where kubeadm puts kubelet's kubeconfig.
 const KUBELET_KUBECONFIG: &str = "/etc/kubernetes/kubelet.conf";
@@ -52,40 +53,6 @@ pub(crate) enum ConfigError {
     Kubeconfig(#[from] KubeconfigError),
     #[error(transparent)]
     ForwardProxy(#[from] InvalidForwardProxy),
-}
-
-/// The files of the hub.
-#[derive(Clone, Debug)]
-pub(crate) struct StateDir(PathBuf);
-
-impl StateDir {
-    pub(crate) const fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Certificates and keys of the local authority.
-    pub(crate) fn local(&self, name: &str) -> PathBuf {
-        self.0.join("local").join(name)
-    }
-
-    /// Addresses of API servers that the cluster has named.
-    pub(crate) fn servers(&self) -> PathBuf {
-        self.0.join("servers.json")
-    }
-
-    /// The uids by which the cluster is known.
-    pub(crate) fn cluster(&self) -> PathBuf {
-        self.0.join("cluster.json")
-    }
-
-    /// Kubelet's kubeconfig as `install` found it.
-    pub(crate) fn cloud_kubeconfig(&self) -> PathBuf {
-        self.0.join("cloud.kubeconfig")
-    }
 }
 
 impl Args {

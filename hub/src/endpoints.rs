@@ -12,8 +12,8 @@ use culvert_daemon::{Drain, jittered, write_atomic};
 use tokio::time::sleep;
 
 use crate::cache::{ObjectRef, Representation, Resource, Scope, Selection};
+use crate::hub::Hub;
 use crate::refill::read_again;
-use crate::server::Hub;
 use crate::upstream::Credential;
 use crate::wire::edit::{self, Path as Field};
 use crate::wire::path::{Step, text, visit};

@@ -2,7 +2,6 @@
 //! again. They are queued, and sent with their original times when the link is back.
 
 mod fields;
-mod sender;
 
 use std::collections::BTreeMap;
 
@@ -11,7 +10,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
 use self::fields::EventFields;
-pub(crate) use self::sender::send_events;
 use crate::store::{Batch, Rows, Table};
 use crate::wire::split::SplitError;
 use crate::wire::{Encoding, Object, TypeMeta};
@@ -23,19 +21,19 @@ const MAX_BYTES: usize = 1 << 20;
 /// A write of an event as it will be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct QueuedEvent {
-    head: Head,
-    body: Bytes,
+    pub(crate) head: EventHead,
+    pub(crate) body: Bytes,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Head {
-    path: String,
-    content_type: String,
-    kind: Kind,
+pub(crate) struct EventHead {
+    pub(crate) path: String,
+    pub(crate) content_type: String,
+    pub(crate) kind: WriteKind,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-enum Kind {
+pub(crate) enum WriteKind {
     Create {
         /// Object and reason.
         about: String,
@@ -102,7 +100,7 @@ impl EventQueue {
         let content_type = encoding.content_type();
         let mut earlier = None;
         for (place, event) in &self.queued {
-            if matches!(&event.head.kind, Kind::Create { about: it, .. } if *it == about)
+            if matches!(&event.head.kind, WriteKind::Create { about: it, .. } if *it == about)
                 && event.head.content_type == content_type
             {
                 earlier = Some((*place, event.clone()));
@@ -125,10 +123,10 @@ impl EventQueue {
             bytes: bytes.into(),
             ..object
         };
-        let head = Head {
+        let head = EventHead {
             path: path.to_owned(),
             content_type: content_type.to_owned(),
-            kind: Kind::Create {
+            kind: WriteKind::Create {
                 about,
                 name,
                 before,
@@ -152,10 +150,10 @@ impl EventQueue {
                 (place, both)
             }
         };
-        let head = Head {
+        let head = EventHead {
             path: path.to_owned(),
             content_type: content_type.to_owned(),
-            kind: Kind::Patch,
+            kind: WriteKind::Patch,
         };
         let body = body.to_string().into();
         self.put(place, QueuedEvent { head, body });
@@ -185,7 +183,7 @@ impl EventQueue {
     /// What the queued event of this path has replaced.
     fn before(&self, path: &str) -> u64 {
         for event in self.queued.values() {
-            if let Kind::Create { name, before, .. } = &event.head.kind
+            if let WriteKind::Create { name, before, .. } = &event.head.kind
                 && path == format!("{}/{name}", event.head.path)
             {
                 return *before;
@@ -198,11 +196,11 @@ impl EventQueue {
         let found = self
             .queued
             .iter()
-            .find(|(_, event)| event.head.kind == Kind::Patch && event.head.path == path);
+            .find(|(_, event)| event.head.kind == WriteKind::Patch && event.head.path == path);
         found.map(|(place, event)| (*place, event.clone()))
     }
 
-    fn put(&mut self, place: u64, event: QueuedEvent) {
+    pub(crate) fn put(&mut self, place: u64, event: QueuedEvent) {
         self.unsaved.put(Table::Events, key(place), row(&event));
         self.next = self.next.max(place + 1);
         self.bytes += event.size();
@@ -230,7 +228,7 @@ impl EventQueue {
     }
 
     /// Takes the oldest, and its place.
-    fn take_first(&mut self) -> Option<(u64, QueuedEvent)> {
+    pub(crate) fn take_first(&mut self) -> Option<(u64, QueuedEvent)> {
         let place = *self.queued.first_key_value()?.0;
         Some((place, self.remove(place)?))
     }

@@ -7,8 +7,9 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 
 use crate::answers::{documents, local};
 use crate::cache::{Identity, ObjectName, SetStatus, Verb, Verdict};
+use crate::hub::Hub;
+use crate::reads::{Plan, Read, may_be_kept};
 use crate::request::percent::parameters;
-use crate::server::{Hub, Plan, Read, may_be_kept};
 use crate::upstream::Credential;
 use crate::wire::Encoding;
 

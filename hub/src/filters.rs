@@ -16,12 +16,12 @@ use futures_util::{StreamExt, stream};
 use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Frame;
-use strum::{IntoStaticStr, VariantArray};
 
 pub(crate) use self::master_service::is_of_this_host;
 use crate::cache::{Identity, Verb};
-use crate::metrics::Metrics;
-use crate::server::{Read, is_encoded_as};
+use crate::metrics::{FilterKind, Metrics};
+use crate::reads::Read;
+use crate::relay::is_encoded_as;
 use crate::upstream::{Body, full};
 use crate::wire::replace::{self, EditBody, Edited};
 use crate::wire::split::SplitError;
@@ -30,16 +30,6 @@ use crate::wire::{Encoding, Shape};
 /// An answer that is longer passes unchanged: protobuf says how long a list is before its first
 /// item, so a list is held whole. 10,000 services are some 10 MiB.
 const MAX_BODY: usize = 32 << 20;
-
-/// What a filter changes. The word is a label of metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
-#[strum(serialize_all = "kebab-case")]
-pub(crate) enum FilterKind {
-    /// The service `default/kubernetes` leads to the pod port.
-    MasterService,
-    /// Pods trust the local authority too.
-    RootCa,
-}
 
 /// All filters of the hub.
 pub(crate) struct Filters {

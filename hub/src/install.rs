@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_daemon::write_atomic;
 
 use crate::authority::LocalAuthority;
-use crate::config::StateDir;
 use crate::kubeconfig::Kubeconfig;
+use crate::state_dir::StateDir;
 
 /// Of the files in the state directory.
 const CERTIFICATE: &str = "kubelet.crt";

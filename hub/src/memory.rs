@@ -17,9 +17,9 @@ use self::reboot::PresentPods;
 use self::tokens::Tokens;
 pub(crate) use self::writer::{DiskStatus, MemoryWriter};
 use crate::cache::{Bounds, Cache, Clock};
-use crate::config::StateDir;
 use crate::events::EventQueue;
 use crate::lock::lock;
+use crate::state_dir::StateDir;
 use crate::store::{Batch, LoadedFrom, Store};
 use crate::upstream::watcher::LinkStatus;
 

@@ -11,13 +11,22 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 use strum::{IntoStaticStr, VariantArray, VariantNames};
 
-use crate::answers::local;
-use crate::filters::FilterKind;
+use crate::identity::Proof;
 use crate::memory::DiskStatus;
-use crate::server::identity::Proof;
+use crate::refusal;
 use crate::upstream::Body;
 use crate::upstream::watcher::LinkStatus;
 use crate::wire::split::SplitError;
+
+/// What a filter changes. The word is a label of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub(crate) enum FilterKind {
+    /// The service `default/kubernetes` leads to the pod port.
+    MasterService,
+    /// Pods trust the local authority too.
+    RootCa,
+}
 
 /// What the names of all metrics begin with.
 pub(crate) const PREFIX: &str = "culvert_hub";
@@ -46,7 +55,7 @@ pub(crate) enum Answer {
 
 impl Answer {
     pub(crate) fn of(answer: &Response<Body>) -> Self {
-        match answer.headers().get(local::HEADER) {
+        match answer.headers().get(refusal::HEADER) {
             None => Self::Upstream,
             Some(value) if value != "refused" => Self::Local,
             Some(_) if answer.status() == StatusCode::SERVICE_UNAVAILABLE => Self::Unavailable,

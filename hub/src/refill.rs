@@ -13,8 +13,9 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, sleep};
 
 use crate::cache::Scope;
+use crate::hub::Hub;
+use crate::reads::Plan;
 use crate::request::percent::encode;
-use crate::server::{Hub, Plan};
 use crate::upstream::{Credential, empty};
 use crate::wire::{Encoding, Shape};
 

@@ -11,25 +11,25 @@ use culvert_daemon::{
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use crate::answers::copy::Copies;
 use crate::authority::{KUBELET_PORT, LocalAuthority};
 use crate::config::Config;
+use crate::copy::Copies;
 use crate::endpoints::learn_servers;
-use crate::events::send_events;
+use crate::event_sender::send_events;
 use crate::filters::Filters;
+use crate::hub::Hub;
+use crate::identity::NodeCertificates;
+use crate::limits::Limits;
 use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::{Metrics, PREFIX};
 use crate::refill::refill;
-use crate::server::Hub;
-use crate::server::identity::NodeCertificates;
-use crate::server::limits::Limits;
+use crate::reviews::Reviews;
 use crate::server::port::Port;
-use crate::server::reviews::Reviews;
 use crate::status::{self, Pages, Scraped};
+use crate::turns::Turns;
 use crate::upstream::cloud_identity::CloudIdentity;
 use crate::upstream::watcher::watch_link;
 use crate::upstream::{Credential, Upstream};
-use crate::watches::Turns;
 
 /// Runs the hub.
 ///

@@ -1,56 +1,37 @@
 //! The ports, and what a request meets there: who asks, the limits, and then the API server or the
 //! memory.
 
-mod asked;
 pub(crate) mod guests;
-pub(crate) mod identity;
-pub(crate) mod limits;
 pub(crate) mod port;
 mod review;
-pub(crate) mod reviews;
 mod unread;
 
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
-pub(crate) use self::asked::Plan;
-pub(crate) use self::asked::Read;
-pub(crate) use self::asked::make_readable;
 use self::guests::Guest;
-use self::identity::{Proof, Token, bearer_token};
-use self::limits::{Limits, RequestPermit};
 use self::port::ConnectionPermit;
 use self::review::{Review, review};
-use self::reviews::Reviews;
 use self::unread::WatchedBody;
-use crate::answers::copy::{Copied, Copies, CopyOf};
-use crate::answers::{absence, documents, local, refusal, writes};
-use crate::cache::{Identity, Verb, Verdict};
-use crate::filters::Filters;
-use crate::memory::Memory;
-use crate::metrics::{Answer, Metrics};
+use crate::answers::{absence, documents, local, writes};
+use crate::cache::{Identity, Verb};
+use crate::copy::{Copied, CopyOf};
+use crate::hub::Hub;
+use crate::identity::{Caller, Proof, Token, bearer_token};
+use crate::limits::RequestPermit;
+use crate::metrics::Answer;
+use crate::reads::{Plan, Read, make_readable, may_be_kept};
+use crate::refusal;
+use crate::relay::{is_overloaded, relayed};
 use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
-use crate::upstream::{Body, BodyError, Credential, Upstream, empty, full, remove_hop_by_hop};
+use crate::upstream::{Body, BodyError, Credential, empty, full, remove_hop_by_hop};
 use crate::watches;
-use crate::wire::Encoding;
-
-/// What every request needs.
-pub(crate) struct Hub {
-    pub(crate) upstream: Arc<Upstream>,
-    pub(crate) memory: Memory,
-    pub(crate) limits: Limits,
-    pub(crate) reviews: Reviews,
-    pub(crate) turns: watches::Turns,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) copies: Copies,
-    pub(crate) filters: Filters,
-}
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -60,14 +41,6 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// Its place, on the kubelet port.
     pub(crate) guest: Option<Arc<Guest>>,
-}
-
-/// Who sends a request.
-#[derive(Clone, Debug)]
-pub(crate) struct Caller {
-    pub(crate) proof: Proof,
-    /// Whom the API server took it for when the request came. `None`: nobody knows yet.
-    pub(crate) identity: Option<Identity>,
 }
 
 /// What is said of a request when it has been answered.
@@ -242,56 +215,6 @@ impl Hub {
         }
     }
 
-    /// Whom the API server took this client for, as far as it has said so.
-    pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
-        match proof {
-            Proof::Node => Some(Identity::Node),
-            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
-            Proof::Nothing => None,
-        }
-    }
-
-    /// Notes what the status of an answer says about a token; returns whose answer this is.
-    pub(crate) fn learn(&self, proof: &Proof, status: StatusCode) -> Option<Identity> {
-        match proof {
-            Proof::Node => Some(Identity::Node),
-            Proof::Token(token) if status == StatusCode::UNAUTHORIZED => {
-                let now = self.memory.now();
-                let tokens = &mut self.memory.lock().tokens;
-                tokens.record_refusal(&token.digest, now);
-                None
-            }
-            Proof::Token(Token {
-                digest,
-                owner: Some(owner),
-                expires,
-            }) if status.is_success() => {
-                let mut kept = self.memory.lock();
-                kept.tokens.learn_identity(digest, owner, *expires);
-                Some(owner.clone())
-            }
-            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
-            Proof::Nothing => None,
-        }
-    }
-
-    /// Passes a request on; nothing is remembered.
-    pub(crate) async fn pass(
-        &self,
-        proof: &Proof,
-        kind: RequestKind,
-        request: Request<Body>,
-    ) -> Response<Body> {
-        let link = self.upstream.link.status(proof.credential());
-        if !link.is_up() {
-            return refusal::unavailable(&link.reason);
-        }
-        match self.upstream.send(proof.credential(), kind, request).await {
-            Ok(answer) => relayed(answer),
-            Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
-        }
-    }
-
     async fn upgrade(
         &self,
         proof: &Proof,
@@ -405,66 +328,6 @@ impl Hub {
         remove_hop_by_hop(&mut head.headers);
         Response::from_parts(head, self.copies.tee(body, copy))
     }
-
-    /// Remembers what the API server has decided about this read. A 404 to a GET is its word that
-    /// the object does not exist.
-    pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
-        let verdict = match status {
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
-            StatusCode::GONE => Verdict::Allowed,
-            StatusCode::NOT_FOUND if read.verb == Verb::Get => Verdict::Allowed,
-            status if status.is_success() => Verdict::Allowed,
-            _ => return,
-        };
-        let now = self.memory.now();
-        let cache = &mut self.memory.lock().cache;
-        cache.record_verdict(reader, read.verb, &read.scope, verdict, now);
-        if status == StatusCode::NOT_FOUND && read.verb == Verb::Get {
-            cache.record_absence(&read.scope, reader, now);
-        }
-    }
-}
-
-/// Whether a request that is passed on may be a watch, or a log that is followed.
-pub(super) fn may_be_long(uri: &Uri) -> bool {
-    let query = uri.query().unwrap_or_default();
-    query.contains("watch") || uri.path().ends_with("/log") || uri.path().contains("/watch/")
-}
-
-/// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
-pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
-    let secrets = read.scope.representation.resource.resource == "secrets";
-    *reader == Identity::Node || !secrets || read.scope.selection.name.is_some()
-}
-
-/// The API server is alive and has no time: memory serves reads meanwhile.
-pub(crate) fn is_overloaded(status: StatusCode) -> bool {
-    status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS
-}
-
-/// Whether an answer is written as the request's `Accept` says.
-pub(crate) fn is_encoded_as(headers: &HeaderMap, encoding: Encoding) -> bool {
-    let content_type = headers.get(header::CONTENT_TYPE);
-    let Some(Ok(content_type)) = content_type.map(HeaderValue::to_str) else {
-        return false;
-    };
-    is_plain(headers) && Encoding::from_content_type(content_type) == Some(encoding)
-}
-
-/// Whether an answer is not compressed.
-pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
-    let content_encoding = headers.get(header::CONTENT_ENCODING);
-    match content_encoding {
-        Some(content_encoding) => content_encoding == "identity",
-        None => true,
-    }
-}
-
-/// The answer of the API server as it goes to the client.
-pub(crate) fn relayed(answer: Response<AnswerBody>) -> Response<Body> {
-    let mut answer = answer.map(|body| body.map_err(BodyError::from).boxed_unsync());
-    remove_hop_by_hop(answer.headers_mut());
-    answer
 }
 
 /// Is logged when the last byte of the answer has gone, or its client.
@@ -487,37 +350,5 @@ impl Drop for AccessLine {
             duration_s = self.started.elapsed().as_secs_f64(),
             "request"
         );
-    }
-}
-
-/// A read as it can be sent again.
-#[derive(Clone)]
-pub(crate) struct RepeatableRead {
-    pub(crate) uri: Uri,
-    headers: HeaderMap,
-}
-
-impl RepeatableRead {
-    pub(crate) fn of(request: &Request<Body>) -> Self {
-        Self {
-            uri: request.uri().clone(),
-            headers: request.headers().clone(),
-        }
-    }
-
-    /// The same, of plain objects in JSON.
-    pub(crate) fn accepting_plain_json(&self) -> Self {
-        let mut plain = self.clone();
-        let json = HeaderValue::from_static(Encoding::Json.content_type());
-        plain.headers.insert(header::ACCEPT, json);
-        plain
-    }
-
-    /// The read, of another address.
-    pub(crate) fn request(&self, uri: Uri) -> Request<Body> {
-        let mut request = Request::new(empty());
-        *request.uri_mut() = uri;
-        *request.headers_mut() = self.headers.clone();
-        request
     }
 }

@@ -12,11 +12,14 @@ use std::time::Duration;
 use http::{HeaderValue, Request, Response, StatusCode};
 use tokio::time::timeout;
 
-use crate::answers::{local, refusal};
-use crate::server::{Caller, Hub, Read, RepeatableRead, make_readable, may_be_kept, relayed};
+use crate::answers::local;
+use crate::hub::Hub;
+use crate::identity::Caller;
+use crate::reads::{Read, RepeatableRead, make_readable, may_be_kept};
+use crate::refusal;
+use crate::relay::relayed;
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, remove_hop_by_hop};
-pub(crate) use retry::Turns;
 use session::{Client, Session};
 
 /// An API server answers the head of a watch at once. One that is known is begun from memory after

@@ -8,7 +8,9 @@
 //! the type of the rows.
 
 pub(crate) mod edit;
+pub(crate) mod failure;
 mod json;
+pub(crate) mod limits;
 pub(crate) mod path;
 mod protobuf;
 pub(crate) mod replace;
@@ -16,6 +18,7 @@ pub(crate) mod split;
 pub(crate) mod status;
 #[cfg(test)]
 pub(crate) mod tests;
+pub(crate) mod value;
 pub(crate) mod write;
 
 use std::collections::BTreeMap;

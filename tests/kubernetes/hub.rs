@@ -1,13 +1,15 @@
-//! The hub of an edge node whose clock is wrong: it trusts no certificate of the API server then, and
-//! its own ones are good on any date.
+//! The hub of an edge node with a real API server: what kubelet and pods get by it.
+
+mod clocks;
+mod others;
+mod streams;
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::{self, ApiServer};
-use culvert_lab::process::Process;
+use culvert_lab::process::{self, Process};
 use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::{ports, skewed_clock, wait, workspace};
 use serde_json::{Value, json};
@@ -16,8 +18,6 @@ use crate::cluster::DEADLINE;
 use crate::proxy::program;
 
 const NODE: &str = "system:node:edge-1";
-const NAMESPACES: &str = "/api/v1/namespaces";
-const YEAR: i64 = 365 * 24 * 3600;
 
 /// A hub, and the kubelet whose certificate it has.
 struct Hub {
@@ -27,87 +27,55 @@ struct Hub {
     admin: String,
 }
 
-/// What the hub says of the namespaces.
+/// What the hub says of a collection.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     is_local: bool,
     names: Vec<String>,
 }
 
-#[test]
-fn a_hub_whose_clock_is_wrong_by_decades_serves_what_it_remembers() {
+/// Runs a test with an API server that has these flags in addition, and with the hub of a node that
+/// may do everything. It is not started.
+///
+/// # Panics
+/// The test fails.
+fn with_hub(flags: &[&str], test: impl FnOnce(&mut ApiServer, &Hub) -> Result<()>) {
     let Some(assets) = apiserver::assets() else {
         return;
     };
-    if let Err(error) = clocks(&assets) {
+    let run = || -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let node = SelfSigned::make(
+            folder.path(),
+            "node",
+            &format!("/O=system:nodes/CN={NODE}"),
+            "extendedKeyUsage=clientAuth",
+        )?;
+        let authority = format!("--client-ca-file={}", node.certificate.display());
+        let mut server = ApiServer::start(&assets, &[flags, &[&*authority]].concat())?;
+        let binding = ["create", "clusterrolebinding", "hub"];
+        let subjects = [
+            "--clusterrole=cluster-admin",
+            "--group=system:serviceaccounts",
+        ];
+        let mut bind = server.kubectl();
+        bind.args(binding).args(subjects);
+        workspace::output(bind.arg(format!("--user={NODE}")))?;
+        let hub = Hub {
+            folder: folder.path().to_owned(),
+            listen: ports::free_address()?.to_string(),
+            admin: ports::free_address()?.to_string(),
+        };
+        hub.install(&server, &node)?;
+        let tested = test(&mut server, &hub);
+        if tested.is_err() {
+            process::show_logs(folder.path());
+        }
+        tested
+    };
+    if let Err(error) = run() {
         panic!("{error:#}");
     }
-}
-
-fn clocks(assets: &std::path::Path) -> Result<()> {
-    let folder = tempfile::tempdir()?;
-    let node = SelfSigned::make(
-        folder.path(),
-        "node",
-        &format!("/O=system:nodes/CN={NODE}"),
-        "extendedKeyUsage=clientAuth",
-    )?;
-    let authority = format!("--client-ca-file={}", node.certificate.display());
-    let server = ApiServer::start(assets, &[&authority])?;
-    let binding = [
-        "create",
-        "clusterrolebinding",
-        "hub",
-        "--clusterrole=cluster-admin",
-    ];
-    workspace::output(server.kubectl().args(binding).arg(format!("--user={NODE}")))?;
-    let hub = Hub {
-        folder: folder.path().to_owned(),
-        listen: ports::free_address()?.to_string(),
-        admin: ports::free_address()?.to_string(),
-    };
-    hub.install(&server, &node)?;
-
-    let mut running = hub.start(0)?;
-    wait::until("the API server answers by the hub", DEADLINE, || {
-        let answer = hub.ask()?;
-        ensure!(!answer.is_local, "it is local");
-        Ok(())
-    })?;
-    let names = hub.ask()?.names;
-    ensure!(!names.is_empty(), "the list is empty");
-    running.terminate(DEADLINE)?;
-
-    let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs();
-    let since_1970 = i64::try_from(now)?;
-    for skew in [YEAR / 12 - since_1970, 50 * YEAR] {
-        let mut running = hub.start(skew)?;
-        let expected = Answer {
-            is_local: true,
-            names: names.clone(),
-        };
-        wait::until("the hub answers", DEADLINE, || {
-            let answer = hub.ask()?;
-            ensure!(answer == expected, "{answer:?}");
-            Ok(())
-        })?;
-        wait::until("status names the certificate", DEADLINE, || {
-            let said = workspace::output(&mut hub.command("status"))?;
-            ensure!(
-                said.contains("link: down") && said.contains("certificate"),
-                "{said}"
-            );
-            Ok(())
-        })?;
-        running.terminate(DEADLINE)?;
-    }
-    let mut running = hub.start(0)?;
-    wait::until("the link is up again", DEADLINE, || {
-        let answer = hub.ask()?;
-        ensure!(!answer.is_local && answer.names == names, "{answer:?}");
-        Ok(())
-    })?;
-    running.terminate(DEADLINE)
 }
 
 impl Hub {
@@ -153,9 +121,30 @@ impl Hub {
         command
     }
 
-    /// Asks as kubelet.
-    fn ask(&self) -> Result<Answer> {
-        let local = |name: &str| self.folder.join("state/local").join(name);
+    /// Asks for a collection as kubelet, which has `names` in it when its API server answers.
+    fn wait_for_link(&self, path: &str, names: &[&str]) -> Result<()> {
+        wait::until("the API server answers by the hub", DEADLINE, || {
+            let answer = self.ask(path)?;
+            ensure!(!answer.is_local && answer.names == names, "{answer:?}");
+            Ok(())
+        })
+    }
+
+    /// One of the hub's pages for operators.
+    fn page(&self, name: &str) -> Result<Value> {
+        let mut curl = Command::new("curl");
+        curl.args(["-sS", "--fail-with-body", "-m", "5"]);
+        let text = workspace::output(curl.arg(format!("http://{}/debug/{name}", self.admin)))?;
+        serde_json::from_str(&text).with_context(|| text)
+    }
+
+    /// A file that `install` has made.
+    fn local(&self, name: &str) -> PathBuf {
+        self.folder.join("state/local").join(name)
+    }
+
+    /// Asks for a collection as kubelet.
+    fn ask(&self, path: &str) -> Result<Answer> {
         let mut curl = Command::new("curl");
         curl.args([
             "-sS",
@@ -167,17 +156,22 @@ impl Hub {
         ]);
         // An API server makes other JSON for curl, for people to read.
         curl.args(["--user-agent", "kubelet"]);
-        curl.arg("--cacert").arg(local("ca.crt"));
-        curl.arg("--cert").arg(local("kubelet.crt"));
-        curl.arg("--key").arg(local("kubelet.key"));
-        let url = format!("https://{}{NAMESPACES}", self.listen);
+        curl.arg("--cacert").arg(self.local("ca.crt"));
+        curl.arg("--cert").arg(self.local("kubelet.crt"));
+        curl.arg("--key").arg(self.local("kubelet.key"));
+        let url = format!("https://{}{path}", self.listen);
         let said = workspace::output(curl.arg(url))?;
         let (head, body) = said.split_once("\r\n\r\n").unwrap_or_default();
         let list: Value = serde_json::from_str(body)?;
         let items = list["items"].as_array().into_iter().flatten();
+        let mut names = Vec::new();
+        for item in items {
+            let name = item["metadata"]["name"].as_str();
+            names.push(name.context("an item without a name")?.to_owned());
+        }
         Ok(Answer {
             is_local: head.to_lowercase().contains("culvert-hub: local"),
-            names: items.map(|it| it["metadata"]["name"].to_string()).collect(),
+            names,
         })
     }
 }

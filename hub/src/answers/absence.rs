@@ -7,9 +7,11 @@ use http::{Response, StatusCode, header};
 use http_body_util::{BodyExt, BodyStream, StreamBody};
 use hyper::body::Frame;
 
-use super::refusal;
 use crate::cache::Identity;
-use crate::server::{Hub, Read, is_plain};
+use crate::hub::Hub;
+use crate::reads::Read;
+use crate::refusal;
+use crate::relay::is_plain;
 use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, BodyError, full, remove_hop_by_hop};
 use crate::wire::edit::{self, Path};
@@ -99,7 +101,7 @@ mod tests {
     use http::{HeaderMap, Method, Uri};
 
     use super::*;
-    use crate::server::Plan;
+    use crate::reads::Plan;
 
     fn is_believed(body: &str) -> bool {
         let uri = Uri::from_static("/apis/apps/v1/namespaces/shop/deployments/cart");

@@ -4,12 +4,16 @@
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 
-use super::copy::{Copied, CopyOf, DocumentCopy};
-use super::{local, refusal};
+use super::local;
 use crate::cache::Identity;
+use crate::copy::{Copied, CopyOf, DocumentCopy};
+use crate::hub::Hub;
+use crate::identity::Caller;
+use crate::identity::Proof;
+use crate::reads::make_readable;
+use crate::refusal;
+use crate::relay::{is_overloaded, is_plain, relayed};
 use crate::request::discovery::DocumentRead;
-use crate::server::identity::Proof;
-use crate::server::{Caller, Hub, is_overloaded, is_plain, make_readable, relayed};
 use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, full, remove_hop_by_hop};

@@ -8,8 +8,8 @@ use serde_json::{Value as Json, json};
 use super::local;
 use super::write_body::{Write, body, media_type, reads};
 use crate::events::NewEvent;
+use crate::hub::Hub;
 use crate::metrics::EventFate;
-use crate::server::Hub;
 use crate::upstream::Body;
 use crate::wire::Encoding;
 

@@ -3,21 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::HeaderName;
 use http::{HeaderValue, Response, header};
 use tokio::time::timeout;
 
-use super::refusal;
 use crate::cache::{GetAnswer, Identity, Item, ListAnswer, Snapshot, Verb};
+use crate::hub::Hub;
 use crate::memory::Memory;
+use crate::reads::Read;
+use crate::refusal;
 use crate::request::options::AskedVersion;
-use crate::server::{Hub, Read};
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, Credential, full};
 use crate::wire::{Encoding, write};
-
-/// Says that an answer is the hub's own: `local; age=341`, in seconds, or `refused`.
-pub(crate) const HEADER: HeaderName = HeaderName::from_static("culvert-hub");
 
 /// For how long the API server waits for a version that it has not seen yet.
 const WAIT_FOR_LATER: Duration = Duration::from_secs(3);
@@ -142,7 +139,7 @@ pub(crate) fn with_age(
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type);
     if let Ok(local) = HeaderValue::from_str(&format!("local; age={}", age.as_secs())) {
-        headers.insert(HEADER, local);
+        headers.insert(refusal::HEADER, local);
     }
     answer
 }

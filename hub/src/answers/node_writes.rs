@@ -9,16 +9,18 @@ use data_encoding::HEXLOWER;
 use http::{HeaderMap, Response, StatusCode};
 use sha2::{Digest, Sha256};
 
+use super::local;
 use super::write_body::{Write, accept_text, body, media_type, reads};
-use super::{local, refusal};
 use crate::cache::patch::{PatchError, PatchType};
 use crate::cache::{
     Identity, LocalWriteError, ObjectName, Representation, Resource, Scope, Selection, Target,
     Verb, WrittenObject,
 };
+use crate::hub::Hub;
+use crate::reads::Read;
+use crate::refusal;
 use crate::request::accept;
 use crate::request::options::ListOptions;
-use crate::server::{Hub, Read};
 use crate::upstream::Body;
 use crate::wire::edit::{self, Path};
 use crate::wire::{Encoding, Shape};

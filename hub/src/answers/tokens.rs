@@ -10,8 +10,9 @@ use http::{HeaderValue, Response, StatusCode, header};
 use sha2::{Digest, Sha256};
 
 use super::write_body::{MAX_BODY, Write};
-use super::{local, refusal};
-use crate::server::{Hub, relayed};
+use crate::hub::Hub;
+use crate::refusal;
+use crate::relay::relayed;
 use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, collect, full, remove_hop_by_hop};
 use crate::wire::edit::{self, Path, Value};
@@ -65,7 +66,7 @@ pub(super) fn replay(hub: &Hub, write: &Write<'_>) -> Option<Response<Body>> {
     *answer.status_mut() = StatusCode::CREATED;
     let headers = answer.headers_mut();
     headers.insert(header::CONTENT_TYPE, content_type);
-    headers.insert(local::HEADER, HeaderValue::from_static("local"));
+    headers.insert(refusal::HEADER, HeaderValue::from_static("local"));
     Some(answer)
 }
 

@@ -6,10 +6,12 @@
 use http::{Request, Response, StatusCode};
 
 use super::write_body::{MAX_BODY, Write};
-use super::{events, node_writes, refusal, tokens};
+use super::{events, node_writes, tokens};
+use crate::hub::Hub;
+use crate::identity::Proof;
+use crate::refusal;
+use crate::relay::{is_overloaded, relayed};
 use crate::request::info::{self, ResourceRequest};
-use crate::server::identity::Proof;
-use crate::server::{Hub, is_overloaded, relayed};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, collect, full};
 
@@ -220,7 +222,7 @@ mod tests {
                 "{method} {path}"
             );
         }
-        let token = Proof::Token(crate::server::identity::Token {
+        let token = Proof::Token(crate::identity::Token {
             digest: String::new(),
             owner: Some(Identity::User("x".to_owned())),
             expires: None,

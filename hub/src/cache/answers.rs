@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::local_writes::selects;
 use super::overlay::{Overlaid, Written};
-use super::set::{Generation, Members, Set};
+use super::set::{Generation, Members, Set, newest_word};
 use super::{
     Cache, Clock, HeldObject, Identity, ObjectName, Representation, Scope, Selection, Verb, Verdict,
 };
@@ -327,24 +327,6 @@ impl Cache {
         }
         overlaid
     }
-}
-
-/// The newest set that knows whether this object exists.
-pub(super) fn newest_word<'a>(
-    readable: &[(&'a Selection, &'a Set)],
-    name: &ObjectName,
-) -> Option<(&'a Selection, &'a Set)> {
-    let mut knowing = readable.to_vec();
-    knowing.retain(|(selection, set)| knows(selection, &set.generation, name));
-    // Of two with the same resource version, the set of one: a 404 has none of its own.
-    knowing
-        .into_iter()
-        .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))
-}
-
-fn knows(selection: &Selection, generation: &Generation, name: &ObjectName) -> bool {
-    (selection.is_by_name_only() && !generation.lacking.contains(name))
-        || generation.members.contains_key(name)
 }
 
 fn answer_of(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Cache, Identity, RemovedSet, Representation, Scope, Selection};
-use crate::wire::split::OBJECT_MAX;
+use crate::wire::limits::OBJECT_MAX;
 
 /// Sets, whether or not they have objects, and the bytes of their questions, of which each has up to
 /// 2 KiB. A node with 100 pods has some 500.

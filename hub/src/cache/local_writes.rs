@@ -12,10 +12,9 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use self::change::{Change, change};
-use super::answers::newest_word;
 use super::overlay::{Overlaid, Worth, Written};
 use super::patch::{PatchError, PatchType, patched};
-use super::set::Set;
+use super::set::{Set, newest_word};
 use super::{Cache, ObjectName, Representation, Resource, Selection};
 use crate::request::selector::{FieldSelector, LabelSelector};
 use crate::wire::edit::{self, Path, Value};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use super::{Clock, Digest, HeldObject, Identity, ObjectName, RESTORED_AFTER, Scope};
+use super::{Clock, Digest, HeldObject, Identity, ObjectName, RESTORED_AFTER, Scope, Selection};
 use crate::wire::TypeMeta;
 
 /// Objects of a set by name. A snapshot shares it; a change while one is read copies the map, not
@@ -161,4 +161,22 @@ pub(crate) struct SetStatus {
     pub(crate) essential: bool,
     /// Time since the API server last agreed with it.
     pub(crate) age: Duration,
+}
+
+/// The newest set that knows whether this object exists.
+pub(super) fn newest_word<'a>(
+    readable: &[(&'a Selection, &'a Set)],
+    name: &ObjectName,
+) -> Option<(&'a Selection, &'a Set)> {
+    let mut knowing = readable.to_vec();
+    knowing.retain(|(selection, set)| knows(selection, &set.generation, name));
+    // Of two with the same resource version, the set of one: a 404 has none of its own.
+    knowing
+        .into_iter()
+        .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))
+}
+
+fn knows(selection: &Selection, generation: &Generation, name: &ObjectName) -> bool {
+    (selection.is_by_name_only() && !generation.lacking.contains(name))
+        || generation.members.contains_key(name)
 }

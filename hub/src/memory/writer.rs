@@ -176,7 +176,7 @@ impl MemoryWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::StateDir;
+    use crate::state_dir::StateDir;
 
     #[test]
     fn a_disk_that_was_not_opened_is_reported_before_the_first_write() {

@@ -28,11 +28,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
+use super::Peer;
 use super::guests::{Guest, Guests};
-use super::identity::NodeCertificates;
 use super::unread::Reading;
-use super::{Hub, Peer};
 use crate::crypto::provider;
+use crate::hub::Hub;
+use crate::identity::NodeCertificates;
 use crate::upstream::Body;
 
 /// From an accepted connection to the end of the handshake.

@@ -8,8 +8,8 @@
 use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use serde::{Deserialize, Serialize};
 
-use super::identity::{claimed, service_account};
 use crate::cache::Identity;
+use crate::identity::{claimed, service_account};
 use crate::upstream::pool::RequestKind;
 use crate::upstream::{Credential, Upstream, collect, full};
 

@@ -44,7 +44,7 @@ const MAX_STREAMS: usize = 100;
 /// This part of the streams stays free: the API server may notice the end of one late.
 const SPARE_PART: usize = 10;
 /// Connections of one credential, for watches and for short requests each. With the default of 100
-/// streams that is several times what [`crate::server::limits`] admits; with 20 it is enough.
+/// streams that is several times what [`crate::limits`] admits; with 20 it is enough.
 const MAX_CONNECTIONS: usize = 64;
 /// The same, where the API server or what is before it speaks HTTP/1.1 only: one for each request.
 const MAX_HTTP1_CONNECTIONS: usize = 1500;

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use clap::ValueEnum;
 use culvert_api::{Host, HostPort};
 use culvert_daemon::{ForwardProxies, ForwardProxy, connect_through};
 use futures_util::StreamExt;
@@ -20,6 +19,7 @@ use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
 use crate::lock::lock;
+use crate::server_order::ServerOrder;
 
 /// For the name, and for TCP to one address. A satellite link needs some 0.6 s a round trip.
 const TCP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -33,16 +33,6 @@ const MAX_ADDRESSES: usize = 16;
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Of an https address without one.
 const HTTPS_PORT: u16 = 443;
-
-/// Which server a new connection goes to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ServerOrder {
-    /// The first one that answers.
-    #[default]
-    Priority,
-    /// One after the other.
-    RoundRobin,
-}
 
 /// All API servers of the cluster.
 #[derive(Debug)]

@@ -3,7 +3,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use super::split::SplitError;
+use super::limits::SplitError;
+pub(crate) use super::value::Value;
 use super::{Encoding, Metadata, Object, json, protobuf};
 
 /// Where a field is: the keys in JSON, and the field numbers in protobuf.
@@ -34,15 +35,6 @@ pub(crate) mod metadata {
         json: &["metadata", "creationTimestamp"],
         protobuf: &[METADATA, object_meta::CREATION_TIMESTAMP],
     };
-}
-
-/// The value of a field.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
-    Text(String),
-    Number(u64),
-    /// Anything else, as it is written: JSON, or the bytes of a message.
-    Raw(Vec<u8>),
 }
 
 impl Value {

@@ -5,6 +5,7 @@ pub(super) mod edit;
 pub(super) mod events;
 pub(super) mod list;
 pub(super) mod object;
+pub(super) mod row;
 pub(super) mod scan;
 pub(super) mod table;
 pub(super) mod write;

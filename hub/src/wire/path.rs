@@ -3,8 +3,8 @@
 use super::Encoding;
 use super::json::object::member;
 use super::json::scan::{Elements, text as json_text};
+use super::limits::SplitError;
 use super::protobuf::field::{Fields, Value, malformed};
-use super::split::SplitError;
 
 /// One field: its name in JSON, and its number in protobuf. What has no name is inlined in JSON.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ pub(crate) mod protobuf;
 
 use std::ops::Range;
 
+use super::limits::SplitError;
 use super::path::Step;
-use super::split::SplitError;
 use super::{Encoding, Metadata};
 
 /// The new bytes; `None`: as they were.

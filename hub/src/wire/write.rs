@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::split::SplitError;
+use super::limits::SplitError;
 use super::{Bookmark, Encoding, Event, EventKind, Labels, ListHead, Metadata, Object, TypeMeta};
 use super::{json, protobuf};
 

@@ -25,6 +25,9 @@ const READY: Duration = Duration::from_secs(120);
 /// Logs every request with its user, verb, resource and status, without bodies.
 const AUDIT_POLICY: &str = r#"{"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"], "rules": [{"level": "Metadata"}]}"#;
 
+/// The folder of etcd's data.
+const ETCD_DATA: &str = "etcd";
+
 /// Nodes whose kubelets may send requests, within the limits of NodeRestriction.
 const KUBELETS: [&str; 2] = ["edge-1", "worker-1"];
 
@@ -52,10 +55,14 @@ pub struct ApiServer {
     folder: PathBuf,
     flags: Vec<String>,
     ports: Ports,
-    etcd: Process,
+    /// `None` while its data is replaced.
+    etcd: Option<Process>,
     /// `None` while it is stopped.
     server: Option<Process>,
 }
+
+/// What etcd had when [`ApiServer::back_up`] was called.
+pub struct Backup(PathBuf);
 
 #[derive(Clone, Copy)]
 struct Ports {
@@ -86,7 +93,7 @@ impl ApiServer {
             folder,
             flags,
             ports,
-            etcd,
+            etcd: Some(etcd),
             server: None,
         };
         started.resume()?;
@@ -164,6 +171,55 @@ impl ApiServer {
         }
     }
 
+    /// A copy of etcd's data as it is now. kube-apiserver is started again.
+    ///
+    /// # Errors
+    /// The data cannot be copied, or the server is not ready in time.
+    pub fn back_up(&mut self) -> Result<Backup> {
+        self.stop_all()?;
+        let number = fs::read_dir(&self.folder)?.count();
+        let backup = self.folder.join(format!("backup-{number}"));
+        copy(&self.folder.join(ETCD_DATA), &backup)?;
+        self.start_all()?;
+        Ok(Backup(backup))
+    }
+
+    /// Gives etcd the data of a backup, with its old versions of resources, as an operator does
+    /// after a disaster.
+    ///
+    /// # Errors
+    /// The data cannot be copied, or the server is not ready in time.
+    pub fn restore(&mut self, backup: &Backup) -> Result<()> {
+        self.stop_all()?;
+        fs::remove_dir_all(self.folder.join(ETCD_DATA))?;
+        copy(&backup.0, &self.folder.join(ETCD_DATA))?;
+        self.start_all()
+    }
+
+    /// Makes it another cluster, a new one, at the same address and with the same certificates.
+    ///
+    /// # Errors
+    /// The data cannot be removed, or the server is not ready in time.
+    pub fn lose_everything(&mut self) -> Result<()> {
+        self.stop_all()?;
+        fs::remove_dir_all(self.folder.join(ETCD_DATA))?;
+        self.start_all()
+    }
+
+    fn stop_all(&mut self) -> Result<()> {
+        self.stop()?;
+        match self.etcd.take() {
+            Some(mut etcd) => etcd.kill(),
+            None => Ok(()),
+        }
+    }
+
+    fn start_all(&mut self) -> Result<()> {
+        let mut command = etcd(&self.assets, &self.folder, self.ports);
+        self.etcd = Some(Process::start("etcd", &self.folder, &mut command)?);
+        self.resume()
+    }
+
     /// Starts kube-apiserver again with the same data, and waits until it is ready.
     ///
     /// # Errors
@@ -178,7 +234,9 @@ impl ApiServer {
         let kubectl = self.assets.join("kubectl");
         let kubeconfig = self.folder.join("admin.kubeconfig");
         wait::until("kube-apiserver is ready", READY, || {
-            self.etcd.check()?;
+            if let Some(etcd) = &mut self.etcd {
+                etcd.check()?;
+            }
             server.check()?;
             let mut ask = Command::new(&kubectl);
             ask.env("KUBECONFIG", &kubeconfig).args([
@@ -202,7 +260,9 @@ impl Drop for ApiServer {
             // It may have ended by itself.
             server.kill().ok();
         }
-        self.etcd.kill().ok();
+        if let Some(mut etcd) = self.etcd.take() {
+            etcd.kill().ok();
+        }
         if let Err(error) = fs::remove_dir_all(&self.folder) {
             eprintln!("remove {}: {error}", self.folder.display());
         }
@@ -217,6 +277,11 @@ impl Ports {
             server: ports::free()?,
         })
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<()> {
+    let mut copy = Command::new("cp");
+    workspace::output(copy.arg("-a").arg(from).arg(to)).map(drop)
 }
 
 /// Removes the folders of killed processes. Their programs have ended with them.
@@ -277,7 +342,7 @@ fn etcd(assets: &Path, folder: &Path, ports: Ports) -> Command {
     let clients = format!("http://127.0.0.1:{}", ports.etcd);
     let peers = format!("http://127.0.0.1:{}", ports.etcd_peers);
     let mut command = bound(&assets.join("etcd"));
-    command.arg("--data-dir").arg(folder.join("etcd"));
+    command.arg("--data-dir").arg(folder.join(ETCD_DATA));
     command.args([
         "--listen-client-urls",
         &clients,

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::str::FromStr;
 
-use super::InvalidSelector;
-use super::parse::requirements;
 use crate::wire::Labels;
 
 /// Which labels an object must have. Without requirements it selects all.
@@ -39,6 +36,12 @@ pub(super) enum Condition {
 }
 
 impl LabelSelector {
+    pub(super) fn of(requirements: Vec<Requirement>) -> Self {
+        Self {
+            requirements: requirements.into_iter().collect(),
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
@@ -64,15 +67,6 @@ impl Condition {
             Self::Greater(bound) => matches!(value.parse::<i64>(), Ok(value) if value > *bound),
             Self::Less(bound) => matches!(value.parse::<i64>(), Ok(value) if value < *bound),
         }
-    }
-}
-
-impl FromStr for LabelSelector {
-    type Err = InvalidSelector;
-
-    fn from_str(text: &str) -> Result<Self, InvalidSelector> {
-        let requirements = requirements(text)?.into_iter().collect();
-        Ok(Self { requirements })
     }
 }
 

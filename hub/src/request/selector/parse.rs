@@ -1,9 +1,10 @@
 //! The syntax of label selectors.
 
 use std::collections::BTreeSet;
+use std::str::FromStr;
 
 use super::InvalidSelector;
-use super::labels::{Condition, Requirement};
+use super::labels::{Condition, LabelSelector, Requirement};
 
 /// The longest name of a label key, and the longest value.
 const NAME_MAX: usize = 63;
@@ -11,8 +12,16 @@ const NAME_MAX: usize = 63;
 const PREFIX_MAX: usize = 253;
 const WHITESPACE: [char; 4] = [' ', '\t', '\r', '\n'];
 
+impl FromStr for LabelSelector {
+    type Err = InvalidSelector;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSelector> {
+        Ok(Self::of(requirements(text)?))
+    }
+}
+
 /// The requirements of a selector, which are separated by commas.
-pub(super) fn requirements(text: &str) -> Result<Vec<Requirement>, InvalidSelector> {
+fn requirements(text: &str) -> Result<Vec<Requirement>, InvalidSelector> {
     let mut parser = Parser { rest: text };
     let mut requirements = Vec::new();
     if parser.peek() == END {

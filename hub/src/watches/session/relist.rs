@@ -4,9 +4,9 @@
 use http::StatusCode;
 
 use super::{Client, Session, State};
-use crate::answers::list_body::ListBody;
 use crate::answers::local;
 use crate::cache::Snapshot;
+use crate::list_body::ListBody;
 use crate::metrics::Splice;
 use crate::upstream::SendError;
 use crate::upstream::gunzip::accept_gzip;

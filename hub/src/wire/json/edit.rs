@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::wire::edit::Value;
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
+use crate::wire::value::Value;
 
 pub(in crate::wire) fn get(object: &[u8], path: &[&str]) -> Result<Option<Value>, SplitError> {
     let object = parse(object)?;

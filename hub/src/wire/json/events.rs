@@ -3,7 +3,7 @@
 use super::object::{annotation, member, read, type_meta};
 use super::scan::{ValueBuffer, check, text, trim_start};
 use super::table::read_one_row;
-use crate::wire::split::{OBJECT_MAX, SplitError};
+use crate::wire::limits::{OBJECT_MAX, SplitError};
 use crate::wire::{Event, EventKind, INITIAL_EVENTS_END};
 
 /// Splits a watch in JSON.

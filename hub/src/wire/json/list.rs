@@ -3,9 +3,9 @@
 use bytes::Bytes;
 
 use super::object::read;
+use super::row::read_row;
 use super::scan::{Members, ValueBuffer, check, text, trim_start};
-use super::table::read_row;
-use crate::wire::split::{HEAD_MAX, OBJECT_MAX, SplitError};
+use crate::wire::limits::{HEAD_MAX, OBJECT_MAX, SplitError};
 use crate::wire::{ListHead, Object, TypeMeta, resource_version};
 
 /// Splits a list in JSON. Its members may come in any order.

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::scan::{Member, Members, check, check_depth, text, trim_start};
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
 use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
 
 /// Reads the body of a GET.

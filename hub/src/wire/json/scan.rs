@@ -6,7 +6,7 @@ use std::ops::Range;
 use memchr::memchr2;
 use serde::de::IgnoredAny;
 
-use crate::wire::split::{DEPTH_MAX, KEPT_CAPACITY, SplitError};
+use crate::wire::limits::{DEPTH_MAX, KEPT_CAPACITY, SplitError};
 
 /// Finds the end of one value whose bytes arrive in pieces. It looks at brackets and quotes only,
 /// so the end is right for values that are JSON; whether a value is JSON, [`check`] says.

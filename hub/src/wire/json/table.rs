@@ -2,26 +2,9 @@
 //! metadata; without one nobody could say which object changed, and the row is refused.
 
 use super::list::ListSplitter;
-use super::object::read;
-use super::scan::{Members, check};
 use super::write::{bookmark_row, list_start};
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
 use crate::wire::{Bookmark, ListHead, Metadata, Object, TypeMeta};
-
-/// Reads a row: the metadata are those of its object, the bytes are the row.
-pub(super) fn read_row(row: &[u8]) -> Result<Object, SplitError> {
-    check(row)?;
-    let found = Members::of(row)?
-        .filter(|member| member.is(row, "object"))
-        .last();
-    let value = found.ok_or(SplitError::Unnamed)?.value;
-    let object = read(&row[value.clone()])?;
-    let bytes = [&row[..value.start], &object.bytes, &row[value.end..]].concat();
-    Ok(Object {
-        metadata: object.metadata,
-        bytes: bytes.into(),
-    })
-}
 
 /// Reads a table about one object: the answer to a GET, or the object of a watch event. The row of
 /// a bookmark may be missing.

@@ -1,6 +1,6 @@
 //! JSON that is written here and not cut out of an answer.
 
-use crate::wire::status::Status;
+use crate::wire::failure::Status;
 use crate::wire::{Bookmark, INITIAL_EVENTS_END, ListHead};
 
 /// Appends `"name":"value"`, after a comma if it is not the first member.

@@ -2,8 +2,8 @@
 
 use super::field::{self, Fields, put_bytes, put_number};
 use super::time_fields;
-use crate::wire::edit::Value;
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
+use crate::wire::value::Value;
 
 /// Text comes as [`Value::Raw`], as messages do: the wire does not tell them apart.
 pub(in crate::wire) fn get(message: &[u8], path: &[u64]) -> Result<Option<Value>, SplitError> {

@@ -3,7 +3,7 @@
 use super::field::{Fields, Value, malformed, text};
 use super::object::{annotations, open, read};
 use super::{status, watch_event};
-use crate::wire::split::{KEPT_CAPACITY, OBJECT_MAX, SplitError};
+use crate::wire::limits::{KEPT_CAPACITY, OBJECT_MAX, SplitError};
 use crate::wire::{Event, EventKind, INITIAL_EVENTS_END};
 
 /// The length before an event, in bytes.

@@ -1,6 +1,6 @@
 //! Fields of protobuf messages.
 
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
 
 /// The longest varint, in bytes.
 const VARINT_MAX: usize = 10;

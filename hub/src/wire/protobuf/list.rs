@@ -3,7 +3,7 @@
 use super::field::{Field, Fields, Value, Varint, WireType, malformed, tag, text};
 use super::object::{check_content, read, read_type_meta};
 use super::{MAGIC, list_fields, list_meta, unknown};
-use crate::wire::split::{HEAD_MAX, OBJECT_MAX, SplitError};
+use crate::wire::limits::{HEAD_MAX, OBJECT_MAX, SplitError};
 use crate::wire::{ListHead, Object, TypeMeta, resource_version};
 
 /// Splits a list in protobuf.

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::field::{Field, Fields, malformed, put_bytes, text};
 use super::{MAGIC, METADATA, map_entry, object_meta, type_meta, unknown};
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
 use crate::wire::{Labels, Metadata, Object, TypeMeta, resource_version};
 
 /// Reads the body of a GET.

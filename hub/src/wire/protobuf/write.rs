@@ -6,7 +6,7 @@ use super::{
     MAGIC, METADATA, list_fields, list_meta, map_entry, object_meta, status as status_fields,
     type_meta as type_meta_fields, unknown, watch_event,
 };
-use crate::wire::status::Status;
+use crate::wire::failure::Status;
 use crate::wire::{Bookmark, INITIAL_EVENTS_END, ListHead, TypeMeta};
 
 /// What follows `raw` in an envelope: empty content encoding and content type.

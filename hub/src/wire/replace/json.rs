@@ -2,7 +2,7 @@
 
 use super::{Edit, Edited, Splice};
 use crate::wire::json::scan::{Elements, Members, check, check_depth, text, trim_start};
-use crate::wire::split::SplitError;
+use crate::wire::limits::SplitError;
 
 /// Edits a whole document, which is checked first: the other functions here need JSON.
 pub(super) fn document(body: &[u8], edit: &mut Edit<'_>) -> Edited {

@@ -1,9 +1,9 @@
 //! Edits of protobuf.
 
 use super::{Edit, Edited, Splice};
+use crate::wire::limits::SplitError;
 use crate::wire::protobuf::field::{Fields, Value, malformed, put_bytes, put_number};
 use crate::wire::protobuf::{MAGIC, list_fields, unknown, watch_event};
-use crate::wire::split::SplitError;
 
 /// The items of a list of any kind.
 pub(super) const ITEMS: u64 = list_fields::ITEMS;

@@ -4,7 +4,8 @@ use serde_json::Value;
 
 use super::bodies::{CRON_TAB_LIST, MANAGED_FIELDS, POD_REST, pod, pod_list};
 use super::{split_events, split_list};
-use crate::wire::split::{DEPTH_MAX, HEAD_MAX, OBJECT_MAX, ObjectSplitter, SplitError};
+use crate::wire::limits::{DEPTH_MAX, HEAD_MAX, OBJECT_MAX};
+use crate::wire::split::{ObjectSplitter, SplitError};
 use crate::wire::status::Status;
 use crate::wire::{
     Bookmark, Encoding::Json, Event, EventKind, ListHead, Object, Shape, TypeMeta, write,

@@ -2,7 +2,8 @@
 
 use super::bodies::proto::{bytes, envelope, event, number, pod, pod_list, varint};
 use super::{split_events, split_list};
-use crate::wire::split::{HEAD_MAX, OBJECT_MAX, ObjectSplitter, SplitError};
+use crate::wire::limits::{HEAD_MAX, OBJECT_MAX};
+use crate::wire::split::{ObjectSplitter, SplitError};
 use crate::wire::status::Status;
 use crate::wire::{
     Bookmark, Encoding::Protobuf, Event, EventKind, ListHead, Object, Shape, TypeMeta, write,

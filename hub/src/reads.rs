@@ -5,16 +5,17 @@ mod reading_tests;
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
 
-use crate::cache::{Representation, Resource, Scope, Selection, Verb};
+use crate::cache::{Identity, Representation, Resource, Scope, Selection, Verb};
+use crate::relay::is_encoded_as;
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
 use crate::request::options::{Collection, IncludedObject, ListOptions, flag, is_understood};
-use crate::server::{is_encoded_as, may_be_long};
 use crate::upstream::pool::RequestKind;
 use crate::upstream::upgrade::is_upgrade;
+use crate::upstream::{Body, empty};
 use crate::wire::{Encoding, Shape};
 
 /// What is left for an answer from memory of the time that a client gives.
@@ -288,6 +289,50 @@ pub(crate) fn make_readable(headers: &mut HeaderMap) {
     };
     if let Ok(value) = HeaderValue::from_str(&kept) {
         headers.insert(header::ACCEPT, value);
+    }
+}
+
+/// Whether a request that is passed on may be a watch, or a log that is followed.
+fn may_be_long(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    query.contains("watch") || uri.path().ends_with("/log") || uri.path().contains("/watch/")
+}
+
+/// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
+pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
+    let secrets = read.scope.representation.resource.resource == "secrets";
+    *reader == Identity::Node || !secrets || read.scope.selection.name.is_some()
+}
+
+/// A read as it can be sent again.
+#[derive(Clone)]
+pub(crate) struct RepeatableRead {
+    pub(crate) uri: Uri,
+    headers: HeaderMap,
+}
+
+impl RepeatableRead {
+    pub(crate) fn of(request: &Request<Body>) -> Self {
+        Self {
+            uri: request.uri().clone(),
+            headers: request.headers().clone(),
+        }
+    }
+
+    /// The same, of plain objects in JSON.
+    pub(crate) fn accepting_plain_json(&self) -> Self {
+        let mut plain = self.clone();
+        let json = HeaderValue::from_static(Encoding::Json.content_type());
+        plain.headers.insert(header::ACCEPT, json);
+        plain
+    }
+
+    /// The read, of another address.
+    pub(crate) fn request(&self, uri: Uri) -> Request<Body> {
+        let mut request = Request::new(empty());
+        *request.uri_mut() = uri;
+        *request.headers_mut() = self.headers.clone();
+        request
     }
 }
 

@@ -13,14 +13,14 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::list_body::{ListBody, is_kind_of};
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
+use crate::list_body::{ListBody, is_kind_of};
 use crate::lock::lock;
 use crate::memory::Memory;
 use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
+use crate::reads::Read;
 use crate::request::discovery::DocumentRead;
-use crate::server::Read;
 use crate::upstream::pool::AnswerBody;
 use crate::upstream::{Body, BodyError};
 use crate::wire::split::{ObjectSplitter, SplitError};

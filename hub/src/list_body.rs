@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use crate::cache::{Digest, Digester, Filled, Identity, ListCopy};
 use crate::memory::Memory;
-use crate::server::Read;
+use crate::reads::Read;
 use crate::wire::split::{ListSplitter, SplitError};
 use crate::wire::{ListHead, Shape};
 
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use crate::answers::local;
     use crate::cache::{Verb, Verdict};
-    use crate::config::StateDir;
-    use crate::server::Plan;
+    use crate::reads::Plan;
+    use crate::state_dir::StateDir;
 
     const NODE: Identity = Identity::Node;
 

@@ -8,9 +8,10 @@ use culvert_daemon::Drain;
 use http::{Method, Request, StatusCode, header};
 use tokio::time::sleep;
 
-use super::{Kind, QueuedEvent};
+use crate::events::{QueuedEvent, WriteKind};
+use crate::hub::Hub;
 use crate::metrics::EventFate;
-use crate::server::{Hub, is_overloaded};
+use crate::relay::is_overloaded;
 use crate::upstream::pool::RequestKind;
 use crate::upstream::{Body, Credential, collect, full};
 use crate::wire::Encoding;
@@ -81,8 +82,8 @@ async fn send_first(hub: &Hub) -> Duration {
 fn request(event: &QueuedEvent) -> Request<Body> {
     let mut request = Request::new(full(event.body.clone()));
     *request.method_mut() = match event.head.kind {
-        Kind::Create { .. } => Method::POST,
-        Kind::Patch => Method::PATCH,
+        WriteKind::Create { .. } => Method::POST,
+        WriteKind::Patch => Method::PATCH,
     };
     // Both were read from a request.
     if let Ok(path) = event.head.path.parse() {

@@ -1,5 +1,5 @@
 //! Who asks. A client certificate makes a program the node; a bearer token makes it whoever the API
-//! server takes it for, as [`super::review`] asks.
+//! server takes it for, as the reviews of tokens asks.
 
 use std::sync::Arc;
 
@@ -78,6 +78,14 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
         return None;
     }
     Some(token)
+}
+
+/// Who sends a request.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) proof: Proof,
+    /// Whom the API server took it for when the request came. `None`: nobody knows yet.
+    pub(crate) identity: Option<Identity>,
 }
 
 #[derive(Deserialize)]

@@ -1,10 +1,14 @@
 //! Answers that say no, as the API server writes them.
 
+use http::header::HeaderName;
 use http::{HeaderValue, Response, StatusCode, header};
 
 use crate::upstream::{Body, full};
 use crate::wire::Encoding;
 use crate::wire::status::Status;
+
+/// Says that an answer is the hub's own: `local; age=341`, in seconds, or `refused`.
+pub(crate) const HEADER: HeaderName = HeaderName::from_static("culvert-hub");
 
 /// Clients ask again after this time, in seconds.
 const RETRY_AFTER: u32 = 5;
@@ -114,7 +118,7 @@ fn answer(status: &Status) -> Response<Body> {
         _ => "refused",
     };
     let answered = HeaderValue::from_static(answered);
-    headers.insert(super::local::HEADER, answered);
+    headers.insert(HEADER, answered);
     if let Some(seconds) = status.retry_after_seconds {
         headers.insert(header::RETRY_AFTER, seconds.into());
     }

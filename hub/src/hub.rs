@@ -1,0 +1,103 @@
+//! The parts of a running hub, and what it does with every request: it learns who asks and what the
+//! API server allows, and passes on.
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+
+use crate::cache::{Identity, Verb, Verdict};
+use crate::copy::Copies;
+use crate::filters::Filters;
+use crate::identity::{Proof, Token};
+use crate::limits::Limits;
+use crate::memory::Memory;
+use crate::metrics::Metrics;
+use crate::reads::Read;
+use crate::refusal;
+use crate::relay::relayed;
+use crate::reviews::Reviews;
+use crate::turns::Turns;
+use crate::upstream::pool::RequestKind;
+use crate::upstream::{Body, Upstream};
+
+/// What every request needs.
+pub(crate) struct Hub {
+    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) memory: Memory,
+    pub(crate) limits: Limits,
+    pub(crate) reviews: Reviews,
+    pub(crate) turns: Turns,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) copies: Copies,
+    pub(crate) filters: Filters,
+}
+
+impl Hub {
+    /// Whom the API server took this client for, as far as it has said so.
+    pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
+        match proof {
+            Proof::Node => Some(Identity::Node),
+            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
+            Proof::Nothing => None,
+        }
+    }
+
+    /// Notes what the status of an answer says about a token; returns whose answer this is.
+    pub(crate) fn learn(&self, proof: &Proof, status: StatusCode) -> Option<Identity> {
+        match proof {
+            Proof::Node => Some(Identity::Node),
+            Proof::Token(token) if status == StatusCode::UNAUTHORIZED => {
+                let now = self.memory.now();
+                let tokens = &mut self.memory.lock().tokens;
+                tokens.record_refusal(&token.digest, now);
+                None
+            }
+            Proof::Token(Token {
+                digest,
+                owner: Some(owner),
+                expires,
+            }) if status.is_success() => {
+                let mut kept = self.memory.lock();
+                kept.tokens.learn_identity(digest, owner, *expires);
+                Some(owner.clone())
+            }
+            Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
+            Proof::Nothing => None,
+        }
+    }
+
+    /// Passes a request on; nothing is remembered.
+    pub(crate) async fn pass(
+        &self,
+        proof: &Proof,
+        kind: RequestKind,
+        request: Request<Body>,
+    ) -> Response<Body> {
+        let link = self.upstream.link.status(proof.credential());
+        if !link.is_up() {
+            return refusal::unavailable(&link.reason);
+        }
+        match self.upstream.send(proof.credential(), kind, request).await {
+            Ok(answer) => relayed(answer),
+            Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),
+        }
+    }
+
+    /// Remembers what the API server has decided about this read. A 404 to a GET is its word that
+    /// the object does not exist.
+    pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
+        let verdict = match status {
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,
+            StatusCode::GONE => Verdict::Allowed,
+            StatusCode::NOT_FOUND if read.verb == Verb::Get => Verdict::Allowed,
+            status if status.is_success() => Verdict::Allowed,
+            _ => return,
+        };
+        let now = self.memory.now();
+        let cache = &mut self.memory.lock().cache;
+        cache.record_verdict(reader, read.verb, &read.scope, verdict, now);
+        if status == StatusCode::NOT_FOUND && read.verb == Verb::Get {
+            cache.record_absence(&read.scope, reader, now);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! How many watches are opened again at once, so that the return of a link is no storm.
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+use crate::upstream::Credential;
+
+/// Watches of the node, and of all others, that are opened again at the same time.
+const AT_ONCE: usize = 4;
+
+/// Who may open a watch again now.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    node: Semaphore,
+    others: Semaphore,
+}
+
+impl Default for Turns {
+    fn default() -> Self {
+        Self {
+            node: Semaphore::new(AT_ONCE),
+            others: Semaphore::new(AT_ONCE),
+        }
+    }
+}
+
+impl Turns {
+    /// Waits for a turn, which lasts until this is dropped.
+    pub(crate) async fn wait(&self, credential: Credential) -> SemaphorePermit<'_> {
+        let turns = match credential {
+            Credential::Node => &self.node,
+            Credential::Bearer => &self.others,
+        };
+        turns.acquire().await.expect("nobody closes it")
+    }
+}
