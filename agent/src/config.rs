@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_api::ports::{AGENT_ADMIN_PORT, NODE_PORTS};
 use culvert_api::{AllowList, HostPort, PROXY_SERVER_NAME};
 use culvert_daemon::AdminListen;
-use culvert_tunnel::{Budget, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
+use culvert_tunnel::{Budget, Congestion, KEEPALIVE_RANGE, STREAM_WINDOW_RANGE};
 
 use crate::args::RunArgs;
 use crate::backends::allow_list::DialRules;
@@ -33,8 +33,7 @@ pub(crate) struct Config {
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
     pub(crate) keepalive: Duration,
-    /// The system's if none is named.
-    pub(crate) tunnel_congestion: Option<String>,
+    pub(crate) tunnel_congestion: Congestion,
     pub(crate) tunnel_mss: Option<u16>,
     pub(crate) mptcp: bool,
     pub(crate) grace: Duration,

@@ -93,12 +93,8 @@ fn allow(config: &Config, supervisor: &mut Supervisor) -> CurrentRules {
 /// How to reach the proxies, with what the kernel has of the options.
 fn outbound(config: &Config) -> Result<Outbound> {
     let mut outbound = Outbound::from_environment(|name| std::env::var(name).ok())?
-        .with_segments(config.tunnel_mss);
-    if let Some(name) = &config.tunnel_congestion
-        && culvert_tunnel::has_congestion(name)
-    {
-        outbound = outbound.with_congestion(name);
-    }
+        .with_segments(config.tunnel_mss)
+        .with_congestion(config.tunnel_congestion.clone().or_system());
     if config.mptcp && culvert_tunnel::has_mptcp() {
         outbound = outbound.with_mptcp();
     }

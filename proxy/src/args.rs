@@ -20,6 +20,7 @@ use culvert_proxy_core::advertise::PeerAdvertise;
 use culvert_proxy_migrate::MigrateCommand;
 use culvert_proxy_operators::spans::SpanArgs;
 use culvert_proxy_streams::sockets::strangers::DEFAULT_HANDSHAKES;
+use culvert_tunnel::Congestion;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
@@ -215,11 +216,16 @@ pub(crate) struct ListenArgs {
     #[arg(long, env = "CULVERT_MPTCP")]
     pub(crate) mptcp: bool,
 
-    /// TCP congestion control of tunnels, such as `bbr`, which keeps its speed on a link that loses
-    /// packets. The kernel must have it; the system's is used otherwise. Not on a machine without
-    /// processor time to spare: bbr becomes slow there.
-    #[arg(long, env = "CULVERT_TUNNEL_CONGESTION", value_name = "NAME")]
-    pub(crate) tunnel_congestion: Option<String>,
+    /// TCP congestion control of tunnels: `auto`, `system` or a name. `auto` is bbr where the round
+    /// trip is 10 ms or more and the kernel has bbr, and the system's elsewhere. Bbr keeps its speed
+    /// on a link that loses packets and after a pause, and takes more than its share beside others.
+    #[arg(
+        long,
+        env = "CULVERT_TUNNEL_CONGESTION",
+        value_name = "NAME",
+        default_value = "auto"
+    )]
+    pub(crate) tunnel_congestion: Congestion,
 
     /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that silently loses
     /// large packets. One end is enough. Default: what the route's MTU allows.

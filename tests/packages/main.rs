@@ -113,6 +113,7 @@ fn an_installation_starts_and_enables_nothing() {
         "./usr/bin/kubectl-culvert",
         "./usr/lib/systemd/system/culvert-hub.service",
         "./usr/lib/NetworkManager/conf.d/culvert.conf",
+        "./usr/lib/modules-load.d/10-culvert-agent.conf",
         "./usr/lib/sysctl.d/10-culvert-proxy.conf",
         "./usr/lib/systemd/network/05-culvert.network",
         "./usr/share/bash-completion/completions/culvert-redirector",

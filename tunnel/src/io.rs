@@ -21,6 +21,8 @@ const BUFFER: usize = 128 << 10;
 /// Bytes after which the tunnel's streams get their turn: payload that waits longer has left the
 /// processor's caches when it is written.
 const TURN: usize = BUFFER;
+/// What TLS adds to a frame at most: a head, the kind and a tag.
+const RECORD_OVERHEAD: usize = 64;
 /// A write that needs a packet as large as most links carry: 1500 bytes with all heads.
 const LARGE: usize = 1_400;
 /// A packet that is not acknowledged for this long is lost. The kernel has sent it several times.
@@ -168,7 +170,9 @@ impl<T: TunnelSocket> ReadAhead<T> {
         if self.unsent > UNSENT_FIRST {
             return Poll::Ready(Ok(usize::MAX));
         }
-        let room = self.unsent as usize / 2;
+        // A frame is half as long as what may wait, and its TLS record a little longer. The rest of
+        // a record would wait until the socket has sent half of all.
+        let room = self.unsent as usize / 2 + RECORD_OVERHEAD;
         self.inner.poll_room(context).map_ok(|()| room)
     }
 

@@ -7,6 +7,7 @@
 mod agent_end;
 mod answer;
 mod budget;
+mod congestion;
 mod dial_failure;
 mod error;
 mod first_message;
@@ -52,6 +53,7 @@ pub use agent_end::{
 };
 pub use answer::Direction;
 pub use budget::Budget;
+pub use congestion::Congestion;
 pub use dial_failure::{DialFailure, dial_code, dial_codes, dial_reason};
 pub use error::TunnelError;
 pub use frame::FrameError;
@@ -66,5 +68,5 @@ pub use proxy_end::{
 pub use relay::RelayError;
 pub use send_queue::TunnelSocket;
 pub use socket::{Close, Detached, Socket};
-pub use tcp::{choose_congestion, has_congestion, has_mptcp, limit_segments, tune, tune_relayed};
+pub use tcp::{has_mptcp, limit_segments, tune, tune_relayed};
 pub use transferred::{Meter, Total, Transferred};

@@ -8,8 +8,8 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::getsockopt;
-use nix::sys::socket::sockopt::Get;
+use nix::sys::socket::sockopt::{Get, SetUsize};
+use nix::sys::socket::{getsockopt, setsockopt};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
@@ -26,21 +26,28 @@ const RELAYED_KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Unanswered probes after which the connection has failed.
 const RELAYED_KEEPALIVE_PROBES: u32 = 3;
 
-/// Prepares a tunnel's TCP connection: small writes go out at once, at most 256 KiB wait unsent,
-/// and the connection fails when its peer acknowledges nothing for 20 s. HTTP/2 pings detect a
-/// silent peer, so the kernel's keepalive stays off. With MPTCP, what the kernel lacks of this is
-/// left out.
+/// The least time after which a tunnel's last packet counts as lost, in microseconds. Linux waits for 200 ms beyond
+/// the round trip, and a thin stream has nothing to send that would show the loss earlier. What
+/// comes later than this on a link that is uneven is sent twice, once.
+const LOST_AFTER_LEAST: usize = 50_000;
+
+/// Prepares a tunnel's TCP connection: small writes go out at once, at most 256 KiB wait unsent, a
+/// lost packet is sent again soon, and the connection fails when its peer acknowledges nothing for
+/// 20 s. HTTP/2 pings detect a silent peer, so the kernel's keepalive stays off. What the kernel
+/// lacks of this is left out.
 ///
 /// # Errors
 /// The kernel refuses an option.
 pub fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
+    unless_unknown(setsockopt(socket, RtoMin, &LOST_AFTER_LEAST).map_err(Into::into))?;
     let socket = SockRef::from(socket);
     unless_unknown(socket.set_tcp_notsent_lowat(UNSENT_FIRST))?;
     unless_unknown(socket.set_tcp_user_timeout(Some(TUNNEL_USER_TIMEOUT)))
 }
 
-/// MPTCP sockets know no TCP_USER_TIMEOUT, and before Linux 6.6 no TCP_NOTSENT_LOWAT.
+/// MPTCP sockets know no TCP_USER_TIMEOUT, and before Linux 6.6 no TCP_NOTSENT_LOWAT; TCP sockets
+/// before 6.15 no TCP_RTO_MIN_US.
 fn unless_unknown(set: io::Result<()>) -> io::Result<()> {
     let is_unknown = |error: &io::Error| {
         [Errno::ENOPROTOOPT, Errno::EOPNOTSUPP]
@@ -64,26 +71,6 @@ pub fn has_mptcp() -> bool {
     }
 }
 
-/// Whether tunnels can have this TCP congestion control. A name that the kernel refuses is logged.
-pub fn has_congestion(name: &str) -> bool {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP));
-    match socket.and_then(|socket| socket.set_tcp_congestion(name.as_bytes())) {
-        Ok(()) => true,
-        Err(error) => {
-            tracing::warn!(name, %error, "the kernel refuses this TCP congestion control for tunnels; the system's is used");
-            false
-        }
-    }
-}
-
-/// Chooses the TCP congestion control of a tunnel's socket, or of all sockets that a listener will
-/// accept. A tunnel with the system's is better than none, so a failure is only logged.
-pub fn choose_congestion(socket: &impl AsFd, name: &str) {
-    if let Err(error) = SockRef::from(socket).set_tcp_congestion(name.as_bytes()) {
-        tracing::debug!(name, %error, "choose a TCP congestion control");
-    }
-}
-
 /// Limits the segments of a socket that is not connected yet, in both directions, or of all sockets
 /// that a listener will accept. Without the limit a tunnel may work too, so a failure is only
 /// logged: MPTCP has none on some kernels.
@@ -92,6 +79,21 @@ pub fn limit_segments(socket: &impl AsFd, bytes: u16) {
         tracing::warn!(bytes, %error, "the kernel refuses --tunnel-mss");
     }
 }
+
+/// `TCP_RTO_MIN_US` of linux/tcp.h, in microseconds.
+const TCP_RTO_MIN_US: libc::c_int = 45;
+
+#[derive(Clone, Copy, Debug)]
+struct RtoMin;
+nix::setsockopt_impl!(RtoMin, libc::IPPROTO_TCP, TCP_RTO_MIN_US, usize, SetUsize);
+#[cfg(test)]
+nix::getsockopt_impl!(
+    RtoMin,
+    libc::IPPROTO_TCP,
+    TCP_RTO_MIN_US,
+    usize,
+    nix::sys::socket::sockopt::GetUsize
+);
 
 /// Linux's `struct tcp_info`, up to the last field that is used here. Kernels since 4.6 have it.
 const INFO_SIZE: usize = 148;
@@ -148,6 +150,8 @@ impl GetInfo {
 struct Connection {
     /// tcpi_state is not TCP_CLOSE.
     is_open: bool,
+    /// tcpi_rtt; 0 before the first measurement.
+    round_trip: Duration,
     /// tcpi_unacked: packets.
     unacknowledged: u32,
     /// tcpi_bytes_acked.
@@ -160,13 +164,20 @@ impl Connection {
     fn of(socket: &TcpStream) -> Option<Self> {
         const TCP_CLOSE: u8 = 7;
         let info = getsockopt(socket, TcpInfo).ok()??;
+        let micros = u32::from_ne_bytes(*info[68..].first_chunk()?);
         Some(Self {
             is_open: info[0] != TCP_CLOSE,
+            round_trip: Duration::from_micros(micros.into()),
             acknowledged: u64::from_ne_bytes(*info[120..].first_chunk()?),
             unacknowledged: u32::from_ne_bytes(*info[24..].first_chunk()?),
             unsent: u32::from_ne_bytes(*info[144..].first_chunk()?),
         })
     }
+}
+
+/// The round-trip time by the handshake and what followed.
+pub(crate) fn round_trip(socket: &TcpStream) -> Option<Duration> {
+    Connection::of(socket).map(|known| known.round_trip)
 }
 
 /// Whether the peer may still acknowledge bytes that were written.
@@ -273,18 +284,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_listener_accepts_has_its_congestion_control_and_an_unknown_one_changes_nothing()
-    {
+    async fn a_tunnels_lost_packet_is_sent_again_soon_where_the_kernel_can() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        assert!(has_congestion("reno") && !has_congestion("no-such"));
-        choose_congestion(&listener, "reno");
-        choose_congestion(&listener, "no-such");
-        let _near = TcpStream::connect(listener.local_addr().unwrap())
-            .await
-            .unwrap();
-        let (accepted, _) = listener.accept().await.unwrap();
-        let chosen = SockRef::from(&accepted).tcp_congestion().unwrap();
-        assert!(chosen.starts_with(b"reno"), "{chosen:?}");
+        let near = TcpStream::connect(listener.local_addr().unwrap());
+        let near = near.await.unwrap();
+        tune(&near).unwrap();
+        match getsockopt(&near, RtoMin) {
+            Ok(micros) => assert_eq!(micros, LOST_AFTER_LEAST),
+            Err(lacking) => assert_eq!(lacking, Errno::ENOPROTOOPT),
+        }
     }
 
     #[tokio::test]

@@ -3,13 +3,13 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::{Host, HostPort};
 use culvert_daemon::{
     ConnectFailure, ForwardProxies, ForwardProxy, InvalidForwardProxy, connect_through,
 };
+use culvert_tunnel::Congestion;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
@@ -26,8 +26,7 @@ pub(crate) struct Outbound {
     /// Which of a name's addresses is tried first. It is random for each run, so that the agents of
     /// a site spread over the proxies behind one name.
     first: usize,
-    /// TCP congestion control; the system's if none is named.
-    congestion: Option<Arc<str>>,
+    congestion: Congestion,
     /// The largest TCP segment in bytes; what the route allows if none is named.
     segments: Option<u16>,
     /// TCP or MPTCP.
@@ -68,16 +67,16 @@ impl Outbound {
         Ok(Self {
             forward: ForwardProxies::from_environment(variable)?,
             first: rand::random_range(0..MAX_ADDRESSES),
-            congestion: None,
+            congestion: Congestion::System,
             segments: None,
             protocol: Protocol::TCP,
         })
     }
 
-    /// With that TCP congestion control, which the kernel must have, in place of the system's.
+    /// With that TCP congestion control in place of the system's.
     #[must_use]
-    pub(crate) fn with_congestion(mut self, name: &str) -> Self {
-        self.congestion = Some(Arc::from(name));
+    pub(crate) fn with_congestion(mut self, congestion: Congestion) -> Self {
+        self.congestion = congestion;
         self
     }
 
@@ -129,9 +128,7 @@ impl Outbound {
             None => direct.dial(proxy).await,
             Some(forward) => dial_through(forward, proxy, direct).await,
         }?;
-        if let Some(name) = &self.congestion {
-            culvert_tunnel::choose_congestion(&stream, name);
-        }
+        self.congestion.set(&stream);
         Ok(stream)
     }
 }

@@ -20,7 +20,9 @@ use culvert_proxy_streams::sockets::strangers::{
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{Driver, ProxyTunnel, ReadAhead, SocketState, Tunnel, TunnelError};
+use culvert_tunnel::{
+    Congestion, Driver, ProxyTunnel, ReadAhead, SocketState, Tunnel, TunnelError,
+};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -69,6 +71,8 @@ pub struct Parts {
     pub enroll: EnrollServer<Enroll>,
     /// The near end of tunnels.
     pub tunnel: ProxyTunnel,
+    /// Of tunnels' TCP connections.
+    pub congestion: Congestion,
     /// What is counted.
     pub metrics: Metrics,
     /// The permits of those who have not said who they are.
@@ -281,6 +285,7 @@ impl Agents {
         permit: &mut HandshakePermit,
     ) -> Result<(Tls, SocketState), AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
+        self.parts.congestion.set(&socket);
         let io = ReadAhead::new(socket);
         let socket_state = io.socket_state();
         let mut tls = handshake(io, self.parts.trust.server_config(), permit).await?;

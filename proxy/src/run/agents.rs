@@ -37,11 +37,6 @@ impl Proxy {
             SocketUse::Agents,
             protocol,
         )?;
-        if let Some(name) = &listen.tunnel_congestion
-            && culvert_tunnel::has_congestion(name)
-        {
-            culvert_tunnel::choose_congestion(&agents, name);
-        }
         if let Some(bytes) = listen.tunnel_mss {
             culvert_tunnel::limit_segments(&agents, bytes);
         }
@@ -83,6 +78,7 @@ impl Proxy {
                 streams_in_life: STREAMS_IN_LIFE,
                 budget: self.budget.clone(),
             },
+            congestion: self.args.listen.tunnel_congestion.clone().or_system(),
             metrics: self.metrics.clone(),
             strangers: Strangers::new(self.args.listen.max_handshakes),
             balancers: Balancers::new(&self.args.listen.proxy_protocol),

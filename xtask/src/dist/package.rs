@@ -161,6 +161,8 @@ pub(super) struct Service {
     pub(super) settings: String,
     /// Of `deploy/sysctl.d`: reserves our ports.
     pub(super) sysctl: String,
+    /// Of `deploy/modules-load.d`, if it has tunnels: loads bbr.
+    pub(super) modules: Option<String>,
 }
 
 impl Service {
@@ -172,13 +174,19 @@ impl Service {
             unit: text(&unit)?,
             settings: text(&settings)?,
             sysctl: text(&deploy.join("sysctl.d/culvert-ports.conf"))?,
+            modules: match package.name {
+                "culvert-proxy" | "culvert-agent" => {
+                    Some(text(&deploy.join("modules-load.d/culvert.conf"))?)
+                }
+                _ => None,
+            },
         })
     }
 
     /// The files of an installation by a package manager.
     fn files(&self, package: &Package) -> Result<Vec<(String, File)>> {
         let name = package.name;
-        Ok(vec![
+        let mut files = vec![
             (
                 format!("usr/lib/systemd/system/{name}.service"),
                 File::plain(installed_unit(&self.unit, name)?),
@@ -189,7 +197,12 @@ impl Service {
                 format!("usr/lib/sysctl.d/10-{name}.conf"),
                 File::plain(self.sysctl.as_str()),
             ),
-        ])
+        ];
+        if let Some(modules) = &self.modules {
+            let path = format!("usr/lib/modules-load.d/10-{name}.conf");
+            files.push((path, File::plain(modules.as_str())));
+        }
+        Ok(files)
     }
 }
 
