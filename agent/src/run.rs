@@ -11,6 +11,7 @@ use culvert_daemon::{
     Admin, Drain, Gate, Listeners, Logs, Readiness, Supervisor, VERSION, Workers,
     raise_open_file_limit, report_to_systemd,
 };
+use culvert_tunnel::MovableStreams;
 use prometheus_client::registry::Registry;
 use tokio::sync::{Notify, watch};
 
@@ -169,6 +170,7 @@ impl Agent {
             started: milliseconds_since_1970(),
             sequence: AtomicU64::default(),
             placement: Placement::new(self.config.spread),
+            movable: MovableStreams::default(),
             refused: refused.clone(),
         });
         let spread = self.config.spread;

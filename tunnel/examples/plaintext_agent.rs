@@ -10,7 +10,7 @@ use std::sync::Arc;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
-    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
+    DEFAULT_STREAM_WINDOW, DialFailure, MovableStreams, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
 };
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -46,6 +46,7 @@ async fn main() -> std::io::Result<()> {
         max_streams: DEFAULT_MAX_STREAMS,
         streams_in_life: STREAMS_IN_LIFE,
         budget: Budget::new(1 << 20),
+        movable: MovableStreams::default(),
         describe: DescribeResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             instance: "plaintext".to_owned(),

@@ -3,6 +3,7 @@
 
 mod calls;
 mod forward;
+mod movable;
 mod proxies;
 mod respond;
 mod state;
@@ -16,6 +17,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use calls::Calls;
+pub use movable::MovableStreams;
 pub use proxies::Declined;
 pub use state::{AgentTunnelState, LiveStream};
 
@@ -59,6 +61,9 @@ pub trait Backends: Send + Sync + 'static {
     /// The proxy tells which proxies there are, itself included. Their number and texts are
     /// bounded.
     fn proxies_told(&self, _proxies: Vec<Proxy>) {}
+
+    /// The proxy asks for so many further tunnels, at once, for bulk data.
+    fn tunnels_wanted(&self, _count: u32) {}
 }
 
 /// Where a stream goes.
@@ -121,6 +126,9 @@ pub struct AgentTunnel {
     pub streams_in_life: u32,
     /// The memory for data that waits for backends, [of](Budget::of) this tunnel's proxy.
     pub budget: Budget,
+    /// The streams of all tunnels of this agent that a proxy may move between them, if `describe`
+    /// says that it `moves`.
+    pub movable: MovableStreams,
     /// The answer to `Describe`, which also sets how long the tunnel may be silent.
     pub describe: DescribeResponse,
 }

@@ -14,6 +14,10 @@ const PREFIX: usize = 5;
 /// Field 3, length-delimited: `Frame.data`.
 const DATA_TAG: u8 = 0x1a;
 const DATA_FIELD: u64 = 3;
+/// `Frame.moved`.
+const MOVED_FIELD: u64 = 4;
+/// The kind of field that both have.
+const LENGTH_DELIMITED: u64 = 2;
 /// The highest number that protobuf gives a field.
 const LAST_FIELD: u64 = (1 << 29) - 1;
 /// Longest header of a data frame: prefix, tag, and a length below 2 MiB as a varint.
@@ -81,6 +85,8 @@ pub(crate) struct Decoder {
     message: usize,
     /// An incomplete prefix, tag or varint.
     partial: Partial,
+    /// Whether the direction goes on elsewhere. Nothing follows that message.
+    has_moved: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -169,6 +175,11 @@ impl Decoder {
         }
     }
 
+    /// Whether the last message said that the direction goes on in another tunnel.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.has_moved
+    }
+
     /// Whether a stream may end here.
     pub(crate) fn between_messages(&self) -> bool {
         self.message == 0 && self.partial.len == 0
@@ -177,6 +188,7 @@ impl Decoder {
     /// Moves on by one state; `false`: more input is needed.
     fn step(&mut self, input: &mut Bytes) -> Result<bool, FrameError> {
         match self.state {
+            DecoderState::Prefix if self.has_moved => return Err(FrameError::NotData),
             DecoderState::Prefix => {
                 let Some(prefix) = self.partial.fill(input, PREFIX) else {
                     return Ok(false);
@@ -190,6 +202,7 @@ impl Decoder {
                     return Ok(false);
                 };
                 self.state = field(tag)?;
+                self.has_moved |= tag == MOVED_FIELD << 3 | LENGTH_DELIMITED;
                 if self.message < self.state.least() {
                     return Err(FrameError::NotData);
                 }
@@ -417,6 +430,23 @@ mod tests {
             for piece in [1, 99] {
                 assert_eq!(decode(&wire, piece), Err(FrameError::NotData), "{what}");
             }
+        }
+    }
+
+    #[test]
+    fn nothing_follows_the_message_that_a_direction_has_moved() {
+        let moved = encode(&Frame {
+            kind: Some(Kind::Moved(crate::proto::tunnel::Moved {})),
+        });
+        for piece in [1, 99] {
+            let mut decoder = Decoder::default();
+            for piece in [frame(b"last"), moved.clone()].concat().chunks(piece) {
+                let mut input = Bytes::copy_from_slice(piece);
+                while decoder.data(&mut input).unwrap().is_some() {}
+            }
+            assert!(decoder.has_moved() && decoder.between_messages());
+            let more = decoder.data(&mut frame(b"more"));
+            assert_eq!(more, Err(FrameError::NotData));
         }
     }
 

@@ -8,12 +8,18 @@ pub(crate) const DESCRIBE: &str = "/culvert.tunnel.v1.Agent/Describe";
 pub(crate) const SET_PROXIES: &str = "/culvert.tunnel.v1.Agent/SetProxies";
 /// Path of `Agent.Open`.
 pub(crate) const OPEN: &str = "/culvert.tunnel.v1.Agent/Open";
+/// Path of `Agent.Resume`.
+pub(crate) const RESUME: &str = "/culvert.tunnel.v1.Agent/Resume";
+/// Path of `Agent.Dial`.
+pub(crate) const DIAL: &str = "/culvert.tunnel.v1.Agent/Dial";
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: &str = "grpc-status";
 const MESSAGE: &str = "grpc-message";
 pub(crate) const OK: u8 = 0;
 pub(crate) const ABORTED: u8 = 10;
+pub(crate) const NOT_FOUND: u8 = 5;
+pub(crate) const RESOURCE_EXHAUSTED: u8 = 8;
 pub(crate) const UNIMPLEMENTED: u8 = 12;
 pub(crate) const INVALID_ARGUMENT: u8 = 3;
 pub(crate) const FAILED_PRECONDITION: u8 = 9;

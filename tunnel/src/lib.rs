@@ -48,8 +48,8 @@ pub mod proto {
 }
 
 pub use agent_end::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamEnd, StreamError,
-    ThroughTunnel,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, MovableStreams,
+    StreamEnd, StreamError, ThroughTunnel,
 };
 pub use answer::Direction;
 pub use budget::Budget;
@@ -63,7 +63,8 @@ pub use http2::{
 };
 pub use io::{ReadAhead, SocketState};
 pub use proxy_end::{
-    DIAL_TIMEOUT, Driver, EarlyClient, FarEnd, OpenError, ProxyTunnel, Stream, Tunnel,
+    DIAL_TIMEOUT, Driver, EarlyClient, FarEnd, MovableStream, MoveError, OpenError, ProxyTunnel,
+    Stream, Tunnel,
 };
 pub use relay::RelayError;
 pub use send_queue::TunnelSocket;

@@ -2,6 +2,7 @@
 //! the agent dialled.
 
 mod load;
+mod resume;
 mod stream;
 
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use load::Load;
+pub(crate) use load::StreamPermit;
+pub use resume::{MovableStream, MoveError};
 pub use stream::{DIAL_TIMEOUT, EarlyClient, OpenError, Stream};
 pub(crate) use stream::{RequestedStream, first_frame};
 
@@ -185,6 +188,7 @@ impl Tunnel {
                 Refusal::Status(..) | Refusal::Tunnel(_) => refusal.into(),
             })?;
         self.load.keepalive.set(described.keepalive_seconds);
+        self.load.moves.store(described.moves, Ordering::Relaxed);
         Ok(printable(described))
     }
 
@@ -327,6 +331,7 @@ fn printable(mut described: DescribeResponse) -> DescribeResponse {
         keepalive_seconds: _,
         sequence: _,
         started: _,
+        moves: _,
     } = &mut described;
     let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
     for text in [version, instance, slot]

@@ -12,8 +12,11 @@ mod backlog;
 mod between_tunnels;
 mod error;
 mod into_tunnel;
+mod inward;
 mod out_of_tunnel;
+mod relocation;
 
+use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
@@ -24,14 +27,17 @@ pub(crate) use between_tunnels::between_tunnels;
 pub use error::RelayError;
 use into_tunnel::into_tunnel;
 pub(crate) use into_tunnel::{reset, send_first, send_now};
+use inward::Inward;
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
+pub(crate) use relocation::{Relocation, SendHalf};
 
+use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::grpc;
 use crate::role::Role;
 use crate::socket::{Close, Socket};
-use crate::transferred::Transferred;
+use crate::transferred::{Meter, Transferred};
 
 /// After a failure, data that came before it may take this long to be delivered.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,17 +57,29 @@ pub(crate) async fn relay(
 ) -> Result<(), RelayError> {
     socket.on_close(Close::Reset);
     let budget = incoming.budget();
+    let relocation = incoming.relocation();
+    let mut inward = Inward::new(incoming);
     let mut inward = pin!(out_of_tunnel(
         socket,
-        incoming,
+        &mut inward,
         role,
         &transferred.out_of_tunnel
     ));
     let first = {
-        let outward = into_tunnel(socket, send, &budget, &transferred.into_tunnel);
-        first_half(inward.as_mut(), pin!(outward)).await
+        let mut outward = Outward {
+            socket,
+            send,
+            budget,
+            meter: &transferred.into_tunnel,
+            role,
+        };
+        let outward = pin!(outward.run(relocation.as_deref()));
+        first_half(inward.as_mut(), outward).await
     };
     finish(send, role, first.as_ref().err());
+    if let Some(relocation) = &relocation {
+        relocation.sent_all();
+    }
     let result = match first {
         Ok(Direction::Inward) => Ok(()),
         Ok(Direction::Outward) => second_half(inward, socket, send, role).await,
@@ -71,6 +89,39 @@ pub(crate) async fn relay(
         socket.on_close(Close::Finish);
     }
     result
+}
+
+/// The direction from the socket into the tunnel.
+struct Outward<'a> {
+    socket: &'a Socket,
+    send: &'a mut SendStream<Payload>,
+    /// Of the tunnel that it sends by.
+    budget: Budget,
+    meter: &'a Meter,
+    role: Role,
+}
+
+impl Outward<'_> {
+    /// Copies until the socket's end, by another tunnel from the moment on at which one is offered.
+    /// Each wait of the copy is at a frame boundary: what was read was sent.
+    async fn run(&mut self, relocation: Option<&Relocation>) -> Result<(), RelayError> {
+        let Some(relocation) = relocation else {
+            return into_tunnel(self.socket, self.send, &self.budget, self.meter).await;
+        };
+        loop {
+            let half = tokio::select! {
+                biased;
+                half = poll_fn(|context| relocation.poll_send_half(context)) => half,
+                ended = into_tunnel(self.socket, self.send, &self.budget, self.meter) => {
+                    return ended;
+                }
+            };
+            relocation::leave(self.send, self.role)?;
+            let SendHalf { stream, budget } = *half;
+            *self.send = stream;
+            self.budget = budget;
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,6 +5,8 @@
 mod early;
 #[path = "tunnel/hostile.rs"]
 mod hostile;
+#[path = "tunnel/moves.rs"]
+mod moves;
 #[path = "tunnel/peers.rs"]
 mod peers;
 #[path = "tunnel/predecessors.rs"]
@@ -21,8 +23,8 @@ use std::time::Duration;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open, Proxy};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, Declined, DialFailure, FarEnd,
-    OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel, Total,
-    Transferred, Tunnel, TunnelError,
+    MovableStreams, OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel,
+    Total, Transferred, Tunnel, TunnelError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
@@ -137,6 +139,7 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
                 max_streams,
                 streams_in_life: 1 << 29,
                 budget,
+                movable: MovableStreams::default(),
                 describe,
             };
             end.serve(io, socket_state, state, backends, drain).await

@@ -1,5 +1,5 @@
 //! How many tunnels a proxy gets: one more than bulk data keeps busy, so that a new connection need
-//! not wait for it.
+//! not wait for it, or as many as it asks for.
 
 use std::collections::BTreeMap;
 
@@ -45,10 +45,31 @@ impl Demand {
     /// The extra tunnels of each proxy, after a look at the tunnels that are up.
     pub(super) fn after(&mut self, tunnels: &BTreeMap<ProxyId, Counted>) -> BTreeMap<ProxyId, u8> {
         self.proxies.retain(|proxy, _| tunnels.contains_key(proxy));
-        let mut extra = BTreeMap::new();
         for (proxy, counted) in tunnels {
             let demand = self.proxies.entry(proxy.clone()).or_default();
             demand.look(self.spread, *counted);
+        }
+        self.extra()
+    }
+
+    /// The same after proxies have asked for further tunnels: each gets so many more than are up.
+    pub(super) fn asked(
+        &mut self,
+        asked: &BTreeMap<ProxyId, u32>,
+        tunnels: &BTreeMap<ProxyId, Counted>,
+    ) -> BTreeMap<ProxyId, u8> {
+        for (proxy, count) in asked {
+            if let Some(counted) = tunnels.get(proxy) {
+                let demand = self.proxies.entry(proxy.clone()).or_default();
+                demand.ask(self.spread, *counted, *count);
+            }
+        }
+        self.extra()
+    }
+
+    fn extra(&self) -> BTreeMap<ProxyId, u8> {
+        let mut extra = BTreeMap::new();
+        for (proxy, demand) in &self.proxies {
             if demand.extra > 0 {
                 extra.insert(proxy.clone(), demand.extra);
             }
@@ -58,6 +79,17 @@ impl Demand {
 }
 
 impl ProxyDemand {
+    fn ask(&mut self, spread: Spread, counted: Counted, count: u32) {
+        let all = counted.up.saturating_add(count.min(u8::MAX.into()) as u8);
+        let extra = all.saturating_sub(spread.tunnels).min(spread.extra);
+        if extra > self.extra {
+            *self = Self {
+                extra,
+                ..Self::default()
+            };
+        }
+    }
+
     fn look(&mut self, spread: Spread, counted: Counted) {
         let extra = (counted.busy + 1).saturating_sub(spread.tunnels);
         let extra = extra.min(spread.extra);
@@ -116,6 +148,25 @@ mod tests {
             let last = all.last().unwrap_or_default();
             last.get(&proxy).copied().unwrap_or_default()
         }
+    }
+
+    #[test]
+    fn a_proxy_gets_the_tunnels_that_it_asks_for_at_once_up_to_a_limit_and_no_others() {
+        let mut looks = Looks::new();
+        let proxy = ProxyId::from("a");
+        let up = [(proxy.clone(), Counted { up: 2, busy: 2 })].into();
+        let mut ask = |name: &str, count| {
+            let asked = [(ProxyId::from(name), count)].into();
+            looks.demand.asked(&asked, &up).get(&proxy).copied()
+        };
+        assert_eq!(ask("a", 0), None);
+        assert_eq!(ask("stranger", 9), None);
+        assert_eq!(ask("a", 1), Some(1));
+        assert_eq!(ask("a", 1), Some(1), "the first is on its way");
+        assert_eq!(ask("a", u32::MAX), Some(2));
+        assert_eq!(ask("a", 0), Some(2));
+        assert_eq!(looks.after(FEWER_AFTER - 1, 4, 0), 2);
+        assert_eq!(looks.after(1, 4, 0), 0, "they are no longer busy");
     }
 
     #[test]

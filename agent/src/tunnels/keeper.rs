@@ -1,6 +1,7 @@
 //! Keeps the tunnel slots going, and tells them what changes: the listed addresses, the
 //! certificate, and the loads of the proxies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::tunnels::demand::Demand;
-use crate::tunnels::placement::{SlotNumber, Spread};
+use crate::tunnels::placement::{ProxyId, SlotNumber, Spread};
 use crate::tunnels::slot::{Shared, TunnelSlot};
 use crate::tunnels::states::Tunnels;
 
@@ -56,11 +57,13 @@ impl TunnelKeeper {
                     self.shared.placement.even_out(rand::random());
                     even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);
                 }
+                asked = self.shared.placement.asked() => {
+                    let extra = demand.asked(&asked, &self.all.counted());
+                    self.want(extra, &mut slots, &drain);
+                }
                 _ = look.tick() => {
                     let extra = demand.after(&self.all.counted());
-                    let more = extra.values().copied().map(u16::from).sum::<u16>();
-                    self.start(&mut slots, self.spread.slots() + more, &drain);
-                    self.shared.placement.want(extra);
+                    self.want(extra, &mut slots, &drain);
                 }
                 Some(ended) = slots.join_next() => ended.context("a tunnel's task panicked")?,
                 () = drain.begun() => {}
@@ -70,6 +73,13 @@ impl TunnelKeeper {
             ended.context("a tunnel's task panicked")?;
         }
         Ok(())
+    }
+
+    /// Proxies get this many extra tunnels from now on.
+    fn want(&self, extra: BTreeMap<ProxyId, u8>, slots: &mut JoinSet<()>, drain: &Drain) {
+        let more = extra.values().copied().map(u16::from).sum::<u16>();
+        self.start(slots, self.spread.slots() + more, drain);
+        self.shared.placement.want(extra);
     }
 
     /// Starts slots until there are `wanted` of them. They stay.

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use culvert_api::HostPort;
 use culvert_tunnel::Declined;
 use culvert_tunnel::proto::tunnel::Proxy;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
 pub(super) use addresses::{Failure, Retry};
@@ -71,6 +71,9 @@ struct Inner {
     plan: Mutex<Plan>,
     /// Told of each change.
     changes: watch::Sender<()>,
+    /// Further tunnels that proxies have asked for and not got an answer to, and that there are some.
+    asked: Mutex<BTreeMap<ProxyId, u32>>,
+    are_asked: Notify,
 }
 
 impl Placement {
@@ -78,6 +81,8 @@ impl Placement {
         Self(Arc::new(Inner {
             plan: Mutex::new(Plan::new(spread)),
             changes: watch::Sender::default(),
+            asked: Mutex::default(),
+            are_asked: Notify::new(),
         }))
     }
 
@@ -109,6 +114,13 @@ impl Placement {
         if self.lock().want(extra) {
             self.0.changes.send_replace(());
         }
+    }
+
+    /// Waits until proxies ask for further tunnels. Returns how many each of them needs.
+    pub(super) async fn asked(&self) -> BTreeMap<ProxyId, u32> {
+        self.0.are_asked.notified().await;
+        let asked = &self.0.asked;
+        std::mem::take(&mut asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// What the slot does next; if it dials, others take that into account.
@@ -245,6 +257,18 @@ impl Seat {
         if let Some(Met::Claimed(by)) = &*self.met.borrow() {
             self.placement
                 .change(|plan| plan.record_report(by, proxies));
+        }
+    }
+
+    /// The proxy asks for so many further tunnels.
+    pub(super) fn ask(&self, count: u32) {
+        if let Some(Met::Claimed(by)) = &*self.met.borrow() {
+            let Inner {
+                asked, are_asked, ..
+            } = &*self.placement.0;
+            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            asked.insert(by.clone(), count);
+            are_asked.notify_one();
         }
     }
 }

@@ -15,7 +15,7 @@ use culvert_daemon::{Drain, VERSION, jittered};
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS, Declined,
-    DialFailure, SocketState, StreamEnd,
+    DialFailure, MovableStreams, SocketState, StreamEnd,
 };
 use tokio::io::BufReader;
 use tokio::sync::{Notify, watch};
@@ -59,6 +59,8 @@ pub(crate) struct Shared {
     /// Number of the last tunnel of this run.
     pub(crate) sequence: AtomicU64,
     pub(crate) placement: Placement,
+    /// The streams of all tunnels.
+    pub(crate) movable: MovableStreams,
     /// Told when a proxy does not take this agent's certificate.
     pub(crate) refused: Arc<Notify>,
 }
@@ -330,6 +332,7 @@ impl TunnelSlot {
             max_streams: DEFAULT_MAX_STREAMS,
             streams_in_life: self.shared.streams_in_life,
             budget: self.shared.budget.of(&address.to_string()),
+            movable: self.shared.movable.clone(),
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: self.shared.instance.clone(),
@@ -338,6 +341,7 @@ impl TunnelSlot {
                     .unwrap_or(u32::MAX),
                 sequence,
                 started: self.shared.started,
+                moves: true,
                 // The backends know the rest.
                 ..DescribeResponse::default()
             },
@@ -415,6 +419,10 @@ impl Backends for SlotBackends {
     fn proxies_told(&self, proxies: Vec<Proxy>) {
         self.seat.record_report(proxies);
     }
+
+    fn tunnels_wanted(&self, count: u32) {
+        self.seat.ask(count);
+    }
 }
 
 #[cfg(test)]
@@ -446,6 +454,7 @@ impl Shared {
             started: 1,
             sequence: AtomicU64::default(),
             placement: Placement::new(spread),
+            movable: MovableStreams::default(),
             refused: Arc::default(),
         }
     }

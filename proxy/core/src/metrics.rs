@@ -60,6 +60,8 @@ pub struct Metrics {
     pub active_streams: Gauge,
     /// Streams of other proxies that go on into tunnels that end here.
     pub forwarded_streams: Gauge,
+    /// Moves of streams to tunnels of their own.
+    pub moved_streams: Counter,
     /// Payload of connections of clients so far.
     pub transferred: Total,
     streams: Family<Stream, Counter>,
@@ -176,6 +178,7 @@ impl Default for Metrics {
             tunnels: Gauge::default(),
             active_streams: Gauge::default(),
             forwarded_streams: Gauge::default(),
+            moved_streams: Counter::default(),
             transferred: Total::default(),
             streams: Family::default(),
             dials: Family::default(),
@@ -210,6 +213,11 @@ impl Metrics {
             "forwarded_streams",
             "Streams of other proxies that go on into tunnels here",
             self.forwarded_streams.clone(),
+        );
+        registry.register(
+            "moved_streams",
+            "Moves of heavy streams to tunnels of their own",
+            self.moved_streams.clone(),
         );
         registry.register(
             "streams",

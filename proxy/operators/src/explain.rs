@@ -251,10 +251,10 @@ impl Explainer {
         );
         let opened = timeout(DIAL_TIME, self.router.open(route, number, None)).await;
         // Dropping the stream resets it before anything was sent.
-        let stream = opened.map_err(|_| DialError::TimedOut)??;
+        let opened = opened.map_err(|_| DialError::TimedOut)??;
         Ok(Taken {
             time: started.elapsed(),
-            tried: stream.tried().map(str::to_owned),
+            tried: opened.stream.tried().map(str::to_owned),
         })
     }
 

@@ -13,8 +13,8 @@ use culvert_proxy_streams::sockets::strangers::{
 use culvert_proxy_trust::TrustError;
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, PEER_KEEPALIVE, ReadAhead, STREAMS_IN_LIFE, SocketState,
-    TunnelError,
+    AgentTunnel, AgentTunnelState, MovableStreams, PEER_KEEPALIVE, ReadAhead, STREAMS_IN_LIFE,
+    SocketState, TunnelError,
 };
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -153,6 +153,7 @@ impl PeerPort {
             max_streams: STREAMS_PER_LINK,
             streams_in_life: STREAMS_IN_LIFE,
             budget: peers.budget.of(&client.ip().to_string()),
+            movable: MovableStreams::default(),
             describe: DescribeResponse {
                 version: VERSION.to_owned(),
                 instance: peers.own.instance.to_string(),

@@ -13,6 +13,7 @@ use culvert_proxy_operators::explain::Explainer;
 use culvert_proxy_operators::scraped::Scraped;
 use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{Peers, PrimaryClient};
+use culvert_proxy_streams::moves::Mover;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use prometheus_client::registry::Registry as MetricsRegistry;
 
@@ -112,6 +113,8 @@ impl Proxy {
     ) {
         let warning = self.registry.clone().warn_of_misplaced();
         supervisor.spawn_observer("misplaced agents", warning);
+        let mover = Mover::new(self.registry.clone(), self.metrics.clone());
+        supervisor.spawn_observer("heavy streams", mover.keep_looking());
         let control = self.control(Self::primary_client(peers), streams);
         supervisor.spawn(
             "control socket",

@@ -13,6 +13,7 @@ pub mod fuzzing;
 pub mod history;
 pub mod limits;
 pub mod live;
+pub mod moves;
 pub mod rank;
 pub mod recent;
 pub mod registry;

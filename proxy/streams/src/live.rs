@@ -10,14 +10,16 @@ use culvert_api::NodeName;
 use culvert_daemon::{Counts, chain};
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_core::metrics::{Metrics, UnansweredDial};
-use culvert_tunnel::{Direction, RelayError, Transferred};
+use culvert_tunnel::{Direction, MovableStream, RelayError, Transferred};
 use serde::Serialize;
 use strum::VariantArray;
 use tokio::sync::watch;
 
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
+use crate::moves::{TrackedStream, Tracking};
 use crate::recent::Recent;
+use crate::registry::Registered;
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
@@ -75,7 +77,9 @@ struct Live {
     node: OnceLock<NodeName>,
     direct: AtomicBool,
     since: Instant,
-    transferred: Transferred,
+    transferred: Arc<Transferred>,
+    /// Set if it can move.
+    tracked: OnceLock<Arc<TrackedStream>>,
 }
 
 /// A connection that has begun or ended.
@@ -123,6 +127,10 @@ pub struct StreamView {
     pub node: Option<NodeName>,
     /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
     pub mechanism: &'static str,
+    /// The tunnel of the agent that it is in, where the agent can move it to another one.
+    pub tunnel: Option<u64>,
+    /// How often it has moved to another tunnel.
+    pub moves: u32,
     /// Since it was accepted.
     pub age_seconds: f64,
     /// Payload so far.
@@ -187,7 +195,7 @@ impl Streams {
     ) -> StreamRecord {
         let since = Instant::now();
         let node = OnceLock::new();
-        let transferred = self.0.metrics.transferred.start_stream();
+        let transferred = Arc::new(self.0.metrics.transferred.start_stream());
         let direct = AtomicBool::new(false);
         let live = Arc::new(Live {
             number,
@@ -198,6 +206,7 @@ impl Streams {
             direct,
             since,
             transferred,
+            tracked: OnceLock::new(),
         });
         self.lock().insert(number, live.clone());
         self.0.recent.add(StreamEvent {
@@ -271,6 +280,7 @@ impl Streams {
 
 impl Live {
     fn view(&self) -> StreamView {
+        let tracked = self.tracked.get();
         StreamView {
             stream: self.number,
             frontend: self.frontend.label(),
@@ -282,6 +292,8 @@ impl Live {
             } else {
                 "tunnel"
             },
+            tunnel: tracked.map(|tracked| tracked.tunnel().generation),
+            moves: tracked.map_or(0, |tracked| tracked.moves()),
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
@@ -314,6 +326,20 @@ impl StreamRecord {
     /// The counters of the payload.
     pub fn transferred(&self) -> &Transferred {
         &self.live.transferred
+    }
+
+    /// Lets the stream move from `tunnel` to others, until the result is dropped.
+    pub(crate) fn track(&self, stream: MovableStream, tunnel: Arc<Registered>) -> Tracking {
+        let Live {
+            number,
+            transferred,
+            tracked,
+            ..
+        } = &*self.live;
+        let tracking = Tracking::start(*number, stream, transferred.clone(), tunnel);
+        // It is set once, because a connection is opened once.
+        tracked.get_or_init(|| tracking.0.clone());
+        tracking
     }
 
     /// Records how long the dial took, whatever came of it.
@@ -362,6 +388,7 @@ impl Drop for StreamRecord {
             mechanism = view.mechanism,
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
+            moves = view.moves,
             duration_s = view.age_seconds,
             outcome,
             reason,

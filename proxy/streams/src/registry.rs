@@ -6,6 +6,7 @@
 
 mod candidates;
 mod misplaced;
+mod moves;
 mod peers;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::elsewhere::Elsewhere;
 use crate::history::History;
+use crate::moves::TunnelStreams;
 use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
@@ -114,6 +116,8 @@ pub struct Registered {
     pub(crate) worker: Worker,
     /// Streams that are on their way to the tunnel and not in it yet.
     on_their_way: AtomicU32,
+    /// Its streams that can move.
+    pub(crate) streams: TunnelStreams,
     close: CancellationToken,
 }
 
@@ -252,6 +256,7 @@ impl Registry {
             since,
             worker,
             on_their_way: AtomicU32::new(0),
+            streams: TunnelStreams::default(),
             close,
         });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();

@@ -39,6 +39,14 @@ fn first_number() -> u64 {
     u64::from(rand::random::<u32>() >> 12) << 32
 }
 
+/// A stream whose backend has answered.
+pub struct OpenedStream {
+    /// The stream.
+    pub stream: Stream,
+    /// The way that it took.
+    pub(crate) candidate: Candidate,
+}
+
 /// The route to a destination.
 pub struct Route {
     /// The node and what its agent dials.
@@ -162,7 +170,7 @@ impl Router {
         route: &Route,
         number: u64,
         early: Option<EarlyClient<'_>>,
-    ) -> Result<Stream, RouteError> {
+    ) -> Result<OpenedStream, RouteError> {
         let dial = self.0.metrics.dial();
         // Boxed, because a stream's task keeps space for every future that it awaits.
         let opened = Box::pin(open_in_any(&self.0.registry, route, number, early)).await;
@@ -180,7 +188,7 @@ async fn open_in_any(
     route: &Route,
     number: u64,
     early: Option<EarlyClient<'_>>,
-) -> Result<Stream, RouteError> {
+) -> Result<OpenedStream, RouteError> {
     let Target {
         node,
         address,
@@ -206,7 +214,7 @@ async fn open_in_any(
             (open.hops, open.node) = (1, node.to_string());
         }
         match candidate.tunnel().open(open, early).await {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => return Ok(OpenedStream { stream, candidate }),
             // The peer has no tunnel of the node any more, and the agent got nothing.
             Err(OpenError::Refused(failure))
                 if matches!(candidate, Candidate::Peer(_))

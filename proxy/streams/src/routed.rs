@@ -8,8 +8,9 @@ use culvert_tunnel::{EarlyClient, RelayError, Socket, Stream};
 use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
 use crate::live::StreamRecord;
-use crate::registry::StreamOnItsWay;
-use crate::route::{Route, Router};
+use crate::moves::Tracking;
+use crate::registry::{Candidate, StreamOnItsWay};
+use crate::route::{OpenedStream, Route, Router};
 
 /// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
 pub struct RoutedClient {
@@ -19,6 +20,8 @@ pub struct RoutedClient {
     record: StreamRecord,
     /// Until its stream begins to open.
     on_its_way: Option<StreamOnItsWay>,
+    /// From then on, if the stream can move.
+    tracking: Option<Tracking>,
     _share: Share,
 }
 
@@ -33,6 +36,7 @@ impl RoutedClient {
             client,
             record,
             on_its_way,
+            tracking: None,
             _share: None,
         }
     }
@@ -65,10 +69,18 @@ impl RoutedClient {
             }
             Err(error) => Err(error),
         };
-        if let Err(error) = &opened {
-            self.record.not_routed(error);
+        match opened {
+            Ok(OpenedStream { stream, candidate }) => {
+                if let (Some(movable), Candidate::Agent(tunnel)) = (stream.movable(), candidate) {
+                    self.tracking = Some(self.record.track(movable, tunnel));
+                }
+                Ok(stream)
+            }
+            Err(error) => {
+                self.record.not_routed(&error);
+                Err(error)
+            }
         }
-        opened
     }
 
     /// Sends bytes that the client sent before its stream was open.

@@ -1,30 +1,34 @@
-//! The calls of the proxy: `Open` relays a stream, `Describe` and `SetProxies` answer at once.
+//! The calls of the proxy: `Open` relays a stream, `Resume` relays one of another tunnel, and the
+//! others answer at once.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::RecvStream;
 use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
 use http::Request;
+use prost::Message;
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::forward::forward;
+use super::movable::{Found, Running};
 use super::proxies::{self, PROXIES_MAX_BYTES};
 use super::respond::{answer, answer_whole, opened, refuse, reject};
 use super::state::StreamPermit;
-use super::{AgentTunnel, AgentTunnelState, Backend, Backends, Declined, LiveStream, StreamError};
+use super::{AgentTunnel, AgentTunnelState, Backend, Backends, Declined, StreamError};
 use crate::budget::outbox::Payload;
 use crate::dial_failure::DialFailure;
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
-use crate::proto::tunnel::{DialCode, Open, SetProxiesResponse, frame::Kind};
-use crate::relay::{self, Incoming, RelayError};
-use crate::role::Role;
-use crate::socket::Socket;
+use crate::proto::tunnel::{
+    DialCode, DialRequest, DialResponse, Open, SetProxiesResponse, frame::Kind,
+};
+use crate::relay::{Incoming, RelayError, SendHalf};
 
 /// A stream whose first message does not arrive in this time is reset.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,14 +63,19 @@ impl<B: Backends> Calls<B> {
 
     pub(super) fn start(&mut self, request: Request<RecvStream>, respond: SendResponse<Payload>) {
         let method = Method::of(&request);
-        let mut call = Call {
+        let call = Call {
             tunnel: self.tunnel.clone(),
             state: self.state.clone(),
             backends: self.backends.clone(),
             incoming: Incoming::new(request.into_body(), self.tunnel.budget.share()),
             respond,
         };
-        self.tasks.spawn(async move { call.serve(method).await });
+        self.tasks.spawn(async move {
+            // Boxed: a stream that is relayed needs none of it.
+            if let Some(relayed) = Box::pin(call.serve(method)).await {
+                relayed.run().await;
+            }
+        });
         self.started = self.started.saturating_add(1);
         if self.started == self.tunnel.streams_in_life {
             self.state.wear_out();
@@ -91,8 +100,10 @@ impl<B: Backends> Calls<B> {
 #[derive(Clone, Copy, Debug)]
 enum Method {
     Open,
+    Resume,
     Describe,
     SetProxies,
+    Dial,
     Unknown,
 }
 
@@ -100,6 +111,8 @@ impl Method {
     fn of(request: &Request<RecvStream>) -> Self {
         match request.uri().path() {
             grpc::OPEN => Self::Open,
+            grpc::RESUME => Self::Resume,
+            grpc::DIAL => Self::Dial,
             grpc::DESCRIBE => Self::Describe,
             grpc::SET_PROXIES => Self::SetProxies,
             _ => Self::Unknown,
@@ -116,16 +129,49 @@ struct Call<B> {
     respond: SendResponse<Payload>,
 }
 
+/// A stream that is relayed in this tunnel.
+struct RelayedStream<B> {
+    running: Running,
+    permit: StreamPermit,
+    backends: Arc<B>,
+}
+
+impl<B: Backends> RelayedStream<B> {
+    /// Relays to the end, or until another tunnel takes the relay over.
+    async fn run(self) {
+        let Self {
+            running,
+            permit,
+            backends,
+        } = self;
+        if let Some(result) = running.run().await {
+            let stream = &permit.stream;
+            let end = stream.end(result.map_err(StreamError::Relay));
+            backends.stream_ended(&stream.open, &end);
+        }
+    }
+}
+
 impl<B: Backends> Call<B> {
-    async fn serve(&mut self, method: Method) {
+    /// Answers the call. If it begins a relay, that is what is left to do.
+    async fn serve(mut self, method: Method) -> Option<RelayedStream<B>> {
         let served = match method {
             Method::Open => self.open().await,
-            Method::Describe => self.describe().await,
-            Method::SetProxies => self.set_proxies().await,
-            Method::Unknown => reject(&mut self.respond, grpc::UNIMPLEMENTED, "no such method"),
+            Method::Resume => self.resume().await,
+            Method::Dial => self.dial_tunnels().await.map(|()| None),
+            Method::Describe => self.describe().await.map(|()| None),
+            Method::SetProxies => self.set_proxies().await.map(|()| None),
+            Method::Unknown => {
+                let message = "no such method";
+                reject(&mut self.respond, grpc::UNIMPLEMENTED, message).map(|()| None)
+            }
         };
-        if let Err(error) = served {
-            tracing::debug!(?method, %error, "call failed");
+        match served {
+            Ok(relayed) => relayed,
+            Err(error) => {
+                tracing::debug!(?method, %error, "call failed");
+                None
+            }
         }
     }
 
@@ -175,22 +221,43 @@ impl<B: Backends> Call<B> {
         answer_whole(&mut self.respond, &SetProxiesResponse {})
     }
 
-    async fn open(&mut self) -> Result<(), TunnelError> {
+    async fn dial_tunnels(&mut self) -> Result<(), TunnelError> {
+        let request = self.first_message(FIRST_MAX).await?;
+        let Some(request) = request.and_then(|message| DialRequest::decode(message).ok()) else {
+            let message = "not a DialRequest";
+            return reject(&mut self.respond, grpc::INVALID_ARGUMENT, message);
+        };
+        self.backends.tunnels_wanted(request.count);
+        answer_whole(&mut self.respond, &DialResponse {})
+    }
+
+    async fn open(mut self) -> Result<Option<RelayedStream<B>>, TunnelError> {
         let Some(open) = self.first_message(FIRST_MAX).await?.and_then(as_open) else {
-            return refuse(
-                &mut self.respond,
-                &invalid("the first message is not `open`"),
-            );
+            let failure = invalid("the first message is not `open`");
+            refuse(&mut self.respond, &failure)?;
+            return Ok(None);
         };
         let Some(permit) = StreamPermit::acquire(&self.state, self.tunnel.max_streams, open) else {
-            refuse(
-                &mut self.respond,
-                &too_many_streams(self.tunnel.max_streams),
-            )?;
+            let failure = too_many_streams(self.tunnel.max_streams);
+            refuse(&mut self.respond, &failure)?;
             discard(&mut self.incoming).await;
-            return Ok(());
+            return Ok(None);
         };
-        let result = self.dial_and_relay(&permit.stream).await;
+        let result = match self.dial(&permit.stream.open).await {
+            Ok(Backend::Socket(socket, tried)) => {
+                match answer(&mut self.respond, &opened(DialCode::Ok, tried)) {
+                    Ok(send) => return Ok(Some(self.relay(socket, send, permit))),
+                    Err(error) => Err(StreamError::Relay(error.into())),
+                }
+            }
+            Ok(Backend::Agent(through)) => {
+                let incoming = &mut self.incoming;
+                let respond = &mut self.respond;
+                let forwarded = forward(through, incoming, respond, &permit.stream.transferred);
+                Box::pin(forwarded).await
+            }
+            Err(error) => Err(error),
+        };
         let was_refused = matches!(result, Err(StreamError::Dial(_)));
         self.backends
             .stream_ended(&permit.stream.open, &permit.stream.end(result));
@@ -198,30 +265,77 @@ impl<B: Backends> Call<B> {
         if was_refused {
             discard(&mut self.incoming).await;
         }
-        Ok(())
+        Ok(None)
     }
 
-    async fn dial_and_relay(&mut self, stream: &LiveStream) -> Result<(), StreamError> {
-        // Boxed: this future is as large as a relay's, and its result would take space beside it.
-        let (socket, tried) = match Box::pin(self.dial(&stream.open)).await? {
-            Backend::Socket(socket, tried) => (Socket::from(socket), tried),
-            Backend::Agent(through) => {
-                let incoming = &mut self.incoming;
-                let respond = &mut self.respond;
-                let forwarded = forward(through, incoming, respond, &stream.transferred);
-                return Box::pin(forwarded).await;
-            }
+    /// Relays a stream whose backend is connected.
+    fn relay(
+        self,
+        socket: TcpStream,
+        send: SendStream<Payload>,
+        permit: StreamPermit,
+    ) -> RelayedStream<B> {
+        let stream = permit.stream.clone();
+        let movable = &self.tunnel.movable;
+        RelayedStream {
+            running: Running::start(stream, socket.into(), send, self.incoming, movable),
+            permit,
+            backends: self.backends,
+        }
+    }
+
+    /// Moves a stream of another tunnel into this one.
+    async fn resume(mut self) -> Result<Option<RelayedStream<B>>, TunnelError> {
+        let first = self.first_message(FIRST_MAX).await?;
+        let (status, message) = match self.find(first) {
+            Ok((found, permit)) => return self.take_over(found, permit).await,
+            Err(refused) => refused,
         };
-        let mut send = answer(&mut self.respond, &opened(DialCode::Ok, tried))
-            .map_err(|error| StreamError::Relay(error.into()))?;
-        let relayed = relay::relay(
-            &socket,
-            &mut send,
-            &mut self.incoming,
-            Role::Agent,
-            &stream.transferred,
-        );
-        relayed.await.map_err(StreamError::Relay)
+        reject(&mut self.respond, status, message)?;
+        Ok(None)
+    }
+
+    /// The stream that a first message names, with its place in this tunnel; or why there is none.
+    fn find(&self, first: Option<Bytes>) -> Result<(Found, StreamPermit), (u8, &'static str)> {
+        let Some(key) = first.and_then(as_resume) else {
+            return Err((grpc::INVALID_ARGUMENT, "the first message is not `resume`"));
+        };
+        let Some(found) = self.tunnel.movable.find(&key) else {
+            return Err((grpc::NOT_FOUND, "no stream has this key"));
+        };
+        let limit = self.tunnel.max_streams;
+        let stream = found.stream().clone();
+        let Some(permit) = StreamPermit::acquire_for(&self.state, limit, stream) else {
+            let message = "this tunnel has as many streams as it may";
+            return Err((grpc::RESOURCE_EXHAUSTED, message));
+        };
+        if found.relocation().begin().is_err() {
+            let message = "the stream moves already, or is about to end";
+            return Err((grpc::FAILED_PRECONDITION, message));
+        }
+        Ok((found, permit))
+    }
+
+    /// Goes on with a stream whose move has begun.
+    async fn take_over(
+        mut self,
+        found: Found,
+        permit: StreamPermit,
+    ) -> Result<Option<RelayedStream<B>>, TunnelError> {
+        let relocation = found.relocation();
+        let abandoned = scopeguard::guard((), |()| relocation.abandon());
+        let stream = self.respond.send_response(grpc::response(), false)?;
+        let Some(running) = found.take_over().await else {
+            return Ok(None);
+        };
+        scopeguard::ScopeGuard::into_inner(abandoned);
+        let budget = self.tunnel.budget.clone();
+        relocation.offer(SendHalf { stream, budget }, self.incoming);
+        Ok(Some(RelayedStream {
+            running,
+            permit,
+            backends: self.backends,
+        }))
     }
 
     /// Dials the backend, unless the client leaves first. A failure is answered.
@@ -242,6 +356,13 @@ impl<B: Backends> Call<B> {
             refuse(&mut self.respond, &failure).ok();
             StreamError::Dial(failure)
         })
+    }
+}
+
+fn as_resume(message: Bytes) -> Option<Bytes> {
+    match frame::first_kind(message) {
+        Ok(Kind::Resume(resume)) => Some(resume.key),
+        Ok(_) | Err(_) => None,
     }
 }
 

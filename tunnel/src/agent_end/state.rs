@@ -89,17 +89,27 @@ pub(super) struct StreamPermit {
 }
 
 impl StreamPermit {
+    /// For a stream that begins.
     pub(super) fn acquire(state: &AgentTunnelState, limit: u32, open: Open) -> Option<Self> {
+        let stream = LiveStream {
+            open,
+            since: Instant::now(),
+            transferred: state.0.total.start_stream(),
+        };
+        Self::acquire_for(state, limit, Arc::new(stream))
+    }
+
+    /// For a stream of another tunnel.
+    pub(super) fn acquire_for(
+        state: &AgentTunnelState,
+        limit: u32,
+        stream: Arc<LiveStream>,
+    ) -> Option<Self> {
         let mut streams = state.lock();
         if streams.len() >= limit as usize {
             return None;
         }
         let number = state.0.next.fetch_add(1, Ordering::Relaxed);
-        let stream = Arc::new(LiveStream {
-            open,
-            since: Instant::now(),
-            transferred: state.0.total.start_stream(),
-        });
         streams.insert(number, stream.clone());
         Some(Self {
             state: state.clone(),

@@ -1,7 +1,7 @@
 //! The streams that a tunnel carries and has carried.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::http2::Keepalive;
 
@@ -14,6 +14,8 @@ pub(super) struct Load {
     pub(super) opened: AtomicU32,
     /// Streams that this end ended while nothing arrived from the agent.
     pub(super) given_up_in_silence: AtomicU32,
+    /// Whether the agent moves streams between tunnels, as it says.
+    pub(super) moves: AtomicBool,
     pub(super) keepalive: Keepalive,
 }
 
@@ -22,10 +24,12 @@ impl Load {
         let active = AtomicU32::new(0);
         let opened = AtomicU32::new(0);
         let given_up_in_silence = AtomicU32::new(0);
+        let moves = AtomicBool::new(false);
         Self {
             active,
             opened,
             given_up_in_silence,
+            moves,
             keepalive,
         }
     }

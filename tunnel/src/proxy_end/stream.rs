@@ -11,6 +11,7 @@ use scopeguard::ScopeGuard;
 use tokio::time::timeout;
 
 use super::load::StreamPermit;
+use super::resume::MovableStream;
 use super::{FarEnd, Tunnel, printable_char};
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
@@ -111,7 +112,8 @@ pub struct Stream {
     incoming: Incoming,
     /// What the agent tried before, for people. Boxed: few streams have it.
     tried: Option<Box<str>>,
-    _permit: StreamPermit,
+    /// `None`: it stays in its tunnel.
+    movable: Option<MovableStream>,
 }
 
 impl Tunnel {
@@ -123,12 +125,22 @@ impl Tunnel {
     /// early. Other errors are final.
     pub async fn open(
         &self,
-        open: Open,
+        mut open: Open,
         early: Option<EarlyClient<'_>>,
     ) -> Result<Stream, OpenError> {
-        timeout(OPEN_TIMEOUT, self.open_in_time(first_frame(open), early))
-            .await
-            .map_err(|_| OpenError::TimedOut)?
+        let mut movable = None;
+        if self.moves_streams() {
+            let stream = MovableStream::new();
+            open.key = stream.key();
+            movable = Some(stream);
+        }
+        let opened = timeout(OPEN_TIMEOUT, self.open_in_time(first_frame(open), early));
+        let mut stream = opened.await.map_err(|_| OpenError::TimedOut)??;
+        if let Some(movable) = &movable {
+            stream.incoming.set_relocation(movable.relocation().clone());
+        }
+        stream.movable = movable;
+        Ok(stream)
     }
 
     /// Requests a stream with its first frame, of [`first_frame`]. The answer is still to come.
@@ -171,7 +183,8 @@ impl Tunnel {
         if let Some(error) = grpc::error_of(&response) {
             return Err(OpenError::Answer(error));
         }
-        let mut incoming = Incoming::new(response.into_body(), budget.share());
+        let incoming = Incoming::new(response.into_body(), budget.share());
+        let mut incoming = incoming.with_permit(permit);
         let tried = {
             let message = pin!(async { Ok(incoming.first_message(frame::MESSAGE_MAX).await?) });
             parse_opened(sending(after, &mut send, &budget, message).await?)?
@@ -180,7 +193,7 @@ impl Tunnel {
             send: ScopeGuard::into_inner(send),
             incoming,
             tried,
-            _permit: permit,
+            movable: None,
         })
     }
 }
@@ -228,6 +241,13 @@ impl Stream {
     #[must_use]
     pub fn tried(&self) -> Option<&str> {
         self.tried.as_deref()
+    }
+
+    /// What moves it to other tunnels of its agent, while it is relayed. `None`: the agent does not
+    /// move streams.
+    #[must_use]
+    pub fn movable(&self) -> Option<MovableStream> {
+        self.movable.clone()
     }
 
     /// Sends what a client has sent already. A failure is returned by [`Self::relay`].

@@ -5,7 +5,7 @@ use crate::socket::Socket;
 use crate::transferred::Transferred;
 
 /// Largest future that relays one stream, in bytes. Every idle stream takes that much.
-const RELAY_MAX: usize = 672;
+const RELAY_MAX: usize = 896;
 /// Largest future that opens one stream, in bytes.
 const OPEN_MAX: usize = 1152;
 

@@ -1,6 +1,7 @@
 //! Copies from a stream of the tunnel to a socket.
 
 use std::io;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -9,11 +10,12 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::timeout;
 
 use super::backlog::Backlog;
-use super::{DELIVERY_TIMEOUT, RelayError};
+use super::{DELIVERY_TIMEOUT, Inward, RelayError, Relocation};
 use crate::budget::{Budget, Share, SocketPeer};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
+use crate::proxy_end::StreamPermit;
 use crate::role::Role;
 use crate::socket::Socket;
 use crate::transferred::Meter;
@@ -22,31 +24,36 @@ use crate::transferred::Meter;
 /// where each frame costs some 200 bytes: enough small frames would end the tunnel.
 pub(super) async fn out_of_tunnel(
     socket: &Socket,
-    incoming: &mut Incoming,
+    inward: &mut Inward<'_>,
     role: Role,
     meter: &Meter,
 ) -> Result<(), RelayError> {
     loop {
-        if incoming.backlog.is_empty() && !incoming.receive().await? {
-            break;
+        if inward.half.backlog.is_empty() {
+            if !inward.receive().await? {
+                break;
+            }
+            continue;
         }
-        match socket.try_write(incoming.backlog.front()) {
+        match socket.try_write(inward.half.backlog.front()) {
             Ok(written) => {
-                meter.add(&incoming.backlog.front()[..written]);
-                incoming.wrote(written)?;
+                meter.add(&inward.half.backlog.front()[..written]);
+                inward.half.wrote(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Boxed to keep idle streams small.
-                Box::pin(stalled(socket, incoming, role)).await?;
+                Box::pin(stalled(socket, inward, role)).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
         }
     }
     if role == Role::Proxy {
         // Boxed to keep idle streams small.
-        Box::pin(ended_in_order(incoming, socket)).await?;
+        Box::pin(ended_in_order(inward.half, socket)).await?;
     }
-    socket.shutdown_write().map_err(RelayError::Socket)
+    let shut = socket.shutdown_write().map_err(RelayError::Socket);
+    Box::pin(inward.discard_next()).await;
+    shut
 }
 
 /// Checks that the backend's connection ended in order, and was not reset. A reset waits until the
@@ -67,14 +74,14 @@ async fn ended_in_order(incoming: &mut Incoming, socket: &Socket) -> Result<(), 
 }
 
 /// Waits until a stalled socket takes bytes again, or more arrive for it.
-async fn stalled(socket: &Socket, incoming: &mut Incoming, role: Role) -> Result<(), RelayError> {
-    let evicted = incoming.stalls(|| socket_peer(socket, role));
-    let ended = incoming.ended;
+async fn stalled(socket: &Socket, inward: &mut Inward<'_>, role: Role) -> Result<(), RelayError> {
+    let evicted = inward.half.stalls(|| socket_peer(socket, role));
+    let ended = inward.has_ended();
     tokio::select! {
         biased;
         () = evicted => Err(RelayError::Budget),
         ready = socket.writable() => ready.map_err(RelayError::Socket),
-        received = incoming.receive(), if !ended => received.map(|_| ()),
+        received = inward.receive(), if !ended => received.map(|_| ()),
     }
 }
 
@@ -99,6 +106,10 @@ pub(crate) struct Incoming {
     ended: bool,
     /// The stream's share of the budget, for `backlog`.
     share: Share,
+    /// Set if the stream may move to other tunnels.
+    relocation: Option<Arc<Relocation>>,
+    /// The stream's place in this tunnel, at a proxy.
+    permit: Option<StreamPermit>,
 }
 
 impl Incoming {
@@ -113,7 +124,30 @@ impl Incoming {
             backlog,
             ended: false,
             share,
+            relocation: None,
+            permit: None,
         }
+    }
+
+    /// The same with the stream's place in this tunnel.
+    pub(crate) fn with_permit(mut self, permit: StreamPermit) -> Self {
+        self.permit = Some(permit);
+        self
+    }
+
+    /// Lets the stream move to other tunnels.
+    pub(crate) fn set_relocation(&mut self, relocation: Arc<Relocation>) {
+        self.relocation = Some(relocation);
+    }
+
+    /// The moves of the stream; `None`: it stays in its tunnel.
+    pub(crate) fn relocation(&self) -> Option<Arc<Relocation>> {
+        self.relocation.clone()
+    }
+
+    /// Whether the stream goes on in another tunnel, after what waits.
+    pub(super) fn has_moved(&self) -> bool {
+        self.ended && self.decoder.has_moved()
     }
 
     /// The budget of this stream's tunnel.
@@ -211,7 +245,7 @@ impl Incoming {
     }
 
     /// Waits for more payload; `false` at the end.
-    async fn receive(&mut self) -> Result<bool, RelayError> {
+    pub(super) async fn receive(&mut self) -> Result<bool, RelayError> {
         while !self.ended {
             let before = self.chunk.len();
             let data = self.decoder.data(&mut self.chunk)?;

@@ -158,6 +158,7 @@ impl ByHand {
                 max_streams,
                 streams_in_life,
                 budget,
+                movable: MovableStreams::default(),
                 describe,
             };
             let backends = Arc::<Loopback>::default();

@@ -31,6 +31,7 @@ async fn through_second_proxy(mut pair: Pair, stream_window: u32) -> Pair {
             max_streams: 64,
             streams_in_life: 1 << 29,
             budget: Budget::new(64 << 20),
+            movable: MovableStreams::default(),
             describe: DescribeResponse::default(),
         };
         let never = std::future::pending();

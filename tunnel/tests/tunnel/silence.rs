@@ -86,6 +86,7 @@ async fn serve(
         max_streams: 8,
         streams_in_life: 1 << 29,
         budget,
+        movable: MovableStreams::default(),
         describe,
     };
     let state = AgentTunnelState::default();

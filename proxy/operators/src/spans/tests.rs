@@ -230,6 +230,8 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         age_seconds: 2.5,
         bytes_to_backend: 17,
         bytes_to_client: 4_000_000_000_000,
+        tunnel: None,
+        moves: 0,
         last_bytes: None,
         answer_is_due: false,
     };

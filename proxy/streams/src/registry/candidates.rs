@@ -53,13 +53,16 @@ impl Candidate {
 pub(crate) struct StreamOnItsWay(Arc<Registered>);
 
 impl StreamOnItsWay {
+    /// A stream that goes to this tunnel.
+    pub(crate) fn to(registered: &Arc<Registered>) -> Self {
+        registered.on_their_way.fetch_add(1, Ordering::Relaxed);
+        Self(registered.clone())
+    }
+
     /// A stream that tries the candidates in their order.
     pub(crate) fn of(candidates: &[Candidate]) -> Option<Self> {
         match candidates.first()? {
-            Candidate::Agent(registered) => {
-                registered.on_their_way.fetch_add(1, Ordering::Relaxed);
-                Some(Self(registered.clone()))
-            }
+            Candidate::Agent(registered) => Some(Self::to(registered)),
             Candidate::Peer(_) => None,
         }
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::DescribeResponse;
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DialFailure, FarEnd, ProxyTunnel,
-    ReadAhead, Socket, StreamEnd, Transferred,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DialFailure, FarEnd, MovableStreams,
+    ProxyTunnel, ReadAhead, Socket, StreamEnd, Transferred,
 };
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
@@ -85,6 +85,7 @@ impl Tunnels {
             max_streams: 8,
             streams_in_life: 1 << 29,
             budget,
+            movable: MovableStreams::default(),
             describe: described.clone(),
         };
         let served = self.backends.clone();
@@ -161,7 +162,7 @@ async fn lose_tunnels(said: &[u8]) -> (&'static str, usize) {
         () = lose => unreachable!("it has no end"),
     };
     (
-        opened.unwrap_err().reason(),
+        opened.err().unwrap().reason(),
         backends.dials.load(Ordering::Relaxed),
     )
 }

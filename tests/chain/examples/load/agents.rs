@@ -15,7 +15,8 @@ use culvert_daemon::Backoff;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
-    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+    DEFAULT_STREAM_WINDOW, DialFailure, MovableStreams, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
+    TunnelError, tune,
 };
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -171,6 +172,7 @@ impl Agent {
             max_streams: DEFAULT_MAX_STREAMS,
             streams_in_life: STREAMS_IN_LIFE,
             budget: Budget::new(128 << 20),
+            movable: MovableStreams::default(),
             describe: DescribeResponse {
                 version: env!("CARGO_PKG_VERSION").to_owned(),
                 instance: self.backends.name.clone(),

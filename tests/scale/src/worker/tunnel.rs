@@ -11,7 +11,8 @@ use culvert_daemon::Backoff;
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
-    DEFAULT_STREAM_WINDOW, DialFailure, ReadAhead, STREAMS_IN_LIFE, StreamEnd, TunnelError, tune,
+    DEFAULT_STREAM_WINDOW, DialFailure, MovableStreams, ReadAhead, STREAMS_IN_LIFE, StreamEnd,
+    TunnelError, tune,
 };
 use rustls::pki_types::ServerName;
 use rustls::{AlertDescription, ClientConfig};
@@ -121,6 +122,7 @@ impl Tunnel {
             max_streams: DEFAULT_MAX_STREAMS,
             streams_in_life: STREAMS_IN_LIFE,
             budget: self.budget.clone(),
+            movable: MovableStreams::default(),
             describe: self.describe.clone(),
         };
         let socket_state = connection.get_ref().get_ref().0.socket_state();

@@ -14,12 +14,12 @@ impl Backends for NoBackends {
     fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
 }
 
-fn size_of_task<F>(_: impl Fn(Call<NoBackends>) -> F) -> usize {
+fn size_of_task<F>(_: impl Fn(RelayedStream<NoBackends>) -> F) -> usize {
     size_of::<F>()
 }
 
 #[test]
 fn the_task_of_a_stream_is_small() {
-    let size = size_of_task(|mut call| async move { call.serve(Method::Open).await });
+    let size = size_of_task(RelayedStream::run);
     assert!(size <= TASK_MAX, "{size} bytes");
 }

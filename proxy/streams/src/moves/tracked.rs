@@ -1,0 +1,157 @@
+//! The streams of a tunnel, as far as they can move.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use culvert_tunnel::{MovableStream, MoveError, Transferred};
+
+use super::heavy::Looks;
+use crate::registry::Registered;
+
+/// An open stream and the tunnel that it is in.
+#[derive(Debug)]
+pub(crate) struct TrackedStream {
+    number: u64,
+    stream: MovableStream,
+    transferred: Arc<Transferred>,
+    place: Mutex<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
+    tunnel: Arc<Registered>,
+    looks: Looks,
+    /// It does not move before.
+    pause: Option<Instant>,
+    has_ended: bool,
+}
+
+/// The streams of one tunnel that can move, by number.
+#[derive(Debug, Default)]
+pub(crate) struct TunnelStreams(Mutex<BTreeMap<u64, Arc<TrackedStream>>>);
+
+/// Keeps a stream in the list of the tunnel that it is in.
+#[derive(Debug)]
+pub(crate) struct Tracking(pub(crate) Arc<TrackedStream>);
+
+impl Tracking {
+    /// Tracks a stream that was opened in `tunnel`.
+    pub(crate) fn start(
+        number: u64,
+        stream: MovableStream,
+        transferred: Arc<Transferred>,
+        tunnel: Arc<Registered>,
+    ) -> Self {
+        let place = Place {
+            tunnel: tunnel.clone(),
+            looks: Looks::default(),
+            pause: None,
+            has_ended: false,
+        };
+        let tracked = Arc::new(TrackedStream {
+            number,
+            stream,
+            transferred,
+            place: Mutex::new(place),
+        });
+        tunnel.streams.add(&tracked);
+        Self(tracked)
+    }
+}
+
+impl Drop for Tracking {
+    fn drop(&mut self) {
+        let mut place = self.0.lock();
+        place.has_ended = true;
+        place.tunnel.streams.remove(self.0.number);
+    }
+}
+
+impl TrackedStream {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// The tunnel that it is in, or moves to.
+    pub(crate) fn tunnel(&self) -> Arc<Registered> {
+        self.lock().tunnel.clone()
+    }
+
+    /// How often it has moved.
+    pub(crate) fn moves(&self) -> u32 {
+        self.stream.moves()
+    }
+
+    /// It does not move before `until`.
+    pub(crate) fn pause(&self, until: Instant) {
+        self.lock().pause = Some(until);
+    }
+
+    /// Moves the stream to another tunnel of its agent.
+    ///
+    /// # Errors
+    /// It stays where it is.
+    pub(crate) async fn move_to(
+        self: &Arc<Self>,
+        tunnel: &Arc<Registered>,
+    ) -> Result<(), MoveError> {
+        tunnel.tunnel.resume(&self.stream).await?;
+        let mut place = self.lock();
+        if !place.has_ended {
+            place.tunnel.streams.remove(self.number);
+            tunnel.streams.add(self);
+            place.tunnel = tunnel.clone();
+        }
+        Ok(())
+    }
+
+    /// Whether it is heavy, and whether it may move, after a look.
+    fn look(&self, now: Instant) -> [bool; 2] {
+        let Transferred {
+            into_tunnel,
+            out_of_tunnel,
+        } = &*self.transferred;
+        let bytes = into_tunnel.bytes() + out_of_tunnel.bytes();
+        let mut place = self.lock();
+        let may_move = place.pause.is_none_or(|pause| pause <= now);
+        [place.looks.add(bytes), may_move]
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TunnelStreams {
+    fn add(&self, stream: &Arc<TrackedStream>) {
+        self.lock().insert(stream.number, stream.clone());
+    }
+
+    fn remove(&self, number: u64) {
+        self.lock().remove(&number);
+    }
+
+    /// The streams that should have other tunnels, in a tunnel with so many streams: all heavy ones
+    /// beside others, and all but one that are among themselves.
+    pub(crate) fn to_move(&self, all: u32, now: Instant) -> Vec<Arc<TrackedStream>> {
+        let streams: Vec<_> = self.lock().values().cloned().collect();
+        let mut heavy = 0;
+        let mut movable = Vec::new();
+        for stream in streams {
+            let [is_heavy, may_move] = stream.look(now);
+            heavy += u32::from(is_heavy);
+            if is_heavy && may_move {
+                movable.push(stream);
+            }
+        }
+        if heavy == all {
+            movable.pop();
+        }
+        movable
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<TrackedStream>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

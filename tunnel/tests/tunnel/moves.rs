@@ -1,0 +1,416 @@
+//! Streams that move from one tunnel of an agent to another.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+
+use culvert_tunnel::{MovableStream, MoveError, RelayError, TunnelSocket};
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
+
+use super::*;
+
+/// Bytes that each direction of a stream carries.
+const BYTES: usize = 300_000;
+/// How often a stream moves at most.
+const MOVES: u32 = 4;
+/// A link's bytes between two cuts that are tried. They fall at and within frames.
+const CUTS_APART: usize = 6_007;
+
+/// A link that is cut after so many bytes, both ways together.
+#[derive(Clone)]
+struct Link(Arc<AtomicUsize>);
+
+struct LinkEnd {
+    io: DuplexStream,
+    link: Link,
+}
+
+impl Link {
+    fn after(bytes: usize) -> Self {
+        Self(Arc::new(AtomicUsize::new(bytes)))
+    }
+
+    fn left(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn ends(&self) -> [LinkEnd; 2] {
+        let (near, far) = tokio::io::duplex(16 << 10);
+        [near, far].map(|io| LinkEnd {
+            io,
+            link: self.clone(),
+        })
+    }
+}
+
+fn cut<T>() -> Poll<io::Result<T>> {
+    Poll::Ready(Err(io::ErrorKind::ConnectionReset.into()))
+}
+
+impl AsyncRead for LinkEnd {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        out: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.link.left() == 0 {
+            return cut();
+        }
+        Pin::new(&mut self.io).poll_read(context, out)
+    }
+}
+
+impl AsyncWrite for LinkEnd {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let left = self.link.left();
+        if left == 0 {
+            return cut();
+        }
+        let most = bytes.len().min(left);
+        let written = Pin::new(&mut self.io).poll_write(context, &bytes[..most]);
+        if let Poll::Ready(Ok(count)) = written {
+            self.link.0.fetch_sub(count, Ordering::Relaxed);
+        }
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(context)
+    }
+}
+
+impl TunnelSocket for LinkEnd {
+    fn unsent(&self) -> Option<u32> {
+        None
+    }
+
+    fn acknowledged(&self) -> Option<u64> {
+        None
+    }
+
+    fn limit_unsent(&self, _bytes: u32) {}
+
+    fn poll_room(&self, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The two tunnels of an agent, at its proxy.
+struct Two {
+    tunnels: [Tunnel; 2],
+    backends: Arc<Loopback>,
+    states: [AgentTunnelState; 2],
+    ends: [JoinSet<Result<(), TunnelError>>; 2],
+}
+
+/// Two tunnels over these links. `None`: one of them was cut before it was set up.
+async fn two(links: &[Link; 2], window: u32) -> Option<Two> {
+    let backends = Arc::new(Loopback::default());
+    let movable = MovableStreams::default();
+    let mut tunnels = Vec::new();
+    let mut states = Vec::new();
+    let mut all_ends = Vec::new();
+    for link in links {
+        let [near, far] = link.ends();
+        let mut ends = JoinSet::new();
+        let state = AgentTunnelState::default();
+        ends.spawn(serve(
+            far,
+            window,
+            movable.clone(),
+            state.clone(),
+            backends.clone(),
+        ));
+        let io = ReadAhead::new(near);
+        let socket_state = io.socket_state();
+        let settings = ProxyTunnel {
+            far_end: FarEnd::Agent,
+            stream_window: window,
+            max_streams: 8,
+            streams_in_life: 1 << 29,
+            budget: Budget::new(64 << 20),
+        };
+        let (tunnel, driver) = settings.establish(io, socket_state).await.ok()?;
+        ends.spawn(driver.run());
+        tunnel.describe(&DescribeRequest::default()).await.ok()?;
+        tunnels.push(tunnel);
+        states.push(state);
+        all_ends.push(ends);
+    }
+    Some(Two {
+        tunnels: tunnels.try_into().ok()?,
+        backends,
+        states: states.try_into().ok()?,
+        ends: all_ends.try_into().ok()?,
+    })
+}
+
+async fn serve(
+    io: LinkEnd,
+    stream_window: u32,
+    movable: MovableStreams,
+    state: AgentTunnelState,
+    backends: Arc<Loopback>,
+) -> Result<(), TunnelError> {
+    let io = ReadAhead::new(io);
+    let socket_state = io.socket_state();
+    let end = AgentTunnel {
+        stream_window,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(64 << 20),
+        movable,
+        describe: DescribeResponse {
+            moves: true,
+            ..DescribeResponse::default()
+        },
+    };
+    end.serve(io, socket_state, state, backends, std::future::pending())
+        .await
+}
+
+async fn whole() -> Two {
+    let links = [Link::after(usize::MAX), Link::after(usize::MAX)];
+    two(&links, 256 << 10).await.unwrap()
+}
+
+/// A client and a backend whose connection is relayed in the first tunnel.
+struct Relayed {
+    client: TcpStream,
+    backend: TcpStream,
+    movable: MovableStream,
+    relay: tokio::task::JoinHandle<Result<(), RelayError>>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+async fn start(two: &Two) -> Option<Relayed> {
+    let (listener, port) = backend().await;
+    let opened = two.tunnels[0].open(to_port(port), None);
+    let stream = timeout(DEADLINE, opened).await.unwrap().ok()?;
+    let backend = listener.accept().await.unwrap().0;
+    let (client, proxy_side) = socket_pair().await;
+    Some(Relayed {
+        client,
+        backend,
+        movable: stream.movable().unwrap(),
+        relay: tokio::spawn(relay(stream, proxy_side)),
+    })
+}
+
+fn bytes(seed: u32) -> Vec<u8> {
+    let words = 0..u32::try_from(BYTES / 4).unwrap();
+    words
+        .flat_map(|word| word.wrapping_mul(2_654_435_761 ^ seed).to_le_bytes())
+        .collect()
+}
+
+/// Reads to the end; the result is what came, and whether it ended in order.
+async fn read_all(socket: &mut (impl AsyncRead + Unpin)) -> (Vec<u8>, bool) {
+    let mut read = Vec::new();
+    let ended = timeout(DEADLINE, socket.read_to_end(&mut read)).await;
+    (read, ended.expect("it ends").is_ok())
+}
+
+/// Sends both ways at once while the stream moves there and back. Checks that what arrives is what
+/// was sent, from its begin, and all of it if it ended in order.
+async fn move_there_and_back(two: &Two) -> bool {
+    let Some(relayed) = start(two).await else {
+        return false;
+    };
+    let Relayed {
+        client,
+        backend,
+        movable,
+        relay,
+    } = relayed;
+    let (mut client_reads, mut client_writes) = client.into_split();
+    let (mut backend_reads, mut backend_writes) = backend.into_split();
+    let up = bytes(1);
+    let down = bytes(2);
+    let send_up = async {
+        client_writes.write_all(&up).await.ok();
+        client_writes.shutdown().await.ok();
+    };
+    let send_down = async {
+        backend_writes.write_all(&down).await.ok();
+        backend_writes.shutdown().await.ok();
+    };
+    let moves = async {
+        let mut to = 1;
+        while movable.moves() < MOVES && !relay.is_finished() {
+            // It may come too late, or find its tunnel cut.
+            if two.tunnels[to].resume(&movable).await.is_ok() {
+                to = 1 - to;
+            }
+            yield_now().await;
+        }
+    };
+    let all = async {
+        tokio::join!(
+            send_up,
+            send_down,
+            moves,
+            read_all(&mut backend_reads),
+            read_all(&mut client_reads)
+        )
+    };
+    let ((), (), (), (got_up, up_ended), (got_down, down_ended)) =
+        timeout(DEADLINE, all).await.expect("all ends");
+    for (got, sent, ended) in [(&got_up, &up, up_ended), (&got_down, &down, down_ended)] {
+        assert!(
+            sent.starts_with(got),
+            "{} bytes are not what was sent",
+            got.len()
+        );
+        assert!(!ended || got == sent, "it ended after {} bytes", got.len());
+    }
+    let finished = relay.await.unwrap().is_ok();
+    assert!(!finished || up_ended && down_ended);
+    finished && movable.moves() > 1
+}
+
+#[tokio::test]
+async fn a_stream_that_moves_there_and_back_loses_no_byte() {
+    let two = whole().await;
+    for _ in 0..20 {
+        assert!(move_there_and_back(&two).await);
+    }
+    assert_eq!(two.tunnels.each_ref().map(Tunnel::streams), [0, 0]);
+    let left = async {
+        while two.states.iter().any(|state| !state.streams().is_empty()) {
+            yield_now().await;
+        }
+    };
+    timeout(DEADLINE, left).await.expect("no stream is left");
+    assert_eq!(*two.backends.ended.lock().unwrap(), ["finished"; 20]);
+}
+
+#[tokio::test]
+async fn wherever_a_tunnel_is_cut_no_byte_is_lost_doubled_or_reordered_unseen() {
+    let links = [Link::after(usize::MAX), Link::after(usize::MAX)];
+    let uncut = two(&links, 256 << 10).await.unwrap();
+    assert!(move_there_and_back(&uncut).await);
+    let mut finished = 0;
+    let mut failed = 0;
+    for (cut, link) in links.iter().enumerate() {
+        let used = usize::MAX - link.left();
+        for at in (0..used + used / 8).step_by(CUTS_APART) {
+            let mut links = [Link::after(usize::MAX), Link::after(usize::MAX)];
+            links[cut] = Link::after(at);
+            let Some(two) = two(&links, 256 << 10).await else {
+                continue;
+            };
+            if move_there_and_back(&two).await {
+                finished += 1;
+            } else {
+                failed += 1;
+            }
+        }
+    }
+    assert!(finished > 0 && failed > 0, "{finished}, {failed}");
+}
+
+#[tokio::test]
+async fn a_stream_that_has_moved_outlives_its_first_tunnel_and_ends_with_its_last() {
+    let mut two = whole().await;
+    let mut relayed = start(&two).await.unwrap();
+    two.tunnels[1].resume(&relayed.movable).await.unwrap();
+    exchange(&mut relayed).await;
+    until_streams_are(&two, [0, 1]).await;
+    two.ends[0].shutdown().await;
+    exchange(&mut relayed).await;
+    two.ends[1].shutdown().await;
+    let (read, ended) = read_all(&mut relayed.client).await;
+    assert!(read.is_empty() && !ended);
+    let failed = relayed.relay.await.unwrap().unwrap_err();
+    assert_eq!(failed.reason(), "tunnel_lost");
+}
+
+/// A message there and back.
+async fn exchange(relayed: &mut Relayed) {
+    let Relayed {
+        client, backend, ..
+    } = relayed;
+    let there_and_back = async {
+        client.write_all(b"ping").await.unwrap();
+        backend.read_exact(&mut [0; 4]).await.unwrap();
+        backend.write_all(b"pong").await.unwrap();
+        client.read_exact(&mut [0; 4]).await.unwrap();
+    };
+    timeout(DEADLINE, there_and_back).await.expect("it moves");
+}
+
+/// Waits until both ends count so many streams in each tunnel.
+async fn until_streams_are(two: &Two, wanted: [u32; 2]) {
+    let counted = || {
+        let proxy = two.tunnels.each_ref().map(Tunnel::streams);
+        let agent = two.states.each_ref().map(|state| state.streams().len());
+        proxy == wanted && agent == wanted.map(|count| count as usize)
+    };
+    let until = async {
+        while !counted() {
+            yield_now().await;
+        }
+    };
+    timeout(DEADLINE, until).await.expect("the stream is there");
+}
+
+#[tokio::test]
+async fn a_reset_of_either_side_reaches_the_other_after_a_move() {
+    let two = whole().await;
+    for by_client in [true, false] {
+        let mut relayed = start(&two).await.unwrap();
+        two.tunnels[1].resume(&relayed.movable).await.unwrap();
+        exchange(&mut relayed).await;
+        let Relayed {
+            client, backend, ..
+        } = relayed;
+        let [left, mut stays] = if by_client {
+            [client, backend]
+        } else {
+            [backend, client]
+        };
+        reset_after_delivery(left).await;
+        let (_, ended) = read_all(&mut stays).await;
+        assert!(!ended, "{by_client}");
+    }
+    until_streams_are(&two, [0, 0]).await;
+}
+
+#[tokio::test]
+async fn a_stream_of_an_agent_that_moves_none_stays_where_it_is() {
+    let pair = pair(256 << 10, 8).await;
+    pair.tunnel
+        .describe(&DescribeRequest::default())
+        .await
+        .unwrap();
+    let (listener, port) = backend().await;
+    let (stream, _accepted) =
+        tokio::join!(pair.tunnel.open(to_port(port), None), listener.accept());
+    assert!(stream.unwrap().movable().is_none());
+    assert!(!pair.tunnel.moves_streams());
+}
+
+#[tokio::test]
+async fn a_stream_that_has_ended_or_half_ended_does_not_move() {
+    let two = whole().await;
+    let mut relayed = start(&two).await.unwrap();
+    relayed.client.shutdown().await.unwrap();
+    let (_, ended) = read_all(&mut relayed.backend).await;
+    assert!(ended);
+    let refused = two.tunnels[1].resume(&relayed.movable).await;
+    assert!(matches!(refused, Err(MoveError::Unmovable)), "{refused:?}");
+    drop(relayed.backend);
+    relayed.relay.await.unwrap().unwrap();
+    let refused = two.tunnels[1].resume(&relayed.movable).await;
+    assert!(matches!(refused, Err(MoveError::Unmovable)), "{refused:?}");
+    assert_eq!(two.tunnels[1].streams(), 0);
+}
