@@ -120,3 +120,6 @@ impl Mover {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -491,3 +491,16 @@ async fn while_bulk_keeps_both_tunnels_busy_there_is_one_more() {
     }
     agent.end().await;
 }
+
+#[tokio::test]
+async fn a_proxy_that_asks_for_further_tunnels_gets_them_before_any_is_busy() {
+    let authority = authority();
+    let proxy = RunningProxy::start(&authority).await;
+    let agent = Agent::with_rules(&authority, &[&proxy.address], DialRules::default());
+    let count = || proxy.tunnels.lock().unwrap().len();
+    until("two tunnels are up", count, |count| *count == 2).await;
+    let first = proxy.tunnels.lock().unwrap()[0].clone();
+    first.dial(u32::MAX).await.unwrap();
+    until("the one that it may have is up", count, |count| *count == 3).await;
+    agent.end().await;
+}
