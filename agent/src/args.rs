@@ -90,13 +90,13 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) tunnels: u8,
 
-    /// Further tunnels to each of these proxies while bulk data keeps the others busy, 0 to 16. New
-    /// connections use them, and wait for no queue of the bulk data.
+    /// Further tunnels to each of these proxies while bulk data keeps the others busy, 0 to 16. The
+    /// bulk data of each connection moves to one of its own, and others wait for no queue of it.
     #[arg(
         long,
         env = "CULVERT_EXTRA_TUNNELS",
         value_name = "N",
-        default_value_t = 4,
+        default_value_t = 8,
         value_parser = clap::value_parser!(u8).range(0..=16),
     )]
     pub(crate) extra_tunnels: u8,

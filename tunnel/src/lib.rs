@@ -18,6 +18,7 @@ mod gate;
 mod grpc;
 mod http2;
 mod io;
+mod load;
 mod proxy_end;
 mod relay;
 mod role;

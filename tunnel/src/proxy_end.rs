@@ -1,7 +1,6 @@
 //! The proxy's end of a tunnel: the gRPC client of `culvert.tunnel.v1.Agent` on a connection that
 //! the agent dialled.
 
-mod load;
 mod resume;
 mod stream;
 
@@ -17,8 +16,6 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use load::Load;
-pub(crate) use load::StreamPermit;
 pub use resume::{MovableStream, MoveError};
 pub use stream::{DIAL_TIMEOUT, EarlyClient, OpenError, Stream};
 pub(crate) use stream::{RequestedStream, first_frame};
@@ -32,6 +29,7 @@ use crate::gate::Gate;
 use crate::grpc;
 use crate::http2::{self, Keepalive, RoundTrip};
 use crate::io::SocketState;
+use crate::load::Load;
 use crate::proto::tunnel::{
     DescribeRequest, DescribeResponse, SetProxiesRequest, SetProxiesResponse,
 };

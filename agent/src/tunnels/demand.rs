@@ -53,7 +53,7 @@ impl Demand {
     }
 
     /// The same after proxies have asked for further tunnels: each gets so many more than are up.
-    pub(super) fn asked(
+    pub(super) fn after_requests(
         &mut self,
         asked: &BTreeMap<ProxyId, u32>,
         tunnels: &BTreeMap<ProxyId, Counted>,
@@ -157,7 +157,11 @@ mod tests {
         let up = [(proxy.clone(), Counted { up: 2, busy: 2 })].into();
         let mut ask = |name: &str, count| {
             let asked = [(ProxyId::from(name), count)].into();
-            looks.demand.asked(&asked, &up).get(&proxy).copied()
+            looks
+                .demand
+                .after_requests(&asked, &up)
+                .get(&proxy)
+                .copied()
         };
         assert_eq!(ask("a", 0), None);
         assert_eq!(ask("stranger", 9), None);

@@ -57,8 +57,8 @@ impl TunnelKeeper {
                     self.shared.placement.even_out(rand::random());
                     even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);
                 }
-                asked = self.shared.placement.asked() => {
-                    let extra = demand.asked(&asked, &self.all.counted());
+                asked = self.shared.placement.requests() => {
+                    let extra = demand.after_requests(&asked, &self.all.counted());
                     self.want(extra, &mut slots, &drain);
                 }
                 _ = look.tick() => {

@@ -117,7 +117,7 @@ impl Placement {
     }
 
     /// Waits until proxies ask for further tunnels. Returns how many each of them needs.
-    pub(super) async fn asked(&self) -> BTreeMap<ProxyId, u32> {
+    pub(super) async fn requests(&self) -> BTreeMap<ProxyId, u32> {
         self.0.are_asked.notified().await;
         let asked = &self.0.asked;
         std::mem::take(&mut asked.lock().unwrap_or_else(PoisonError::into_inner))

@@ -50,6 +50,7 @@ impl Proxy {
         peers: Option<Arc<Peers>>,
     ) {
         let drain = supervisor.drain();
+        let listen = &self.args.listen;
         let admissions = Admissions::default();
         supervisor.spawn(
             "tunnels' certificates",
@@ -78,10 +79,10 @@ impl Proxy {
                 streams_in_life: STREAMS_IN_LIFE,
                 budget: self.budget.clone(),
             },
-            congestion: self.args.listen.tunnel_congestion.clone().or_system(),
+            congestion: listen.tunnel_congestion.clone().or_system(),
             metrics: self.metrics.clone(),
-            strangers: Strangers::new(self.args.listen.max_handshakes),
-            balancers: Balancers::new(&self.args.listen.proxy_protocol),
+            strangers: Strangers::new(listen.max_handshakes),
+            balancers: Balancers::new(&listen.proxy_protocol),
             instance: self.instance.clone(),
             proxies,
             drain: drain.clone(),

@@ -17,9 +17,8 @@ use tokio::sync::watch;
 
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
-use crate::moves::{TrackedStream, Tracking};
 use crate::recent::Recent;
-use crate::registry::Registered;
+use crate::registry::{Registered, TrackedStream, Tracking};
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]

@@ -1,9 +1,6 @@
 //! Gives heavy streams tunnels of their own. In a tunnel that several streams share they also share
 //! one congestion window, and a message waits for the bulk data and for its lost packets.
 
-mod heavy;
-mod tracked;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,8 +11,7 @@ use culvert_proxy_core::metrics::Metrics;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::registry::{Registered, Registry, StreamOnItsWay};
-pub(crate) use tracked::{TrackedStream, Tracking, TunnelStreams};
+use crate::registry::{Registered, Registry, StreamOnItsWay, TrackedStream};
 
 /// How often the streams of busy tunnels are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);

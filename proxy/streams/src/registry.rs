@@ -5,11 +5,13 @@
 //! streams use them only if there is no other.
 
 mod candidates;
+mod heavy;
 mod misplaced;
-mod moves;
 mod peers;
+mod sharing;
 #[cfg(test)]
 mod tests;
+mod tracked;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
@@ -29,11 +31,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::elsewhere::Elsewhere;
 use crate::history::History;
-use crate::moves::TunnelStreams;
 use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
 pub use peers::PeerRegistration;
+use tracked::TunnelStreams;
+pub(crate) use tracked::{TrackedStream, Tracking};
 
 /// Tunnels of one node at this proxy. A further one closes another. An agent has 32 at most
 /// (`--tunnels` and `--extra-tunnels`), and twice as many while it renews its certificate.

@@ -74,6 +74,29 @@ impl Route {
             })
     }
 
+    /// What the agent is asked for, by way of `candidate`.
+    fn request(&self, number: u64, candidate: &Candidate) -> Open {
+        let Target {
+            node,
+            address,
+            instead,
+            port,
+        } = &self.target;
+        let mut open = Open {
+            address: address.map(|ip| ip.to_string()).unwrap_or_default(),
+            port: (*port).into(),
+            original_dst: self.destination.to_string(),
+            stream: number,
+            instead: instead.iter().map(ToString::to_string).collect(),
+            ..Open::default()
+        };
+        if let Candidate::Peer(_) = candidate {
+            open.hops = 1;
+            open.node = node.to_string();
+        }
+        open
+    }
+
     /// Streams in the node's tunnels that end here.
     fn streams(&self) -> u32 {
         self.tunnels()
@@ -189,12 +212,7 @@ async fn open_in_any(
     number: u64,
     early: Option<EarlyClient<'_>>,
 ) -> Result<OpenedStream, RouteError> {
-    let Target {
-        node,
-        address,
-        instead,
-        port,
-    } = &route.target;
+    let node = &route.target.node;
     if route.streams() >= MAX_STREAMS_PER_AGENT {
         return Err(RouteError::TooManyStreams { node: node.clone() });
     }
@@ -202,17 +220,7 @@ async fn open_in_any(
     let mut tried = Vec::new();
     let mut next = route.candidates.first().cloned();
     while let Some(candidate) = next {
-        let mut open = Open {
-            address: address.map(|ip| ip.to_string()).unwrap_or_default(),
-            port: (*port).into(),
-            original_dst: route.destination.to_string(),
-            stream: number,
-            instead: instead.iter().map(ToString::to_string).collect(),
-            ..Open::default()
-        };
-        if let Candidate::Peer(_) = &candidate {
-            (open.hops, open.node) = (1, node.to_string());
-        }
+        let open = route.request(number, &candidate);
         match candidate.tunnel().open(open, early).await {
             Ok(stream) => return Ok(OpenedStream { stream, candidate }),
             // The peer has no tunnel of the node any more, and the agent got nothing.

@@ -8,8 +8,7 @@ use culvert_tunnel::{EarlyClient, RelayError, Socket, Stream};
 use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
 use crate::live::StreamRecord;
-use crate::moves::Tracking;
-use crate::registry::{Candidate, StreamOnItsWay};
+use crate::registry::{Candidate, StreamOnItsWay, Tracking};
 use crate::route::{OpenedStream, Route, Router};
 
 /// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.

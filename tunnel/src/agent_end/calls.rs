@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::forward::forward;
-use super::movable::{Found, Running};
+use super::movable::{ResumableStream, Running};
 use super::proxies::{self, PROXIES_MAX_BYTES};
 use super::respond::{answer, answer_whole, opened, refuse, reject};
 use super::state::StreamPermit;
@@ -296,7 +296,10 @@ impl<B: Backends> Call<B> {
     }
 
     /// The stream that a first message names, with its place in this tunnel; or why there is none.
-    fn find(&self, first: Option<Bytes>) -> Result<(Found, StreamPermit), (u8, &'static str)> {
+    fn find(
+        &self,
+        first: Option<Bytes>,
+    ) -> Result<(ResumableStream, StreamPermit), (u8, &'static str)> {
         let Some(key) = first.and_then(as_resume) else {
             return Err((grpc::INVALID_ARGUMENT, "the first message is not `resume`"));
         };
@@ -309,7 +312,7 @@ impl<B: Backends> Call<B> {
             let message = "this tunnel has as many streams as it may";
             return Err((grpc::RESOURCE_EXHAUSTED, message));
         };
-        if found.relocation().begin().is_err() {
+        if found.relocation().claim().is_err() {
             let message = "the stream moves already, or is about to end";
             return Err((grpc::FAILED_PRECONDITION, message));
         }
@@ -319,7 +322,7 @@ impl<B: Backends> Call<B> {
     /// Goes on with a stream whose move has begun.
     async fn take_over(
         mut self,
-        found: Found,
+        found: ResumableStream,
         permit: StreamPermit,
     ) -> Result<Option<RelayedStream<B>>, TunnelError> {
         let relocation = found.relocation();

@@ -52,7 +52,7 @@ struct Listed {
 }
 
 /// A stream that another tunnel asks for.
-pub(super) struct Found(Arc<Entry>);
+pub(super) struct ResumableStream(Arc<Entry>);
 
 impl fmt::Debug for Running {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -85,9 +85,9 @@ impl MovableStreams {
     }
 
     /// The stream of this key.
-    pub(super) fn find(&self, key: &[u8]) -> Option<Found> {
+    pub(super) fn find(&self, key: &[u8]) -> Option<ResumableStream> {
         let key = Key::try_from(key).ok()?;
-        self.lock().get(&key).cloned().map(Found)
+        self.lock().get(&key).cloned().map(ResumableStream)
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
@@ -95,7 +95,7 @@ impl MovableStreams {
     }
 }
 
-impl Found {
+impl ResumableStream {
     pub(super) fn stream(&self) -> &Arc<LiveStream> {
         &self.0.stream
     }
@@ -114,7 +114,7 @@ impl Found {
 }
 
 impl Entry {
-    async fn wanted(&self) -> oneshot::Sender<Running> {
+    async fn claimant(&self) -> oneshot::Sender<Running> {
         loop {
             let wanted = self
                 .wanted
@@ -158,7 +158,7 @@ impl Running {
                 Some(listed) => tokio::select! {
                     biased;
                     ended = &mut self.relay => return Some(ended),
-                    wanted = listed.entry.wanted() => wanted,
+                    wanted = listed.entry.claimant() => wanted,
                 },
             };
             // If the other tunnel is gone, the relay comes back.

@@ -9,8 +9,8 @@ use super::{Refusal, Tunnel};
 use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
+use crate::load::StreamPermit;
 use crate::proto::tunnel::{DialRequest, DialResponse, Frame, Resume, frame::Kind};
-use crate::proxy_end::StreamPermit;
 use crate::relay::{Incoming, Relocation, SendHalf};
 use crate::role::Role;
 
@@ -79,7 +79,7 @@ impl Tunnel {
     /// The stream stays where it is.
     pub async fn resume(&self, stream: &MovableStream) -> Result<(), MoveError> {
         let relocation = &stream.relocation;
-        relocation.begin().map_err(|_| MoveError::Unmovable)?;
+        relocation.claim().map_err(|_| MoveError::Unmovable)?;
         let abandoned = scopeguard::guard((), |()| relocation.abandon());
         let permit = StreamPermit::acquire(&self.load, self.max_streams);
         let permit = permit.ok_or(MoveError::TooManyStreams)?;

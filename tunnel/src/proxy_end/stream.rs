@@ -10,7 +10,6 @@ use h2::{Reason, SendStream};
 use scopeguard::ScopeGuard;
 use tokio::time::timeout;
 
-use super::load::StreamPermit;
 use super::resume::MovableStream;
 use super::{FarEnd, Tunnel, printable_char};
 use crate::budget::Budget;
@@ -19,6 +18,7 @@ use crate::dial_failure::DialFailure;
 use crate::first_message::FirstMessageError;
 use crate::frame::{self, FrameError};
 use crate::grpc;
+use crate::load::StreamPermit;
 use crate::proto::tunnel::{DialCode, Frame, Open, Opened, frame::Kind};
 use crate::relay::{self, Incoming, RelayError};
 use crate::role::Role;

@@ -1,5 +1,5 @@
-use super::load::StreamPermit;
 use super::*;
+use crate::load::StreamPermit;
 use crate::proto::tunnel::Open;
 use crate::socket::Socket;
 use crate::transferred::Transferred;

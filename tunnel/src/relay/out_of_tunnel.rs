@@ -15,7 +15,7 @@ use crate::budget::{Budget, Share, SocketPeer};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
 use crate::grpc;
-use crate::proxy_end::StreamPermit;
+use crate::load::StreamPermit;
 use crate::role::Role;
 use crate::socket::Socket;
 use crate::transferred::Meter;

@@ -95,7 +95,7 @@ impl Relocation {
 
     /// Begins a move, of which there is one at a time. A stream whose direction into the tunnel has
     /// ended stays where it is.
-    pub(crate) fn begin(&self) -> Result<(), CannotMove> {
+    pub(crate) fn claim(&self) -> Result<(), CannotMove> {
         let mut state = self.lock();
         let is_under_way = state.is_asked || state.send.is_some() || state.is_reading_old;
         if is_under_way || state.has_sent_all || state.is_closed {

@@ -9,7 +9,7 @@ use culvert_tunnel::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::registry::Registration;
+use crate::registry::{Registration, Tracking};
 
 /// Connects all streams to one listener.
 struct ToListener(TcpListener);

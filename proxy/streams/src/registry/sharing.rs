@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use culvert_api::NodeName;
 
+use super::tracked::TrackedStream;
 use super::{Registered, Registry};
-use crate::moves::TrackedStream;
 
 impl Registry {
     /// The tunnels here of each node that has a busy one with several streams.

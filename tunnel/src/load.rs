@@ -7,20 +7,20 @@ use crate::http2::Keepalive;
 
 /// Counts of a tunnel's streams.
 #[derive(Debug)]
-pub(super) struct Load {
+pub(crate) struct Load {
     /// Streams that are open or being opened.
-    pub(super) active: AtomicU32,
+    pub(crate) active: AtomicU32,
     /// Streams in the whole life of the tunnel.
-    pub(super) opened: AtomicU32,
+    pub(crate) opened: AtomicU32,
     /// Streams that this end ended while nothing arrived from the agent.
-    pub(super) given_up_in_silence: AtomicU32,
+    pub(crate) given_up_in_silence: AtomicU32,
     /// Whether the agent moves streams between tunnels, as it says.
-    pub(super) moves: AtomicBool,
-    pub(super) keepalive: Keepalive,
+    pub(crate) moves: AtomicBool,
+    pub(crate) keepalive: Keepalive,
 }
 
 impl Load {
-    pub(super) fn new(keepalive: Keepalive) -> Self {
+    pub(crate) fn new(keepalive: Keepalive) -> Self {
         let active = AtomicU32::new(0);
         let opened = AtomicU32::new(0);
         let given_up_in_silence = AtomicU32::new(0);
@@ -34,7 +34,7 @@ impl Load {
         }
     }
 
-    pub(super) fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.keepalive.is_silent()
     }
 }
@@ -44,7 +44,7 @@ impl Load {
 pub(crate) struct StreamPermit(Arc<Load>);
 
 impl StreamPermit {
-    pub(super) fn acquire(load: &Arc<Load>, limit: u32) -> Option<Self> {
+    pub(crate) fn acquire(load: &Arc<Load>, limit: u32) -> Option<Self> {
         load.active
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |active| {
                 if active < limit {

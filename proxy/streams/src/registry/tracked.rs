@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use culvert_tunnel::{MovableStream, MoveError, Transferred};
 
+use super::Registered;
 use super::heavy::Looks;
-use crate::registry::Registered;
 
 /// An open stream and the tunnel that it is in.
 #[derive(Debug)]
@@ -15,11 +15,11 @@ pub(crate) struct TrackedStream {
     number: u64,
     stream: MovableStream,
     transferred: Arc<Transferred>,
-    place: Mutex<Place>,
+    location: Mutex<Location>,
 }
 
 #[derive(Debug)]
-struct Place {
+struct Location {
     tunnel: Arc<Registered>,
     looks: Looks,
     /// It does not move before.
@@ -43,7 +43,7 @@ impl Tracking {
         transferred: Arc<Transferred>,
         tunnel: Arc<Registered>,
     ) -> Self {
-        let place = Place {
+        let location = Location {
             tunnel: tunnel.clone(),
             looks: Looks::default(),
             pause: None,
@@ -53,7 +53,7 @@ impl Tracking {
             number,
             stream,
             transferred,
-            place: Mutex::new(place),
+            location: Mutex::new(location),
         });
         tunnel.streams.add(&tracked);
         Self(tracked)
@@ -62,9 +62,9 @@ impl Tracking {
 
 impl Drop for Tracking {
     fn drop(&mut self) {
-        let mut place = self.0.lock();
-        place.has_ended = true;
-        place.tunnel.streams.remove(self.0.number);
+        let mut location = self.0.lock();
+        location.has_ended = true;
+        location.tunnel.streams.remove(self.0.number);
     }
 }
 
@@ -97,11 +97,11 @@ impl TrackedStream {
         tunnel: &Arc<Registered>,
     ) -> Result<(), MoveError> {
         tunnel.tunnel.resume(&self.stream).await?;
-        let mut place = self.lock();
-        if !place.has_ended {
-            place.tunnel.streams.remove(self.number);
+        let mut location = self.lock();
+        if !location.has_ended {
+            location.tunnel.streams.remove(self.number);
             tunnel.streams.add(self);
-            place.tunnel = tunnel.clone();
+            location.tunnel = tunnel.clone();
         }
         Ok(())
     }
@@ -113,13 +113,13 @@ impl TrackedStream {
             out_of_tunnel,
         } = &*self.transferred;
         let bytes = into_tunnel.bytes() + out_of_tunnel.bytes();
-        let mut place = self.lock();
-        let may_move = place.pause.is_none_or(|pause| pause <= now);
-        [place.looks.add(bytes), may_move]
+        let mut location = self.lock();
+        let may_move = location.pause.is_none_or(|pause| pause <= now);
+        [location.looks.add(bytes), may_move]
     }
 
-    fn lock(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Location> {
+        self.location.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
