@@ -58,27 +58,30 @@ impl Mover {
         }
     }
 
-    /// Looks at the tunnels of a node of which at least one is busy and has several streams.
+    /// Looks at the tunnels of a node of which at least one is busy and has several streams. One
+    /// tunnel stays without heavy streams, for those that come.
     fn look(&mut self, node: NodeName, tunnels: &[Arc<Registered>]) {
         let now = Instant::now();
         let mut leaving = Vec::new();
+        let mut occupied = 1;
         for tunnel in tunnels {
-            leaving.extend(tunnel.streams_to_move(now));
+            let heavy = tunnel.heavy_streams(now);
+            occupied += usize::from(heavy.some_stay);
+            leaving.extend(heavy.leaving);
         }
-        let mut lacking = 0;
-        let mut agent = None;
-        for stream in leaving {
-            let from = stream.tunnel();
-            let to = tunnels.iter().find(|to| to.is_free_for(&from, tunnels));
-            if let Some(to) = to {
-                self.move_stream(stream, to);
-            } else {
-                lacking += 1;
-                agent = Some(from);
-            }
+        let Some(from) = leaving.first().map(|stream| stream.tunnel()) else {
+            return;
+        };
+        let usable = tunnels.iter().filter(|to| to.takes_moved(&from, tunnels));
+        let usable: Vec<_> = usable.collect();
+        let free = usable.iter().filter(|to| to.is_free());
+        let targets: Vec<_> = free.take(usable.len().saturating_sub(occupied)).collect();
+        let lacking = leaving.len().saturating_sub(targets.len());
+        for (stream, to) in leaving.into_iter().zip(targets) {
+            self.move_stream(stream, to);
         }
-        if let Some(agent) = agent {
-            self.ask(node, &agent, lacking);
+        if lacking > 0 {
+            self.ask(node, &from, u32::try_from(lacking).unwrap_or(u32::MAX));
         }
     }
 

@@ -187,6 +187,19 @@ async fn of_heavy_streams_among_themselves_one_stays_and_each_other_one_gets_a_t
 }
 
 #[tokio::test]
+async fn the_last_tunnel_without_heavy_streams_is_left_to_others() {
+    let mut node = Node::new().await;
+    let shared = node.add("0", "run").await;
+    let mut relays = JoinSet::new();
+    let first = Moving::start(1, &shared, &mut relays).await;
+    let second = Moving::start(2, &shared, &mut relays).await;
+    let free = node.add("1", "run").await;
+    let tunnels = [shared.clone(), free];
+    look(&mut node.mover(), &tunnels, &[&first, &second]).await;
+    assert_eq!([first.tunnel(), second.tunnel()], [shared.generation; 2]);
+}
+
+#[tokio::test]
 async fn a_stream_does_not_move_to_a_tunnel_with_streams_nor_to_one_of_another_run() {
     let mut node = Node::new().await;
     let shared = node.add("0", "run").await;

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use culvert_api::NodeName;
 
-use super::tracked::TrackedStream;
+use super::tracked::HeavyStreams;
 use super::{Registered, Registry};
 
 impl Registry {
@@ -30,17 +30,20 @@ impl Registered {
         tunnel.streams() > 1 && tunnel.moves_streams() && tunnel.is_busy()
     }
 
-    /// Its streams that should have other tunnels, after a look at them.
-    pub(crate) fn streams_to_move(&self, now: Instant) -> Vec<Arc<TrackedStream>> {
-        self.streams.to_move(self.tunnel.streams(), now)
+    /// Its heavy streams, after a look at them.
+    pub(crate) fn heavy_streams(&self, now: Instant) -> HeavyStreams {
+        self.streams.heavy(self.tunnel.streams(), now)
     }
 
-    /// Whether it can have a stream of the tunnel `from`, and has no other; `all` are the node's.
-    pub(crate) fn is_free_for(&self, from: &Self, all: &[Arc<Self>]) -> bool {
+    /// Whether it has no streams.
+    pub(crate) fn is_free(&self) -> bool {
+        self.tunnel.streams() == 0 && self.on_their_way.load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether streams of the tunnel `from` can move to it; `all` are the node's.
+    pub(crate) fn takes_moved(&self, from: &Self, all: &[Arc<Self>]) -> bool {
         let tunnel = &self.tunnel;
-        tunnel.streams() == 0
-            && self.on_their_way.load(Ordering::Relaxed) == 0
-            && self.described.instance == from.described.instance
+        self.described.instance == from.described.instance
             && tunnel.moves_streams()
             && tunnel.takes_streams()
             && !tunnel.is_silent()

@@ -31,6 +31,15 @@ struct Location {
 #[derive(Debug, Default)]
 pub(crate) struct TunnelStreams(Mutex<BTreeMap<u64, Arc<TrackedStream>>>);
 
+/// The heavy streams of a tunnel.
+#[derive(Debug)]
+pub(crate) struct HeavyStreams {
+    /// They should have other tunnels.
+    pub(crate) leaving: Vec<Arc<TrackedStream>>,
+    /// Whether there are others, which stay.
+    pub(crate) some_stay: bool,
+}
+
 /// Keeps a stream in the list of the tunnel that it is in.
 #[derive(Debug)]
 pub(crate) struct Tracking(pub(crate) Arc<TrackedStream>);
@@ -132,23 +141,24 @@ impl TunnelStreams {
         self.lock().remove(&number);
     }
 
-    /// The streams that should have other tunnels, in a tunnel with so many streams: all heavy ones
-    /// beside others, and all but one that are among themselves.
-    pub(crate) fn to_move(&self, all: u32, now: Instant) -> Vec<Arc<TrackedStream>> {
+    /// The heavy ones, of so many streams of the tunnel in all. Those that others are beside should
+    /// leave, and all but one that are among themselves.
+    pub(super) fn heavy(&self, all: u32, now: Instant) -> HeavyStreams {
         let streams: Vec<_> = self.lock().values().cloned().collect();
         let mut heavy = 0;
-        let mut movable = Vec::new();
+        let mut leaving = Vec::new();
         for stream in streams {
             let [is_heavy, may_move] = stream.look(now);
-            heavy += u32::from(is_heavy);
+            heavy += usize::from(is_heavy);
             if is_heavy && may_move {
-                movable.push(stream);
+                leaving.push(stream);
             }
         }
-        if heavy == all {
-            movable.pop();
+        if heavy >= all as usize {
+            leaving.pop();
         }
-        movable
+        let some_stay = heavy > leaving.len();
+        HeavyStreams { leaving, some_stay }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<TrackedStream>>> {
