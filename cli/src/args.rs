@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,6 +19,11 @@ Examples:
   culvert nodes -o json | jq '.nodes[] | select(.online | not) .node'
 
 Exit status: 0 all is well, or warnings alone; 1 something is wrong; 2 called wrongly.";
+
+const DASHBOARD_EXAMPLES: &str = "\
+Examples:
+  culvert dashboard --open                   this host, or the cluster of your kubeconfig
+  culvert dashboard --listen 127.0.0.1:7480  there: ssh -L 7480:127.0.0.1:7480 HOST";
 
 /// What Culvert's proxies, nodes and connections do, from all proxies at once.
 #[derive(Parser, Debug)]
@@ -104,6 +109,10 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     #[command(flatten)]
     Ask(Question),
+    /// Pages for a browser on this host: a map, nodes, connections, failures.
+    ///
+    /// They renew themselves until ^C. Nothing listens on other hosts.
+    Dashboard(DashboardArgs),
     /// The version of this program, or of all.
     Version {
         /// Ask proxies and redirectors, and proxies for the versions of agents.
@@ -151,6 +160,23 @@ pub(crate) enum Question {
     /// Makes, lists and revokes the tokens by which agents join.
     #[command(subcommand)]
     Token(TokenCommand),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = DASHBOARD_EXAMPLES)]
+pub(crate) struct DashboardArgs {
+    /// Where browsers of this host find the pages: an address of loopback. Port 0 is any that is
+    /// free.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
+
+    /// Show the first page in the user's browser.
+    #[arg(long)]
+    pub(crate) open: bool,
+
+    /// The pause before all hosts are asked again.
+    #[arg(long, short, value_name = "DURATION", default_value = "5s", value_parser = interval)]
+    pub(crate) interval: Duration,
 }
 
 #[derive(Args, Debug)]
@@ -263,6 +289,15 @@ pub(crate) struct TokenCreate {
     /// says.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) lifetime: Option<Duration>,
+}
+
+/// Hosts are not asked more often than once in a second.
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text).map_err(|error| error.to_string())?;
+    if interval < Duration::from_secs(1) {
+        return Err("1s is the least".to_owned());
+    }
+    Ok(interval)
 }
 
 /// A word that ssh does not take for an option.

@@ -9,6 +9,9 @@ use crate::control::Control;
 use crate::pages::Pages;
 use crate::places::{Host, NoAnswer, Socket};
 
+/// The most failures that a host is asked for.
+const MAX_FAILURES: u32 = 50;
+
 /// A host with a proxy.
 #[derive(Debug)]
 pub(crate) struct CloudHost {
@@ -19,6 +22,8 @@ pub(crate) struct CloudHost {
     pub(crate) note: String,
     /// Those that wait for their backend first.
     pub(crate) streams: Vec<proto::StreamStatus>,
+    /// How many more there are.
+    pub(crate) streams_left_out: u64,
     pub(crate) certificates: Vec<proto::CertificateStatus>,
     pub(crate) tunnels: Vec<Tunnel>,
     pub(crate) ready: Ready,
@@ -71,26 +76,112 @@ pub(crate) struct RedirectorPages {
     pub(crate) version: String,
 }
 
-impl CloudHost {
+/// Connections with the programs of a host, over which they are asked again.
+pub(crate) struct CloudConnections {
+    control: Control,
+    proxy: Pages,
+    /// `None` once it did not answer.
+    redirector: Option<Pages>,
+}
+
+impl CloudConnections {
+    /// Connects with all of them at once.
+    pub(crate) async fn connect(place: &Host) -> Result<Self, NoAnswer> {
+        let (control, proxy) = tokio::join!(
+            Control::connect(place),
+            Pages::connect(place, Socket::Proxy)
+        );
+        Ok(Self {
+            control: control?,
+            proxy: proxy?,
+            redirector: None,
+        })
+    }
+
     /// Asks all of it at once.
-    pub(crate) async fn ask(place: &Host) -> Result<Self, NoAnswer> {
+    pub(crate) async fn ask(&mut self, place: &Host) -> Result<CloudHost, NoAnswer> {
         let (control, proxy, redirector) = tokio::join!(
-            FromControl::ask(place),
-            ProxyPages::ask(place),
-            Redirector::ask(place)
+            FromControl::ask(&mut self.control),
+            ProxyPages::ask(&mut self.proxy),
+            Redirector::ask(place, &mut self.redirector)
         );
         let control = control?;
         let proxy = proxy?;
-        Ok(Self {
+        Ok(CloudHost {
             proxies: control.proxies,
             nodes: control.nodes.nodes,
             note: control.nodes.note,
-            streams: control.streams,
+            streams: control.streams.streams,
+            streams_left_out: control.streams.left_out,
             certificates: control.certificates,
             tunnels: proxy.tunnels,
             ready: proxy.ready,
             redirector,
         })
+    }
+
+    /// The last connections that failed, the oldest first.
+    pub(crate) async fn failures(&mut self) -> Result<Vec<proto::StreamEvent>, NoAnswer> {
+        let request = proto::ObserveRequest {
+            follow: false,
+            failures: true,
+            last: MAX_FAILURES,
+        };
+        let mut events = self.control.observe(request).await?;
+        let mut failures = Vec::new();
+        while let Ok(Some(event)) = events.message().await {
+            // An older proxy sends all that it has.
+            if !event.reason.is_empty() {
+                failures.push(event);
+            }
+        }
+        let older = failures.len().saturating_sub(MAX_FAILURES as usize);
+        Ok(failures.split_off(older))
+    }
+
+    /// What has come through the proxy.
+    pub(crate) async fn traffic(&mut self) -> Result<Traffic, NoAnswer> {
+        let (_, metrics) = self.proxy.get("/metrics").await?;
+        Ok(Traffic::of(&metrics))
+    }
+}
+
+/// What has come through a proxy since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    /// Bytes of payload.
+    pub(crate) to_backend: u64,
+    pub(crate) to_client: u64,
+    /// Clients' connections that ended.
+    pub(crate) ended: u64,
+}
+
+impl Traffic {
+    /// Reads the metrics of a proxy.
+    fn of(metrics: &str) -> Self {
+        let mut traffic = Self::default();
+        for line in metrics.lines() {
+            let Some((series, count)) = line.rsplit_once(' ') else {
+                continue;
+            };
+            let count: u64 = count.parse().unwrap_or_default();
+            if series.starts_with("culvert_proxy_streams_total{") {
+                traffic.ended += count;
+            } else if series == "culvert_proxy_bytes_total{direction=\"to_backend\"}" {
+                traffic.to_backend = count;
+            } else if series == "culvert_proxy_bytes_total{direction=\"to_client\"}" {
+                traffic.to_client = count;
+            }
+        }
+        traffic
+    }
+}
+
+impl CloudHost {
+    /// Asks once.
+    pub(crate) async fn ask(place: &Host) -> Result<Self, NoAnswer> {
+        let mut connections = CloudConnections::connect(place).await?;
+        connections.ask(place).await
     }
 
     /// The host's own name.
@@ -123,13 +214,12 @@ impl CloudHost {
 struct FromControl {
     proxies: Vec<proto::ProxyStatus>,
     nodes: proto::ListNodesResponse,
-    streams: Vec<proto::StreamStatus>,
+    streams: proto::ListStreamsResponse,
     certificates: Vec<proto::CertificateStatus>,
 }
 
 impl FromControl {
-    async fn ask(place: &Host) -> Result<Self, NoAnswer> {
-        let mut control = Control::connect(place).await?;
+    async fn ask(control: &mut Control) -> Result<Self, NoAnswer> {
         let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
         let nodes = control.list_nodes(proto::ListNodesRequest {}).await?;
         let streams = control
@@ -141,7 +231,7 @@ impl FromControl {
         Ok(Self {
             proxies: proxies.proxies,
             nodes,
-            streams: streams.streams,
+            streams,
             certificates: certificates.certificates,
         })
     }
@@ -154,19 +244,28 @@ struct ProxyPages {
 }
 
 impl ProxyPages {
-    async fn ask(place: &Host) -> Result<Self, NoAnswer> {
-        let mut pages = Pages::connect(place, Socket::Proxy).await?;
+    async fn ask(pages: &mut Pages) -> Result<Self, NoAnswer> {
         Ok(Self {
-            ready: Ready::ask(&mut pages).await?,
+            ready: Ready::ask(pages).await?,
             tunnels: pages.json("/debug/tunnels").await?,
         })
     }
 }
 
 impl Redirector {
-    async fn ask(place: &Host) -> Self {
-        match RedirectorPages::ask(place).await {
-            Ok(pages) => Self::Answers(Box::new(pages)),
+    /// Asks over the connection that there is, or else over a new one.
+    async fn ask(place: &Host, kept: &mut Option<Pages>) -> Self {
+        if let Some(mut pages) = kept.take()
+            && let Ok(answer) = RedirectorPages::ask(&mut pages).await
+        {
+            *kept = Some(pages);
+            return Self::Answers(Box::new(answer));
+        }
+        match RedirectorPages::connect(place).await {
+            Ok((pages, answer)) => {
+                *kept = Some(pages);
+                Self::Answers(Box::new(answer))
+            }
             Err(unanswered) if unanswered.is_absent => Self::Absent,
             Err(unanswered) => Self::Silent(unanswered.text),
         }
@@ -189,9 +288,14 @@ impl RedirectorPages {
         Ready::ask(&mut pages).await
     }
 
-    async fn ask(place: &Host) -> Result<Self, NoAnswer> {
+    async fn connect(place: &Host) -> Result<(Pages, Self), NoAnswer> {
         let mut pages = Pages::connect(place, Socket::Redirector).await?;
-        let ready = Ready::ask(&mut pages).await?;
+        let answer = Self::ask(&mut pages).await?;
+        Ok((pages, answer))
+    }
+
+    async fn ask(pages: &mut Pages) -> Result<Self, NoAnswer> {
+        let ready = Ready::ask(pages).await?;
         let installed = pages.json("/debug/installed").await?;
         let (_, metrics) = pages.get("/metrics").await?;
         Ok(Self {
@@ -249,6 +353,21 @@ mod tests {
         assert_eq!(ready.remarks, ["admin: 127.0.0.1:7409 is taken"]);
         let waits = Ready::of(StatusCode::SERVICE_UNAVAILABLE, "directory: none yet\n");
         assert_eq!(waits.missing, ["directory: none yet"]);
+    }
+
+    #[test]
+    fn metrics_say_what_has_come_through() {
+        let metrics = "# TYPE culvert_proxy_bytes counter\n\
+            culvert_proxy_bytes_total{direction=\"to_backend\"} 7\n\
+            culvert_proxy_bytes_total{direction=\"to_client\"} 9\n\
+            culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"finished\"} 2\n\
+            culvert_proxy_streams_total{frontend=\"ebpf\",outcome=\"refused\"} 1\n";
+        let traffic = Traffic {
+            to_backend: 7,
+            to_client: 9,
+            ended: 3,
+        };
+        assert_eq!(Traffic::of(metrics), traffic);
     }
 
     #[test]

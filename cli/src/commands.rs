@@ -1,6 +1,7 @@
 //! The commands, a file each. Each makes a value that is the answer in JSON, and a text of it.
 
 mod check;
+mod dashboard;
 mod node_page;
 mod nodes;
 mod observe;
@@ -41,6 +42,10 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             Ok(())
         }
         Command::Version { all: true } => version::run(&Session::start(&whom, output).await?).await,
+        Command::Dashboard(dashboard) => {
+            let session = Session::start(&whom, output).await?;
+            dashboard::run(session, &dashboard).await
+        }
         Command::Ask(question) => ask(&Session::start(&whom, output).await?, question).await,
     }
 }

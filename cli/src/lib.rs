@@ -9,16 +9,28 @@
 
 mod answered;
 mod args;
+mod board;
+mod board_server;
 mod cloud_host;
 mod commands;
 mod control;
+mod event;
+mod hops;
 mod node;
 mod pages;
 mod places;
 mod screen;
 mod session;
+mod site;
+mod stream;
+mod summary;
 mod table;
+#[cfg(test)]
+mod testing;
+mod tunnel_at;
 mod verdict;
+mod watch;
+mod web;
 
 use std::process::ExitCode;
 

@@ -117,3 +117,14 @@ pub(crate) fn milliseconds(ms: f64) -> String {
         format!("{ms:.0} ms")
     }
 }
+
+/// `19:23:51`, of Coordinated Universal Time.
+pub(crate) fn time_of_day(seconds: u64) -> String {
+    let of_day = seconds % 86_400;
+    format!(
+        "{:02}:{:02}:{:02}",
+        of_day / 3_600,
+        of_day / 60 % 60,
+        of_day % 60
+    )
+}

@@ -23,7 +23,7 @@ use tokio::net::TcpListener;
 use tokio::time::sleep;
 
 use crate::admin_pages::AdminPages;
-use crate::http;
+use crate::http::serve_http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::process_metrics;
 use crate::{Gate, Listeners, Logs, Readiness, SocketUse};
@@ -172,7 +172,7 @@ impl Admin {
         };
         let local = async {
             if let Some((socket, router)) = &local {
-                http::serve(|| socket.accept(), router.clone()).await;
+                serve_http(|| socket.accept(), router.clone()).await;
             }
         };
         tokio::join!(port.serve(pages), metrics, local);
@@ -238,7 +238,7 @@ impl Port {
             Some(listener) => listener,
             None => self.bind_when_free().await,
         };
-        http::serve(|| accept(&listener), router).await;
+        serve_http(|| accept(&listener), router).await;
     }
 
     async fn bind_when_free(&self) -> TcpListener {

@@ -42,7 +42,7 @@ const LIMITS: Limits = Limits {
 };
 
 /// Serves what `accept` returns, for ever.
-pub(crate) async fn serve<S, A>(accept: impl Fn() -> A, router: Router)
+pub async fn serve_http<S, A>(accept: impl Fn() -> A, router: Router)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     A: Future<Output = io::Result<S>>,

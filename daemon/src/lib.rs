@@ -54,6 +54,7 @@ pub use handover::{
     HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError, Message, Reach,
 };
 pub use host_addresses::{InterfaceAddress, host_addresses, interface_addresses, source_address};
+pub use http::serve_http;
 pub use idle::{Counts, Idle};
 pub use introduction::Introduction;
 pub use listen_address::listen_address;

@@ -12,13 +12,14 @@ use serde_json::Value;
 use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
-use crate::cloud_host::{CloudHost, Ready, Tunnel};
+use crate::cloud_host::{CloudHost, Ready};
 use crate::node::{Node, NodeAddress, nodes};
 use crate::pages::Pages;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::Session;
 use crate::table::{Table, wrapped};
+use crate::tunnel_at::TunnelAt;
 use crate::verdict::{self, Verdict};
 
 /// The hub's admin port. Its pages are reached where the agent may dial it.
@@ -36,19 +37,6 @@ struct NodePage {
     /// The hub's own status; absent without a hub that the agent may dial.
     hub: Option<Value>,
     unanswered: Vec<Unheard>,
-}
-
-/// A tunnel of the node.
-#[derive(Debug, Serialize)]
-struct TunnelAt {
-    proxy: String,
-    tunnel: u64,
-    /// Where the agent came from.
-    agent: String,
-    version: String,
-    age_seconds: u64,
-    streams: u32,
-    round_trip_ms: Option<f64>,
 }
 
 /// What an agent says of itself.
@@ -150,22 +138,6 @@ fn tunnels(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<TunnelAt> {
         }
     }
     tunnels
-}
-
-impl TunnelAt {
-    fn of(proxy: &str, tunnel: &Tunnel) -> Self {
-        Self {
-            proxy: proxy.to_owned(),
-            tunnel: tunnel.tunnel,
-            agent: tunnel.agent.clone(),
-            version: tunnel.agent_version.clone(),
-            age_seconds: Duration::try_from_secs_f64(tunnel.age_seconds)
-                .unwrap_or_default()
-                .as_secs(),
-            streams: tunnel.streams,
-            round_trip_ms: tunnel.round_trip_ms(),
-        }
-    }
 }
 
 fn text(page: &NodePage, screen: &Screen) -> String {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use culvert_api::proto::control as proto;
 use futures_util::future::join_all;
-use serde::Serialize;
 use tokio::time::timeout;
 use tonic::Streaming;
 
@@ -14,34 +13,10 @@ use super::print_error;
 use crate::answered::Answered;
 use crate::args::{ObserveArgs, Output};
 use crate::control::Control;
+use crate::event::Event;
 use crate::places::{Host, NoAnswer};
-use crate::screen::clean;
+use crate::screen::{clean, time_of_day};
 use crate::session::Session;
-
-/// One line: a connection that has begun or ended, or how many events are missing.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-struct Event {
-    proxy: String,
-    /// Milliseconds since 1970.
-    unix_millis: u64,
-    /// `begun`, `ended` or `lost`.
-    event: &'static str,
-    /// Events that are missing here; 0 unless `event` is `lost`.
-    lost: u64,
-    stream: u64,
-    frontend: String,
-    client: String,
-    destination: String,
-    /// Empty while it is not known.
-    node: String,
-    /// Empty while it has not ended.
-    outcome: String,
-    /// Why, after a failure.
-    reason: String,
-    duration_millis: u64,
-    bytes_to_backend: u64,
-    bytes_to_client: u64,
-}
 
 /// A proxy's own name, and its events.
 struct Events {
@@ -55,7 +30,10 @@ struct Events {
 /// No host has answered; with `--follow` none answers any more.
 pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()> {
     let follow = arguments.follow;
-    let request = proto::ObserveRequest { follow };
+    let request = proto::ObserveRequest {
+        follow,
+        ..proto::ObserveRequest::default()
+    };
     let answers = session
         .ask(Duration::ZERO, |place| ask(place, request))
         .await;
@@ -159,38 +137,6 @@ async fn follow_one(
     }
 }
 
-impl Event {
-    fn of(proxy: &str, event: proto::StreamEvent) -> Self {
-        let kind = match (event.lost, event.outcome.as_str()) {
-            (0, "") => "begun",
-            (0, _) => "ended",
-            _ => "lost",
-        };
-        Self {
-            proxy: proxy.to_owned(),
-            unix_millis: event.unix_millis,
-            event: kind,
-            lost: event.lost,
-            stream: event.stream,
-            frontend: event.frontend,
-            client: event.client,
-            destination: event.destination,
-            node: event.node,
-            outcome: event.outcome,
-            reason: event.reason,
-            duration_millis: event.duration_millis,
-            bytes_to_backend: event.bytes_to_backend,
-            bytes_to_client: event.bytes_to_client,
-        }
-    }
-
-    /// The node, or the name in the destination while it is not known.
-    fn is_of_node(&self, node: &str) -> bool {
-        let host = self.destination.rsplit_once(':').map(|(host, _)| host);
-        self.node == node || (self.node.is_empty() && host == Some(node))
-    }
-}
-
 /// Whether the flags let it through. What is lost always is: it may be any.
 fn is_wanted(event: &Event, arguments: &ObserveArgs) -> bool {
     if event.event == "lost" {
@@ -239,12 +185,9 @@ fn text(event: &Event) -> String {
             event.lost
         );
     }
-    let of_day = event.unix_millis / 1_000 % 86_400;
-    let hour = of_day / 3_600;
-    let minute = of_day / 60 % 60;
-    let second = of_day % 60;
+    let at = time_of_day(event.unix_millis / 1_000);
     let mut line = format!(
-        "{hour:02}:{minute:02}:{second:02}Z {} {} {} {} -> {}",
+        "{at}Z {} {} {} {} -> {}",
         event.proxy, event.stream, event.event, event.client, event.destination
     );
     if !event.node.is_empty() {

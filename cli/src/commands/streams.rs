@@ -14,6 +14,7 @@ use crate::control::Control;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, span};
 use crate::session::Session;
+use crate::stream::Stream;
 use crate::table::Table;
 use crate::verdict;
 
@@ -24,27 +25,6 @@ struct Streams {
     /// How many more there are.
     left_out: u64,
     unanswered: Vec<Unheard>,
-}
-
-/// A client's connection.
-#[derive(Debug, Serialize)]
-struct Stream {
-    proxy: String,
-    /// As in the log of the proxy and of the agent.
-    stream: u64,
-    /// How it came to the proxy, such as `ebpf` or `connect_socket`.
-    frontend: String,
-    client: String,
-    destination: String,
-    /// Empty while it is not known.
-    node: String,
-    age_seconds: u64,
-    /// Since the last byte in either direction.
-    idle_seconds: u64,
-    bytes_to_backend: u64,
-    bytes_to_client: u64,
-    /// The backend has the last bytes, and has not answered.
-    waits: bool,
 }
 
 /// Lists the connections of all proxies, those that wait for the longest first.
@@ -86,27 +66,8 @@ fn streams(answers: &[Answered<Listed>]) -> Streams {
             all.streams.push(Stream::of(proxy, stream));
         }
     }
-    all.streams
-        .sort_by_key(|stream| std::cmp::Reverse((stream.waits, stream.idle_seconds)));
+    all.streams.sort_by_key(Stream::urgency);
     all
-}
-
-impl Stream {
-    fn of(proxy: &str, status: &proto::StreamStatus) -> Self {
-        Self {
-            proxy: proxy.to_owned(),
-            stream: status.stream,
-            frontend: status.frontend.clone(),
-            client: status.client.clone(),
-            destination: status.destination.clone(),
-            node: status.node.clone(),
-            age_seconds: status.age_seconds,
-            idle_seconds: status.idle_seconds,
-            bytes_to_backend: status.bytes_to_backend,
-            bytes_to_client: status.bytes_to_client,
-            waits: status.waits,
-        }
-    }
 }
 
 fn text(answer: &Streams, screen: &Screen) -> String {

@@ -6,12 +6,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use culvert_api::Query;
 use culvert_api::proto::control as proto;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
-use crate::answered::Answered;
-use crate::control::Control;
-use crate::pages::Pages;
-use crate::places::{Host, NoAnswer, Socket};
+use crate::hops::{Hop, HostPath, ask};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
@@ -19,9 +16,6 @@ use crate::verdict::Verdict;
 
 /// A proxy gives its agent 9 s for a dial.
 const LONGER: Duration = Duration::from_secs(10);
-/// For a redirector that does not answer.
-const RESTART: &str = "start culvert-redirector on this host: `journalctl -u culvert-redirector`, or \
-    the log of its pod, says why it ended";
 /// What a proxy adds that is no part of the way: it has no mark.
 const ADDED: [&str; 6] = ["node", "dns", "ended", "agents", "streams", "unused"];
 /// Columns before the text of a hop, after its mark.
@@ -34,47 +28,7 @@ struct Explanation {
     /// Whether a connection comes through from every host that was asked; with a port: whether it
     /// did.
     reachable: bool,
-    from: Vec<From>,
-}
-
-/// What happens to a connection from one host.
-#[derive(Debug, Default, Serialize)]
-struct From {
-    host: String,
-    reachable: bool,
-    hops: Vec<Hop>,
-    fixes: Vec<String>,
-}
-
-/// A part of the way.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-struct Hop {
-    /// `kernel`; `unused`, an address of the node that this host cannot steer, beside one that it
-    /// can; or what `culvert-proxy explain` names: `directory`, `tunnel`, `agent`, `dial`, ...
-    hop: String,
-    /// Whether a connection gets past it.
-    ok: bool,
-    text: String,
-}
-
-/// As the redirector's page `/debug/explain` has it.
-#[derive(Debug, Deserialize)]
-struct Explained {
-    destination: String,
-    lines: Vec<Line>,
-}
-
-impl Explained {
-    /// A destination with advice is not steered.
-    fn is_steered(&self) -> bool {
-        self.lines.iter().all(|line| line.subject != "fix")
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Line {
-    subject: String,
-    text: String,
+    from: Vec<HostPath>,
 }
 
 /// Asks all hosts.
@@ -89,7 +43,7 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
     let answers = session.ask(LONGER, |place| ask(place, &request)).await;
     let mut from = Vec::new();
     for answered in answers {
-        from.push(From::of(answered));
+        from.push(HostPath::of(answered));
     }
     let why = Explanation {
         destination: request.destination,
@@ -106,129 +60,6 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
         );
     }
     Ok(())
-}
-
-/// What the kernel of the host and its proxy say.
-struct HostAnswer {
-    host: String,
-    kernel: Result<Vec<Explained>, NoAnswer>,
-    proxy: proto::ExplainResponse,
-}
-
-async fn ask(place: &Host, request: &proto::ExplainRequest) -> Result<HostAnswer, NoAnswer> {
-    let (kernel, proxy) = tokio::join!(
-        ask_kernel(place, &request.destination),
-        ask_proxy(place, request)
-    );
-    let (host, proxy) = proxy?;
-    Ok(HostAnswer {
-        host,
-        kernel,
-        proxy,
-    })
-}
-
-async fn ask_kernel(place: &Host, destination: &str) -> Result<Vec<Explained>, NoAnswer> {
-    // Brackets of IPv6 are not allowed in a path.
-    let escaped = destination.replace('[', "%5B").replace(']', "%5D");
-    let path = format!("/debug/explain/{escaped}");
-    let mut pages = Pages::connect(place, Socket::Redirector).await?;
-    pages.json(&path).await
-}
-
-async fn ask_proxy(
-    place: &Host,
-    request: &proto::ExplainRequest,
-) -> Result<(String, proto::ExplainResponse), NoAnswer> {
-    let mut control = Control::connect(place).await?;
-    let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
-    let own = proxies.proxies.into_iter().next().unwrap_or_default();
-    Ok((own.host, control.explain(request.clone()).await?))
-}
-
-impl From {
-    fn of(answered: Answered<HostAnswer>) -> Self {
-        let answer = match answered.answer {
-            Ok(answer) => answer,
-            Err(unanswered) => {
-                return Self {
-                    host: answered.place,
-                    reachable: false,
-                    hops: vec![Hop::new("proxy", false, unanswered.text)],
-                    fixes: vec![unanswered.fix.to_owned()],
-                };
-            }
-        };
-        let mut from = Self {
-            host: answer.host,
-            reachable: answer.proxy.reachable,
-            ..Self::default()
-        };
-        from.add_kernel(answer.kernel);
-        from.add_proxy(answer.proxy.lines);
-        from
-    }
-
-    fn add_kernel(&mut self, kernel: Result<Vec<Explained>, NoAnswer>) {
-        match kernel {
-            Ok(explained) => {
-                // Of a name's addresses a client takes the next one when the first is refused.
-                let is_any_steered = explained.iter().any(Explained::is_steered);
-                self.reachable &= is_any_steered || explained.is_empty();
-                for destination in explained {
-                    self.add_destination(destination, is_any_steered);
-                }
-            }
-            Err(unanswered) if unanswered.is_absent => {
-                let text = "no redirector on this host: clients come by the proxy's own ports";
-                self.hops.push(Hop::new("kernel", true, text.to_owned()));
-            }
-            Err(unanswered) => {
-                self.reachable = false;
-                self.hops.push(Hop::new("kernel", false, unanswered.text));
-                self.fixes.push(RESTART.to_owned());
-            }
-        }
-    }
-
-    fn add_destination(&mut self, explained: Explained, is_any_steered: bool) {
-        let ok = explained.is_steered();
-        let mut texts = Vec::new();
-        for Line { subject, text } in explained.lines {
-            match subject.as_str() {
-                "fix" if !is_any_steered => self.fixes.push(text),
-                "fix" | "directory" => {}
-                _ => texts.push(format!("{subject}: {text}")),
-            }
-        }
-        let text = format!("{}: {}", explained.destination, texts.join("; "));
-        if is_any_steered && !ok {
-            self.hops.push(Hop::new("unused", true, text));
-        } else {
-            self.hops.push(Hop::new("kernel", ok, text));
-        }
-    }
-
-    fn add_proxy(&mut self, lines: Vec<proto::ExplainLine>) {
-        for line in lines {
-            if line.subject == "fix" {
-                self.fixes.push(line.text);
-            } else {
-                self.hops
-                    .push(Hop::new(&line.subject, !line.broken, line.text));
-            }
-        }
-    }
-}
-
-impl Hop {
-    fn new(hop: &str, ok: bool, text: String) -> Self {
-        Self {
-            hop: hop.to_owned(),
-            ok,
-            text,
-        }
-    }
 }
 
 fn text(why: &Explanation, screen: &Screen) -> String {
@@ -259,93 +90,4 @@ fn named(screen: &Screen, name: &str, text: &str) -> String {
     let indent = format!("\n{}", " ".repeat(column));
     let lines = wrapped(&clean(text), screen, column).join(&indent);
     format!("{:<HOP_WIDTH$}{lines}\n", clean(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn line(subject: &str, broken: bool) -> proto::ExplainLine {
-        proto::ExplainLine {
-            subject: subject.to_owned(),
-            text: format!("text of {subject}"),
-            broken,
-        }
-    }
-
-    fn answer(kernel: Result<Vec<Explained>, NoAnswer>) -> Answered<HostAnswer> {
-        let proxy = proto::ExplainResponse {
-            lines: vec![
-                line("tunnel", false),
-                line("dial", true),
-                line("fix", false),
-            ],
-            ..proto::ExplainResponse::default()
-        };
-        Answered {
-            place: "root@cloud-1".to_owned(),
-            answer: Ok(HostAnswer {
-                host: "cloud-1".to_owned(),
-                kernel,
-                proxy,
-            }),
-        }
-    }
-
-    #[test]
-    fn the_broken_hop_is_marked_and_the_fix_is_no_hop() {
-        let from = From::of(answer(Ok(Vec::new())));
-        let broken: Vec<&str> = from
-            .hops
-            .iter()
-            .filter(|hop| !hop.ok)
-            .map(|hop| hop.hop.as_str())
-            .collect();
-        assert_eq!(broken, ["dial"]);
-        assert_eq!(from.fixes, ["text of fix"]);
-        assert!(!from.reachable);
-    }
-
-    #[test]
-    fn a_kernel_that_does_not_steer_is_a_broken_hop() {
-        let explained = serde_json::from_str(
-            r#"[{"destination": "198.18.0.2:9100", "lines": [
-                {"subject": "hooks", "text": "not attached"},
-                {"subject": "fix", "text": "start culvert-redirector"}]}]"#,
-        );
-        let from = From::of(answer(Ok(explained.expect("the page"))));
-        assert!(
-            !from.hops[0].ok && from.hops[0].text.contains("not attached"),
-            "{from:?}"
-        );
-        assert_eq!(from.fixes[0], "start culvert-redirector");
-    }
-
-    #[test]
-    fn an_address_that_is_not_steered_beside_one_that_is_breaks_nothing() {
-        let explained = serde_json::from_str(
-            r#"[{"destination": "198.18.0.2:9100", "lines": [{"subject": "hooks", "text": "steered"}]},
-                {"destination": "[fd00::2]:9100", "lines": [
-                {"subject": "hooks", "text": "no IPv6"}, {"subject": "fix", "text": "add IPv6"}]}]"#,
-        );
-        let mut answered = answer(Ok(explained.expect("the page")));
-        if let Ok(answer) = &mut answered.answer {
-            answer.proxy.reachable = true;
-            answer.proxy.lines.clear();
-        }
-        let from = From::of(answered);
-        let hops: Vec<&str> = from.hops.iter().map(|hop| hop.hop.as_str()).collect();
-        assert_eq!(hops, ["kernel", "unused"]);
-        assert!(from.reachable && from.fixes.is_empty(), "{from:?}");
-    }
-
-    #[test]
-    fn a_host_without_a_redirector_is_not_broken_by_that() {
-        let absent = NoAnswer::new("No such file or directory (os error 2)".to_owned());
-        let from = From::of(answer(Err(absent)));
-        assert!(from.hops[0].ok, "{from:?}");
-        let late = NoAnswer::late(Duration::from_secs(1));
-        let from = From::of(answer(Err(late)));
-        assert!(!from.hops[0].ok, "{from:?}");
-    }
 }

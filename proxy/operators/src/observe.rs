@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
-use futures_util::stream::{BoxStream, StreamExt, unfold};
+use futures_util::stream::{self, BoxStream, StreamExt, unfold};
 use tonic::Status;
 
 use culvert_proxy_streams::live::{StreamEvent, Streams};
@@ -22,9 +22,27 @@ enum Until {
     Forever,
 }
 
+/// Which events are wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    All,
+    /// Those that ended with a reason.
+    Failures,
+}
+
+impl Wanted {
+    fn has(self, event: &proto::StreamEvent) -> bool {
+        match self {
+            Self::All => true,
+            Self::Failures => !event.reason.is_empty(),
+        }
+    }
+}
+
 struct Observer {
     streams: Streams,
     until: Until,
+    wanted: Wanted,
     cursor: u64,
     ready: VecDeque<proto::StreamEvent>,
 }
@@ -41,9 +59,17 @@ pub(crate) fn observe(
         } else {
             Until::Now
         },
+        wanted: if request.failures {
+            Wanted::Failures
+        } else {
+            Wanted::All
+        },
         streams,
         ready: VecDeque::new(),
     };
+    if request.last > 0 && !request.follow {
+        return stream::iter(observer.last(request.last as usize)).boxed();
+    }
     unfold(observer, next).boxed()
 }
 
@@ -52,8 +78,8 @@ async fn next(mut observer: Observer) -> Option<(Result<proto::StreamEvent, Stat
         if let Some(event) = observer.ready.pop_front() {
             return Some((Ok(event), observer));
         }
-        observer.read();
-        if observer.ready.is_empty() {
+        let has_read = observer.read();
+        if observer.ready.is_empty() && has_read == 0 {
             match observer.until {
                 Until::Now => return None,
                 Until::Forever => observer.streams.recent().wait_for(observer.cursor).await,
@@ -63,7 +89,17 @@ async fn next(mut observer: Observer) -> Option<(Result<proto::StreamEvent, Stat
 }
 
 impl Observer {
-    fn read(&mut self) {
+    /// The last events that are wanted, of those that are kept.
+    fn last(mut self, count: usize) -> VecDeque<Result<proto::StreamEvent, Status>> {
+        while self.read() > 0 {
+            let more = self.ready.len().saturating_sub(count);
+            self.ready.drain(..more);
+        }
+        self.ready.into_iter().map(Ok).collect()
+    }
+
+    /// Reads some events. Returns how many there were, wanted or not.
+    fn read(&mut self) -> usize {
         let read = self.streams.recent().read(&mut self.cursor, BATCH);
         if read.lost > 0 {
             self.ready.push_back(proto::StreamEvent {
@@ -71,9 +107,14 @@ impl Observer {
                 ..proto::StreamEvent::default()
             });
         }
+        let count = read.events.len();
         for event in read.events {
-            self.ready.push_back(in_proto(&event));
+            let event = in_proto(&event);
+            if self.wanted.has(&event) {
+                self.ready.push_back(event);
+            }
         }
+        count
     }
 }
 

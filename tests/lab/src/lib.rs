@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod apiserver;
+pub mod browser;
 pub mod cgroup;
 pub mod cloud_host;
 pub mod culvert;

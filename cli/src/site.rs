@@ -1,0 +1,97 @@
+//! All that the proxies say at one moment, put together. Pure.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+use crate::answered::{Answered, all_ok};
+use crate::cloud_host::{CloudHost, Traffic};
+use crate::event::Event;
+use crate::node::{Node, nodes};
+use crate::stream::Stream;
+use crate::summary::Status;
+use crate::tunnel_at::TunnelAt;
+
+/// One moment.
+#[derive(Debug)]
+pub(crate) struct Site {
+    /// Seconds since 1970, by the clock of this host.
+    pub(crate) seconds: u64,
+    pub(crate) status: Status,
+    /// By name.
+    pub(crate) nodes: Vec<Node>,
+    /// Of each node that has any.
+    pub(crate) tunnels: HashMap<String, Vec<TunnelAt>>,
+    /// Those that wait for the longest first.
+    pub(crate) streams: Vec<Stream>,
+    /// How many more there are.
+    pub(crate) streams_left_out: u64,
+    /// The last ones that failed, the newest first.
+    pub(crate) failures: Vec<Event>,
+    /// Of each proxy that says so, by its host.
+    pub(crate) traffic: HashMap<String, Traffic>,
+}
+
+/// What one host says when it is watched.
+#[derive(Debug)]
+pub(crate) struct WatchedAnswer {
+    pub(crate) host: CloudHost,
+    pub(crate) failures: Vec<Event>,
+    pub(crate) traffic: Traffic,
+}
+
+impl Site {
+    /// Puts the answers together.
+    pub(crate) fn of(answers: Vec<Answered<WatchedAnswer>>, seconds: u64) -> Self {
+        let mut hosts = Vec::new();
+        let mut failures = Vec::new();
+        let mut traffic = HashMap::new();
+        for Answered { place, answer } in answers {
+            let answer = answer.map(|watched| {
+                traffic.insert(watched.host.name().to_owned(), watched.traffic);
+                failures.extend(watched.failures);
+                watched.host
+            });
+            hosts.push(Answered { place, answer });
+        }
+        failures.sort_by_key(|event: &Event| Reverse(event.unix_millis));
+        let mut site = Self {
+            seconds,
+            status: Status::of(&hosts, Vec::new(), seconds),
+            nodes: nodes(all_ok(&hosts)),
+            tunnels: HashMap::new(),
+            streams: Vec::new(),
+            streams_left_out: 0,
+            failures,
+            traffic,
+        };
+        for host in all_ok(&hosts) {
+            site.add(host);
+        }
+        site.streams.sort_by_key(Stream::urgency);
+        site
+    }
+
+    fn add(&mut self, host: &CloudHost) {
+        self.streams_left_out += host.streams_left_out;
+        for stream in &host.streams {
+            self.streams.push(Stream::of(host.name(), stream));
+        }
+        for tunnel in &host.tunnels {
+            let of_node = self.tunnels.entry(tunnel.node.clone()).or_default();
+            of_node.push(TunnelAt::of(host.name(), tunnel));
+        }
+    }
+
+    /// The node of this name.
+    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+        let index = self
+            .nodes
+            .binary_search_by(|node| node.node.as_str().cmp(name));
+        index.ok().map(|index| &self.nodes[index])
+    }
+
+    /// Its tunnels at all proxies.
+    pub(crate) fn tunnels_of(&self, node: &str) -> &[TunnelAt] {
+        self.tunnels.get(node).map_or(&[], Vec::as_slice)
+    }
+}

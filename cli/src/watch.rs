@@ -1,0 +1,88 @@
+//! All proxies, asked again and again over connections that are kept. One that is dead or slow costs
+//! the others nothing, and is asked anew each time.
+
+mod history;
+mod samples;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use futures_util::future::join_all;
+use tokio::time::timeout;
+
+use crate::answered::Answered;
+use crate::cloud_host::CloudConnections;
+use crate::event::Event;
+use crate::places::{Host, NoAnswer};
+use crate::session::{Session, now_seconds};
+use crate::site::{Site, WatchedAnswer};
+pub(crate) use history::History;
+pub(crate) use samples::Samples;
+
+/// Whom to ask again.
+pub(crate) struct Watch {
+    session: Arc<Session>,
+    /// Of each host, in the order of the session's.
+    connections: Vec<Option<CloudConnections>>,
+}
+
+impl Watch {
+    pub(crate) fn new(session: Arc<Session>) -> Self {
+        let mut connections = Vec::new();
+        connections.resize_with(session.places.cloud.len(), || None);
+        Self {
+            session,
+            connections,
+        }
+    }
+
+    /// Asks all of them once.
+    pub(crate) async fn ask(&mut self) -> (Site, Instant) {
+        let deadline = self.session.timeout;
+        let mut questions = Vec::new();
+        for (place, kept) in self.session.places.cloud.iter().zip(&mut self.connections) {
+            questions.push(timeout(deadline, ask(place, kept)));
+        }
+        let mut answers = Vec::new();
+        let answered = join_all(questions).await;
+        for (place, answer) in self.session.places.cloud.iter().zip(answered) {
+            answers.push(Answered {
+                place: place.name().to_owned(),
+                answer: answer.unwrap_or_else(|_| Err(NoAnswer::late(deadline))),
+            });
+        }
+        (Site::of(answers, now_seconds()), Instant::now())
+    }
+}
+
+/// Asks over the connections that there are; over new ones if they lead nowhere, because a program
+/// ends them after a while. Those of a question that is given up are in use, so they are not kept.
+async fn ask(place: &Host, kept: &mut Option<CloudConnections>) -> Result<WatchedAnswer, NoAnswer> {
+    if let Some(mut connections) = kept.take()
+        && let Ok(answer) = ask_over(place, &mut connections).await
+    {
+        *kept = Some(connections);
+        return Ok(answer);
+    }
+    let mut connections = CloudConnections::connect(place).await?;
+    let answer = ask_over(place, &mut connections).await?;
+    *kept = Some(connections);
+    Ok(answer)
+}
+
+async fn ask_over(
+    place: &Host,
+    connections: &mut CloudConnections,
+) -> Result<WatchedAnswer, NoAnswer> {
+    let host = connections.ask(place).await?;
+    let mut failures = Vec::new();
+    for event in connections.failures().await? {
+        failures.push(Event::of(host.name(), event));
+    }
+    let traffic = connections.traffic().await?;
+    Ok(WatchedAnswer {
+        host,
+        failures,
+        traffic,
+    })
+}
