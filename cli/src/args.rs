@@ -16,10 +16,27 @@ Examples:
   culvert status --ssh root@cloud-1 --ssh root@cloud-2
   kubectl culvert why edge-7:10250           from every cloud node, hop by hop
   culvert streams --idle 30s                 who waits for an answer
+  culvert dashboard --open                   all of it in the browser
   culvert nodes -o json | jq '.nodes[] | select(.online | not) .node'
 
 Exit status: 0 all is well, or warnings alone; 1 something is wrong; 2 called wrongly.";
 
+const BUNDLE_EXAMPLES: &str = "\
+Examples:
+  kubectl culvert bundle --anonymize         of the cluster of your kubeconfig
+  culvert bundle --ssh root@cloud-1 --ssh root@cloud-2 tuesday.tar.gz";
+const CLIENT_EXAMPLES: &str = "\
+Example:
+  culvert client create prometheus --proxy 203.0.113.1:7402 --ca state/ca.crt";
+const TOP_KEYS: &str = "\
+Keys:
+  1 2 3, Tab   nodes, connections, proxies     s      another order
+  arrows, j k  another row                     /      only what has a text
+  Enter        why: from every host, hop by    i      only what needs a look
+               hop, without a dial             q      leave
+
+Example:
+  culvert top --ssh root@cloud-1 --ssh root@cloud-2";
 const DASHBOARD_EXAMPLES: &str = "\
 Examples:
   culvert dashboard --open                   this host, or the cluster of your kubeconfig
@@ -109,10 +126,19 @@ pub(crate) enum Output {
 pub(crate) enum Command {
     #[command(flatten)]
     Ask(Question),
+    /// A port of this host that leads to a port of a node.
+    Forward(ForwardArgs),
+    /// Lines for ~/.ssh/config, with which `ssh NODE` comes through a tunnel.
+    SshConfig,
+    /// Nodes, connections and proxies on this terminal, as they change.
+    Top(TopArgs),
     /// Pages for a browser on this host: a map, nodes, connections, failures.
     ///
     /// They renew themselves until ^C. Nothing listens on other hosts.
     Dashboard(DashboardArgs),
+    /// Makes certificates of clients that come by TLS, such as Prometheus.
+    #[command(subcommand)]
+    Client(ClientCommand),
     /// The version of this program, or of all.
     Version {
         /// Ask proxies and redirectors, and proxies for the versions of agents.
@@ -157,9 +183,82 @@ pub(crate) enum Question {
     },
     /// Round trips to a node's agent, in each of its tunnels.
     Ping(PingArgs),
+    /// One archive with all that helps to find out later what was wrong.
+    ///
+    /// Checks, pages, logs, events and rules of every host, and why nodes are offline. Keys and
+    /// tokens are in none of it. What cannot be had is listed with the reason.
+    Bundle(BundleArgs),
+    /// Standard input and output lead to a port of a node, by its agent.
+    ///
+    /// For ssh: ssh -o ProxyCommand='culvert connect %h:%p' root@edge-7.
+    Connect {
+        /// The node, with a port or that of ssh.
+        destination: Query,
+    },
     /// Makes, lists and revokes the tokens by which agents join.
     #[command(subcommand)]
     Token(TokenCommand),
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum ClientCommand {
+    /// Makes a key and a certificate, and prints what Prometheus needs to use them.
+    ///
+    /// They are signed by clients.crt and clients.key of the same folder, which are made too if they
+    /// are missing: the proxy takes clients.crt as --connect-client-ca. Nobody is asked.
+    Create(ClientCreate),
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = CLIENT_EXAMPLES)]
+pub(crate) struct ClientCreate {
+    /// The client's name, as in prometheus: NAME.crt and NAME.key are made.
+    pub(crate) name: NodeName,
+
+    /// Where they are made.
+    #[arg(long, value_name = "DIR", default_value = ".")]
+    pub(crate) folder: PathBuf,
+
+    /// How long the certificate is valid.
+    #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = parse_duration)]
+    pub(crate) lifetime: Duration,
+
+    /// The proxy's --connect-listen as the client reaches it.
+    #[arg(long, value_name = "HOST:PORT", default_value = "PROXY:7402")]
+    pub(crate) proxy: String,
+
+    /// The authority of the proxy, as the client finds it.
+    #[arg(long, value_name = "FILE", default_value = "ca.crt")]
+    pub(crate) ca: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ForwardArgs {
+    /// The node and its port: edge-7:9100.
+    pub(crate) destination: Query,
+
+    /// An address of loopback (default 127.0.0.1 and the same port). Port 0 is any that is free.
+    #[arg(long, value_name = "IP:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = BUNDLE_EXAMPLES)]
+pub(crate) struct BundleArgs {
+    /// Where it goes (default culvert-bundle-SECONDS.tar.gz). It must not exist.
+    pub(crate) file: Option<PathBuf>,
+
+    /// Give nodes, hosts and addresses other names, the same in all of it.
+    #[arg(long)]
+    pub(crate) anonymize: bool,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = TOP_KEYS)]
+pub(crate) struct TopArgs {
+    /// The pause before all hosts are asked again.
+    #[arg(long, short, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    pub(crate) interval: Duration,
 }
 
 #[derive(Args, Debug)]

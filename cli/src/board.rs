@@ -1,34 +1,28 @@
 //! What is known at present and what was known before, shared by whoever asks and whoever shows it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use tokio::sync::Notify;
+use tokio::time::sleep;
+
+use crate::session::Session;
 use crate::site::Site;
-use crate::watch::History;
-use crate::web::Frame;
+use crate::watch::{History, Watch};
 
 /// What pages are made of.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Board {
     /// `None`: nobody has answered yet.
     pub(crate) site: Option<Site>,
     pub(crate) history: History,
-    pub(crate) frame: Frame,
 }
 
 /// The same for several tasks.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SharedBoard(Arc<Mutex<Board>>);
 
 impl Board {
-    pub(crate) fn new(frame: Frame) -> Self {
-        Self {
-            site: None,
-            history: History::default(),
-            frame,
-        }
-    }
-
     /// Adds what is known at a moment.
     pub(crate) fn record(&mut self, site: Site, at: Instant) {
         self.history.record(&site, at);
@@ -37,8 +31,15 @@ impl Board {
 }
 
 impl SharedBoard {
-    pub(crate) fn new(board: Board) -> Self {
-        Self(Arc::new(Mutex::new(board)))
+    /// Asks all hosts again and again.
+    pub(crate) async fn watch(&self, session: Arc<Session>, interval: Duration, news: &Notify) {
+        let mut watch = Watch::new(session);
+        loop {
+            let (site, at) = watch.ask().await;
+            self.lock().record(site, at);
+            news.notify_one();
+            sleep(interval).await;
+        }
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Board> {

@@ -4,7 +4,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
 use axum::extract::rejection::QueryRejection;
@@ -19,7 +18,7 @@ use culvert_api::proto::control as proto;
 use crate::board::SharedBoard;
 use crate::hops::{self, HostPath};
 use crate::session::Session;
-use crate::web::{PageQuery, SCRIPT, STYLE, message_page, node_page, site_page};
+use crate::web::{Frame, PageQuery, SCRIPT, STYLE, message_page, node_page, site_page};
 
 /// What a page may load: its own style, script and picture, and itself again.
 const POLICY: &str = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; \
@@ -32,10 +31,16 @@ const WAITS: &str = "The hosts are being asked. This page shows what they say as
 struct Server {
     session: Arc<Session>,
     board: SharedBoard,
+    frame: Frame,
 }
 
 /// The pages, below a folder whose name is secret.
-pub(crate) fn router(secret: &str, session: Arc<Session>, board: SharedBoard) -> Router {
+pub(crate) fn router(
+    secret: &str,
+    session: Arc<Session>,
+    board: SharedBoard,
+    frame: Frame,
+) -> Router {
     let style = (header::CONTENT_TYPE, "text/css; charset=utf-8");
     let script = (header::CONTENT_TYPE, "text/javascript; charset=utf-8");
     let icon = (header::CONTENT_TYPE, "image/svg+xml");
@@ -45,7 +50,11 @@ pub(crate) fn router(secret: &str, session: Arc<Session>, board: SharedBoard) ->
         .route("/style.css", get(async move || ([style], STYLE)))
         .route("/refresh.js", get(async move || ([script], SCRIPT)))
         .route("/icon.svg", get(async move || ([icon], ICON)))
-        .with_state(Server { session, board });
+        .with_state(Server {
+            session,
+            board,
+            frame,
+        });
     Router::new()
         .nest(&format!("/{secret}/"), pages)
         .fallback(elsewhere)
@@ -100,8 +109,8 @@ async fn site(
     let query = query.map(|query| query.0).unwrap_or_default();
     let board = server.board.lock();
     let page = match &board.site {
-        Some(site) => site_page(site, &board.history, &query, &board.frame),
-        None => message_page(&board.frame, "", WAITS),
+        Some(site) => site_page(site, &board.history, &query, &server.frame),
+        None => message_page(&server.frame, "", WAITS),
     };
     Html(page).into_response()
 }
@@ -109,17 +118,16 @@ async fn site(
 async fn node(State(server): State<Server>, Path(name): Path<String>) -> Response {
     // Only names that a proxy has named are asked for.
     if !server.knows(&name) {
-        let board = server.board.lock();
         let text = "No node that a proxy knows has this name.";
-        let page = message_page(&board.frame, "../", text);
+        let page = message_page(&server.frame, "../", text);
         return (StatusCode::NOT_FOUND, Html(page)).into_response();
     }
     let ways = server.ways(&name).await;
     let board = server.board.lock();
     let known = board.site.as_ref().map(|site| (site, site.node(&name)));
     let page = match known {
-        Some((site, Some(node))) => node_page(site, &board.history, node, &ways, &board.frame),
-        Some((_, None)) | None => message_page(&board.frame, "../", "This node is gone."),
+        Some((site, Some(node))) => node_page(site, &board.history, node, &ways, &server.frame),
+        Some((_, None)) | None => message_page(&server.frame, "../", "This node is gone."),
     };
     Html(page).into_response()
 }
@@ -137,11 +145,7 @@ impl Server {
             destination: node.to_owned(),
             dial: false,
         };
-        let answers = self
-            .session
-            .ask(Duration::ZERO, |place| hops::ask(place, &request))
-            .await;
-        answers.into_iter().map(HostPath::of).collect()
+        hops::ask_all(&self.session, &request).await
     }
 }
 

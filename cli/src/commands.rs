@@ -1,14 +1,20 @@
 //! The commands, a file each. Each makes a value that is the answer in JSON, and a text of it.
 
+mod bundle;
 mod check;
+mod client;
+mod connect;
 mod dashboard;
+mod forward;
 mod node_page;
 mod nodes;
 mod observe;
 mod ping;
+mod ssh_config;
 mod status;
 mod streams;
 mod token;
+mod top;
 mod version;
 mod why;
 
@@ -37,6 +43,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             clap_complete::generate(shell, &mut program, "culvert", &mut std::io::stdout());
             Ok(())
         }
+        Command::Client(command) => client::run(&command, output),
         Command::Version { all: false } => {
             println!("culvert {}", culvert_daemon::BUILD);
             Ok(())
@@ -46,6 +53,11 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             let session = Session::start(&whom, output).await?;
             dashboard::run(session, &dashboard).await
         }
+        Command::Forward(forward) => {
+            forward::run(Session::start(&whom, output).await?, &forward).await
+        }
+        Command::SshConfig => ssh_config::run(&Session::start(&whom, output).await?, &whom).await,
+        Command::Top(top) => top::run(Session::start(&whom, output).await?, &top).await,
         Command::Ask(question) => ask(&Session::start(&whom, output).await?, question).await,
     }
 }
@@ -57,6 +69,8 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
         Question::Node { node } => node_page::run(session, &node).await,
         Question::Streams(streams) => streams::run(session, &streams).await,
         Question::Observe(observe) => observe::run(session, &observe).await,
+        Question::Bundle(bundle) => bundle::run(session, &bundle).await,
+        Question::Connect { destination } => connect::run(session, &destination).await,
         Question::Check => check::run(session).await,
         Question::Why { destination } => why::run(session, &destination).await,
         Question::Ping(ping) => ping::run(session, &ping).await,

@@ -1,6 +1,8 @@
 //! What happens to a connection from a cloud host: what its kernel and its proxy say, hop by hop, and
 //! what to do.
 
+use std::time::Duration;
+
 use culvert_api::proto::control as proto;
 use serde::{Deserialize, Serialize};
 
@@ -8,7 +10,10 @@ use crate::answered::Answered;
 use crate::control::Control;
 use crate::pages::Pages;
 use crate::places::{Host, NoAnswer, Socket};
+use crate::session::Session;
 
+/// A proxy gives its agent 9 s for a dial.
+const DIAL: Duration = Duration::from_secs(10);
 /// For a redirector that does not answer.
 const RESTART: &str = "start culvert-redirector on this host: `journalctl -u culvert-redirector`, or \
     the log of its pod, says why it ended";
@@ -53,18 +58,21 @@ struct Line {
     text: String,
 }
 
+/// Asks all hosts at once.
+pub(crate) async fn ask_all(session: &Session, request: &proto::ExplainRequest) -> Vec<HostPath> {
+    let longer = if request.dial { DIAL } else { Duration::ZERO };
+    let answers = session.ask(longer, |place| ask(place, request)).await;
+    answers.into_iter().map(HostPath::of).collect()
+}
+
 /// What the kernel of the host and its proxy say.
-pub(crate) struct HostAnswer {
+struct HostAnswer {
     host: String,
     kernel: Result<Vec<Explained>, NoAnswer>,
     proxy: proto::ExplainResponse,
 }
 
-/// Asks a host.
-pub(crate) async fn ask(
-    place: &Host,
-    request: &proto::ExplainRequest,
-) -> Result<HostAnswer, NoAnswer> {
+async fn ask(place: &Host, request: &proto::ExplainRequest) -> Result<HostAnswer, NoAnswer> {
     let (kernel, proxy) = tokio::join!(
         ask_kernel(place, &request.destination),
         ask_proxy(place, request)
@@ -96,8 +104,7 @@ async fn ask_proxy(
 }
 
 impl HostPath {
-    /// Puts together what a host answers.
-    pub(crate) fn of(answered: Answered<HostAnswer>) -> Self {
+    fn of(answered: Answered<HostAnswer>) -> Self {
         let answer = match answered.answer {
             Ok(answer) => answer,
             Err(unanswered) => {
@@ -183,8 +190,6 @@ impl Hop {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn line(subject: &str, broken: bool) -> proto::ExplainLine {

@@ -1,22 +1,28 @@
 //! `culvert`, also `kubectl culvert`: what proxies, redirectors and agents do, for people. It asks
 //! all proxies at once: those of this host by their sockets, others by ssh, those of a cluster by
-//! exec in their pods. It is one command each time, keeps nothing, and listens nowhere.
+//! exec in their pods. It is one command each time, keeps nothing, and listens nowhere but, for
+//! `dashboard`, on loopback.
 //!
 //! A command (`commands/`) asks all `places` at once with a deadline each (`session`), puts the
 //! answers together, and prints them as text or as JSON from the same types. What is wrong, and how
-//! wrong, is decided in `verdict` alone.
+//! wrong, is decided in `verdict` alone. `dashboard` and `top` ask again and again (`watch`), and show
+//! the same `board`: as pages (`web`, `board_server`) and on a terminal (`top`).
 #![forbid(unsafe_code)]
 
 mod answered;
 mod args;
 mod board;
 mod board_server;
+mod bundle;
+mod client_certificate;
 mod cloud_host;
 mod commands;
 mod control;
 mod event;
 mod hops;
 mod node;
+mod node_choice;
+mod node_stream;
 mod pages;
 mod places;
 mod screen;
@@ -27,6 +33,7 @@ mod summary;
 mod table;
 #[cfg(test)]
 mod testing;
+mod top;
 mod tunnel_at;
 mod verdict;
 mod watch;

@@ -12,16 +12,14 @@ use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use serde::de::DeserializeOwned;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
+use crate::node_stream::connect_node;
 use crate::places::{ByteStream, Connection, Host, NoAnswer, Socket};
 
 /// Tunnels of ten thousand nodes take some MiB.
 const MAX_PAGE_BYTES: usize = 64 << 20;
-/// The proxy's answer to CONNECT.
-const MAX_HEAD_BYTES: usize = 8 << 10;
 
 /// A connection with a program that has pages.
 pub(crate) struct Pages {
@@ -43,12 +41,8 @@ impl Pages {
         node: &NodeName,
         port: u16,
     ) -> Result<Self, NoAnswer> {
-        let mut connection = place.connect(Socket::Connect).await?;
-        let mut stream = connection.take_stream()?;
-        match ask_for(&mut stream, node, port).await {
-            Ok(()) => Ok(Self::start(connection, stream).await?),
-            Err(error) => Err(connection.unanswered(&error).await),
-        }
+        let (connection, stream) = connect_node(place, node, port).await?;
+        Ok(Self::start(connection, stream).await?)
     }
 
     /// The pages of a program of this host.
@@ -106,24 +100,4 @@ impl Pages {
 fn parsed<T: DeserializeOwned>(path: &str, status: StatusCode, text: &str) -> Result<T> {
     ensure!(status.is_success(), "{path}: {status}: {}", text.trim());
     serde_json::from_str(text).with_context(|| format!("{path} is not as expected"))
-}
-
-/// Asks a proxy for a connection with a port of a node.
-async fn ask_for(stream: &mut Box<dyn ByteStream>, node: &NodeName, port: u16) -> Result<()> {
-    let request = format!("CONNECT {node}:{port} HTTP/1.1\r\nHost: {node}:{port}\r\n\r\n");
-    stream.write_all(request.as_bytes()).await?;
-    let mut head = Vec::new();
-    // Byte by byte: what follows the head is the node's.
-    while !head.ends_with(b"\r\n\r\n") {
-        ensure!(
-            head.len() < MAX_HEAD_BYTES,
-            "the proxy's answer to CONNECT has no end"
-        );
-        let byte = stream.read_u8().await;
-        head.push(byte.context("the proxy's answer to CONNECT")?);
-    }
-    let head = String::from_utf8_lossy(&head);
-    let status = head.lines().next().unwrap_or_default();
-    ensure!(status.contains(" 200"), "the proxy answers {status}");
-    Ok(())
 }

@@ -2,6 +2,7 @@
 //! pod. On another host `culvert-proxy control-stdio` passes the bytes on, so that nothing listens
 //! for this.
 
+mod cluster_texts;
 mod connection;
 mod finished;
 mod local;
@@ -9,10 +10,12 @@ mod pods;
 mod ssh;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 
 use crate::args::Whom;
+pub(crate) use cluster_texts::ClusterText;
 pub(crate) use connection::{ByteStream, Connection, NoAnswer};
 pub(crate) use finished::Finished;
 use local::Local;
@@ -165,10 +168,23 @@ impl Host {
     pub(crate) async fn run_proxy(&self, arguments: &[String]) -> Result<Finished, NoAnswer> {
         let mut words = vec!["culvert-proxy".to_owned()];
         words.extend_from_slice(arguments);
+        self.run(&words).await
+    }
+
+    /// Runs a command there; in a cluster in the proxy's container.
+    pub(crate) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
         match &self.way {
-            Transport::Local(local) => local.run(&words).await,
-            Transport::Ssh(ssh) => ssh.run(&words).await,
-            Transport::Pod(pod) => pod.run(&words).await,
+            Transport::Local(local) => local.run(words).await,
+            Transport::Ssh(ssh) => ssh.run(words).await,
+            Transport::Pod(pod) => pod.run(words).await,
+        }
+    }
+
+    /// Logs of all pods of Culvert and events of their namespace, if it is one of them.
+    pub(crate) async fn cluster_texts(&self, deadline: Duration) -> Vec<ClusterText> {
+        match &self.way {
+            Transport::Pod(pod) => pod.cluster_texts(deadline).await,
+            Transport::Local(_) | Transport::Ssh(_) => Vec::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! them is stopped, one is gone, and a node is offline.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -618,4 +619,258 @@ fn a_host_that_takes_everything_and_says_nothing_is_given_up() -> Result<()> {
     ensure!(done.status.code() == Some(1), "{done:?}");
     ensure!(said.contains("no answer within 1 s"), "{said}");
     Ok(())
+}
+
+/// The address that `culvert dashboard` prints, as port and path.
+fn printed_address(log: &str) -> Result<(u16, String)> {
+    let line = log.lines().find(|line| line.starts_with("http://"));
+    let rest = line.and_then(|line| line.strip_prefix("http://127.0.0.1:"));
+    let (port, path) = rest
+        .and_then(|rest| rest.split_once('/'))
+        .with_context(|| format!("no address: {log}"))?;
+    Ok((port.parse()?, format!("/{path}")))
+}
+
+#[test]
+fn the_dashboard_shows_all_proxies_and_nodes_and_leaves_at_an_interrupt() {
+    with_three(|world, _proxies| {
+        let people = People::start(world)?;
+        people.wait_well()?;
+        world.failing_client(&Client::talk(format!("edge-1:{CLOSED}"), ""))?;
+        world.culvert.agent(1).kill()?;
+        world.culvert.wait_offline(Host::Edge2, PATIENCE)?;
+        let cloud = world.lab.site(Host::Cloud);
+        let mut command = people.command(workspace::binary("culvert"));
+        command.args(["dashboard", "--interval", "1s", "--local"]);
+        command.args(["--ssh", "cloud-5", "--ssh", "cloud-9"]);
+        let mut dashboard = cloud.start_process("dashboard", &mut command)?;
+        let (port, path) = wait::until("it says where", PATIENCE, || {
+            dashboard.check()?;
+            printed_address(&dashboard.log())
+        })?;
+        wait::until("the page has all of it", PATIENCE, || {
+            let page = cloud.http_get(port, &path)?;
+            // The dead host and the offline node.
+            for text in ["edge-1", "edge-2", "cloud-9", "refused", "2 problems"] {
+                ensure!(page.contains(text), "no {text}: {page}");
+            }
+            Ok(())
+        })?;
+        let node = cloud.http_get(port, &format!("{path}node/edge-1"))?;
+        for text in ["directory", "tunnel", "The way to it"] {
+            ensure!(node.contains(text), "no {text}: {node}");
+        }
+        let mut foreign = cloud.command("curl");
+        let url = format!("http://127.0.0.1:{port}{path}");
+        foreign.args(["-s", "-o", "/dev/null", "-w", "%{http_code}", &url]);
+        let refused = workspace::output(foreign.args(["-H", "Host: rebound.example"]))?;
+        ensure!(refused.trim() == "403", "{refused}");
+        dashboard.signal(Signal::SIGINT)?;
+        wait::until("it ends", PATIENCE, || {
+            ensure!(dashboard.check().is_err(), "it runs on");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn top_follows_keys_and_leaves_the_terminal_as_it_was() {
+    world::prepared(EDGES, three, |world| {
+        let people = People::start(world)?;
+        let keys = people.folder.join("keys");
+        workspace::output(Command::new("mkfifo").arg(&keys))?;
+        let line = format!(
+            "stty cols 100 rows 30; exec {} top --local --interval 1s",
+            workspace::binary("culvert").display()
+        );
+        let mut command = people.command("sh");
+        command
+            .args([
+                "-c",
+                "exec script -q -e -f -c \"$1\" /dev/null < \"$2\"",
+                "sh",
+            ])
+            .arg(line)
+            .arg(&keys)
+            .env("TERM", "xterm-256color");
+        let mut top = world
+            .lab
+            .site(Host::Cloud)
+            .start_process("top", &mut command)?;
+        let mut typed = std::fs::OpenOptions::new().write(true).open(&keys)?;
+        wait::until("it shows the nodes", PATIENCE, || {
+            top.check()?;
+            for text in ["edge-1", "edge-2", "2/2"] {
+                ensure!(top.log().contains(text), "no {text}: {}", top.log());
+            }
+            Ok(())
+        })?;
+        typed.write_all(b"\r")?;
+        wait::until("it shows the way to the chosen node", PATIENCE, || {
+            top.check()?;
+            // What is on the screen already is not sent once more.
+            let words = ["directory", "steering", "tunnel"];
+            let is_there = words.iter().any(|word| top.log().contains(word));
+            ensure!(is_there, "{}", top.log());
+            Ok(())
+        })?;
+        typed.write_all(b"xq")?;
+        wait::until("it ends", PATIENCE, || {
+            ensure!(top.check().is_err(), "it runs on");
+            Ok(())
+        })?;
+        ensure!(top.log().contains("\u{1b}[?1049l"), "{:?}", top.log());
+        Ok(())
+    });
+}
+
+/// What a client sends, which nothing but its backend may see.
+const PAYLOAD: &str = "sesame-open-7718";
+
+/// The lines of all private keys below a folder, one of each.
+fn key_lines(folder: &Path, lines: &mut Vec<String>) -> Result<()> {
+    for entry in std::fs::read_dir(folder)? {
+        let path = entry?.path();
+        let metadata = path.symlink_metadata()?;
+        if metadata.is_dir() {
+            key_lines(&path, lines)?;
+        } else if metadata.is_file()
+            && let Ok(text) = std::fs::read_to_string(&path)
+            && let Some((_, key)) = text.split_once("PRIVATE KEY-----\n")
+        {
+            lines.extend(key.lines().next().map(str::to_owned));
+        }
+    }
+    Ok(())
+}
+
+/// All that is in an archive, with the paths.
+fn unpacked(file: &Path) -> Result<String> {
+    let folder = tempfile::tempdir()?;
+    let mut command = Command::new("tar");
+    workspace::output(command.arg("-xzf").arg(file).arg("-C").arg(folder.path()))?;
+    let mut command = Command::new("grep");
+    // Each line after the path of its file.
+    command
+        .args(["-r", "-a", ""])
+        .arg(".")
+        .current_dir(folder.path());
+    workspace::output(&mut command)
+}
+
+#[test]
+fn a_bundle_has_every_host_but_no_secret_and_on_request_no_name() {
+    with_three(|world, [_second, third]| {
+        ensure!(
+            world.talk(&format!("edge-1:{ECHO}"), PAYLOAD)? == PAYLOAD,
+            "the echo"
+        );
+        let join = world.culvert.create_token(Host::Edge2, &[])?;
+        let mut words = join.iter().skip_while(|word| *word != "--token");
+        let token = words.nth(1).context("no token")?;
+        let mut secrets = vec![PAYLOAD.to_owned()];
+        secrets.extend(token.rsplit('.').next().map(str::to_owned));
+        for host in Host::ALL {
+            key_lines(world.lab.site(host).folder(), &mut secrets)?;
+        }
+        ensure!(secrets.len() > 4, "few secrets: {secrets:?}");
+        world.culvert.agent(1).kill()?;
+        world.culvert.wait_offline(Host::Edge2, PATIENCE)?;
+        let people = People::start(world)?;
+        third.signal(Signal::SIGSTOP)?;
+        let bundles = [&[][..], &["--anonymize"]].map(|flags| bundle(&people, flags));
+        third.signal(Signal::SIGCONT)?;
+        let [plain, anonymous] = bundles;
+        let plain = plain?;
+        let anonymous = anonymous?;
+        for secret in &secrets {
+            ensure!(
+                !plain.contains(secret.as_str()),
+                "{secret} is in the bundle"
+            );
+        }
+        for part in [
+            "index.html",
+            "status.json",
+            "why/edge-2.json",
+            "hosts/cloud-5/check.json",
+            "culvert-proxy/debug/tunnels.txt",
+            "culvert-redirector/debug/installed.txt",
+            "nodes/edge-1/culvert-agent/readyz.txt",
+        ] {
+            ensure!(plain.contains(part), "no {part}: {plain:.4000}");
+        }
+        // The stopped one and the dead one are in the index.
+        for host in ["cloud-6", "cloud-9"] {
+            ensure!(plain.contains(host), "no {host}");
+            ensure!(
+                !plain.contains(&format!("hosts/{host}/check.json:{{")),
+                "{host} answers"
+            );
+        }
+        for name in ["edge-1", "edge-2", "cloud-9", "198.18."] {
+            ensure!(plain.contains(name), "no {name} in the bundle with names");
+            ensure!(
+                !anonymous.contains(name),
+                "{name} is in the bundle without names"
+            );
+        }
+        Ok(())
+    });
+}
+
+fn bundle(people: &People<'_>, flags: &[&str]) -> Result<String> {
+    let file = people.folder.join(format!("bundle{}.tar.gz", flags.len()));
+    let mut command = people.command(workspace::binary("culvert"));
+    command.args(["bundle", "--local", "--timeout", "8s"]);
+    command.args(["--ssh", "cloud-5", "--ssh", "cloud-6", "--ssh", "cloud-9"]);
+    workspace::output(command.args(flags).arg(&file))?;
+    unpacked(&file)
+}
+
+#[test]
+fn connect_and_forward_lead_to_a_port_of_a_node_and_an_interrupt_leaves_nothing() {
+    with_three(|world, _proxies| {
+        let people = People::start(world)?;
+        people.wait_well()?;
+        let culvert = workspace::binary("culvert");
+        let mut echo = people.command("sh");
+        let line = "seq 100000 | \"$0\" connect \"$1\" --local --ssh cloud-5 | tail -n 1";
+        echo.args(["-c", line])
+            .arg(&culvert)
+            .arg(format!("edge-1:{ECHO}"));
+        let said = workspace::output(&mut echo)?;
+        ensure!(said.trim() == "100000", "{said}");
+        let refused = people.run(&["connect", &format!("edge-1:{CLOSED}"), "--local"])?;
+        ensure!(refused.status.code() == Some(1), "{refused:?}");
+
+        let cloud = world.lab.site(Host::Cloud);
+        let mut command = people.command(&culvert);
+        command.args(["forward", &format!("edge-1:{ECHO}"), "--ssh", "cloud-5"]);
+        command.args(["--listen", "127.0.0.1:7481"]);
+        let mut forward = cloud.start_process("forward", &mut command)?;
+        wait::until("it listens", PATIENCE, || {
+            forward.check()?;
+            ensure!(
+                forward.log().contains("127.0.0.1:7481"),
+                "{}",
+                forward.log()
+            );
+            Ok(())
+        })?;
+        let mut client = cloud.command("bash");
+        let line = "exec 3<>/dev/tcp/127.0.0.1/7481; echo through >&3; exec cat <&3";
+        client.args(["-c", line]);
+        let open = cloud.start_process("client", &mut client)?;
+        wait::until("an answer comes through", PATIENCE, || {
+            ensure!(open.log().contains("through"), "{}", open.log());
+            Ok(())
+        })?;
+        forward.signal(Signal::SIGINT)?;
+        wait::until("nothing of it is left", PATIENCE, || {
+            ensure!(forward.check().is_err(), "it runs on");
+            Ok(())
+        })?;
+        world.wait_for_no_streams()
+    });
 }

@@ -42,7 +42,7 @@ impl Use {
 }
 
 /// Programs, each with its Debian package and its use.
-const PROGRAMS: [(&str, &str, Use); 19] = [
+const PROGRAMS: [(&str, &str, Use); 20] = [
     ("nft", "nftables", Use::Labs),
     ("bpftool", "bpftool", Use::Labs),
     ("ip", "iproute2", Use::Labs),
@@ -57,6 +57,7 @@ const PROGRAMS: [(&str, &str, Use); 19] = [
     ("hostname", "hostname", Use::Labs),
     ("python3", "python3", Use::Packages),
     ("rpmbuild", "rpm", Use::Packages),
+    ("chromium", "chromium", Use::Tests),
     ("conntrack", "conntrack", Use::Tests),
     ("dbus-daemon", "dbus-daemon", Use::Tests),
     ("iptables-legacy", "iptables", Use::Tests),

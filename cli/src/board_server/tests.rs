@@ -1,5 +1,6 @@
 use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::serve_http;
@@ -45,19 +46,14 @@ fn a_name_that_leads_here_is_no_name_of_this_host() {
     }
 }
 
-fn frame() -> Frame {
-    Frame {
-        seconds: 5,
-        asked: "3 hosts".to_owned(),
-    }
-}
-
 /// The pages of a site, and where they are served until the runtime ends.
 fn serve(runtime: &Runtime, board: Board) -> Result<SocketAddr> {
-    serve_shared(runtime, SharedBoard::new(board))
+    let shared = SharedBoard::default();
+    *shared.lock() = board;
+    serve_shared(runtime, shared, 5)
 }
 
-fn serve_shared(runtime: &Runtime, board: SharedBoard) -> Result<SocketAddr> {
+fn serve_shared(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<SocketAddr> {
     let session = Session {
         places: Hosts {
             cloud: Vec::new(),
@@ -67,7 +63,11 @@ fn serve_shared(runtime: &Runtime, board: SharedBoard) -> Result<SocketAddr> {
         output: Output::Text,
         screen: Screen::file(),
     };
-    let pages = router(SECRET, Arc::new(session), board);
+    let frame = Frame {
+        seconds,
+        asked: "3 hosts".to_owned(),
+    };
+    let pages = router(SECRET, Arc::new(session), board, frame);
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
     runtime.spawn(async move {
@@ -83,7 +83,6 @@ fn board(nodes: usize) -> Board {
     Board {
         site: Some(site),
         history,
-        frame: frame(),
     }
 }
 
@@ -134,7 +133,7 @@ fn a_foreign_name_is_refused_and_nothing_is_found_without_the_secret() -> Result
 #[test]
 fn before_the_first_answer_the_page_says_what_it_waits_for() -> Result<()> {
     let runtime = Runtime::new()?;
-    let address = serve(&runtime, Board::new(frame()))?;
+    let address = serve(&runtime, Board::default())?;
     let answer = runtime.block_on(ask(address, &format!("/{SECRET}/"), "localhost"))?;
     ensure!(answer.contains(WAITS), "{answer}");
     Ok(())
@@ -194,10 +193,9 @@ fn a_page_renews_itself_with_and_without_scripts() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let runtime = Runtime::new()?;
     let mut browser = Browser::start(&program, folder.path())?;
-    let mut few = board(3);
-    few.frame.seconds = 1;
-    let shared = SharedBoard::new(few);
-    let address = serve_shared(&runtime, shared.clone())?;
+    let shared = SharedBoard::default();
+    *shared.lock() = board(3);
+    let address = serve_shared(&runtime, shared.clone(), 1)?;
     let url = format!("http://{address}/{SECRET}/");
     let view = View {
         width: 1000,

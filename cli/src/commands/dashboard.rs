@@ -4,21 +4,19 @@
 use std::net::SocketAddr;
 use std::process::Stdio;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{counted, serve_http};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::process::Command;
-use tokio::time::sleep;
+use tokio::sync::Notify;
 
 use crate::args::DashboardArgs;
-use crate::board::{Board, SharedBoard};
+use crate::board::SharedBoard;
 use crate::board_server::router;
 use crate::screen::Screen;
 use crate::session::Session;
-use crate::watch::Watch;
 use crate::web::Frame;
 
 /// What is printed.
@@ -49,11 +47,13 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
         seconds: arguments.interval.as_secs().max(1),
         asked: counted(session.places.cloud.len(), "host", "hosts"),
     };
-    let board = SharedBoard::new(Board::new(frame));
-    let pages = router(&secret, session.clone(), board.clone());
+    let board = SharedBoard::default();
+    let pages = router(&secret, session.clone(), board.clone(), frame);
     let accept = async || listener.accept().await.map(|(connection, _)| connection);
+    // Browsers ask by themselves.
+    let news = Notify::new();
     tokio::select! {
-        () = watch(session, &board, arguments.interval) => {}
+        () = board.watch(session, arguments.interval, &news) => {}
         () = serve_http(accept, pages) => {}
         interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for ^C")?,
     }
@@ -91,14 +91,4 @@ fn open(url: &str) -> Result<()> {
     child
         .map(drop)
         .with_context(|| format!("run {program}: without --open the address is printed alone"))
-}
-
-/// Asks again and again.
-async fn watch(session: Arc<Session>, board: &SharedBoard, interval: Duration) {
-    let mut watch = Watch::new(session);
-    loop {
-        let (site, at) = watch.ask().await;
-        board.lock().record(site, at);
-        sleep(interval).await;
-    }
 }

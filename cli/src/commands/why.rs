@@ -1,21 +1,17 @@
 //! `culvert why`: what happens to a connection from every cloud host, hop by hop: the kernel of that
 //! host, its proxy, the tunnel, the agent, and the backend, which the agent dials.
 
-use std::time::Duration;
-
 use anyhow::{Result, bail};
 use culvert_api::Query;
 use culvert_api::proto::control as proto;
 use serde::Serialize;
 
-use crate::hops::{Hop, HostPath, ask};
+use crate::hops::{self, Hop, HostPath};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
 use crate::verdict::Verdict;
 
-/// A proxy gives its agent 9 s for a dial.
-const LONGER: Duration = Duration::from_secs(10);
 /// What a proxy adds that is no part of the way: it has no mark.
 const ADDED: [&str; 6] = ["node", "dns", "ended", "agents", "streams", "unused"];
 /// Columns before the text of a hop, after its mark.
@@ -40,11 +36,7 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
         destination: destination.to_string(),
         dial: destination.port.is_some(),
     };
-    let answers = session.ask(LONGER, |place| ask(place, &request)).await;
-    let mut from = Vec::new();
-    for answered in answers {
-        from.push(HostPath::of(answered));
-    }
+    let from = hops::ask_all(session, &request).await;
     let why = Explanation {
         destination: request.destination,
         reachable: from.iter().all(|from| from.reachable),

@@ -1,6 +1,8 @@
 //! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
 //! programs of its host, which share the folder /run/culvert.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use culvert_kubeconfig::{ForwardProxy, Source};
 use k8s_openapi::api::core::v1::Pod;
@@ -10,6 +12,7 @@ use kube::config::Kubeconfig;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
+use super::cluster_texts::{self, ClusterText};
 use super::{Connection, Finished, NoAnswer};
 use crate::args::Whom;
 
@@ -25,6 +28,7 @@ const BUFFER: usize = 64 << 10;
 #[derive(Clone, Debug)]
 pub(super) struct ProxyPod {
     pods: Api<Pod>,
+    namespace: String,
     name: String,
     /// The Node.
     pub(super) host: String,
@@ -71,6 +75,7 @@ impl ProxyPod {
             let node = pod.spec.and_then(|spec| spec.node_name);
             found.push(Self {
                 pods: pods.clone(),
+                namespace: whom.namespace.clone(),
                 host: node.unwrap_or_else(|| name.clone()),
                 name,
             });
@@ -96,6 +101,12 @@ impl ProxyPod {
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
         Ok(self.finished(words).await?)
+    }
+
+    /// Of all pods of its namespace.
+    pub(super) async fn cluster_texts(&self, deadline: Duration) -> Vec<ClusterText> {
+        let client = self.pods.clone().into_client();
+        cluster_texts::read(&client, &self.namespace, deadline).await
     }
 
     async fn finished(&self, words: &[String]) -> Result<Finished> {

@@ -179,8 +179,17 @@ fn proxy_mark(proxy: &Proxy, point: &Point) -> Markup {
         g .proxy.(class(proxy.verdict)) transform=(format!("translate({:.1} {:.1})", point.x, point.y)) {
             title { (proxy.host) ": " (proxy.state) }
             circle r="17" {}
-            text .number text-anchor="middle" dy="0.35em" { (proxy.nodes) }
+            text .number text-anchor="middle" dy="0.35em" { (rounded(proxy.nodes)) }
             text .host text-anchor="middle" y="30" { (shortened(&proxy.host)) }
         }
+    }
+}
+
+/// `940` or `6.2k`, for a small circle.
+fn rounded(count: u32) -> String {
+    match count {
+        0..1_000 => count.to_string(),
+        1_000..10_000 => format!("{:.1}k", f64::from(count) / 1e3),
+        _ => format!("{:.0}k", f64::from(count) / 1e3),
     }
 }

@@ -3,9 +3,10 @@
 use maud::{Markup, html};
 
 use super::format::{class, path_segment, round_trip};
-use super::query::{PageQuery, ROWS, Sort, State};
+use super::query::{PageQuery, ROWS};
 use super::sparkline::sparkline;
 use crate::node::Node;
+use crate::node_choice::{Sort, State};
 use crate::site::Site;
 use crate::verdict;
 use crate::watch::History;

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 
 use crate::node::Node;
-use crate::verdict::{self, Verdict};
+use crate::node_choice::{Sort, State, choose};
 
 /// Rows of one page.
 pub(super) const ROWS: usize = 100;
@@ -21,79 +21,10 @@ pub(crate) struct PageQuery {
     pub(super) page: usize,
 }
 
-/// Which nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum State {
-    #[default]
-    All,
-    Offline,
-    /// Those with something that is wrong.
-    Wrong,
-}
-
-/// In which order.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Sort {
-    /// The worst first.
-    #[default]
-    Worst,
-    Name,
-    Far,
-    Busy,
-}
-
-impl State {
-    pub(super) const ALL: [(Self, &'static str, &'static str); 3] = [
-        (Self::All, "all", "all states"),
-        (Self::Offline, "offline", "offline"),
-        (Self::Wrong, "wrong", "with a problem"),
-    ];
-}
-
-impl Sort {
-    pub(super) const ALL: [(Self, &'static str, &'static str); 4] = [
-        (Self::Worst, "worst", "worst first"),
-        (Self::Name, "name", "by name"),
-        (Self::Far, "far", "longest round trip"),
-        (Self::Busy, "busy", "most streams"),
-    ];
-}
-
 impl PageQuery {
     /// The nodes that are wanted, in the wanted order.
     pub(super) fn choose<'a>(&self, nodes: &'a [Node]) -> Vec<&'a Node> {
-        let mut chosen = Vec::new();
-        for node in nodes {
-            if self.has(node) {
-                chosen.push(node);
-            }
-        }
-        // Nodes come by name, and stay so where nothing else differs.
-        match self.sort {
-            Sort::Worst => chosen.sort_by_key(|node| std::cmp::Reverse(verdict::of_node(node))),
-            Sort::Name => {}
-            Sort::Far => chosen.sort_by(|one, other| {
-                let [one, other] = [one, other].map(|node| node.round_trip_ms.unwrap_or(-1.0));
-                other.total_cmp(&one)
-            }),
-            Sort::Busy => chosen.sort_by_key(|node| std::cmp::Reverse(node.streams)),
-        }
-        chosen
-    }
-
-    fn has(&self, node: &Node) -> bool {
-        let is_in_state = match self.state {
-            State::All => true,
-            State::Offline => !node.online,
-            State::Wrong => verdict::of_node(node) != Verdict::Ok,
-        };
-        let find = self.find.trim();
-        is_in_state
-            && (node.node.contains(find)
-                || node.proxies.iter().any(|proxy| proxy.contains(find))
-                || node.addresses.iter().any(|own| own.address == find))
+        choose(nodes, &self.find, self.state, self.sort)
     }
 
     /// Which rows of so many are shown.

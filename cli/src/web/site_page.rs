@@ -20,7 +20,7 @@ use crate::watch::{History, Samples};
 
 /// Connections that are shown, and failures.
 const MOST_STREAMS: usize = 20;
-const MOST_FAILURES: usize = 8;
+const MOST_FAILURES: usize = 4;
 /// Problems that are shown.
 const MOST_PROBLEMS: usize = 12;
 
@@ -46,11 +46,11 @@ pub(crate) fn site_page(
             div .column {
                 (wrong(site))
                 (proxies(site, history))
+                (failure_section(site))
             }
         }
         (node_table(site, history, query))
         (stream_section(site, history))
-        (failure_section(site))
     };
     page(&about, &content)
 }
@@ -123,12 +123,12 @@ fn wrong(site: &Site) -> Markup {
 
 fn proxies(site: &Site, history: &History) -> Markup {
     html! {
-        section .card {
+        section .card.proxies {
             h2 { "Proxies" }
             table {
                 thead { tr {
                     th { "proxy" } th .number { "nodes" } th .number.wide { "tunnels" }
-                    th .number { "streams" } th { "payload" } th .number { "round trip" }
+                    th .number.wide { "streams" } th { "payload" } th .number { "round trip" }
                     th .wide { "steers" } th .wide { "certificate" }
                 } }
                 tbody { @for proxy in &site.status.proxies { (proxy_row(proxy, site, history)) } }
@@ -152,7 +152,7 @@ fn proxy_row(proxy: &Proxy, site: &Site, history: &History) -> Markup {
             } @else {
                 td .number { (proxy.nodes) }
                 td .number.wide { (proxy.tunnels) }
-                td .number { (proxy.streams) }
+                td .number.wide { (proxy.streams) }
                 td .trend {
                     @if let Some((rate, samples)) = history.proxy(&proxy.host) {
                         (sparkline(samples)) span { (per_second(rate.bytes())) }

@@ -1,0 +1,395 @@
+//! Asks every host for everything at once. A question that is not answered in time, or is refused, is
+//! an item with the reason: it stops nothing.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use culvert_api::NodeName;
+use culvert_api::ports::AGENT_ADMIN_PORT;
+use culvert_api::proto::control as proto;
+use futures_util::future::join_all;
+use serde::Serialize;
+use tokio::time::timeout;
+
+use super::{Collection, Item, KnownName};
+use crate::answered::{Answered, all_ok};
+use crate::cloud_host::CloudHost;
+use crate::control::Control;
+use crate::event::Event;
+use crate::hops;
+use crate::node::{Node, nodes};
+use crate::pages::Pages;
+use crate::places::{Host, NoAnswer, Socket};
+use crate::session::{Session, now_seconds};
+use crate::stream::Stream;
+use crate::summary::Status;
+
+/// Offline nodes that are explained, and online ones whose agents are asked.
+const MOST_NODES: usize = 20;
+/// Lines of a log.
+const LOG_LINES: &str = "5000";
+/// Events of connections, of each proxy.
+const MOST_EVENTS: u32 = 2_000;
+/// A check dials, and asks DNS servers and the cluster.
+const LONGER: Duration = Duration::from_secs(30);
+/// The least that answers of a program take.
+const PROGRAMS: [(Socket, &str); 2] = [
+    (Socket::Proxy, "culvert-proxy"),
+    (Socket::Redirector, "culvert-redirector"),
+];
+
+/// What commands print on a cloud host, with its file and what it is.
+const COMMANDS: [(&str, &str, &[&str]); 6] = [
+    (
+        "check.json",
+        "culvert-proxy check",
+        &["culvert-proxy", "check", "--output", "json"],
+    ),
+    (
+        "rules.txt",
+        "rules of nftables",
+        &["nft", "list", "table", "inet", "culvert"],
+    ),
+    (
+        "programs.txt",
+        "programs of the kernel that belong to cgroups",
+        &["bpftool", "cgroup", "tree"],
+    ),
+    (
+        "maps.txt",
+        "pinned maps and links",
+        &["ls", "-lR", "/sys/fs/bpf/culvert"],
+    ),
+    (
+        "culvert-proxy.log",
+        "the end of its log",
+        &[
+            "journalctl",
+            "--no-pager",
+            "--output=short-iso",
+            "-n",
+            LOG_LINES,
+            "-u",
+            "culvert-proxy",
+        ],
+    ),
+    (
+        "culvert-redirector.log",
+        "the end of its log",
+        &[
+            "journalctl",
+            "--no-pager",
+            "--output=short-iso",
+            "-n",
+            LOG_LINES,
+            "-u",
+            "culvert-redirector",
+        ],
+    ),
+];
+
+/// Collects all of it.
+pub(crate) async fn collect(session: &Session) -> Collection {
+    let hosts = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let known = nodes(all_ok(&hosts));
+    let mut collection = Collection {
+        names: names(session, &hosts, &known),
+        ..Collection::default()
+    };
+    add_answers(&mut collection, &hosts, &known);
+    let (of_hosts, explained, of_agents, of_cluster) = tokio::join!(
+        join_all(
+            session
+                .places
+                .cloud
+                .iter()
+                .map(|host| of_host(session, host))
+        ),
+        explain_offline(session, &known),
+        of_agents(session, &hosts, &known),
+        of_cluster(session)
+    );
+    collection.items.extend(explained);
+    for items in of_hosts {
+        collection.items.extend(items);
+    }
+    collection.items.extend(of_agents);
+    collection.items.extend(of_cluster);
+    collection
+}
+
+/// What `status`, `nodes` and `streams` say.
+fn add_answers(collection: &mut Collection, hosts: &[Answered<CloudHost>], known: &[Node]) {
+    let mut streams = Vec::new();
+    for host in all_ok(hosts) {
+        for stream in &host.streams {
+            streams.push(Stream::of(host.name(), stream));
+        }
+    }
+    let status = Status::of(hosts, Vec::new(), now_seconds());
+    for problem in &status.problems {
+        let line = format!("{}: {}; {}", problem.subject, problem.found, problem.fix);
+        collection.summary.push(line);
+    }
+    for (path, about, content) in [
+        ("status.json", "culvert status", json(&status)),
+        ("nodes.json", "culvert nodes", json(&known)),
+        ("streams.json", "culvert streams", json(&streams)),
+    ] {
+        let item = Item::new(path.to_owned(), about, content);
+        collection.items.push(item);
+    }
+}
+
+fn json<T: Serialize + ?Sized>(answer: &T) -> Result<String, String> {
+    serde_json::to_string_pretty(answer).map_err(|error| error.to_string())
+}
+
+fn names(session: &Session, hosts: &[Answered<CloudHost>], known: &[Node]) -> Vec<KnownName> {
+    let mut names = Vec::new();
+    for node in known {
+        names.push(KnownName {
+            name: node.node.clone(),
+            kind: "node",
+        });
+    }
+    for host in all_ok(hosts) {
+        for proxy in &host.proxies {
+            names.push(KnownName {
+                name: proxy.host.clone(),
+                kind: "host",
+            });
+        }
+    }
+    for place in &session.places.cloud {
+        // Of `USER@HOST` the host.
+        for name in place.name().rsplit('@').take(1) {
+            names.push(KnownName {
+                name: name.to_owned(),
+                kind: "host",
+            });
+        }
+    }
+    names.retain(|known| !known.name.is_empty() && known.name != "this host");
+    names
+}
+
+/// A host's name as a folder.
+fn folder(name: &str) -> String {
+    let mut folder = String::new();
+    for letter in name.chars() {
+        let is_plain = letter.is_ascii_alphanumeric() || matches!(letter, '-' | '.' | '_');
+        folder.push(if is_plain { letter } else { '_' });
+    }
+    if folder.chars().all(|letter| letter == '.') {
+        return "_".to_owned();
+    }
+    folder
+}
+
+/// Pages, commands and events of one cloud host.
+async fn of_host(session: &Session, host: &Host) -> Vec<Item> {
+    let folder = format!("hosts/{}", folder(host.name()));
+    let mut questions = Vec::new();
+    for (file, about, words) in COMMANDS {
+        let path = format!("{folder}/{file}");
+        questions.push(ask_command(session, host, path, about, words));
+    }
+    let events = ask_events(session, host, format!("{folder}/connections.json"));
+    let pages = async {
+        let mut items = Vec::new();
+        for (socket, program) in PROGRAMS {
+            let path = format!("{folder}/{program}");
+            let asked = async { Pages::connect(host, socket).await };
+            items.extend(ask_pages(session.timeout, asked, &path).await);
+        }
+        items
+    };
+    let (mut items, events, pages) = tokio::join!(join_all(questions), events, pages);
+    items.push(events);
+    items.extend(pages);
+    items
+}
+
+async fn ask_command(
+    session: &Session,
+    host: &Host,
+    path: String,
+    about: &str,
+    words: &[&str],
+) -> Item {
+    let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    let deadline = session.timeout.saturating_add(LONGER);
+    let content = match timeout(deadline, host.run(&words)).await {
+        Ok(Ok(finished)) if finished.out.trim().is_empty() => {
+            Err(format!("{}: {}", words[0], finished.err.trim()))
+        }
+        Ok(Ok(finished)) => Ok(finished.out),
+        Ok(Err(unanswered)) => Err(unanswered.text),
+        Err(_) => Err(NoAnswer::late(deadline).text),
+    };
+    Item::new(path, about, content)
+}
+
+async fn ask_events(session: &Session, host: &Host, path: String) -> Item {
+    let asked = timeout(session.timeout, events(host)).await;
+    let content = match asked {
+        Ok(Ok(events)) => json(&events),
+        Ok(Err(unanswered)) => Err(unanswered.text),
+        Err(_) => Err(NoAnswer::late(session.timeout).text),
+    };
+    Item::new(path, "the last connections that began and ended", content)
+}
+
+async fn events(host: &Host) -> Result<Vec<Event>, NoAnswer> {
+    let mut control = Control::connect(host).await?;
+    let request = proto::ObserveRequest {
+        last: MOST_EVENTS,
+        ..proto::ObserveRequest::default()
+    };
+    let mut sent = control.observe(request).await?;
+    let mut events = Vec::new();
+    while let Ok(Some(event)) = sent.message().await {
+        events.push(Event::of(host.name(), event));
+    }
+    Ok(events)
+}
+
+/// All pages of a program that its index lists.
+async fn ask_pages(
+    deadline: Duration,
+    connect: impl Future<Output = Result<Pages, NoAnswer>>,
+    folder: &str,
+) -> Vec<Item> {
+    let index = format!("{folder}/index.txt");
+    let listed = timeout(deadline, async {
+        let mut pages = connect.await?;
+        let (_, index) = pages.get("/").await?;
+        Ok::<_, NoAnswer>((pages, index))
+    });
+    let (mut pages, text) = match listed.await {
+        Ok(Ok(listed)) => listed,
+        Ok(Err(unanswered)) => return vec![Item::new(index, "its pages", Err(unanswered.text))],
+        Err(_) => {
+            let late = NoAnswer::late(deadline).text;
+            return vec![Item::new(index, "its pages", Err(late))];
+        }
+    };
+    let mut items = Vec::new();
+    for line in text.lines() {
+        let Some((path, about)) = page_of(line) else {
+            continue;
+        };
+        let content = match timeout(deadline, pages.get(path)).await {
+            Ok(Ok((_, text))) => Ok(text),
+            Ok(Err(unanswered)) => Err(unanswered.text),
+            Err(_) => Err(NoAnswer::late(deadline).text),
+        };
+        let is_over = content.is_err();
+        let file = format!("{folder}{path}.txt");
+        items.push(Item::new(file, about, content));
+        if is_over {
+            // The connection is of no use any more.
+            break;
+        }
+    }
+    items
+}
+
+/// A page of an index that can be read as it is.
+fn page_of(line: &str) -> Option<(&str, &str)> {
+    let (path, about) = line.split_once(' ')?;
+    let is_plain = path.starts_with('/') && !path.contains(['{', '.']) && path != "/debug/log";
+    is_plain.then_some((path, about.trim()))
+}
+
+/// What all hosts say of the way to nodes without a tunnel.
+async fn explain_offline(session: &Session, known: &[Node]) -> Vec<Item> {
+    let mut items = Vec::new();
+    for node in known.iter().filter(|node| !node.online).take(MOST_NODES) {
+        let request = proto::ExplainRequest {
+            destination: node.node.clone(),
+            dial: false,
+        };
+        let ways = hops::ask_all(session, &request).await;
+        let path = format!("why/{}.json", folder(&node.node));
+        let about = format!("culvert why {}: it is offline", node.node);
+        items.push(Item::new(path, &about, json(&ways)));
+    }
+    items
+}
+
+/// Pages of agents, through tunnels.
+async fn of_agents(session: &Session, hosts: &[Answered<CloudHost>], known: &[Node]) -> Vec<Item> {
+    let mut questions = Vec::new();
+    for node in known.iter().filter(|node| node.online).take(MOST_NODES) {
+        let Ok(name) = node.node.parse::<NodeName>() else {
+            continue;
+        };
+        let Some(place) = place_with_tunnel(session, hosts, &node.node) else {
+            continue;
+        };
+        questions.push(async move {
+            let path = format!("nodes/{}/culvert-agent", folder(name.as_str()));
+            let asked = Pages::connect_node(place, &name, AGENT_ADMIN_PORT);
+            ask_pages(session.timeout, asked, &path).await
+        });
+    }
+    join_all(questions).await.into_iter().flatten().collect()
+}
+
+fn place_with_tunnel<'a>(
+    session: &'a Session,
+    hosts: &[Answered<CloudHost>],
+    node: &str,
+) -> Option<&'a Host> {
+    for (place, answered) in session.places.cloud.iter().zip(hosts) {
+        if let Some(host) = answered.ok()
+            && host.tunnels.iter().any(|tunnel| tunnel.node == node)
+        {
+            return Some(place);
+        }
+    }
+    None
+}
+
+/// Logs of pods and events of the namespace, if a cluster is asked.
+async fn of_cluster(session: &Session) -> Vec<Item> {
+    let Some(place) = session.places.cloud.iter().find(|place| place.is_pod()) else {
+        return Vec::new();
+    };
+    let mut items = Vec::new();
+    for (path, about, content) in place.cluster_texts(session.timeout).await {
+        let path = format!("cluster/{path}");
+        items.push(Item::new(path, &about, content));
+    }
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_with_a_parameter_or_without_a_text_is_not_asked_for() {
+        assert_eq!(
+            page_of("/debug/nodes  the directory"),
+            Some(("/debug/nodes", "the directory"))
+        );
+        for line in [
+            "",
+            "Pages of culvert-proxy:",
+            "/debug/explain/{destination}  why",
+            "/debug/log  PUT",
+        ] {
+            assert_eq!(page_of(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_name_leads_out_of_its_folder() {
+        assert_eq!(folder("root@cloud-1"), "root_cloud-1");
+        assert_eq!(folder("../../etc"), ".._.._etc");
+        assert_eq!(folder(".."), "_");
+    }
+}

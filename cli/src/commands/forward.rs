@@ -1,0 +1,135 @@
+//! `culvert forward`: a port of this host that leads to a port of a node.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use anyhow::{Context, Result, ensure};
+use culvert_api::{NodeName, Query};
+use serde::Serialize;
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::args::ForwardArgs;
+use crate::node_stream::{connect_node, nearest_place};
+use crate::screen::{Screen, clean};
+use crate::session::Session;
+
+/// Connections at the same time.
+const MOST_CONNECTIONS: usize = 256;
+
+/// What is printed.
+#[derive(Debug, Serialize)]
+struct Forwarded {
+    listens: SocketAddr,
+    node: String,
+    port: u16,
+}
+
+/// Forwards connections until it is interrupted.
+///
+/// # Errors
+/// The port cannot be listened on.
+pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()> {
+    let (node, port) = node_and_port(&arguments.destination, 0)?;
+    ensure!(
+        port != 0,
+        "write a port after the node's name, as in {node}:9100"
+    );
+    let listen = arguments.listen;
+    let listen = listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    ensure!(
+        listen.ip().is_loopback(),
+        "--listen {listen}: only an address of loopback, because whoever reaches it reaches the node"
+    );
+    // It answers before anybody relies on it.
+    nearest_place(&session, &node).await?;
+    let listener = TcpListener::bind(listen).await;
+    let listener = listener.with_context(|| format!("listen on {listen}"))?;
+    let forwarded = Forwarded {
+        listens: listener.local_addr()?,
+        node: node.to_string(),
+        port,
+    };
+    session.print(&forwarded, text)?;
+    tokio::select! {
+        accepted = accept(listener, Arc::new(session), &node, port) => accepted,
+        interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for ^C"),
+    }
+}
+
+fn text(forwarded: &Forwarded, _screen: &Screen) -> String {
+    let Forwarded {
+        listens,
+        node,
+        port,
+    } = forwarded;
+    format!("{listens} leads to {node}:{port}, until ^C\n")
+}
+
+/// All connections end with this.
+async fn accept(
+    listener: TcpListener,
+    session: Arc<Session>,
+    node: &NodeName,
+    port: u16,
+) -> Result<()> {
+    let mut connections = JoinSet::new();
+    loop {
+        let (client, _) = listener.accept().await.context("accept a connection")?;
+        while connections.try_join_next().is_some() {}
+        if connections.len() < MOST_CONNECTIONS {
+            connections.spawn(serve(client, session.clone(), node.clone(), port));
+        }
+    }
+}
+
+/// An error is said, and ends this connection alone.
+async fn serve(client: TcpStream, session: Arc<Session>, node: NodeName, port: u16) {
+    if let Err(error) = pass(client, &session, &node, port).await {
+        eprintln!("# {node}:{port}: {}", clean(&format!("{error:#}")));
+    }
+}
+
+async fn pass(mut client: TcpStream, session: &Session, node: &NodeName, port: u16) -> Result<()> {
+    let place = nearest_place(session, node).await?;
+    let connected = timeout(session.timeout, connect_node(place, node, port)).await;
+    let connected = connected.context("no answer in time")?;
+    let (_connection, mut stream) =
+        connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;
+    copy_bidirectional(&mut client, &mut stream).await?;
+    Ok(())
+}
+
+/// The name of a node, and a port or the usual one.
+///
+/// # Errors
+/// It is an address.
+pub(super) fn node_and_port(destination: &Query, usual_port: u16) -> Result<(NodeName, u16)> {
+    let text = destination.to_string();
+    let name = match destination.port {
+        Some(port) => text.strip_suffix(&format!(":{port}")).unwrap_or(&text),
+        None => &text,
+    };
+    let node = name.parse::<NodeName>();
+    let node =
+        node.with_context(|| format!("{name} is no node's name: `culvert nodes` lists them"))?;
+    Ok((node, destination.port.unwrap_or(usual_port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_and_without_a_port_is_a_node() {
+        let read = |text: &str| {
+            let query = text.parse().expect("a destination");
+            let (node, port) = node_and_port(&query, 22).expect("a node");
+            (node.to_string(), port)
+        };
+        assert_eq!(read("edge-1"), ("edge-1".to_owned(), 22));
+        assert_eq!(read("edge-1:9100"), ("edge-1".to_owned(), 9100));
+    }
+}
