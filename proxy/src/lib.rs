@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod config;
 mod handover;
 mod run;
 
@@ -38,32 +39,33 @@ pub async fn main() -> ExitCode {
 
 async fn start(args: Args) -> Result<()> {
     let sockets = args.sockets();
-    match args.command {
-        Some(Command::Node(command)) => command.run(&args.control_socket).await,
-        Some(Command::Token(command)) => command.run(&args.control_socket).await,
-        Some(Command::Status(command)) => command.run(&args.control_socket).await,
-        Some(Command::Streams(command)) => command.run(&args.control_socket).await,
-        Some(Command::Explain(command)) => command.run(&args.control_socket).await,
-        Some(Command::Ping(command)) => command.run(&args.control_socket).await,
-        Some(Command::Check(command)) => {
-            command
-                .run(&args.control_socket, args.run.listen.admin_listen)
-                .await
-        }
+    let Args {
+        command,
+        control_socket,
+        admin_socket,
+        log,
+        log_format,
+        run,
+    } = args;
+    let control = &control_socket;
+    match command {
+        Some(Command::Node(command)) => command.run(control).await,
+        Some(Command::Token(command)) => command.run(control).await,
+        Some(Command::Status(command)) => command.run(control).await,
+        Some(Command::Streams(command)) => command.run(control).await,
+        Some(Command::Explain(command)) => command.run(control).await,
+        Some(Command::Ping(command)) => command.run(control).await,
+        Some(Command::Check(command)) => command.run(control, run.listen.admin_listen).await,
         Some(Command::Migrate(command)) => command.run().await,
         Some(Command::ControlStdio(command)) => command.run(&sockets),
-        Some(Command::Log(command)) => command.run(&args.admin_socket).await,
+        Some(Command::Log(command)) => command.run(&admin_socket).await,
         None | Some(Command::Run) => {
             let sockets = run::Sockets {
-                control: args.control_socket,
-                admin: args.admin_socket,
+                control: control_socket,
+                admin: admin_socket,
             };
-            Box::pin(run::run(
-                args.run,
-                sockets,
-                Logs::init(&args.log, args.log_format)?,
-            ))
-            .await
+            let logs = Logs::init(&log, log_format)?;
+            Box::pin(run::run(run.try_into()?, sockets, logs)).await
         }
     }
 }

@@ -12,10 +12,11 @@ mod others;
 mod succession;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
+use culvert_api::NodeName;
 use culvert_daemon::{
     Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, raise_open_file_limit,
     report_to_systemd,
@@ -30,16 +31,14 @@ use culvert_proxy_core::listed_peer::ListedPeer;
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_operators::spans::SpanExporter;
-use culvert_proxy_peers::own_info;
+use culvert_proxy_peers::{Peers, own_info};
 use culvert_proxy_streams::elsewhere::PeerInfo;
 use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::route::Router;
-use culvert_proxy_streams::sockets::listen;
 use culvert_proxy_streams::sockets::local_socket::{Access, LocalSocket};
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::tokens::Tokens;
-use culvert_tunnel::{Budget, STREAM_WINDOW_RANGE};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
@@ -47,7 +46,7 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
-use crate::args::RunArgs;
+use crate::config::Config;
 use crate::handover::Departure;
 
 /// The sockets for operators; subcommands connect to them.
@@ -57,28 +56,25 @@ pub(crate) struct Sockets {
 }
 
 /// Runs the proxy until a signal or a failure.
-pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<()> {
-    ensure!(
-        STREAM_WINDOW_RANGE.contains(&args.stream_window),
-        "--stream-window is {} bytes: choose 256KiB to 16MiB",
-        args.stream_window
-    );
-    names::check(&args)?;
-    forwards::check(&args)?;
+pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<()> {
     raise_open_file_limit();
-    let mut supervisor = Supervisor::new(args.grace)?;
+    let mut supervisor = Supervisor::new(config.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
     supervisor.spawn_observer(
         "systemd",
         report_to_systemd(readiness.clone(), &[], supervisor.drain()),
     );
-    let Some(opened) = Box::pin(supervisor.start(open::open(args))).await else {
+    let Some(opened) = Box::pin(supervisor.start(open::open(config))).await else {
         return Ok(());
     };
     let (mut proxy, takeover) = opened?;
     // Until this proxy serves, the one that runs is the one that goes on if this one fails.
-    let frozen = takeover.has_predecessor().then(|| proxy.state.freeze());
+    let frozen = if takeover.has_predecessor() {
+        Some(proxy.state.freeze())
+    } else {
+        None
+    };
     let bound = proxy.bind(&sockets)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
     let admin = proxy.admin(
@@ -88,16 +84,10 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
         sockets.admin,
         streams.clone(),
     )?;
-    proxy.spawn_maintenance(&mut supervisor, &readiness);
-    proxy.spawn_spans(&mut supervisor);
-    proxy.spawn_cluster(&mut supervisor, &readiness);
-    let peers = proxy.peers(&supervisor, &readiness)?;
-    proxy.spawn_peers(
-        &mut supervisor,
-        peers.as_ref(),
-        bound.peers,
-        streams.clone(),
-    );
+    let peers = proxy.spawn_background(&mut supervisor, &readiness)?;
+    if let (Some(peers), Some(listener)) = (&peers, bound.peers) {
+        proxy.spawn_peers(&mut supervisor, peers, listener, streams.clone());
+    }
     if supervisor.start(proxy.wait_for_others()).await.is_none() {
         return Ok(());
     }
@@ -113,7 +103,7 @@ pub(crate) async fn run(args: RunArgs, sockets: Sockets, logs: Logs) -> Result<(
     proxy.spawn_operators(&mut supervisor, bound.operators, peers.as_ref(), streams);
     proxy.spawn_frontends(&mut supervisor, &readiness, bound.frontends);
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
-    supervisor.spawn_observer("predecessor", takeover.hold());
+    supervisor.spawn_observer("predecessor", takeover.stay_connected());
     listening.open();
     proxy.report_serving();
     proxy.spawn_departure(&mut supervisor, listening, bound.handover);
@@ -132,7 +122,7 @@ struct Bound {
 
 /// The parts of the running proxy.
 struct Proxy {
-    args: RunArgs,
+    config: Config,
     state: StateDir,
     advertised: Advertised,
     trust: Trust,
@@ -143,7 +133,6 @@ struct Proxy {
     streams: Streams,
     metrics: Metrics,
     workers: Arc<Workers>,
-    budget: Budget,
     editor: Editor,
     /// Set if the proxy follows another one.
     facts: Option<FactsWriter>,
@@ -169,26 +158,16 @@ struct Proxy {
 impl Proxy {
     /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
     fn bind(&self, sockets: &Sockets) -> Result<Bound> {
-        let listen = &self.args.listen;
-        let listeners = &self.listeners;
-        let tcp = |address, used_by| listen::bind(listeners, address, used_by);
-        let host = |path| listeners.local(path, Access::Owner, SocketUse::Programs);
-        let peers = self
-            .may_have_peers()
-            .then(|| tcp(self.args.peers.peer_listen, SocketUse::Programs))
-            .transpose()?;
-        if let (Some(peers), Some(bytes)) = (&peers, listen.tunnel_mss) {
-            culvert_tunnel::limit_segments(peers, bytes);
-        }
+        let directory = &self.config.listen.directory_socket;
         Ok(Bound {
             agents: self.bind_agents()?,
-            peers,
+            peers: self.bind_peers()?,
             operators: OperatorSockets {
-                control: host(&sockets.control)?,
-                directory: host(&listen.directory_socket)?,
+                control: self.bind_local(&sockets.control)?,
+                directory: self.bind_local(directory)?,
             },
             frontends: self.bind_frontends()?,
-            handover: listeners.local(
+            handover: self.listeners.local(
                 &self.state.join(succession::SOCKET),
                 Access::Owner,
                 SocketUse::Admin,
@@ -196,15 +175,33 @@ impl Proxy {
         })
     }
 
+    fn bind_local(&self, path: &Path) -> Result<LocalSocket> {
+        self.listeners
+            .local(path, Access::Owner, SocketUse::Programs)
+    }
+
+    /// Starts what clients and agents do not see. Returns what reaches the other proxies, if there
+    /// may be any.
+    fn spawn_background(
+        &mut self,
+        supervisor: &mut Supervisor,
+        readiness: &Readiness,
+    ) -> Result<Option<Arc<Peers>>> {
+        self.spawn_maintenance(supervisor, readiness);
+        self.spawn_spans(supervisor);
+        self.spawn_cluster(supervisor, readiness);
+        self.peers(supervisor, readiness)
+    }
+
     /// Whether nodes come from a file.
     fn has_directory_file(&self) -> bool {
-        self.args.directory.directory_file.is_some()
+        self.config.directory.directory_file.is_some()
     }
 
     /// Whoever has started the first proxy of a site has no node yet. In a cluster, with a file of
     /// nodes or a primary, nodes come by themselves.
     fn report_serving(&self) {
-        tracing::info!(agents.addr = %self.args.listen.agent_listen, "serving agents and clients");
+        tracing::info!(agents.addr = %self.config.listen.agent_listen, "serving agents and clients");
         let waits_for_nodes =
             self.cluster.is_some() || self.facts.is_some() || self.has_directory_file();
         if !waits_for_nodes && self.directory.nodes().is_empty() {
@@ -217,20 +214,25 @@ impl Proxy {
 
     fn spawn_maintenance(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
         let drain = supervisor.drain();
-        let registry = self.registry.clone();
-        let trust = self.trust.clone();
-        let editor = self.editor.clone();
-        if self.has_directory_file() && editor.file_problem().is_none() {
-            trust.departed_meanwhile();
+        if self.has_directory_file() && self.editor.file_problem().is_none() {
+            self.trust.departed_meanwhile();
         }
-        let gone = move |node: &_| {
-            trust.departed(node);
-            registry.close(node);
-        };
-        let kept_up = editor.maintain(readiness.gate("directory"), gone, drain.clone());
+        let gate = readiness.gate("directory");
+        let editor = self.editor.clone();
+        let kept_up = editor.maintain(gate, self.remove_gone(), drain.clone());
         supervisor.spawn("directory", kept_up);
         readiness.gate("certificates").open();
         supervisor.spawn("certificates", self.trust.clone().maintain(drain));
+    }
+
+    /// What is done for each node that is gone.
+    fn remove_gone(&self) -> impl Fn(&NodeName) + Send + 'static {
+        let registry = self.registry.clone();
+        let trust = self.trust.clone();
+        move |node| {
+            trust.departed(node);
+            registry.close(node);
+        }
     }
 
     fn spawn_spans(&mut self, supervisor: &mut Supervisor) {

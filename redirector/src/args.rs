@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use culvert_api::installed::{HookScope, Mechanism};
 use culvert_api::ports::INTERCEPT_PORTS;
-use culvert_daemon::{LogCommand, LogFormat, listen_address};
+use culvert_daemon::{LogCommand, LogFormat, Logs, listen_address};
 use ipnet::IpNet;
 
 /// DNS' own port.
@@ -179,6 +179,14 @@ pub(crate) struct Args {
         value_name = "FORMAT"
     )]
     pub(crate) log_format: LogFormat,
+}
+
+impl Args {
+    /// Begins to log, without hickory's line for every question: metrics count them.
+    pub(crate) fn init_logs(&self) -> anyhow::Result<Logs> {
+        let filters = format!("hickory_server=warn,{}", self.log);
+        Logs::init(&filters, self.log_format)
+    }
 }
 
 /// Where things are; the subcommands need these too.

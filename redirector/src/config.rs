@@ -11,7 +11,7 @@ use culvert_daemon::AdminListen;
 use culvert_redirector_common::MAX_INTERCEPT_PORTS;
 use ipnet::IpNet;
 
-use crate::args::Args;
+use crate::args::{Args, SharedArgs};
 use culvert_api::installed::{HookScope, Mechanism};
 pub(crate) use dns::DnsConfig;
 use dns::dns;
@@ -43,6 +43,30 @@ pub(crate) struct Config {
     /// Whether everything is removed at the end once the cluster has deleted the redirectors.
     pub(crate) uninstall_with_daemon_set: bool,
     pub(crate) admin: AdminListen,
+}
+
+/// What the daemon and the commands share.
+#[derive(Clone, Debug)]
+pub(crate) struct SharedConfig {
+    pub(crate) bpffs: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    /// Of the nodes' names.
+    pub(crate) zone: Zone,
+    /// Where edge addresses are steered although this host has a network there.
+    pub(crate) steered_networks: Vec<IpNet>,
+}
+
+impl TryFrom<&SharedArgs> for SharedConfig {
+    type Error = InvalidZone;
+
+    fn try_from(args: &SharedArgs) -> Result<Self, InvalidZone> {
+        Ok(Self {
+            bpffs: args.bpffs.clone(),
+            state_dir: args.state_dir.clone(),
+            zone: args.dns_zone.parse()?,
+            steered_networks: args.steer_own_network.clone(),
+        })
+    }
 }
 
 /// The addresses and ports that connections are steered to, and the mark that exempts a socket.

@@ -24,7 +24,7 @@ mod steering;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use culvert_daemon::{Introduction, Logs, Supervisor, run_main};
+use culvert_daemon::{Introduction, Supervisor, run_main};
 
 use args::{Args, Command};
 use config::Config;
@@ -53,17 +53,18 @@ pub async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> anyhow::Result<()> {
-    let shared = &args.shared;
-    match &args.command {
+    let Args {
+        command,
+        shared,
+        admin_socket,
+        ..
+    } = &args;
+    match command {
         None | Some(Command::Run) => {
-            // hickory logs every question at INFO; metrics count them.
-            let logs = Logs::init(
-                &format!("hickory_server=warn,{}", args.log),
-                args.log_format,
-            )?;
+            let logs = args.init_logs()?;
             return Box::pin(run::run(Config::new(args, usual_scope())?, logs)).await;
         }
-        Some(Command::Log(command)) => command.run(&args.admin_socket).await?,
+        Some(Command::Log(command)) => command.run(admin_socket).await?,
         Some(Command::Status) => print!(
             "{}",
             operators::status::status(&shared.bpffs, &shared.state_dir).await?
@@ -71,7 +72,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
         Some(Command::Explain { destination }) => {
             print!(
                 "{}",
-                operators::explain::explain(shared, destination).await?
+                operators::explain::explain(shared.try_into()?, destination).await?
             )
         }
         Some(Command::Uninstall { stay }) => {

@@ -79,24 +79,38 @@ fn culvert_shows_nothing_secret_of_a_kubeconfig_or_of_its_forward_proxy() {
     let url = format!("http://user:{SECRET}@127.0.0.1:1");
     let cases = [
         (good(&format!(", proxy-url: '{url}'")), String::new()),
-        (good(&format!(", proxy-url: 'ftp://{SECRET}'")), String::new()),
+        (
+            good(&format!(", proxy-url: 'ftp://{SECRET}'")),
+            String::new(),
+        ),
         (good(""), url.clone()),
         (good(""), format!("http://user:{SECRET} 1@127.0.0.1:1")),
-        (format!("users: [{{name: u, user: {{token: {SECRET}\n"), String::new()),
-        (format!("users: [{{name: u, user: {SECRET}}}]\n"), String::new()),
+        (
+            format!("users: [{{name: u, user: {{token: {SECRET}\n"),
+            String::new(),
+        ),
+        (
+            format!("users: [{{name: u, user: {SECRET}}}]\n"),
+            String::new(),
+        ),
     ];
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("kubeconfig");
     for (kubeconfig, https_proxy) in cases {
         std::fs::write(&path, &kubeconfig).expect("a kubeconfig");
         let mut command = Command::new(workspace::binary("culvert"));
-        command.args(["status", "--timeout", "5s", "--kubeconfig"]).arg(&path);
+        command
+            .args(["status", "--timeout", "5s", "--kubeconfig"])
+            .arg(&path);
         let done = command.env("HTTPS_PROXY", &https_proxy).output();
         let done = done.expect("culvert runs");
         let said = [done.stdout, done.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert!(!done.status.success() && !said.is_empty(), "{kubeconfig}");
-        assert!(!said.contains(SECRET), "with {kubeconfig}{https_proxy}: {said}");
+        assert!(
+            !said.contains(SECRET),
+            "with {kubeconfig}{https_proxy}: {said}"
+        );
         let is_about_it = said.contains("line ") || said.contains("127.0.0.1:1");
         assert!(is_about_it || said.contains("API server"), "{said}");
     }

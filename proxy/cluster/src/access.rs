@@ -271,17 +271,17 @@ impl Cluster {
 
     fn needed_by_flags(&self) -> Vec<ResourceAttributes> {
         let mut needed = Vec::new();
-        if let Some(service) = &self.args.agent_service {
+        if let Some(service) = &self.config.agent_service {
             needed.push(attributes(&self.namespace, "", "services", service, "get"));
             needed.push(attributes(&self.namespace, "", "pods", "", "list"));
             needed.push(attributes("", "", "nodes", "", "get"));
         }
-        if let Some(service) = &self.args.name_service {
+        if let Some(service) = &self.config.name_service {
             for verb in CHANGING {
                 needed.push(attributes(&self.namespace, "", "services", service, verb));
             }
         }
-        if let Some(place) = &self.args.hosts_configmap {
+        if let Some(place) = &self.config.hosts_configmap {
             let crate::configmap::ConfigMapName { namespace, name } = &place.config_map;
             for verb in CHANGING {
                 needed.push(attributes(namespace, "", "configmaps", name, verb));

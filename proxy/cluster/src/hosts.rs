@@ -42,7 +42,7 @@ impl Cluster {
         mut service_rx: watch::Receiver<NameService>,
         drain: Drain,
     ) -> Result<()> {
-        let Some(place) = self.args.hosts_configmap.clone() else {
+        let Some(place) = self.config.hosts_configmap.clone() else {
             drain.begun().await;
             return Ok(());
         };
@@ -110,7 +110,7 @@ impl Hosts {
             return Some(Instant::now() + PAUSE);
         }
         let there = self.there.as_ref()?;
-        let edges = match self.cluster.args.hosts_address {
+        let edges = match self.cluster.config.hosts_address {
             HostsAddress::Vip => EdgesAt::Vips,
             // Without the address nothing would be right: the watch of the Service delivers it.
             HostsAddress::Service => EdgesAt::Service(service?),

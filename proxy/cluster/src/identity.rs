@@ -197,7 +197,7 @@ impl ServiceAccounts {
     pub fn not_an_edge(&self, node: NodeName) -> AccountError {
         AccountError::NotAnEdge {
             node,
-            selector: self.cluster.args.node_selector.clone(),
+            selector: self.cluster.config.edges.to_string(),
         }
     }
 

@@ -7,6 +7,7 @@ mod access;
 mod args;
 mod authority;
 mod bootstrap;
+mod config;
 mod configmap;
 mod daemon_set;
 mod events;
@@ -32,13 +33,14 @@ use std::time::Duration;
 
 use culvert_daemon::Backoff;
 use culvert_kubeconfig::Source;
-use culvert_proxy_core::selector::{InvalidSelector, NodeSelector};
+use culvert_proxy_core::selector::InvalidSelector;
 use futures_util::future::BoxFuture;
 use kube::{Client, Config};
 
 pub use access::ClusterFacts;
 pub use args::KubernetesArgs;
 pub use authority::SharedAuthority;
+use config::ClusterConfig;
 pub use forwards::load as load_forwards;
 pub use hosts::HostsAddress;
 pub use identity::{AccountError, ServiceAccounts};
@@ -102,9 +104,7 @@ pub struct Cluster {
     namespace: String,
     /// The API server's address.
     server: http::Uri,
-    /// The selector of edge nodes.
-    selector: NodeSelector,
-    args: KubernetesArgs,
+    config: ClusterConfig,
 }
 
 impl Cluster {
@@ -114,28 +114,27 @@ impl Cluster {
     }
 
     async fn open_with(args: &KubernetesArgs) -> Result<Self, ClusterError> {
-        let selector = args.node_selector.parse()?;
-        let mut config = match &args.kubeconfig {
+        let config = ClusterConfig::try_from(args)?;
+        let mut dial = match &config.kubeconfig {
             Some(path) => from_kubeconfig(path).await?,
             None => Config::incluster().map_err(ClusterError::NotInCluster)?,
         };
-        config.connect_timeout = Some(CONNECT_TIMEOUT);
-        config.read_timeout = Some(READ_TIMEOUT);
-        let namespace = match &args.namespace {
+        dial.connect_timeout = Some(CONNECT_TIMEOUT);
+        dial.read_timeout = Some(READ_TIMEOUT);
+        let namespace = match &config.namespace {
             Some(namespace) => namespace.clone(),
             None => match pod_namespace() {
                 Some(namespace) => namespace,
                 None => DEFAULT_NAMESPACE.to_owned(),
             },
         };
-        let server = config.cluster_url.clone();
-        let client = Client::try_from(config).map_err(ClusterError::Client)?;
+        let server = dial.cluster_url.clone();
+        let client = Client::try_from(dial).map_err(ClusterError::Client)?;
         Ok(Self {
             client,
             namespace,
             server,
-            selector,
-            args: args.clone(),
+            config,
         })
     }
 }

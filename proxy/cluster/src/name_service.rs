@@ -89,7 +89,7 @@ impl Cluster {
         state: StateDir,
         drain: Drain,
     ) -> Result<()> {
-        let Some(name) = self.args.name_service.clone() else {
+        let Some(name) = self.config.name_service.clone() else {
             drain.begun().await;
             return Ok(());
         };
@@ -98,7 +98,7 @@ impl Cluster {
         let mut keeper = Keeper {
             api,
             name,
-            own: self.args.name_ports,
+            own: self.config.name_ports,
             there: None,
             problem: Problem::default(),
             left_out: Vec::new(),

@@ -95,13 +95,13 @@ impl Cluster {
     }
 
     fn reading(&self) -> Reading {
-        let annotations = if self.args.trust_node_annotations {
+        let annotations = if self.config.trust_node_annotations {
             Annotations::Trusted
         } else {
             Annotations::Ignored
         };
         Reading {
-            edges: self.selector.clone(),
+            edges: self.config.edges.clone(),
             annotations,
         }
     }

@@ -113,11 +113,11 @@ impl Giver {
     async fn freeze(&self) -> Result<Frozen, GiveError> {
         let state = self.state.clone();
         let trust = self.trust.clone();
-        let freeze = move || {
+        tokio::task::spawn_blocking(move || {
             trust.write_noted()?;
             Ok(state.freeze())
-        };
-        tokio::task::spawn_blocking(freeze).await?
+        })
+        .await?
     }
 
     async fn offer(&self, link: &Handover) -> Result<(), GiveError> {

@@ -104,22 +104,24 @@ impl Takeover {
 
     /// Holds the connection to the other proxy for as long as this process lives: by its end the
     /// other one sees that it is needed again.
-    pub(crate) async fn hold(self) -> Result<()> {
+    pub(crate) async fn stay_connected(self) -> Result<()> {
         let _held = self.predecessor;
         std::future::pending().await
     }
 }
 
 async fn ask(path: &Path, listeners: &Listeners) -> Option<Offerer> {
-    let asked = try_ask(path, listeners).await;
-    asked.unwrap_or_else(|error| {
-        tracing::warn!(
-            socket = %path.display(),
-            reason = chain(&error),
-            "nothing is taken over from the process that listens there"
-        );
-        None
-    })
+    match try_ask(path, listeners).await {
+        Ok(offerer) => offerer,
+        Err(error) => {
+            tracing::warn!(
+                socket = %path.display(),
+                reason = chain(&error),
+                "nothing is taken over from the process that listens there"
+            );
+            None
+        }
+    }
 }
 
 async fn try_ask(path: &Path, listeners: &Listeners) -> Result<Option<Offerer>, HandoverError> {

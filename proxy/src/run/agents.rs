@@ -25,7 +25,7 @@ use super::Proxy;
 
 impl Proxy {
     pub(super) fn bind_agents(&self) -> Result<TcpListener> {
-        let listen = &self.args.listen;
+        let listen = &self.config.listen;
         let protocol = if listen.mptcp && culvert_tunnel::has_mptcp() {
             Protocol::MPTCP
         } else {
@@ -50,7 +50,7 @@ impl Proxy {
         peers: Option<Arc<Peers>>,
     ) {
         let drain = supervisor.drain();
-        let listen = &self.args.listen;
+        let listen = &self.config.listen;
         let admissions = Admissions::default();
         supervisor.spawn(
             "tunnels' certificates",
@@ -74,10 +74,10 @@ impl Proxy {
             enroll: self.enroll_service(peers),
             tunnel: ProxyTunnel {
                 far_end: FarEnd::Agent,
-                stream_window: self.args.stream_window,
+                stream_window: self.config.stream_window,
                 max_streams: MAX_STREAMS_PER_AGENT,
                 streams_in_life: STREAMS_IN_LIFE,
-                budget: self.budget.clone(),
+                budget: self.config.budget.clone(),
             },
             congestion: listen.tunnel_congestion.clone().or_system(),
             metrics: self.metrics.clone(),
@@ -92,13 +92,15 @@ impl Proxy {
         let accepting = Accepting::agents(drain, self.departure.agents());
         // Not for the tunnels' tasks to hold, which end with them.
         let workers = self.workers.clone();
-        let serve_one = move |agent, connections: &TaskTracker| {
-            agents.serve(&workers.next(), agent, connections)
-        };
-        supervisor.spawn(
-            "agent port",
-            listen::serve(listener, "agents", accepting, serve_one),
+        let served = listen::serve(
+            listener,
+            "agents",
+            accepting,
+            move |agent, connections: &TaskTracker| {
+                agents.serve(&workers.next(), agent, connections)
+            },
         );
+        supervisor.spawn("agent port", served);
     }
 
     pub(super) fn enroll_service(&self, peers: Option<Arc<Peers>>) -> EnrollServer<Enroll> {

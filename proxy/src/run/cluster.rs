@@ -7,7 +7,7 @@ use culvert_proxy_core::advertise::PeerAdvertise;
 use culvert_proxy_core::directory::ClusterWriter;
 use culvert_proxy_peers::follow_contact;
 
-use super::{Proxy, forwards};
+use super::Proxy;
 
 /// A Kubernetes cluster as the source of nodes.
 pub(super) struct JoinedCluster {
@@ -34,8 +34,6 @@ impl Proxy {
             self.registry.clone(),
         );
         supervisor.spawn_observer("contact with peers", contact);
-        let registry = self.registry.clone();
-        let trust = self.trust.clone();
         let parts = Parts {
             writer: writer.clone(),
             directory: self.directory.clone(),
@@ -43,7 +41,7 @@ impl Proxy {
             metrics: self.metrics.clone(),
             state: self.state.clone(),
             advertised: self.advertised.clone(),
-            own_ports: forwards::own_ports(&self.args),
+            own_ports: self.config.own_ports.clone(),
             authority: authority.clone(),
             name_service_tx: self.name_service_tx.clone(),
             forwards_tx: self.forwards_tx.clone(),
@@ -51,18 +49,15 @@ impl Proxy {
             listed_tx: self.listed_tx.clone(),
             instance: self.instance.clone(),
             peer_address: self.peer_address(),
-            gone: Box::new(move |node| {
-                trust.departed(node);
-                registry.close(node);
-            }),
+            gone: Box::new(self.remove_gone()),
         };
         cluster.spawn(parts, supervisor, readiness);
     }
 
     /// Where the cluster's other proxies reach this one.
     fn peer_address(&self) -> Option<HostPort> {
-        let given = self.args.peers.peer_advertise.as_ref();
-        let address = PeerAdvertise::address(given, self.args.peers.peer_listen);
+        let given = self.config.peers.peer_advertise.as_ref();
+        let address = PeerAdvertise::address(given, self.config.peers.peer_listen);
         if address.is_none() {
             tracing::error!(
                 "this host has no address that other proxies could dial: start the proxy with \

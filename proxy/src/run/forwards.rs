@@ -1,11 +1,11 @@
 //! The listeners of forwarded ports: those of `--forward`, and in a cluster those of ConfigMap
 //! `culvert-forwards`, which come and go while the proxy runs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 use culvert_daemon::{Drain, Listeners, Problem, SocketUse, Supervisor, chain};
 use culvert_proxy_clients::admitted::Admitted;
 use culvert_proxy_clients::forward::{ForwardedPort, Forwarder};
@@ -20,7 +20,6 @@ use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Proxy;
-use crate::args::RunArgs;
 
 /// The time after which a port that is in use is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -58,61 +57,12 @@ struct Serving {
     drain: Drain,
 }
 
-/// Refuses flags that contradict each other.
-pub(super) fn check(args: &RunArgs) -> Result<()> {
-    let own = own_ports(args);
-    let given = &args.forwards.forward;
-    for (before, forward) in given.iter().enumerate() {
-        ensure!(
-            !own.contains(&forward.listen.port()),
-            "--forward {forward}: the proxy uses this port of the host itself: choose another one"
-        );
-        let other = given[..before]
-            .iter()
-            .find(|other| other.conflicts_with(forward));
-        if let Some(other) = other {
-            bail!(
-                "--forward {forward}: --forward {other} has the same port of this host: choose \
-                 another one"
-            );
-        }
-        ensure!(
-            args.kubernetes.is_in_cluster() || matches!(forward.to, ForwardTo::Node(_)),
-            "--forward {forward}: nodes have labels only in a cluster: name a node"
-        );
-    }
-    Ok(())
-}
-
-/// The ports on which the proxy listens by other flags.
-pub(super) fn own_ports(args: &RunArgs) -> BTreeSet<u16> {
-    let listen = &args.listen;
-    let single = [
-        Some(listen.agent_listen),
-        Some(args.peers.peer_listen),
-        Some(listen.admin_listen),
-        listen.metrics_listen,
-        listen.connect_listen,
-    ];
-    let named = args.names.name_listen.iter().map(|given| given.address);
-    let addresses = single.into_iter().flatten();
-    let addresses = addresses.chain(listen.intercept_listen.iter().copied());
-    let mut ports: BTreeSet<u16> = addresses
-        .chain(named)
-        .map(|address| address.port())
-        .collect();
-    if args.kubernetes.name_service.is_some() {
-        ports.extend(args.kubernetes.name_ports.all());
-    }
-    ports
-}
-
 impl Proxy {
     /// Binds the ports of `--forward`, and those that the ConfigMap named last.
     pub(super) fn bind_forwards(&self) -> Result<ForwardListeners> {
         let mut bound = ForwardListeners {
             listeners: self.listeners.clone(),
-            given: self.args.forwards.forward.clone(),
+            given: self.config.forwards.forward.clone(),
             open: BTreeMap::new(),
             problems: BTreeMap::new(),
         };
@@ -120,18 +70,18 @@ impl Proxy {
             let flag = format!("--forward {forward}");
             bound.bind(forward).context(flag)?;
         }
-        let wanted = bound.wanted(&self.forwards_tx.borrow());
-        bound.open(wanted);
+        let needed = bound.needed(&self.forwards_tx.borrow());
+        bound.open(needed);
         Ok(bound)
     }
 
     pub(super) fn spawn_forwards(&self, supervisor: &mut Supervisor, bound: ForwardListeners) {
-        let args = &self.args;
+        let config = &self.config;
         let forwarder = Forwarder {
             raw: self.raw_clients(),
             admitted: Admitted::new(
-                &args.forwards.forward_client,
-                &args.kubernetes.pod_range,
+                &config.forwards.forward_client,
+                &config.kubernetes.pod_range,
                 self.directory.clone(),
             ),
             refusals: Refusals::new(self.metrics.refused_clients(OpenPort::Forward)),
@@ -163,9 +113,9 @@ impl ForwardListeners {
         serving: Serving,
     ) -> Result<()> {
         loop {
-            let wanted = self.wanted(&named.borrow_and_update());
-            self.close_others(&wanted).await;
-            self.open(wanted);
+            let needed = self.needed(&named.borrow_and_update());
+            self.close_others(&needed).await;
+            self.open(needed);
             self.serve(&serving);
             tokio::select! {
                 biased;
@@ -182,20 +132,26 @@ impl ForwardListeners {
     }
 
     /// The entries of `--forward`, and of `named` those that do not conflict with them.
-    fn wanted(&self, named: &[Forward]) -> BTreeMap<SocketAddr, Forward> {
-        let is_free = |forward: &&Forward| {
-            let mut given = self.given.iter();
-            given.all(|given| !given.conflicts_with(forward))
-        };
-        let all = self.given.iter().chain(named.iter().filter(is_free));
-        all.map(|forward| (forward.listen, forward.clone()))
-            .collect()
+    fn needed(&self, named: &[Forward]) -> BTreeMap<SocketAddr, Forward> {
+        let mut needed = BTreeMap::new();
+        for forward in &self.given {
+            needed.insert(forward.listen, forward.clone());
+        }
+        for forward in named {
+            let is_free = !self.given.iter().any(|given| given.conflicts_with(forward));
+            if is_free {
+                needed.insert(forward.listen, forward.clone());
+            }
+        }
+        needed
     }
 
-    /// Closes what is not wanted any more. Their ports are free afterwards.
-    async fn close_others(&mut self, wanted: &BTreeMap<SocketAddr, Forward>) {
-        let unwanted = |address: &SocketAddr, _: &mut Open| !wanted.contains_key(address);
-        let closed: Vec<_> = self.open.extract_if(.., unwanted).collect();
+    /// Closes what is not needed any more. Their ports are free afterwards.
+    async fn close_others(&mut self, needed: &BTreeMap<SocketAddr, Forward>) {
+        let closed: Vec<_> = self
+            .open
+            .extract_if(.., |address, _| !needed.contains_key(address))
+            .collect();
         for (address, Open { state, .. }) in closed {
             self.listeners.close(address);
             if let State::Served { accepting, .. } = state {
@@ -205,12 +161,12 @@ impl ForwardListeners {
             }
         }
         self.problems
-            .retain(|address, _| wanted.contains_key(address));
+            .retain(|address, _| needed.contains_key(address));
     }
 
     /// Binds what is missing.
-    fn open(&mut self, wanted: BTreeMap<SocketAddr, Forward>) {
-        for (address, forward) in wanted {
+    fn open(&mut self, needed: BTreeMap<SocketAddr, Forward>) {
+        for (address, forward) in needed {
             if let Some(open) = self.open.get_mut(&address) {
                 open.forward = forward;
                 continue;
@@ -285,10 +241,14 @@ impl Serving {
         let (port_tx, port_rx) = watch::channel(self.port(forward, None));
         let forwarder = self.forwarder.clone();
         let tasks = self.tasks.clone();
-        let serve_one = move |client, _: &TaskTracker| {
-            forwarder.serve(&port_rx.borrow(), client, &tasks);
-        };
-        let served = listen::serve(listener, "forward", self.drain.clone(), serve_one);
+        let served = listen::serve(
+            listener,
+            "forward",
+            self.drain.clone(),
+            move |client, _: &TaskTracker| {
+                forwarder.serve(&port_rx.borrow(), client, &tasks);
+            },
+        );
         let accepting = self.tasks.spawn(async move {
             // It cannot fail.
             drop(served.await);

@@ -31,22 +31,15 @@ pub(super) struct Frontends {
 
 impl Proxy {
     pub(super) fn bind_frontends(&self) -> Result<Frontends> {
-        let listen = &self.args.listen;
-        let tcp = |address| listen::bind(&self.listeners, address, SocketUse::Clients);
-        let intercept = listen.intercept_listen.iter();
-        let connect_tls = listen.connect_listen.zip(listen.connect_client_ca.as_ref());
+        let mut intercept = Vec::new();
+        for address in &self.config.listen.intercept_listen {
+            intercept.push(self.bind_clients(*address)?);
+        }
         Ok(Frontends {
-            intercept: intercept
-                .map(|address| tcp(*address))
-                .collect::<Result<_>>()?,
-            connect_tls: connect_tls
-                .map(|(address, client_ca)| {
-                    let callers = self.trust.callers(client_ca)?;
-                    anyhow::Ok((tcp(address)?, callers))
-                })
-                .transpose()?,
+            intercept,
+            connect_tls: self.bind_connect_tls()?,
             connect: self.listeners.local(
-                &listen.connect_socket,
+                &self.config.listen.connect_socket,
                 Access::Group,
                 SocketUse::Clients,
             )?,
@@ -55,14 +48,61 @@ impl Proxy {
         })
     }
 
+    fn bind_connect_tls(&self) -> Result<Option<(TcpListener, Callers)>> {
+        let listen = &self.config.listen;
+        // clap accepts --connect-listen and --connect-client-ca only together.
+        let Some(address) = listen.connect_listen else {
+            return Ok(None);
+        };
+        let Some(client_ca) = &listen.connect_client_ca else {
+            return Ok(None);
+        };
+        let callers = self.trust.callers(client_ca)?;
+        Ok(Some((self.bind_clients(address)?, callers)))
+    }
+
+    pub(super) fn bind_clients(&self, address: SocketAddr) -> Result<TcpListener> {
+        listen::bind(&self.listeners, address, SocketUse::Clients)
+    }
+
     pub(super) fn spawn_frontends(
         &self,
         supervisor: &mut Supervisor,
         readiness: &Readiness,
         frontends: Frontends,
     ) {
+        self.spawn_intercept(supervisor, readiness, frontends.intercept);
+        self.spawn_names(supervisor, frontends.names);
+        self.spawn_forwards(supervisor, frontends.forwards);
+        let connect = Connect {
+            router: self.router.clone(),
+            direct: self.direct(),
+            drain: supervisor.drain(),
+            workers: self.workers.clone(),
+            refusals: Arc::default(),
+        };
+        if let Some(connect_tls) = frontends.connect_tls {
+            self.spawn_connect_tls(supervisor, &connect, connect_tls);
+        }
+        let served = listen::serve(
+            frontends.connect,
+            "connect_socket",
+            supervisor.drain(),
+            move |client, connections: &TaskTracker| {
+                connect.clone().serve_unix(client, connections);
+            },
+        );
+        supervisor.spawn("CONNECT socket", self.clients.track_future(served));
+    }
+
+    fn spawn_intercept(
+        &self,
+        supervisor: &mut Supervisor,
+        readiness: &Readiness,
+        listeners: Vec<TcpListener>,
+    ) {
         let drain = supervisor.drain();
-        let original_dsts = Arc::new(OriginalDsts::new(&self.args.bpffs));
+        let original_dsts = Arc::new(OriginalDsts::new(&self.config.bpffs));
         let gate = readiness.gate("original destinations");
         supervisor.spawn(
             "original destinations",
@@ -73,30 +113,16 @@ impl Proxy {
             raw: self.raw_clients(),
             foreign: Arc::default(),
         };
-        for listener in frontends.intercept {
+        for listener in listeners {
             let intercept = intercept.clone();
-            let serve_one =
-                move |client, connections: &TaskTracker| intercept.serve(client, connections);
-            let served = listen::serve(listener, "intercept", drain.clone(), serve_one);
+            let served = listen::serve(
+                listener,
+                "intercept",
+                drain.clone(),
+                move |client, connections: &TaskTracker| intercept.serve(client, connections),
+            );
             supervisor.spawn("intercept port", self.clients.track_future(served));
         }
-        self.spawn_names(supervisor, frontends.names);
-        self.spawn_forwards(supervisor, frontends.forwards);
-        let connect = Connect {
-            router: self.router.clone(),
-            direct: self.direct(),
-            drain: drain.clone(),
-            workers: self.workers.clone(),
-            refusals: Arc::default(),
-        };
-        if let Some(connect_tls) = frontends.connect_tls {
-            self.spawn_connect_tls(supervisor, &connect, connect_tls);
-        }
-        let serve_one = move |client, connections: &TaskTracker| {
-            connect.clone().serve_unix(client, connections);
-        };
-        let served = listen::serve(frontends.connect, "connect_socket", drain, serve_one);
-        supervisor.spawn("CONNECT socket", self.clients.track_future(served));
     }
 
     fn spawn_connect_tls(
@@ -105,7 +131,7 @@ impl Proxy {
         connect: &Connect,
         (listener, callers): (TcpListener, Callers),
     ) {
-        let direct = if self.args.listen.connect_listen_direct {
+        let direct = if self.config.listen.connect_listen_direct {
             self.direct()
         } else {
             self.direct().for_edges_only()
@@ -114,36 +140,54 @@ impl Proxy {
             direct,
             ..connect.clone()
         };
-        let strangers = Strangers::new(self.args.listen.max_handshakes);
-        let serve_one = move |(client, address): (TcpStream, SocketAddr),
-                              connections: &TaskTracker| {
-            let Some(tls) = callers.server_config() else {
-                return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
-                    error about --connect-client-ca");
-            };
-            match strangers.enter(address.ip(), Phase::Silent) {
-                Ok(permit) => match client.into_std() {
-                    Ok(client) => {
-                        let connect = connect.clone();
-                        connect.serve_tls(tls, client, address, permit, connections);
-                    }
-                    Err(error) => connect.report_refusal(&address, &error),
-                },
-                Err(full) => {
-                    say_busy(&client);
-                    connect.report_refusal(&address, &full);
-                }
-            }
+        let port = ConnectPort {
+            connect,
+            callers,
+            strangers: Strangers::new(self.config.listen.max_handshakes),
         };
-        let served = listen::serve(listener, "connect_tls", supervisor.drain(), serve_one);
+        let served = listen::serve(
+            listener,
+            "connect_tls",
+            supervisor.drain(),
+            move |client, connections: &TaskTracker| port.serve(client, connections),
+        );
         supervisor.spawn("CONNECT port", self.clients.track_future(served));
     }
 
     pub(super) fn direct(&self) -> Direct {
         Direct::new(
             self.directory.clone(),
-            &self.args.listen.direct,
+            &self.config.listen.direct,
             self.metrics.clone(),
         )
+    }
+}
+
+/// What serves the clients of `--connect-listen`.
+struct ConnectPort {
+    connect: Connect,
+    callers: Callers,
+    strangers: Strangers,
+}
+
+impl ConnectPort {
+    fn serve(&self, (client, address): (TcpStream, SocketAddr), connections: &TaskTracker) {
+        let Some(tls) = self.callers.server_config() else {
+            return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
+                error about --connect-client-ca");
+        };
+        match self.strangers.enter(address.ip(), Phase::Silent) {
+            Ok(permit) => match client.into_std() {
+                Ok(client) => {
+                    let connect = self.connect.clone();
+                    connect.serve_tls(tls, client, address, permit, connections);
+                }
+                Err(error) => self.connect.report_refusal(&address, &error),
+            },
+            Err(full) => {
+                say_busy(&client);
+                self.connect.report_refusal(&address, &full);
+            }
+        }
     }
 }

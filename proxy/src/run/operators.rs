@@ -45,18 +45,13 @@ impl Proxy {
         let scraped = Scraped {
             directory: self.directory.clone(),
             registry: self.registry.clone(),
-            budget: self.budget.clone(),
+            budget: self.config.budget.clone(),
         };
         self.metrics.register(&mut metrics, scraped);
         self.workers
             .register(metrics.sub_registry_with_prefix("culvert_proxy"));
-        let claims = Claims {
-            edge_ranges: self.args.directory.edge_range.clone(),
-            annotations: self.args.kubernetes.trust_node_annotations,
-            labels_of_kubelets: self.args.kubernetes.labels_of_kubelets(),
-        };
         let debug = debug::routes(
-            claims,
+            self.claims(),
             self.directory.clone(),
             self.registry.clone(),
             streams,
@@ -69,8 +64,8 @@ impl Proxy {
         ));
         let listen = AdminListen {
             program: "culvert-proxy",
-            address: self.args.listen.admin_listen,
-            metrics: self.args.listen.metrics_listen,
+            address: self.config.listen.admin_listen,
+            metrics: self.config.listen.metrics_listen,
             socket,
         };
         Admin::bind(
@@ -81,6 +76,14 @@ impl Proxy {
             logs,
             debug,
         )
+    }
+
+    fn claims(&self) -> Claims {
+        Claims {
+            edge_ranges: self.config.directory.edge_range.clone(),
+            annotations: self.config.kubernetes.trust_node_annotations,
+            labels_of_kubelets: self.config.kubernetes.labels_of_kubelets(),
+        }
     }
 
     pub(super) fn control(&self, primary: Option<PrimaryClient>, streams: StreamList) -> Control {

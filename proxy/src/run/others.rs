@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_api::proto::control::control_server::ControlServer;
-use culvert_daemon::{Readiness, Supervisor};
+use culvert_daemon::{Readiness, SocketUse, Supervisor};
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{
@@ -20,26 +20,22 @@ use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
-use crate::args::RunArgs;
+use crate::config::Config;
 
 /// The time that a start waits for the API server to list the revoked certificates.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time that a start waits for another proxy to tell what was revoked meanwhile.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Checks what clap cannot: a follower has the primary's authority, and is in no cluster.
-pub(super) fn check_follower(args: &RunArgs, source: &TrustSource, state: &StateDir) -> Result<()> {
-    let Some(primary) = &args.peers.follow else {
+/// Checks that a follower has the primary's authority.
+pub(super) fn check_follower(config: &Config, state: &StateDir) -> Result<()> {
+    let Some(primary) = &config.peers.follow else {
         return Ok(());
     };
-    ensure!(
-        !args.kubernetes.is_in_cluster(),
-        "--follow: in a cluster all proxies have its Nodes: leave out --follow or --kubernetes"
-    );
     let cert = state.join("ca.crt");
     let key = state.join("ca.key");
     ensure!(
-        *source != TrustSource::Embedded || (cert.exists() && key.exists()),
+        config.trust.source != TrustSource::Embedded || (cert.exists() && key.exists()),
         "--follow: this proxy needs the authority of {primary}: copy ca.crt and ca.key of that \
          proxy's state directory to {} and {}, or give both proxies the same --ca-cert and --ca-key",
         cert.display(),
@@ -50,8 +46,20 @@ pub(super) fn check_follower(args: &RunArgs, source: &TrustSource, state: &State
 
 impl Proxy {
     pub(super) fn may_have_peers(&self) -> bool {
-        let args = &self.args.peers;
-        !args.peer.is_empty() || args.follow.is_some() || self.cluster.is_some()
+        let given = &self.config.peers;
+        !given.peer.is_empty() || given.follow.is_some() || self.cluster.is_some()
+    }
+
+    pub(super) fn bind_peers(&self) -> Result<Option<TcpListener>> {
+        if !self.may_have_peers() {
+            return Ok(None);
+        }
+        let address = self.config.peers.peer_listen;
+        let listener = listen::bind(&self.listeners, address, SocketUse::Programs)?;
+        if let Some(bytes) = self.config.listen.tunnel_mss {
+            culvert_tunnel::limit_segments(&listener, bytes);
+        }
+        Ok(Some(listener))
     }
 
     /// What reaches the other proxies; `None`: there are none.
@@ -63,62 +71,63 @@ impl Proxy {
         if !self.may_have_peers() {
             return Ok(None);
         }
-        let args = &self.args.peers;
         self.trust.check_proxy_role()?;
-        let primary = args.follow.clone().zip(self.facts.clone());
-        let primary = primary.map(|(host, writer)| {
-            let followed = (self.directory.clone(), writer);
-            let gate = readiness.gate("primary");
-            Arc::new(Primary::new(host, followed, self.registry.clone(), gate))
-        });
         Ok(Some(Arc::new(Peers {
             own: self.own_info(),
             trust: self.trust.clone(),
             registry: self.registry.clone(),
             streams: self.streams.clone(),
             workers: self.workers.clone(),
-            budget: self.budget.clone(),
-            stream_window: self.args.stream_window,
+            budget: self.config.budget.clone(),
+            stream_window: self.config.stream_window,
             agents: self.departure.agents(),
             drain: supervisor.drain(),
             reached: Reached::default(),
-            primary,
+            primary: self.primary(readiness),
         })))
+    }
+
+    /// The proxy that this one follows, if any.
+    fn primary(&self, readiness: &Readiness) -> Option<Arc<Primary>> {
+        let host = self.config.peers.follow.clone()?;
+        let followed = (self.directory.clone(), self.facts.clone()?);
+        let gate = readiness.gate("primary");
+        let primary = Primary::new(host, followed, self.registry.clone(), gate);
+        Some(Arc::new(primary))
     }
 
     /// Listens for other proxies and follows them.
     pub(super) fn spawn_peers(
         &self,
         supervisor: &mut Supervisor,
-        peers: Option<&Arc<Peers>>,
-        listener: Option<TcpListener>,
+        peers: &Arc<Peers>,
+        listener: TcpListener,
         streams: StreamList,
     ) {
-        let (Some(peers), Some(listener)) = (peers, listener) else {
-            return;
-        };
         if self.cluster.is_none() {
             self.trust.await_peers();
         }
-        let follows = peers.primary.is_some();
-        let control = || -> Grpc {
-            BoxCloneSyncService::new(ControlServer::new(self.control(None, streams)))
-        };
+        let mut control: Option<Grpc> = None;
+        if peers.primary.is_none() {
+            let server = ControlServer::new(self.control(None, streams));
+            control = Some(BoxCloneSyncService::new(server));
+        }
         let calls = Calls {
-            control: (!follows).then(control),
+            control,
             enroll: BoxCloneSyncService::new(self.enroll_service(None)),
         };
         let port = PeerPort::new(peers.clone(), calls);
         let workers = self.workers.clone();
-        let serve_one =
-            move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections);
-        supervisor.spawn(
-            "peer port",
-            listen::serve(listener, "peers", supervisor.drain(), serve_one),
+        let served = listen::serve(
+            listener,
+            "peers",
+            supervisor.drain(),
+            move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections),
         );
+        supervisor.spawn("peer port", served);
         let addresses = PeerAddresses {
-            given: self.args.peers.peer.clone(),
-            primary: self.args.peers.follow.clone(),
+            given: self.config.peers.peer.clone(),
+            primary: self.config.peers.follow.clone(),
             listed: self.listed_tx.subscribe(),
         };
         // While this proxy drains, its clients still need the peers.

@@ -8,7 +8,7 @@ use culvert_proxy_streams::sockets::listen::AgentsGo;
 use tokio::time::timeout;
 
 use super::Proxy;
-use crate::args::RunArgs;
+use crate::config::Config;
 use crate::handover::{Giver, LastCall, Takeover};
 
 /// The socket on which a successor asks, in the state directory: a successor
@@ -20,9 +20,9 @@ pub(super) const SOCKET: &str = "handover.sock";
 const FIRST_TUNNEL: Duration = Duration::from_secs(10);
 
 /// Asks the proxy that runs on this host, and the redirector, for listening sockets.
-pub(super) async fn ask_others(args: &RunArgs) -> Takeover {
-    let redirector = &args.listen.redirector_handover_socket;
-    Takeover::ask(&args.state_dir.join(SOCKET), redirector).await
+pub(super) async fn ask_others(config: &Config) -> Takeover {
+    let redirector = &config.listen.redirector_handover_socket;
+    Takeover::ask(&config.state_dir.join(SOCKET), redirector).await
 }
 
 impl Proxy {
@@ -66,10 +66,10 @@ impl Proxy {
             listeners: listeners.clone(),
             streams: self.streams.clone(),
             registry: self.registry.clone(),
-            grace: self.args.grace,
-            redirector: self.args.listen.redirector_handover_socket.clone(),
+            grace: self.config.grace,
+            redirector: self.config.listen.redirector_handover_socket.clone(),
         }));
-        if self.args.kubernetes.kubernetes {
+        if self.config.kubernetes.kubernetes {
             supervisor.afterwards(departure.clone().successor_ended());
         }
         supervisor.spawn_observer("departure", async move {

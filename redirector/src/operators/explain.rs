@@ -23,7 +23,7 @@ use culvert_redirector_common::{
 };
 
 use super::debug::failed;
-use crate::args::SharedArgs;
+use crate::config::SharedConfig;
 use crate::directory::{Directory, Names, SavedDirectory};
 use crate::mechanisms::bpf::{
     Hook, KernelConfig, Pins, Tables, now_ns, reach_of_host, refusal_of_this_kernel,
@@ -70,12 +70,18 @@ impl Line {
 }
 
 /// Explains `asked`: an address or a node's name, with or without a port.
-pub(crate) async fn explain(args: &SharedArgs, asked: &str) -> Result<String> {
+pub(crate) async fn explain(config: SharedConfig, asked: &str) -> Result<String> {
+    let SharedConfig {
+        bpffs,
+        state_dir,
+        zone,
+        steered_networks,
+    } = config;
     let sources = Sources {
-        bpffs: args.bpffs.clone(),
-        state_dir: args.state_dir.clone(),
-        zone: args.dns_zone.parse()?,
-        steered_networks: args.steer_own_network.clone(),
+        bpffs,
+        state_dir,
+        zone,
+        steered_networks,
     };
     let mut out = String::new();
     for Explained { destination, lines } in sources.explain(asked).await? {

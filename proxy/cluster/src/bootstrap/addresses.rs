@@ -75,7 +75,7 @@ impl Cluster {
         advertised: &Advertised,
         hosts: &mut NodeHosts,
     ) -> Result<Proxies, AddressesError> {
-        match &self.args.agent_service {
+        match &self.config.agent_service {
             Some(service) if advertised.given.is_empty() => self
                 .service_addresses(service, advertised.agent_listen.port(), hosts)
                 .await
