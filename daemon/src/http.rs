@@ -132,7 +132,7 @@ mod tests {
         };
         let both = async {
             tokio::select! {
-                () = serve(accept, router()) => {}
+                () = serve_http(accept, router()) => {}
                 () = client => {}
             }
         };

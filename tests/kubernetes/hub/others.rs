@@ -12,7 +12,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps?labelSelector=!other";
 
 #[test]
 fn a_node_starts_what_a_restored_cluster_has_and_nothing_that_is_newer() {
-    with_hub(&[], |server, hub| restored(server, hub));
+    with_hub(&[], restored);
 }
 
 fn restored(server: &mut ApiServer, hub: &Hub) -> Result<()> {
@@ -42,7 +42,7 @@ fn restored(server: &mut ApiServer, hub: &Hub) -> Result<()> {
 
 #[test]
 fn another_cluster_at_the_address_is_not_believed_and_the_own_one_is_again() {
-    with_hub(&[], |server, hub| replaced(server, hub));
+    with_hub(&[], replaced);
 }
 
 fn replaced(server: &mut ApiServer, hub: &Hub) -> Result<()> {

@@ -5,7 +5,7 @@ use culvert_proxy_commands::cli::Client;
 use culvert_proxy_core::directory::{self, DirectoryConfig, Handles};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
-use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::live::{Frontend, Streams};
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::route::Router;
 use culvert_proxy_trust::identity::Purpose;

@@ -85,14 +85,12 @@ impl OnLink {
 }
 
 fn name(link: &LinkMessage) -> Option<&str> {
-    let names = link.attributes.iter().filter_map(|attribute| {
+    for attribute in &link.attributes {
         if let LinkAttribute::IfName(name) = attribute {
-            Some(name.as_str())
-        } else {
-            None
+            return Some(name);
         }
-    });
-    names.last()
+    }
+    None
 }
 
 #[cfg(test)]

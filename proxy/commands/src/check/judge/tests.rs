@@ -155,7 +155,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 50] = [
+const FAULTS: [Fault; 51] = [
     (
         "mechanism",
         Verdict::Warning,
