@@ -42,10 +42,12 @@ impl From<KubeconfigError> for Unusable {
         let KubeconfigError::Parse(error) = error else {
             return Self::Other(error);
         };
-        let place = error.location();
-        Self::Parse {
-            line: place.map_or(0, |place| place.line()),
-            column: place.map_or(0, |place| place.column()),
+        match error.location() {
+            Some(place) => Self::Parse {
+                line: place.line(),
+                column: place.column(),
+            },
+            None => Self::Parse { line: 0, column: 0 },
         }
     }
 }
@@ -81,11 +83,10 @@ pub async fn load(source: Source<'_>, context: Option<&str>) -> Result<Loaded, U
         let Some(cluster) = &mut named.cluster else {
             continue;
         };
-        let is_named = cluster
-            .proxy_url
-            .as_ref()
-            .is_some_and(|url| !url.is_empty());
-        let stand_in = if is_named { NAMED } else { NOT_NAMED };
+        let stand_in = match &cluster.proxy_url {
+            Some(url) if !url.is_empty() => NAMED,
+            _ => NOT_NAMED,
+        };
         cluster.proxy_url = Some(stand_in.to_owned());
     }
     let options = KubeConfigOptions {
@@ -94,19 +95,23 @@ pub async fn load(source: Source<'_>, context: Option<&str>) -> Result<Loaded, U
     };
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     let stand_in = config.proxy_url.take();
-    let left_out = if stand_in.is_some_and(|url| url == NAMED) {
-        Some(ForwardProxy::Kubeconfig)
-    } else if has_proxy_in_environment() {
-        Some(ForwardProxy::Environment)
-    } else {
-        None
+    let left_out = match stand_in {
+        Some(url) if url == NAMED => Some(ForwardProxy::Kubeconfig),
+        _ if has_proxy_in_environment() => Some(ForwardProxy::Environment),
+        _ => None,
     };
     Ok(Loaded { config, left_out })
 }
 
 fn has_proxy_in_environment() -> bool {
-    let mut names = ["HTTPS_PROXY", "https_proxy"].into_iter();
-    names.any(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty()))
+    for name in ["HTTPS_PROXY", "https_proxy"] {
+        if let Some(value) = std::env::var_os(name)
+            && !value.is_empty()
+        {
+            return true;
+        }
+    }
+    false
 }
 
 #[cfg(test)]
