@@ -233,7 +233,7 @@ pub(crate) struct RunArgs {
 
     /// TCP congestion control of tunnels: `auto`, `system` or a name. `auto` is bbr where the round
     /// trip is 10 ms or more and the kernel has bbr, and the system's elsewhere. Bbr keeps its speed
-    /// on a link that loses packets and after a pause, and takes more than its share beside others.
+    /// on a link that loses packets and after a pause, and may leave others on the link less.
     #[arg(
         long,
         env = "CULVERT_TUNNEL_CONGESTION",

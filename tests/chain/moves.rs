@@ -13,7 +13,11 @@ const DOWNLOADS: usize = 3;
 
 #[test]
 fn heavy_streams_get_tunnels_of_their_own_and_the_bytes_of_all_are_whole() {
-    world::with(&[Host::Edge1], Options::default(), |world| {
+    let options = Options {
+        agent: ["--extra-tunnels", "8"].map(str::to_owned).into(),
+        ..Options::default()
+    };
+    world::with(&[Host::Edge1], options, |world| {
         let alone = world.download(&format!("edge-1:{SOURCE}"))?;
         let mut held = world.hold(format!("edge-1:{ECHO}"), 3)?;
         let before = world.numbers_of_all_tunnels()?;

@@ -116,7 +116,9 @@ impl Outward<'_> {
                     return ended;
                 }
             };
-            relocation::leave(self.send, self.role)?;
+            if relocation::leave(self.send, self.role).is_err() {
+                return Err(reset(self.send).await);
+            }
             let SendHalf { stream, budget } = *half;
             *self.send = stream;
             self.budget = budget;

@@ -74,14 +74,19 @@ impl Mover {
         };
         let usable = tunnels.iter().filter(|to| to.takes_moved(&from, tunnels));
         let usable: Vec<_> = usable.collect();
-        let free = usable.iter().filter(|to| to.is_free());
-        let targets: Vec<_> = free.take(usable.len().saturating_sub(occupied)).collect();
-        let lacking = leaving.len().saturating_sub(targets.len());
-        for (stream, to) in leaving.into_iter().zip(targets) {
-            self.move_stream(stream, to);
+        let most = usable.len().saturating_sub(occupied);
+        let free = usable.into_iter().filter(|to| to.is_free());
+        let mut targets: Vec<_> = free.take(most).collect();
+        let mut lacking = 0;
+        for stream in leaving {
+            if let Some(to) = nearest(&stream.tunnel(), &mut targets) {
+                self.move_stream(stream, to);
+            } else {
+                lacking += 1;
+            }
         }
         if lacking > 0 {
-            self.ask(node, &from, u32::try_from(lacking).unwrap_or(u32::MAX));
+            self.ask(node, &from, lacking);
         }
     }
 
@@ -118,6 +123,19 @@ impl Mover {
             }
         });
     }
+}
+
+/// Removes the tunnel that a stream of `from` should move to: one on the same thread, where its relay
+/// stays, or else any.
+fn nearest<'a>(
+    from: &Registered,
+    targets: &mut Vec<&'a Arc<Registered>>,
+) -> Option<&'a Arc<Registered>> {
+    let same_thread = targets.iter().position(|to| to.is_beside(from));
+    if targets.is_empty() {
+        return None;
+    }
+    Some(targets.swap_remove(same_thread.unwrap_or(0)))
 }
 
 #[cfg(test)]

@@ -123,24 +123,28 @@ impl Tunnel {
     /// # Errors
     /// After [`OpenError::Tunnel`] another tunnel of the node can be tried, unless bytes were sent
     /// early. Other errors are final.
-    pub async fn open(
+    pub fn open(
         &self,
         mut open: Open,
         early: Option<EarlyClient<'_>>,
-    ) -> Result<Stream, OpenError> {
+    ) -> impl Future<Output = Result<Stream, OpenError>> {
         let mut movable = None;
         if self.moves_streams() {
             let stream = MovableStream::new();
             open.key = stream.key();
             movable = Some(stream);
         }
-        let opened = timeout(OPEN_TIMEOUT, self.open_in_time(first_frame(open), early));
-        let mut stream = opened.await.map_err(|_| OpenError::TimedOut)??;
-        if let Some(movable) = &movable {
-            stream.incoming.set_relocation(movable.relocation().clone());
+        // The future need not store the request.
+        let first = first_frame(open);
+        async move {
+            let opened = timeout(OPEN_TIMEOUT, self.open_in_time(first, early));
+            let mut stream = opened.await.map_err(|_| OpenError::TimedOut)??;
+            if let Some(movable) = &movable {
+                stream.incoming.set_relocation(movable.relocation().clone());
+            }
+            stream.movable = movable;
+            Ok(stream)
         }
-        stream.movable = movable;
-        Ok(stream)
     }
 
     /// Requests a stream with its first frame, of [`first_frame`]. The answer is still to come.

@@ -179,7 +179,13 @@ impl ByHand {
 
     /// Asks the agent to open a stream, and sends nothing else.
     pub(crate) async fn ask(&mut self) -> (ResponseFuture, SendStream<Bytes>) {
-        let request = http::Request::post("http://culvert/culvert.tunnel.v1.Agent/Open")
+        self.call("Open").await
+    }
+
+    /// Calls a method of the agent, and sends nothing else.
+    pub(crate) async fn call(&mut self, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
+        let request = format!("http://culvert/culvert.tunnel.v1.Agent/{method}");
+        let request = http::Request::post(request)
             .header("content-type", "application/grpc")
             .header("te", "trailers");
         poll_fn(|context| self.requests.poll_ready(context))

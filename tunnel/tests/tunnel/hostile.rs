@@ -3,9 +3,10 @@
 use std::future::poll_fn;
 
 use bytes::{BufMut, Bytes, BytesMut};
-use culvert_tunnel::proto::tunnel::{Opened, frame::Kind};
+use culvert_tunnel::proto::tunnel::{Moved, Opened, Resume, frame::Kind};
 use h2::server::SendResponse;
 use h2::{Reason, SendStream};
+use prost::Message;
 use socket2::SockRef;
 
 use super::early::{ByHand, message};
@@ -159,6 +160,174 @@ impl AgentByHand {
         let (stream, send) = tokio::join!(self.tunnel.open(to_port(9), None), answer);
         (stream.unwrap(), send)
     }
+
+    /// Says that the agent moves streams.
+    async fn describe(&mut self) {
+        let answer = async {
+            let mut respond = self.calls.recv().await.unwrap();
+            let mut send = respond
+                .send_response(http::Response::new(()), false)
+                .unwrap();
+            let described = DescribeResponse {
+                moves: true,
+                ..DescribeResponse::default()
+            };
+            let described = described.encode_to_vec();
+            let mut message = BytesMut::new();
+            message.put_u8(0);
+            message.put_u32(described.len().try_into().unwrap());
+            message.extend_from_slice(&described);
+            send.send_data(message.freeze(), true).unwrap();
+        };
+        let request = DescribeRequest::default();
+        let (described, ()) = tokio::join!(self.tunnel.describe(&request), answer);
+        described.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_agent_that_says_moved_where_nothing_moves_breaks_the_protocol() {
+    for moves in [false, true] {
+        let mut agent = AgentByHand::start(Budget::new(64 << 20), 1 << 20).await;
+        if moves {
+            agent.describe().await;
+        }
+        let (stream, mut send) = agent.open().await;
+        let (_client, proxy_side) = UnixStream::pair().unwrap();
+        send.send_data(message(Kind::Moved(Moved {})), true)
+            .unwrap();
+        let ended = timeout(DEADLINE, relay(stream, proxy_side)).await.unwrap();
+        assert_eq!(ended.unwrap_err().reason(), "protocol_error", "{moves}");
+    }
+}
+
+/// A stream that the proxy moves. The agent has agreed, and does not end the old half.
+struct Unfinished {
+    _agent: AgentByHand,
+    _old: SendStream<Bytes>,
+    new: SendStream<Bytes>,
+    relays: JoinSet<Result<(), culvert_tunnel::RelayError>>,
+    _client: UnixStream,
+}
+
+impl Unfinished {
+    async fn start(budget: Budget) -> Self {
+        let mut agent = AgentByHand::start(budget, 1 << 20).await;
+        agent.describe().await;
+        let (stream, old) = agent.open().await;
+        let movable = stream.movable().unwrap();
+        let (client, proxy_side) = UnixStream::pair().unwrap();
+        let mut relays = JoinSet::new();
+        relays.spawn(relay(stream, proxy_side));
+        let answer = async {
+            let mut respond = agent.calls.recv().await.unwrap();
+            respond
+                .send_response(http::Response::new(()), false)
+                .unwrap()
+        };
+        let (moved, new) = tokio::join!(agent.tunnel.resume(&movable), answer);
+        moved.unwrap();
+        Self {
+            _agent: agent,
+            _old: old,
+            new,
+            relays,
+            _client: client,
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_by_a_new_half_before_it_ends_the_old_one_is_bounded() {
+    let budget = Budget::new(64 << 20);
+    let mut unfinished = Unfinished::start(budget.clone()).await;
+    let poured = pour(&mut unfinished.new).await;
+    check(&budget, poured);
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_by_a_new_half_before_it_ends_the_old_one_counts_in_the_budget() {
+    let budget = Budget::new(128 << 10);
+    let mut unfinished = Unfinished::start(budget.clone()).await;
+    let data = message(Kind::Data(vec![7; 200 << 10].into()));
+    unfinished.new.send_data(data, false).unwrap();
+    let ended = timeout(DEADLINE, unfinished.relays.join_next()).await;
+    let ended = ended.expect("it has to go").unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "buffer_budget");
+    assert_eq!(budget.stalled_bytes(), 0);
+}
+
+/// The status of gRPC in response headers; 0 if there is none.
+async fn status(response: h2::client::ResponseFuture) -> u8 {
+    let response = timeout(DEADLINE, response).await.unwrap().unwrap();
+    match response.headers().get("grpc-status") {
+        Some(status) => status.to_str().unwrap().parse().unwrap(),
+        None => 0,
+    }
+}
+
+fn resume(key: &'static [u8]) -> Bytes {
+    message(Kind::Resume(Resume { key: key.into() }))
+}
+
+/// Calls for streams that there are not.
+const GUESSES: usize = 5_000;
+const KEY: &[u8] = b"sixteen bytes...";
+
+#[tokio::test]
+async fn a_proxy_that_guesses_keys_moves_nothing_and_its_tunnel_goes_on() {
+    let mut agent = ByHand::with_budget(Budget::new(64 << 20)).await;
+    for number in 0..GUESSES {
+        let (response, mut send) = agent.call("Resume").await;
+        let key = [b"", &KEY[..9], b"sixteen bytes.. "][number % 3];
+        send.send_data(resume(key), true).unwrap();
+        assert_eq!(status(response).await, 5, "{number}");
+    }
+    let (_backend, port) = backend().await;
+    let (response, mut send) = agent.ask().await;
+    send.send_data(message(Kind::Open(to_port(port))), false)
+        .unwrap();
+    assert_eq!(status(response).await, 0);
+}
+
+#[tokio::test]
+async fn a_stream_moves_once_at_a_time_and_a_move_that_is_never_finished_hurts_no_other() {
+    let mut agent = ByHand::with_budget(Budget::new(64 << 20)).await;
+    let (listener, port) = backend().await;
+    let open = Open {
+        key: KEY.into(),
+        ..to_port(port)
+    };
+    let (response, mut old) = agent.ask().await;
+    old.send_data(message(Kind::Open(open)), false).unwrap();
+    assert_eq!(status(response).await, 0);
+    let mut backend = listener.accept().await.unwrap().0;
+    let (first, mut new) = agent.call("Resume").await;
+    new.send_data(resume(KEY), false).unwrap();
+    let first = timeout(DEADLINE, first).await.unwrap().unwrap();
+    assert!(first.headers().get("grpc-status").is_none());
+    for _ in 0..100 {
+        let (again, mut send) = agent.call("Resume").await;
+        send.send_data(resume(KEY), true).unwrap();
+        assert_eq!(status(again).await, 9);
+    }
+    // The proxy has not moved: what it sends by the old half arrives, and by the new one it waits.
+    new.send_data(message(Kind::Data("new".into())), false)
+        .unwrap();
+    old.send_data(message(Kind::Data("old".into())), false)
+        .unwrap();
+    let mut read = [0; 3];
+    timeout(DEADLINE, backend.read_exact(&mut read))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&read, b"old");
+    old.send_data(message(Kind::Moved(Moved {})), true).unwrap();
+    timeout(DEADLINE, backend.read_exact(&mut read))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!(&read, b"new");
 }
 
 #[tokio::test]

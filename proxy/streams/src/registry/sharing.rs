@@ -35,6 +35,11 @@ impl Registered {
         self.streams.heavy(self.tunnel.streams(), now)
     }
 
+    /// Whether the same thread moves its bytes.
+    pub(crate) fn is_beside(&self, other: &Self) -> bool {
+        self.worker.handle().id() == other.worker.handle().id()
+    }
+
     /// Whether it has no streams.
     pub(crate) fn is_free(&self) -> bool {
         self.tunnel.streams() == 0 && self.on_their_way.load(Ordering::Relaxed) == 0

@@ -39,12 +39,13 @@ pub(crate) fn jobs() -> Vec<Job> {
 }
 
 fn works(link: Link) -> Vec<Work> {
+    let alone = Work::Thin { connections: 1 };
     let thin = Work::Thin { connections: 16 };
     match link {
         Link::Rtt20 => scrapes().collect(),
         Link::Rtt80 => scrapes().chain([Work::Idle]).collect(),
         Link::Loss01 => bulk().collect(),
-        Link::Loss1 => bulk().chain([thin]).collect(),
+        Link::Loss1 => bulk().chain([alone, thin]).collect(),
         Link::Bursts1 => vec![thin],
         Link::Weak20 => bulk()
             .chain([Work::Scrape {
