@@ -45,8 +45,8 @@ pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
 use self::documents::Documents;
 pub(crate) use self::fill::Filled;
 pub(crate) use self::forget::Needed;
-use self::grants::Grants;
 pub(crate) use self::grants::{Doubt, Verdict};
+use self::grants::{GrantKey, Grants};
 pub(crate) use self::local_writes::{LocalWriteError, Target, WrittenObject};
 use self::objects::StoredObjects;
 pub(crate) use self::objects::{HeldObject, has_same_content};
@@ -194,12 +194,7 @@ impl Cache {
             if key.identity != *identity || key.resource != scope.representation.resource {
                 continue;
             }
-            let is_of_read = match (&object, key.verb) {
-                (_, it) if it == verb => key.selection == *asked,
-                (Some(object), Verb::List | Verb::Watch) => key.selection.may_contain(object),
-                (None, _) | (_, Verb::Get) => false,
-            };
-            if is_of_read {
+            if key.verb == verb && key.selection == *asked || shows(key, object.as_ref()) {
                 verdicts.push((key.verb, &key.selection, grant.verdict, grant.at));
             }
         }
@@ -283,6 +278,14 @@ impl Cache {
         self.sets
             .get_mut(&scope.representation)?
             .get_mut(&scope.selection)
+    }
+}
+
+/// Whether who may list or watch this has been shown the object.
+fn shows(key: &GrantKey, object: Option<&ObjectName>) -> bool {
+    match (object, key.verb) {
+        (Some(object), Verb::List | Verb::Watch) => key.selection.may_contain(object),
+        (None, _) | (_, Verb::Get) => false,
     }
 }
 

@@ -1,12 +1,12 @@
 //! The checked form of the command line.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use culvert_daemon::{AdminListen, ForwardProxies, InvalidForwardProxy};
+use culvert_daemon::{AdminListen, ForwardProxies, InvalidForwardProxy, Logs};
 
-use crate::args::{Args, KubeletArgs, RunArgs};
+use crate::args::{Args, Command, KubeletArgs, RunArgs};
 use crate::authority::is_pod_address;
 use crate::install::Installation;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
@@ -56,6 +56,25 @@ pub(crate) enum ConfigError {
 }
 
 impl Args {
+    pub(crate) fn chosen_command(&self) -> &Command {
+        &self.command
+    }
+
+    /// Begins the log.
+    pub(crate) fn logs(&self) -> anyhow::Result<Logs> {
+        Logs::init(&self.log, self.log_format)
+    }
+
+    /// Where a running hub serves its pages.
+    pub(crate) fn admin_address(&self) -> SocketAddr {
+        self.admin_listen
+    }
+
+    /// Where a running hub is told to log more.
+    pub(crate) fn admin_socket(&self) -> &Path {
+        &self.admin_socket
+    }
+
     /// Checks the settings of the running hub, for which it reads a kubeconfig.
     pub(crate) fn config(&self, run: &RunArgs) -> Result<Config, ConfigError> {
         if !self.listen.ip().is_loopback() {
@@ -156,7 +175,6 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::args::Command;
 
     fn config(line: &[&str]) -> Result<Config, ConfigError> {
         let args = Args::parse_from([&["culvert-hub", "run"], line].concat());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{Request, Response, StatusCode};
 
 use crate::cache::{Identity, Verb, Verdict};
-use crate::copy::Copies;
+use crate::copy::{Copied, Copies, CopyOf};
 use crate::filters::Filters;
 use crate::identity::{Proof, Token};
 use crate::limits::Limits;
@@ -17,8 +17,8 @@ use crate::refusal;
 use crate::relay::relayed;
 use crate::reviews::Reviews;
 use crate::turns::Turns;
-use crate::upstream::pool::RequestKind;
-use crate::upstream::{Body, Upstream};
+use crate::upstream::pool::{AnswerBody, RequestKind};
+use crate::upstream::{Body, Upstream, remove_hop_by_hop};
 
 /// What every request needs.
 pub(crate) struct Hub {
@@ -64,6 +64,24 @@ impl Hub {
             Proof::Token(token) => self.memory.lock().tokens.identity_of(&token.digest),
             Proof::Nothing => None,
         }
+    }
+
+    /// Passes an answer on, and a copy of it to the memory.
+    pub(crate) fn copy(
+        &self,
+        reader: Identity,
+        copied: Copied,
+        answer: Response<AnswerBody>,
+    ) -> Response<Body> {
+        let copy = CopyOf {
+            memory: self.memory.clone(),
+            metrics: self.metrics.clone(),
+            reader,
+            copied,
+        };
+        let (mut head, body) = answer.into_parts();
+        remove_hop_by_hop(&mut head.headers);
+        Response::from_parts(head, self.copies.tee(body, copy))
     }
 
     /// Passes a request on; nothing is remembered.

@@ -136,14 +136,11 @@ impl Kubeconfig {
         let Some((cluster, user)) = file.current() else {
             return Err(missing(path, "current context"));
         };
-        let server = match cluster.server.parse::<Uri>() {
-            Ok(uri) if uri.scheme_str() == Some("https") && uri.host().is_some() => uri,
-            Ok(_) | Err(_) => {
-                return Err(KubeconfigError::Server {
-                    path: path.to_owned(),
-                    server: cluster.server.clone(),
-                });
-            }
+        let Some(server) = https_server(&cluster.server) else {
+            return Err(KubeconfigError::Server {
+                path: path.to_owned(),
+                server: cluster.server.clone(),
+            });
         };
         Ok(Self {
             server,
@@ -158,6 +155,15 @@ impl Kubeconfig {
     }
 }
 
+fn https_server(text: &str) -> Option<Uri> {
+    let uri = text.parse::<Uri>().ok()?;
+    if uri.scheme_str() != Some("https") {
+        return None;
+    }
+    uri.host()?;
+    Some(uri)
+}
+
 fn missing(path: &Path, what: &'static str) -> KubeconfigError {
     KubeconfigError::Missing {
         path: path.to_owned(),
@@ -166,28 +172,8 @@ fn missing(path: &Path, what: &'static str) -> KubeconfigError {
 }
 
 fn credential(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigError> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let has_certificate =
-        user.client_certificate.is_some() || user.client_certificate_data.is_some();
-    if !has_certificate {
-        // As client-go has it: a file wins over a token.
-        if let Some(file) = &user.token_file {
-            return Ok(NodeCredential::TokenFile(folder.join(file)));
-        }
-        if let Some(token) = &user.token
-            && !token.is_empty()
-        {
-            return Ok(NodeCredential::Token(Token(token.clone())));
-        }
-        if let Some(mut plugin) = user.exec.clone() {
-            // A name alone is searched for in PATH.
-            if plugin.command.components().count() > 1 {
-                plugin.command = folder.join(plugin.command);
-            }
-            return Ok(NodeCredential::Exec(plugin));
-        }
-        let what = "client certificate, token, token file or exec plugin";
-        return Err(missing(path, what));
+    if user.client_certificate.is_none() && user.client_certificate_data.is_none() {
+        return without_certificate(path, user);
     }
     Ok(NodeCredential::Certificate {
         certificate: pem_source(
@@ -203,6 +189,28 @@ fn credential(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigErro
             "client key",
         )?,
     })
+}
+
+fn without_certificate(path: &Path, user: &User) -> Result<NodeCredential, KubeconfigError> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    // As client-go has it: a file wins over a token.
+    if let Some(file) = &user.token_file {
+        return Ok(NodeCredential::TokenFile(folder.join(file)));
+    }
+    if let Some(token) = &user.token
+        && !token.is_empty()
+    {
+        return Ok(NodeCredential::Token(Token(token.clone())));
+    }
+    if let Some(mut plugin) = user.exec.clone() {
+        // A name alone is searched for in PATH.
+        if plugin.command.components().count() > 1 {
+            plugin.command = folder.join(plugin.command);
+        }
+        return Ok(NodeCredential::Exec(plugin));
+    }
+    let what = "client certificate, token, token file or exec plugin";
+    Err(missing(path, what))
 }
 
 fn pem_source(

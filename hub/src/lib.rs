@@ -51,7 +51,7 @@ mod wire;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Introduction, Logs, run_main};
+use culvert_daemon::{Introduction, run_main};
 
 use args::{Args, Command};
 
@@ -78,16 +78,16 @@ pub async fn main() -> ExitCode {
 }
 
 async fn start(args: Args) -> Result<()> {
-    match &args.command {
+    match args.chosen_command() {
         Command::Run(run) => {
-            let logs = Logs::init(&args.log, args.log_format)?;
+            let logs = args.logs()?;
             run::run(args.config(run)?, logs).await
         }
         Command::Install(kubelet) => install::install(&args.installation(kubelet)),
         Command::Uninstall(kubelet) => install::uninstall(&args.installation(kubelet)),
         Command::Check(kubelet) => install::check(&args.installation(kubelet)),
-        Command::Status => status::print(args.admin_listen).await,
-        Command::Explain(request) => status::print_explanation(args.admin_listen, request).await,
-        Command::Log(command) => command.run(&args.admin_socket).await,
+        Command::Status => status::print(args.admin_address()).await,
+        Command::Explain(request) => status::print_explanation(args.admin_address(), request).await,
+        Command::Log(command) => command.run(args.admin_socket()).await,
     }
 }

@@ -20,7 +20,7 @@ use self::review::{Review, review};
 use self::unread::WatchedBody;
 use crate::answers::{absence, documents, local, writes};
 use crate::cache::{Identity, Verb};
-use crate::copy::{Copied, CopyOf};
+use crate::copy::Copied;
 use crate::hub::Hub;
 use crate::identity::{Caller, Proof, Token, bearer_token};
 use crate::limits::RequestPermit;
@@ -30,7 +30,7 @@ use crate::refusal;
 use crate::relay::{is_overloaded, relayed};
 use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
-use crate::upstream::{Body, BodyError, Credential, empty, full, remove_hop_by_hop};
+use crate::upstream::{Body, BodyError, Credential, empty, full};
 use crate::watches;
 
 /// The other end of a connection.
@@ -318,15 +318,8 @@ impl Hub {
         let Some(read) = read.answered_with(answer.headers()) else {
             return relayed(answer);
         };
-        let copy = CopyOf {
-            memory: self.memory.clone(),
-            metrics: self.metrics.clone(),
-            reader,
-            copied: Copied::Objects(Box::new(read)),
-        };
-        let (mut head, body) = answer.into_parts();
-        remove_hop_by_hop(&mut head.headers);
-        Response::from_parts(head, self.copies.tee(body, copy))
+        let copied = Copied::Objects(Box::new(read));
+        self.copy(reader, copied, answer)
     }
 }
 

@@ -7,6 +7,7 @@ mod fake_api;
 mod load_tests;
 mod operator_tests;
 mod pod_tests;
+mod power_cut_tests;
 mod server_tests;
 mod table_tests;
 mod tests;

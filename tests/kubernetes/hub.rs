@@ -1,6 +1,8 @@
 //! The hub of an edge node with a real API server: what kubelet and pods get by it.
 
+mod clients;
 mod clocks;
+mod hostile;
 mod others;
 mod streams;
 
@@ -35,7 +37,7 @@ struct Answer {
 }
 
 /// Runs a test with an API server that has these flags in addition, and with the hub of a node that
-/// may do everything. It is not started.
+/// may do everything, as the accounts of `default` may. It is not started.
 ///
 /// # Panics
 /// The test fails.
@@ -56,7 +58,7 @@ fn with_hub(flags: &[&str], test: impl FnOnce(&mut ApiServer, &Hub) -> Result<()
         let binding = ["create", "clusterrolebinding", "hub"];
         let subjects = [
             "--clusterrole=cluster-admin",
-            "--group=system:serviceaccounts",
+            "--group=system:serviceaccounts:default",
         ];
         let mut bind = server.kubectl();
         bind.args(binding).args(subjects);
@@ -100,6 +102,7 @@ impl Hub {
     /// Starts it with a clock that is wrong by that many seconds.
     fn start(&self, skew: i64) -> Result<Process> {
         let mut command = self.command("run");
+        command.args(["--log", "info,culvert_hub::upstream=debug"]);
         if skew != 0 {
             command.envs(skewed_clock::environment(&self.folder, skew)?);
         }

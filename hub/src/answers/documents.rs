@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 
 use super::local;
 use crate::cache::Identity;
-use crate::copy::{Copied, CopyOf, DocumentCopy};
+use crate::copy::{Copied, DocumentCopy};
 use crate::hub::Hub;
 use crate::identity::Caller;
 use crate::identity::Proof;
@@ -16,7 +16,7 @@ use crate::relay::{is_overloaded, is_plain, relayed};
 use crate::request::discovery::DocumentRead;
 use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
-use crate::upstream::{Body, full, remove_hop_by_hop};
+use crate::upstream::{Body, full};
 
 /// The API server's name for those who show nothing.
 const ANONYMOUS: &str = "system:anonymous";
@@ -126,15 +126,7 @@ fn relay(
                 content_type,
                 etag: text(answer.headers(), ETAG).map(str::to_owned),
             });
-            let copy = CopyOf {
-                memory: hub.memory.clone(),
-                metrics: hub.metrics.clone(),
-                reader,
-                copied,
-            };
-            let (mut head, body) = answer.into_parts();
-            remove_hop_by_hop(&mut head.headers);
-            return Response::from_parts(head, hub.copies.tee(body, copy));
+            return hub.copy(reader, copied, answer);
         }
         (StatusCode::NOT_MODIFIED, _) => {
             let documents = &mut hub.memory.lock().cache.documents;

@@ -25,23 +25,13 @@ impl DocumentRead {
         let path = path.trim_end_matches('/');
         let words: Vec<_> = path.strip_prefix('/')?.split('/').collect();
         let is_schema = matches!(&*words, ["openapi", "v3", ..]);
-        let is_document = matches!(
-            &*words,
-            ["version" | "api" | "apis"]
-                | ["api" | "apis", _]
-                | ["apis", _, _]
-                | ["openapi", "v2"]
-                | ["openapi", "v3", ..]
-        );
         let hash = parameters(query).find(|(name, _)| is_schema && name == "hash");
         let query = match hash {
             Some((_, value)) => format!("hash={value}"),
             None => String::new(),
         };
-        let is_short = [path.len() + query.len(), accepted.len()]
-            .iter()
-            .all(|length| *length <= LONGEST);
-        if !is_document || !is_short {
+        let longest = accepted.len().max(path.len() + query.len());
+        if !is_document(&words) || longest > LONGEST {
             return None;
         }
         Some(Self {
@@ -50,6 +40,17 @@ impl DocumentRead {
             accepted,
         })
     }
+}
+
+fn is_document(words: &[&str]) -> bool {
+    matches!(
+        words,
+        ["version" | "api" | "apis"]
+            | ["api" | "apis", _]
+            | ["apis", _, _]
+            | ["openapi", "v2"]
+            | ["openapi", "v3", ..]
+    )
 }
 
 #[cfg(test)]

@@ -111,6 +111,40 @@ impl<'a> Prefix<'a> {
     }
 }
 
+/// What the words of a path name; empty where there is none.
+struct PathWords<'a> {
+    namespace: &'a str,
+    resource: &'a str,
+    name: &'a str,
+    subresource: &'a str,
+}
+
+impl<'a> PathWords<'a> {
+    fn of(words: &[&'a str]) -> Result<Self, InvalidPath> {
+        let mut namespace = "";
+        let mut rest = words;
+        match words {
+            [] => return Err(InvalidPath::NoResource),
+            // The status of the namespace itself.
+            ["namespaces", name] | ["namespaces", name, "status" | "finalize", ..] => {
+                namespace = name;
+            }
+            ["namespaces", name, below @ ..] => {
+                namespace = name;
+                rest = below;
+            }
+            _ => {}
+        }
+        let mut rest = rest.iter().copied();
+        Ok(Self {
+            namespace,
+            resource: rest.next().unwrap_or_default(),
+            name: rest.next().unwrap_or_default(),
+            subresource: rest.next().unwrap_or_default(),
+        })
+    }
+}
+
 fn resource(
     method: &str,
     prefix: &Prefix<'_>,
@@ -126,19 +160,8 @@ fn resource(
     if matches!(words[0], "watch" | "proxy") {
         words.remove(0);
     }
-    let mut namespace = "";
-    match words[..] {
-        [] => return Err(InvalidPath::NoResource),
-        // The status of the namespace itself.
-        ["namespaces", name] | ["namespaces", name, "status" | "finalize", ..] => namespace = name,
-        ["namespaces", name, ..] => {
-            namespace = name;
-            words.drain(..2);
-        }
-        _ => {}
-    }
-    let its = words.first().copied().unwrap_or_default();
-    let mut name = words.get(1).copied().unwrap_or_default().to_owned();
+    let words = PathWords::of(&words)?;
+    let mut name = words.name.to_owned();
     let asked = verb;
     if name.is_empty() {
         verb = verb.of_collection(query);
@@ -161,18 +184,19 @@ fn resource(
         name = selected.to_owned();
     }
     // Below a proxied object are its own paths.
-    let subresource = match words.get(2) {
-        Some(subresource) if verb != Verb::Proxy => subresource,
-        Some(_) | None => "",
+    let subresource = if verb == Verb::Proxy {
+        ""
+    } else {
+        words.subresource
     };
     Ok(ResourceRequest {
         verb,
         gvr: GroupVersionResource {
             group: prefix.group.to_owned(),
             version: prefix.version.to_owned(),
-            resource: its.to_owned(),
+            resource: words.resource.to_owned(),
         },
-        namespace: namespace.to_owned(),
+        namespace: words.namespace.to_owned(),
         name,
         subresource: subresource.to_owned(),
         options,

@@ -3,8 +3,9 @@
 //! tell kubelet that all its pods were deleted.
 //!
 //! A cluster is known by the uid of its Service `default/kubernetes`, which nodes may list, and by that
-//! of the Node, should the Service have been made again. An API server that does not answer these
-//! questions (401, 403, 5xx) is not suspected.
+//! of the Node, should the Service have been made again. An API server that refuses these questions
+//! (401, 403) is not suspected. One that has no time for them (429, 5xx), as while it starts, is not
+//! believed until it answers.
 
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
@@ -49,6 +50,8 @@ struct KnownCluster {
 pub(super) enum ClusterAnswer {
     /// The uid of the object, if it exists, and the newest resource version.
     Object { uid: Option<String>, version: u64 },
+    /// It has no time, or is not ready: it will answer.
+    Later,
     /// Not answered, or not understood.
     Nothing,
 }
@@ -66,8 +69,8 @@ pub(super) enum Verdict {
 struct List {
     kind: String,
     metadata: ListMetadata,
-    #[serde(default)]
-    items: Vec<Item>,
+    /// `null` if there is none, as Go writes a list that was never begun.
+    items: Option<Vec<Item>>,
 }
 
 #[derive(Deserialize)]
@@ -94,10 +97,11 @@ impl ClusterAnswer {
         let Ok(list) = serde_json::from_slice::<List>(body) else {
             return Self::Nothing;
         };
-        if !list.kind.ends_with("List") || list.items.len() > 1 {
+        let items = list.items.unwrap_or_default();
+        if !list.kind.ends_with("List") || items.len() > 1 {
             return Self::Nothing;
         }
-        let uid = list.items.into_iter().next().map(|item| item.metadata.uid);
+        let uid = items.into_iter().next().map(|item| item.metadata.uid);
         Self::Object {
             uid: uid.filter(|uid| !uid.is_empty()),
             version: list.metadata.resource_version.parse().unwrap_or(0),
@@ -123,6 +127,11 @@ impl ClusterIdentity {
     /// Whether what answered last was another cluster.
     pub(crate) fn is_other(&self) -> bool {
         self.lock().is_other
+    }
+
+    /// Whether the cluster of this node is known, so that another one can be told from it.
+    pub(super) fn is_known(&self) -> bool {
+        self.lock().known.is_some()
     }
 
     /// The question about the node, if it has a name.
@@ -152,7 +161,7 @@ impl ClusterIdentity {
         };
         let node = match node {
             ClusterAnswer::Object { uid, .. } => uid.clone(),
-            ClusterAnswer::Nothing => None,
+            ClusterAnswer::Later | ClusterAnswer::Nothing => None,
         };
         let mut state = self.lock();
         let is_same = match &state.known {
@@ -258,8 +267,12 @@ mod tests {
     fn only_a_list_of_one_is_understood() {
         let list = r#"{"kind":"PartialObjectMetadataList","metadata":{"resourceVersion":"7"},"items":[{"metadata":{"uid":"u"}}]}"#;
         assert_eq!(ClusterAnswer::read(list.as_bytes()), object("u"));
-        let empty = r#"{"kind":"ServiceList","metadata":{"resourceVersion":"7"},"items":[]}"#;
-        assert_eq!(ClusterAnswer::read(empty.as_bytes()), object(""));
+        for items in ["[]", "null"] {
+            let empty = format!(
+                r#"{{"kind":"PartialObjectMetadataList","metadata":{{"resourceVersion":"7"}},"items":{items}}}"#
+            );
+            assert_eq!(ClusterAnswer::read(empty.as_bytes()), object(""));
+        }
         for other in ["", "{}", r#"{"kind":"Status","metadata":{}}"#] {
             assert_eq!(
                 ClusterAnswer::read(other.as_bytes()),

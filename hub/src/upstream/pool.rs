@@ -357,12 +357,12 @@ impl ClusterCheck {
         {
             return self.demand_same_cluster();
         }
-        let service = self.ask(connection, cluster::SERVICE).await?;
+        let service = self.demand_answer(connection, cluster::SERVICE).await?;
         let mut verdict = self.identity.judge_service(&service);
         if verdict == Verdict::AskForNode {
             let name = self.cloud.node_name();
             let node = match ClusterIdentity::question_about_node(name.as_deref()) {
-                Some(question) => self.ask(connection, &question).await?,
+                Some(question) => self.demand_answer(connection, &question).await?,
                 None => ClusterAnswer::Nothing,
             };
             verdict = self.identity.judge(&service, &node);
@@ -370,6 +370,20 @@ impl ClusterCheck {
         self.identity.settle(verdict, &service);
         *lock(&self.asked) = Some(Instant::now());
         self.demand_same_cluster()
+    }
+
+    /// The same of an API server that may be another cluster's: it must answer.
+    async fn demand_answer(
+        &self,
+        connection: &Connection,
+        question: &str,
+    ) -> io::Result<ClusterAnswer> {
+        let answer = self.ask(connection, question).await?;
+        if answer == ClusterAnswer::Later && self.identity.is_known() {
+            let error = "the API server does not say yet which cluster it is";
+            return Err(io::Error::other(error));
+        }
+        Ok(answer)
     }
 
     /// Asks one question on a new connection.
@@ -386,8 +400,12 @@ impl ClusterCheck {
             let answer = answer.map_err(|error| io::Error::other(error.into_error()))?;
             let status = answer.status();
             let body = collect(answer.into_body(), MAX_CLUSTER_ANSWER).await;
+            tracing::debug!(question, status = status.as_u16(), "which cluster it is");
             Ok(match body {
                 Some(body) if status == StatusCode::OK => ClusterAnswer::read(&body),
+                _ if status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS => {
+                    ClusterAnswer::Later
+                }
                 Some(_) | None => ClusterAnswer::Nothing,
             })
         };
