@@ -4,7 +4,9 @@
 
 use bytes::Bytes;
 use culvert_daemon::chain;
+use http::{Request, header};
 
+use crate::reads::{Plan, make_readable};
 use crate::request::info::RequestInfo;
 use crate::request::selector::{FieldSelector, LabelSelector};
 use crate::wire::edit::{self, Value, metadata};
@@ -196,6 +198,19 @@ pub fn request_info(method: &str, url: &str) -> Result<String, String> {
     RequestInfo::new(method, path, query)
         .map(|info| format!("{info:?}"))
         .map_err(|error| chain(&error))
+}
+
+/// What the hub does with a request, given its method, its path with query and its `Accept`; and what
+/// it would do with the request as it sends it on. `None`: no HTTP library lets it through.
+#[must_use]
+pub fn plans(method: &str, url: &str, accept: &str) -> Option<[String; 2]> {
+    let request = Request::builder().method(method).uri(url);
+    let request = request.header(header::ACCEPT, accept).body(()).ok()?;
+    let mut sent = request.headers().clone();
+    make_readable(&mut sent);
+    let plan = Plan::new(request.method(), request.uri(), request.headers());
+    let sent = Plan::new(request.method(), request.uri(), &sent);
+    Some([format!("{plan:?}"), format!("{sent:?}")])
 }
 
 /// A label selector in its written form.

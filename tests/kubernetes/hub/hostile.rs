@@ -13,7 +13,9 @@ use culvert_lab::process::{Process, bound};
 use culvert_lab::{progress, workspace};
 use serde_json::json;
 
-use super::clients::{Client, Watches, account, all_hear, ask, common, create_maps, map, node};
+use super::clients::{
+    Client, OF_ONE_CURL, Watches, account, all_hear, ask, common, create_maps, map, node,
+};
 use super::{Hub, with_hub};
 use crate::cluster::apply;
 
@@ -200,9 +202,9 @@ fn change_large(server: &ApiServer, number: usize) -> Result<()> {
 
 fn label_all(server: &ApiServer) -> Result<()> {
     let mut label = server.kubectl();
-    label.args(["label", "configmap", "--overwrite", "attack=over"]);
-    for number in 0..100 {
+    label.args(["label", "--overwrite", "configmap"]);
+    for number in 0..OF_ONE_CURL {
         label.arg(map(number));
     }
-    workspace::output(&mut label).map(drop)
+    workspace::output(label.arg("attack=over")).map(drop)
 }
