@@ -20,6 +20,7 @@ mod commands;
 mod control;
 mod event;
 mod hops;
+mod nearest;
 mod node;
 mod node_choice;
 mod node_stream;

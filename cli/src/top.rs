@@ -1,5 +1,6 @@
 //! What `culvert top` shows, and how it answers to keys. It knows no terminal.
 
+mod choice;
 mod draw;
 mod rows;
 mod view;

@@ -44,6 +44,10 @@ impl Anonymous {
             *text += other;
             return;
         }
+        if let Ok(address) = word.parse::<IpAddr>() {
+            *text += &self.address(address);
+            return;
+        }
         // An address with a port, a sentence that ends with one, a name with a port or a zone.
         for (index, letter) in word.char_indices().rev() {
             if !matches!(letter, ':' | '.') {
@@ -55,19 +59,13 @@ impl Anonymous {
                 *text += last;
                 return;
             }
-            if letter == ':' && word.parse::<IpAddr>().is_ok() {
-                break;
-            }
             if let Ok(address) = first.parse::<IpAddr>() {
                 *text += &self.address(address);
                 *text += last;
                 return;
             }
         }
-        match word.parse::<IpAddr>() {
-            Ok(address) => *text += &self.address(address),
-            Err(_) => *text += word,
-        }
+        *text += word;
     }
 
     /// Addresses that are the same everywhere stay.

@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::forward::node_and_port;
-use crate::node_stream::{connect_node, nearest_place};
+use crate::nearest::nearest_place;
+use crate::node_stream::connect_node;
 use crate::places::ByteStream;
 use crate::session::Session;
 

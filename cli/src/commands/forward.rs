@@ -12,7 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::args::ForwardArgs;
-use crate::node_stream::{connect_node, nearest_place};
+use crate::nearest::nearest_place;
+use crate::node_stream::connect_node;
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 
@@ -107,11 +108,7 @@ async fn pass(mut client: TcpStream, session: &Session, node: &NodeName, port: u
 /// # Errors
 /// It is an address.
 pub(super) fn node_and_port(destination: &Query, usual_port: u16) -> Result<(NodeName, u16)> {
-    let text = destination.to_string();
-    let name = match destination.port {
-        Some(port) => text.strip_suffix(&format!(":{port}")).unwrap_or(&text),
-        None => &text,
-    };
+    let name = destination.host.to_string();
     let node = name.parse::<NodeName>();
     let node =
         node.with_context(|| format!("{name} is no node's name: `culvert nodes` lists them"))?;

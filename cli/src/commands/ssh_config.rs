@@ -80,7 +80,7 @@ mod tests {
         let text = lines(&site(2).nodes, &parsed.whom);
         assert!(text.starts_with("Host edge-1 edge-2\n"), "{text}");
         assert!(
-            text.contains("connect %h:%p --ssh root@cloud-1 --context 'a b%%'\n"),
+            text.contains("connect %h:%p --ssh 'root@cloud-1' --context 'a b%%'\n"),
             "{text}"
         );
     }

@@ -33,7 +33,10 @@ struct Explanation {
 /// From one of them a connection does not come through.
 pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
     let request = proto::ExplainRequest {
-        destination: destination.to_string(),
+        destination: match destination.port {
+            Some(_) => destination.to_string(),
+            None => destination.host.to_string(),
+        },
         dial: destination.port.is_some(),
     };
     let from = hops::ask_all(session, &request).await;

@@ -6,8 +6,9 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, Wrap};
 
+use super::choice::{Only, Tab};
 use super::rows::{per_second, rows};
-use super::view::{Only, Overlay, Tab, TopView};
+use super::view::{Overlay, TopView};
 use crate::board::Board;
 use crate::hops::HostPath;
 use crate::node_choice::Sort;
@@ -82,7 +83,7 @@ fn head_line(site: &Site, history: &History) -> Line<'static> {
 fn tab_line(view: &TopView) -> Line<'static> {
     let mut spans = Vec::new();
     for (tab, key, name) in Tab::ALL {
-        let style = if tab == view.tab {
+        let style = if tab == view.choice.tab {
             STRONG.add_modifier(Modifier::REVERSED)
         } else {
             SOFT
@@ -90,16 +91,19 @@ fn tab_line(view: &TopView) -> Line<'static> {
         spans.push(Span::styled(format!(" {key} {name} "), style));
     }
     spans.push(Span::styled(format!("  {}", order(view)), SOFT));
-    if view.is_filtering || !view.filter.is_empty() {
+    if view.is_filtering || !view.choice.filter.is_empty() {
         let cursor = if view.is_filtering { "▏" } else { "" };
-        spans.push(Span::styled(format!("  /{}{cursor}", view.filter), STRONG));
+        spans.push(Span::styled(
+            format!("  /{}{cursor}", view.choice.filter),
+            STRONG,
+        ));
     }
     Line::from(spans)
 }
 
 /// For people.
 fn order(view: &TopView) -> String {
-    let sort = match (view.sort, view.tab) {
+    let sort = match (view.choice.sort, view.choice.tab) {
         (Sort::Worst, Tab::Streams) => "waiting first",
         (Sort::Worst, _) => "worst first",
         (Sort::Name, _) => "by name",
@@ -108,8 +112,12 @@ fn order(view: &TopView) -> String {
         (Sort::Busy, Tab::Streams) => "most bytes first",
         (Sort::Busy, _) => "most streams first",
     };
-    let sort = if view.tab == Tab::Proxies { "" } else { sort };
-    let only = match (view.only, view.tab) {
+    let sort = if view.choice.tab == Tab::Proxies {
+        ""
+    } else {
+        sort
+    };
+    let only = match (view.choice.only, view.choice.tab) {
         (Only::All, _) => "",
         (Only::Idle, Tab::Streams) => ", idle only",
         (Only::Idle, _) => ", with a problem only",
@@ -124,7 +132,7 @@ fn draw_table(
     history: &History,
     view: &mut TopView,
 ) {
-    let all = rows(site, history, view);
+    let all = rows(site, history, &view.choice);
     if all.rows.is_empty() {
         frame.render_widget(Paragraph::new(" nothing is like that").style(SOFT), area);
         return;
@@ -254,7 +262,7 @@ mod tests {
         let mut view = TopView::default();
         assert_eq!(press(&mut view, &board, "/edge-7q\n"), Action::Nothing);
         assert!(shown(&board, &mut view).contains("nothing is like that"));
-        view.filter = "edge-7".to_owned();
+        view.choice.filter = "edge-7".to_owned();
         let nodes = shown(&board, &mut view);
         assert!(
             nodes.contains("edge-7 ") && !nodes.contains("edge-8 "),

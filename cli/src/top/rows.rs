@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use bytesize::ByteSize;
 use ratatui::layout::Constraint;
 
-use super::view::{Only, Tab, TopView};
+use super::choice::{Only, RowChoice, Tab};
 use crate::node::Node;
 use crate::node_choice::{Sort, State, choose};
 use crate::screen::{clean, milliseconds, span};
@@ -38,26 +38,26 @@ pub(super) struct Row {
 }
 
 /// The rows that are wanted, in the wanted order.
-pub(super) fn rows(site: &Site, history: &History, view: &TopView) -> Rows {
-    let mut all = match view.tab {
-        Tab::Nodes => node_rows(site, history, view),
-        Tab::Streams => stream_rows(site, history, view),
-        Tab::Proxies => proxy_rows(site, history, view),
+pub(super) fn rows(site: &Site, history: &History, choice: &RowChoice) -> Rows {
+    let mut all = match choice.tab {
+        Tab::Nodes => node_rows(site, history, choice),
+        Tab::Streams => stream_rows(site, history, choice),
+        Tab::Proxies => proxy_rows(site, history, choice),
     };
-    if !view.filter.is_empty() {
+    if !choice.filter.is_empty() {
         all.rows
-            .retain(|row| row.cells.iter().any(|cell| cell.contains(&view.filter)));
+            .retain(|row| row.cells.iter().any(|cell| cell.contains(&choice.filter)));
     }
     all
 }
 
-fn node_rows(site: &Site, history: &History, view: &TopView) -> Rows {
-    let state = match view.only {
+fn node_rows(site: &Site, history: &History, choice: &RowChoice) -> Rows {
+    let state = match choice.only {
         Only::All => State::All,
         Only::Idle => State::Wrong,
     };
     let mut rows = Vec::new();
-    for node in choose(&site.nodes, "", state, view.sort) {
+    for node in choose(&site.nodes, "", state, choice.sort) {
         rows.push(node_row(node, history));
     }
     Rows {
@@ -95,12 +95,12 @@ fn node_row(node: &Node, history: &History) -> Row {
     }
 }
 
-fn stream_rows(site: &Site, history: &History, view: &TopView) -> Rows {
+fn stream_rows(site: &Site, history: &History, choice: &RowChoice) -> Rows {
     let mut streams: Vec<&Stream> = site.streams.iter().collect();
-    if view.only == Only::Idle {
+    if choice.only == Only::Idle {
         streams.retain(|stream| stream.idle_seconds >= IDLE_SECONDS);
     }
-    match view.sort {
+    match choice.sort {
         Sort::Worst => {}
         Sort::Name => streams.sort_by(|one, other| one.destination.cmp(&other.destination)),
         Sort::Far => streams.sort_by_key(|stream| Reverse(stream.age_seconds)),
@@ -147,10 +147,10 @@ fn stream_row(stream: &Stream, history: &History) -> Row {
     }
 }
 
-fn proxy_rows(site: &Site, history: &History, view: &TopView) -> Rows {
+fn proxy_rows(site: &Site, history: &History, choice: &RowChoice) -> Rows {
     let mut rows = Vec::new();
     for proxy in &site.status.proxies {
-        if view.only == Only::All || proxy.verdict != Verdict::Ok {
+        if choice.only == Only::All || proxy.verdict != Verdict::Ok {
             rows.push(proxy_row(proxy, history));
         }
     }

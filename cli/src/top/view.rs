@@ -4,6 +4,7 @@ use culvert_api::proto::control as proto;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::widgets::TableState;
 
+use super::choice::{Only, RowChoice, Tab};
 use super::rows::{Row, rows};
 use crate::board::Board;
 use crate::hops::HostPath;
@@ -13,24 +14,6 @@ use crate::node_choice::Sort;
 const PAGE: u16 = 20;
 /// Characters of a filter.
 const MOST_FILTER: usize = 60;
-
-/// What is shown.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tab {
-    #[default]
-    Nodes,
-    Streams,
-    Proxies,
-}
-
-/// Which rows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Only {
-    #[default]
-    All,
-    /// Nodes and proxies with something wrong, connections without a byte for a while.
-    Idle,
-}
 
 /// What is laid over the table.
 #[derive(Debug, Default)]
@@ -55,23 +38,11 @@ pub(crate) enum Action {
 /// What the reader has chosen.
 #[derive(Debug, Default)]
 pub(crate) struct TopView {
-    pub(crate) tab: Tab,
-    pub(crate) sort: Sort,
-    pub(crate) only: Only,
-    pub(crate) filter: String,
+    pub(crate) choice: RowChoice,
     /// Whether keys go to the filter.
     pub(crate) is_filtering: bool,
     pub(crate) overlay: Overlay,
     pub(crate) table: TableState,
-}
-
-impl Tab {
-    /// With the key, and for people.
-    pub(crate) const ALL: [(Self, char, &'static str); 3] = [
-        (Self::Nodes, '1', "Nodes"),
-        (Self::Streams, '2', "Streams"),
-        (Self::Proxies, '3', "Proxies"),
-    ];
 }
 
 impl TopView {
@@ -97,14 +68,14 @@ impl TopView {
             KeyCode::Char('q') | KeyCode::Esc => return Action::Quit,
             KeyCode::Enter => return self.explain(board),
             KeyCode::Char('/') => self.is_filtering = true,
-            KeyCode::Char('s') => self.sort = next_sort(self.sort),
+            KeyCode::Char('s') => self.choice.sort = next_sort(self.choice.sort),
             KeyCode::Char('i') => {
-                self.only = match self.only {
+                self.choice.only = match self.choice.only {
                     Only::All => Only::Idle,
                     Only::Idle => Only::All,
                 };
             }
-            KeyCode::Tab => self.tab = next_tab(self.tab),
+            KeyCode::Tab => self.choice.tab = next_tab(self.choice.tab),
             KeyCode::Char(key @ '1'..='3') => self.choose_tab(key),
             code => self.move_to(code),
         }
@@ -113,8 +84,8 @@ impl TopView {
 
     fn choose_tab(&mut self, wanted: char) {
         for (tab, key, _) in Tab::ALL {
-            if key == wanted && tab != self.tab {
-                self.tab = tab;
+            if key == wanted && tab != self.choice.tab {
+                self.choice.tab = tab;
                 self.table = TableState::default();
             }
         }
@@ -143,12 +114,14 @@ impl TopView {
     fn edit_filter(&mut self, code: KeyCode) {
         match code {
             KeyCode::Esc => {
-                self.filter.clear();
+                self.choice.filter.clear();
                 self.is_filtering = false;
             }
             KeyCode::Enter => self.is_filtering = false,
-            KeyCode::Backspace => drop(self.filter.pop()),
-            KeyCode::Char(letter) if self.filter.len() < MOST_FILTER => self.filter.push(letter),
+            KeyCode::Backspace => drop(self.choice.filter.pop()),
+            KeyCode::Char(letter) if self.choice.filter.len() < MOST_FILTER => {
+                self.choice.filter.push(letter)
+            }
             _ => {}
         }
         self.table = TableState::default();
@@ -159,7 +132,7 @@ impl TopView {
         let Some(site) = &board.site else {
             return Action::Nothing;
         };
-        let all = rows(site, &board.history, self);
+        let all = rows(site, &board.history, &self.choice);
         let chosen = self.table.selected().unwrap_or(0);
         let Some(Row { destination, .. }) = all.rows.into_iter().nth(chosen) else {
             return Action::Nothing;

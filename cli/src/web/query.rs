@@ -38,13 +38,13 @@ impl PageQuery {
     /// The same query of another page.
     pub(super) fn address(&self, page: usize) -> String {
         let find = super::format::path_segment(self.find.trim());
-        let state = word(&State::ALL, self.state);
-        let sort = word(&Sort::ALL, self.sort);
+        let state = word_of(&State::ALL, self.state);
+        let sort = word_of(&Sort::ALL, self.sort);
         format!("?find={find}&state={state}&sort={sort}&page={page}#nodes")
     }
 }
 
-fn word<T: Copy + PartialEq>(all: &[(T, &'static str, &str)], wanted: T) -> &'static str {
+fn word_of<T: Copy + PartialEq>(all: &[(T, &'static str, &str)], wanted: T) -> &'static str {
     for (value, word, _) in all {
         if *value == wanted {
             return word;

@@ -160,7 +160,7 @@ fn proxy_row(proxy: &Proxy, site: &Site, history: &History) -> Markup {
                 }
                 td .number { (round_trip(proxy.round_trip_ms.map(|all| all.median))) }
                 td .wide { (proxy.steers) }
-                td .wide { @if let Some(seconds) = ends { "ends in " (span(seconds)) } }
+                td .wide { @if let Some(seconds) = ends { (span(seconds)) " left" } }
             }
         }
     }

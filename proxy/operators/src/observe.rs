@@ -24,13 +24,13 @@ enum Until {
 
 /// Which events are wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Wanted {
+enum EventChoice {
     All,
     /// Those that ended with a reason.
     Failures,
 }
 
-impl Wanted {
+impl EventChoice {
     fn has(self, event: &proto::StreamEvent) -> bool {
         match self {
             Self::All => true,
@@ -42,7 +42,7 @@ impl Wanted {
 struct Observer {
     streams: Streams,
     until: Until,
-    wanted: Wanted,
+    wanted: EventChoice,
     cursor: u64,
     ready: VecDeque<proto::StreamEvent>,
 }
@@ -60,9 +60,9 @@ pub(crate) fn observe(
             Until::Now
         },
         wanted: if request.failures {
-            Wanted::Failures
+            EventChoice::Failures
         } else {
-            Wanted::All
+            EventChoice::All
         },
         streams,
         ready: VecDeque::new(),
