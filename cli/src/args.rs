@@ -205,7 +205,7 @@ pub(crate) enum ClientCommand {
     /// Makes a key and a certificate, and prints what Prometheus needs to use them.
     ///
     /// They are signed by clients.crt and clients.key of the same folder, which are made too if they
-    /// are missing: the proxy takes clients.crt as --connect-client-ca. Nobody is asked.
+    /// are missing: the proxy takes clients.crt as the authority of its clients. Nobody is asked.
     Create(ClientCreate),
 }
 
@@ -223,7 +223,7 @@ pub(crate) struct ClientCreate {
     #[arg(long, value_name = "DURATION", default_value = "365d", value_parser = parse_duration)]
     pub(crate) lifetime: Duration,
 
-    /// The proxy's --connect-listen as the client reaches it.
+    /// The proxy's port for clients with certificates, as this one reaches it.
     #[arg(long, value_name = "HOST:PORT", default_value = "PROXY:7402")]
     pub(crate) proxy: String,
 
