@@ -1,7 +1,7 @@
 //! `culvert`, also `kubectl culvert`: what proxies, redirectors and agents do, for people. It asks
 //! all proxies at once: those of this host by their sockets, others by ssh, those of a cluster by
-//! exec in their pods. It is one command each time, keeps nothing, and listens nowhere but, for
-//! `dashboard`, on loopback.
+//! exec in their pods. It is one command each time, keeps no state, and listens nowhere but on
+//! loopback, for `dashboard` and `forward`.
 //!
 //! A command (`commands/`) asks all `places` at once with a deadline each (`session`), puts the
 //! answers together, and prints them as text or as JSON from the same types. What is wrong, and how

@@ -47,8 +47,40 @@ fn proxies_that_exec_does_not_reach_are_rows_and_a_cluster_without_proxies_is_sa
             );
             ensure!(row["error"].is_string(), "{row:#}");
         }
-        Ok(())
+        a_bundle_says_what_it_lacks(server)
     });
+}
+
+/// What the API server has is in the archive, and what needs exec is listed with the reason.
+fn a_bundle_says_what_it_lacks(server: &ApiServer) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("bundle.tar.gz").display().to_string();
+    let words = ["bundle", &file, "--output", "json", "--timeout", "3s"];
+    let made = culvert(server, &words)?;
+    ensure!(made.status.success(), "{made:?}");
+    let written: Value = serde_json::from_slice(&made.stdout)?;
+    let items = written["items"].as_array().context("no items")?;
+    for path in [
+        "status.json",
+        "cluster/events.json",
+        "cluster/daemonsets.json",
+    ] {
+        ensure!(!is_missing(items, path)?, "{path}: {written:#}");
+    }
+    for host in ["cloud-1", "cloud-2"] {
+        ensure!(
+            is_missing(items, &format!("hosts/{host}/check.json"))?,
+            "{written:#}"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a part that the answer lists is not in the archive.
+fn is_missing(items: &[Value], path: &str) -> Result<bool> {
+    let item = items.iter().find(|item| item["path"] == path);
+    let item = item.with_context(|| format!("no {path}: {items:#?}"))?;
+    Ok(item["error"].is_string())
 }
 
 fn culvert(server: &ApiServer, words: &[&str]) -> Result<Output> {
