@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::{AllowedRange, HostPort};
-use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
+use culvert_daemon::{
+    LogCommand, LogFormat, SegmentArgs, listen_address, parse_duration, parse_size,
+};
 use culvert_tunnel::Congestion;
 
 use crate::certificate::join::JoinArgs;
@@ -242,15 +244,8 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) tunnel_congestion: Congestion,
 
-    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that silently loses
-    /// large packets. One end is enough. Default: what the route's MTU allows.
-    #[arg(
-        long,
-        env = "CULVERT_TUNNEL_MSS",
-        value_name = "BYTES",
-        value_parser = clap::value_parser!(u16).range(536..=32767),
-    )]
-    pub(crate) tunnel_mss: Option<u16>,
+    #[command(flatten)]
+    pub(crate) segments: SegmentArgs,
 
     /// How long streams may go on after SIGTERM.
     #[arg(

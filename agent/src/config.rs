@@ -111,7 +111,7 @@ impl Config {
             budget: Budget::new(run.buffer_budget as usize),
             keepalive: run.keepalive,
             tunnel_congestion: run.tunnel_congestion,
-            tunnel_mss: run.tunnel_mss,
+            tunnel_mss: run.segments.tunnel_mss,
             mptcp: run.mptcp,
             grace: run.grace,
         })

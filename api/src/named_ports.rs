@@ -139,7 +139,7 @@ impl NamedPorts {
         if owner == Owner::Culvert {
             for name in data.keys() {
                 if !KEYS.iter().any(|key| key.name == *name) {
-                    problem.get_or_insert_with(|| InvalidPorts::UnknownKey { key: shown(name) });
+                    problem.get_or_insert_with(|| InvalidPorts::UnknownKey { key: excerpt(name) });
                 }
             }
         }
@@ -170,11 +170,11 @@ impl NamedPorts {
 fn no_port(key: &Key, entry: &str) -> InvalidPorts {
     InvalidPorts::NoPort {
         key: key.name.to_owned(),
-        entry: shown(entry),
+        entry: excerpt(entry),
     }
 }
 
-fn shown(text: &str) -> String {
+fn excerpt(text: &str) -> String {
     text.chars().take(SHOWN_CHARS).collect()
 }
 

@@ -54,7 +54,7 @@ pub enum Message {
         /// What the descriptors are.
         sockets: Vec<Handed>,
         /// What it reaches.
-        reach: Reach,
+        reach: Coverage,
     },
     /// The answer to `Keep`.
     Kept,
@@ -63,7 +63,7 @@ pub enum Message {
         /// What the descriptors are.
         sockets: Vec<Handed>,
         /// What the proxy reaches, or reached, whose sockets these are.
-        reach: Reach,
+        reach: Coverage,
     },
     /// No, or no longer.
     Refused {
@@ -82,7 +82,7 @@ pub enum Message {
 
 /// What a proxy reaches. The next one waits a moment for the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct Coverage {
     /// How many nodes have tunnels to it.
     pub nodes: u32,
     /// The instances of other proxies to which it has links, and which do not drain.
@@ -369,7 +369,7 @@ mod tests {
         let descriptors: Vec<_> = sockets.iter().map(AsFd::as_fd).collect();
         let offer = Message::Offer {
             sockets: handed(sockets.len()),
-            reach: Reach::default(),
+            reach: Coverage::default(),
         };
         near.send(&Message::TakesAgents, &[]).await.unwrap();
         near.send(&offer, &descriptors).await.unwrap();

@@ -33,6 +33,7 @@ mod process_metrics;
 mod quota;
 mod readiness;
 mod run_main;
+mod segment_args;
 mod small_pages;
 mod supervisor;
 mod systemd;
@@ -51,7 +52,8 @@ pub use forward_proxy::{
     InvalidForwardProxy, connect_through,
 };
 pub use handover::{
-    HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError, Message, Reach,
+    Coverage, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, HandedKind, Handover, HandoverError,
+    Message,
 };
 pub use host_addresses::{InterfaceAddress, host_addresses, interface_addresses, source_address};
 pub use http::serve_http;
@@ -69,6 +71,7 @@ pub use problem::Problem;
 pub use quota::{Permit, Quota};
 pub use readiness::{Gate, Readiness};
 pub use run_main::run_main;
+pub use segment_args::SegmentArgs;
 pub use supervisor::{Drain, Supervisor};
 pub use systemd::report_to_systemd;
 pub use tasks::{RunningTasks, Runtimes, TaskCounts, tasks_page};

@@ -78,7 +78,7 @@ impl Listeners {
         };
         listener.set_nonblocking(true)?;
         let descriptor = OwnedFd::from(listener.try_clone()?);
-        self.keep(HandedKind::Tcp, at, used_by, descriptor);
+        self.add_copy(HandedKind::Tcp, at, used_by, descriptor);
         tokio::net::TcpListener::from_std(listener)
     }
 
@@ -101,7 +101,7 @@ impl Listeners {
             Some(listener) if is_inherited => LocalSocket::adopt(listener, path, access)?,
             _ => LocalSocket::bind(path, access)?,
         };
-        let given = self.keep(HandedKind::Unix, at, used_by, socket.copy()?);
+        let given = self.add_copy(HandedKind::Unix, at, used_by, socket.copy()?);
         given.store(is_inherited, Ordering::Release);
         Ok(socket.unless(given))
     }
@@ -199,7 +199,7 @@ impl Listeners {
         wanted
     }
 
-    fn keep(
+    fn add_copy(
         &self,
         kind: HandedKind,
         at: String,

@@ -8,7 +8,7 @@ pub struct Problem(Option<String>);
 impl Problem {
     /// Records the present problem; `None` if there is none. Returns it if it differs from the
     /// previous one.
-    pub fn news(&mut self, now: Option<String>) -> Option<&str> {
+    pub fn record(&mut self, now: Option<String>) -> Option<&str> {
         if self.0 == now {
             return None;
         }
@@ -24,7 +24,8 @@ mod tests {
     #[test]
     fn a_problem_is_news_when_it_begins_when_it_changes_and_when_it_comes_back() {
         let mut problem = Problem::default();
-        let mut news = |now: Option<&str>| problem.news(now.map(str::to_owned)).map(str::to_owned);
+        let mut news =
+            |now: Option<&str>| problem.record(now.map(str::to_owned)).map(str::to_owned);
         assert_eq!(news(None), None);
         assert_eq!(news(Some("away")), Some("away".to_owned()));
         assert_eq!(news(Some("away")), None);

@@ -44,9 +44,9 @@ impl<K: Clone + Eq + Hash> Quota<K> {
         Self(Arc::new(Shared { each, all, in_use }))
     }
 
-    /// Takes a permit for `key`; `None` if the key's limit or the total limit is reached.
+    /// Acquires a permit for `key`; `None` if the key's limit or the total limit is reached.
     #[must_use]
-    pub fn take(&self, key: K) -> Option<Permit<K>> {
+    pub fn acquire(&self, key: K) -> Option<Permit<K>> {
         let mut in_use = self.in_use();
         let of_key = in_use.by_key.get(&key).copied().unwrap_or_default();
         if of_key >= self.0.each || in_use.all >= self.0.all {
@@ -91,13 +91,14 @@ mod tests {
     #[test]
     fn one_client_has_its_share_and_all_together_have_a_limit() {
         let quota = Quota::new(32, 256);
-        let take = |client: u8| -> Vec<_> { (0..256).map_while(|_| quota.take(client)).collect() };
+        let take =
+            |client: u8| -> Vec<_> { (0..256).map_while(|_| quota.acquire(client)).collect() };
         let greedy = take(1);
         assert_eq!(greedy.len(), 32);
         let others: Vec<_> = (2..=100).map(take).collect();
         assert_eq!(others.iter().map(Vec::len).sum::<usize>(), 256 - 32);
         drop(greedy);
-        assert!(quota.take(200).is_some());
+        assert!(quota.acquire(200).is_some());
         drop(others);
         assert!(quota.is_unused());
     }

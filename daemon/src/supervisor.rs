@@ -49,9 +49,9 @@ impl Drain {
         self.begun.is_cancelled()
     }
 
-    /// Begins the drain, for tests and for a task that must end the process: another process has
+    /// Starts the drain, for tests and for a task that must end the process: another process has
     /// taken its place.
-    pub fn begin(&self) {
+    pub fn start(&self) {
         self.leaving.cancel();
         self.begun.cancel();
     }
@@ -182,7 +182,7 @@ impl Supervisor {
             Cause::Signal => first.and(self.depart(&mut end).await),
             Cause::Task => first,
         };
-        self.drain.begin();
+        self.drain.start();
         let rest = self.let_end(end, &mut cause).await;
         self.tasks.shutdown().await;
         if let (Cause::Task, Ok(()), Some(afterwards)) = (cause, &first, self.afterwards) {
@@ -298,7 +298,7 @@ mod tests {
         supervisor.depart_by(async { unreachable!("no signal came") });
         let (tx, rx) = tokio::sync::oneshot::channel();
         supervisor.spawn("hand-over", async move {
-            drain.begin();
+            drain.start();
             Ok(())
         });
         supervisor.afterwards(async move {

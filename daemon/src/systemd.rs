@@ -215,7 +215,7 @@ mod tests {
                 assert_eq!(heard.next().await, "WATCHDOG=1");
                 directory.open();
                 assert_eq!(heard.next().await, "STATUS=ready");
-                drain.begin();
+                drain.start();
                 while heard.next().await != "STOPPING=1" {}
                 assert_eq!(heard.next().await, "WATCHDOG=1", "a drain is alive too");
             },

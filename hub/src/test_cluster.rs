@@ -148,7 +148,7 @@ impl TestCluster {
 
     /// The same, after a change of the state directory.
     async fn restart_after(mut self, change: impl FnOnce(&Path)) -> Self {
-        self.drain.begin();
+        self.drain.start();
         let ended = async { while self.tasks.join_next().await.is_some() {} };
         timeout(DEADLINE, ended).await.unwrap();
         let Self { api, state, .. } = self;

@@ -301,7 +301,7 @@ impl Upstream {
         loop {
             let reloaded = self.identity.reload();
             let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
-            if let Some(error) = problem.news(error) {
+            if let Some(error) = problem.record(error) {
                 tracing::warn!(error, "the node's certificate stays as it was");
             }
             let reloaded = self.reload_authority();
@@ -309,7 +309,7 @@ impl Upstream {
                 tracing::info!("the authority of the API server was read");
             }
             let error = reloaded.err().map(|error| culvert_daemon::chain(&error));
-            if let Some(error) = authority_problem.news(error) {
+            if let Some(error) = authority_problem.record(error) {
                 tracing::warn!(error, "the authority of the API server stays as it was");
             }
             tokio::select! {

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
 use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
-use culvert_daemon::{LogCommand, LogFormat, listen_address, parse_duration, parse_size};
+use culvert_daemon::{
+    LogCommand, LogFormat, SegmentArgs, listen_address, parse_duration, parse_size,
+};
 use culvert_proxy_clients::forward::args::ForwardArgs;
 use culvert_proxy_clients::names::args::NameArgs;
 use culvert_proxy_cluster::KubernetesArgs;
@@ -227,15 +229,8 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) tunnel_congestion: Congestion,
 
-    /// Largest TCP segment of tunnels, in bytes, in both directions: for a link that silently loses
-    /// large packets. One end is enough. Default: what the route's MTU allows.
-    #[arg(
-        long,
-        env = "CULVERT_TUNNEL_MSS",
-        value_name = "BYTES",
-        value_parser = clap::value_parser!(u16).range(536..=32767),
-    )]
-    pub(crate) tunnel_mss: Option<u16>,
+    #[command(flatten)]
+    pub(crate) segments: SegmentArgs,
 
     /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
     /// header, version 2: logs and limits take the client's address from it. Their connections are

@@ -29,9 +29,9 @@ use culvert_proxy_core::forward::Forward;
 use culvert_proxy_core::instance::Instance;
 use culvert_proxy_core::listed_peer::ListedPeer;
 use culvert_proxy_core::metrics::Metrics;
-use culvert_proxy_core::state::StateDir;
+use culvert_proxy_core::state::{Frozen, StateDir};
 use culvert_proxy_operators::spans::SpanExporter;
-use culvert_proxy_peers::{Peers, own_info};
+use culvert_proxy_peers::own_info;
 use culvert_proxy_streams::elsewhere::PeerInfo;
 use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::Registry;
@@ -47,7 +47,7 @@ use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
 use crate::config::Config;
-use crate::handover::Departure;
+use crate::handover::{Departure, Takeover};
 
 /// The sockets for operators; subcommands connect to them.
 pub(crate) struct Sockets {
@@ -69,12 +69,7 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
         return Ok(());
     };
     let (mut proxy, takeover) = opened?;
-    // Until this proxy serves, the one that runs is the one that goes on if this one fails.
-    let frozen = if takeover.has_predecessor() {
-        Some(proxy.state.freeze())
-    } else {
-        None
-    };
+    let frozen = proxy.freeze_for(&takeover);
     let bound = proxy.bind(&sockets)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
     let admin = proxy.admin(
@@ -84,10 +79,9 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
         sockets.admin,
         streams.clone(),
     )?;
-    let peers = proxy.spawn_background(&mut supervisor, &readiness)?;
-    if let (Some(peers), Some(listener)) = (&peers, bound.peers) {
-        proxy.spawn_peers(&mut supervisor, peers, listener, streams.clone());
-    }
+    proxy.spawn_background(&mut supervisor, &readiness);
+    let peers = proxy.peers(&supervisor, &readiness)?;
+    proxy.spawn_peers(&mut supervisor, &peers, bound.peers, streams.clone());
     if supervisor.start(proxy.wait_for_others()).await.is_none() {
         return Ok(());
     }
@@ -98,8 +92,7 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     }
     takeover.confirm().await?;
     drop(frozen);
-    let served = proxy.departure.clone().until_succeeded(admin.serve());
-    supervisor.spawn_observer("admin server", served);
+    proxy.spawn_admin(&mut supervisor, admin);
     proxy.spawn_operators(&mut supervisor, bound.operators, peers.as_ref(), streams);
     proxy.spawn_frontends(&mut supervisor, &readiness, bound.frontends);
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
@@ -175,22 +168,26 @@ impl Proxy {
         })
     }
 
+    /// Until this proxy serves, the one that runs is the one that goes on if this one fails: what it
+    /// writes must stay.
+    fn freeze_for(&self, takeover: &Takeover) -> Option<Frozen> {
+        if takeover.has_predecessor() {
+            Some(self.state.freeze())
+        } else {
+            None
+        }
+    }
+
     fn bind_local(&self, path: &Path) -> Result<LocalSocket> {
         self.listeners
             .local(path, Access::Owner, SocketUse::Programs)
     }
 
-    /// Starts what clients and agents do not see. Returns what reaches the other proxies, if there
-    /// may be any.
-    fn spawn_background(
-        &mut self,
-        supervisor: &mut Supervisor,
-        readiness: &Readiness,
-    ) -> Result<Option<Arc<Peers>>> {
+    /// Starts what neither clients nor agents see.
+    fn spawn_background(&mut self, supervisor: &mut Supervisor, readiness: &Readiness) {
         self.spawn_maintenance(supervisor, readiness);
         self.spawn_spans(supervisor);
         self.spawn_cluster(supervisor, readiness);
-        self.peers(supervisor, readiness)
     }
 
     /// Whether nodes come from a file.

@@ -89,7 +89,7 @@ pub(crate) async fn serve(
         match Dns::bind(&config, node, &sources).await {
             Ok(dns) => {
                 gate.open();
-                problem.news(None);
+                problem.record(None);
                 tokio::select! {
                     ended = dns.run(drain.clone()) => return ended,
                     changed = sources.node.changed() => changed.context("the steering task has \
@@ -98,7 +98,7 @@ pub(crate) async fn serve(
             }
             Err(error) => {
                 let reason = format!("{error:#}");
-                if let Some(reason) = problem.news(Some(reason.clone())) {
+                if let Some(reason) = problem.record(Some(reason.clone())) {
                     tracing::error!(reason, "DNS is not answered; trying again");
                 }
                 gate.close(reason);

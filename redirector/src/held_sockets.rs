@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{
-    Drain, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, Handover, HandoverError, LISTENER_FAMILIES,
-    LocalSocket, Message, Reach, chain, is_listener,
+    Coverage, Drain, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, Handover, HandoverError,
+    LISTENER_FAMILIES, LocalSocket, Message, chain, is_listener,
 };
 use tokio::time::Instant;
 
@@ -21,7 +21,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The sockets of a proxy that has ended.
 struct HeldSockets {
     sockets: Vec<(Handed, OwnedFd)>,
-    reach: Reach,
+    reach: Coverage,
     until: Instant,
 }
 
@@ -107,7 +107,7 @@ async fn give(link: &Handover, held: &mut Option<HeldSockets>) -> Result<(), Han
     let mut sockets = Vec::new();
     let mut descriptors = Vec::new();
     let Some(offered) = held else {
-        let reach = Reach::default();
+        let reach = Coverage::default();
         return link.send(&Message::Offer { sockets, reach }, &[]).await;
     };
     for (handed, descriptor) in &offered.sockets {
@@ -159,7 +159,7 @@ mod tests {
         Message::Keep {
             version: HANDOVER_VERSION,
             sockets,
-            reach: Reach::default(),
+            reach: Coverage::default(),
         }
     }
 

@@ -192,19 +192,21 @@ fn a_few_nodes_that_are_offline_do_not_hold_up_the_update_of_the_other_agents() 
 
 #[test]
 fn no_redirector_comes_to_a_node_whose_redirector_is_a_unit() {
+    let mut found = 0;
     for path in committed() {
         let text = fs::read_to_string(&path).expect("read");
-        // The redirectors of `uninstall` have none of them.
-        let mut redirectors = text.split("\n---\n").filter(|text| {
-            text.contains("\n  name: culvert-redirector\n") && text.contains("kind: DaemonSet\n")
-        });
         let unit = "- key: culvert.dev/redirector\n                operator: NotIn\n                values:\n                - unit\n";
-        assert!(
-            redirectors.all(|text| text.contains(unit)),
-            "{}",
-            path.display()
-        );
+        for document in text.split("\n---\n") {
+            // The redirectors of `uninstall` have another name.
+            if document.contains("\n  name: culvert-redirector\n")
+                && document.contains("kind: DaemonSet\n")
+            {
+                found += 1;
+                assert!(document.contains(unit), "{}", path.display());
+            }
+        }
     }
+    assert!(found > 0, "no manifest has a redirector");
 }
 
 /// The names of the containers with this image, parsed from kustomize's output.

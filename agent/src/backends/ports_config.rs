@@ -112,7 +112,7 @@ impl Ports {
             Err(error) => Some(error),
         };
         let problem = problem.map(|problem| chain(&problem));
-        if let Some(reason) = self.problem.news(problem) {
+        if let Some(reason) = self.problem.record(problem) {
             tracing::error!(
                 reason,
                 "--ports-config not used, keeping the last good ports"

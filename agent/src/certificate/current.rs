@@ -320,7 +320,7 @@ impl Certificates {
         match self.read_again(&mut seen) {
             Ok(()) => seen.problem = Problem::default(),
             Err(error) => {
-                if let Some(reason) = seen.problem.news(Some(culvert_daemon::chain(&error))) {
+                if let Some(reason) = seen.problem.record(Some(culvert_daemon::chain(&error))) {
                     tracing::warn!(
                         reason,
                         "certificate files cannot be used; the last good ones stay in use"

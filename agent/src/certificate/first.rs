@@ -68,7 +68,7 @@ pub(crate) async fn certificates(
             },
             Err(error) => format!("{error:#}"),
         };
-        if let Some(reason) = problem.news(Some(reason)) {
+        if let Some(reason) = problem.record(Some(reason)) {
             tracing::warn!(reason, "not enrolled yet; trying again");
             gate.close(reason);
         }

@@ -140,7 +140,7 @@ impl Renewal {
             }
             Err(error) => Some(culvert_daemon::chain(&error)),
         };
-        if let Some(reason) = problem.news(now_wrong) {
+        if let Some(reason) = problem.record(now_wrong) {
             tracing::warn!(
                 reason,
                 "the cluster's settings cannot be read; the last ones stay in use"

@@ -135,7 +135,7 @@ impl Port {
             match accepted {
                 Ok((stream, client)) => {
                     let address = client.ip().to_canonical();
-                    let Some(permit) = self.connections.take(address) else {
+                    let Some(permit) = self.connections.acquire(address) else {
                         tracing::debug!(client.addr = %client, "a client has enough connections");
                         continue;
                     };

@@ -211,7 +211,7 @@ mod tests {
             );
             std::fs::remove_file(&pin).unwrap();
             readiness.ready_without(&[]).await;
-            drain.begin();
+            drain.start();
         };
         let (watched, ()) = tokio::join!(watched, changes);
         watched.unwrap();

@@ -142,7 +142,7 @@ impl SharedAuthority {
                 .await
                 .err()
                 .map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = problem.news(now_wrong) {
+            if let Some(reason) = problem.record(now_wrong) {
                 tracing::error!(
                     reason,
                     "the cluster's authority cannot be followed, keeping the one in use"

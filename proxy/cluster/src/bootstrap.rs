@@ -78,7 +78,7 @@ impl Cluster {
                 }
                 Err(error) => Some(culvert_daemon::chain(&error)),
             };
-            if let Some(reason) = problem.news(now_wrong) {
+            if let Some(reason) = problem.record(now_wrong) {
                 tracing::error!(
                     reason,
                     "the proxies' addresses for agents are not published"
@@ -155,7 +155,7 @@ fn report_full(full: &mut Problem, left_out: usize) {
     } else {
         None
     };
-    if let Some(reason) = full.news(reason) {
+    if let Some(reason) = full.record(reason) {
         tracing::warn!(
             configmap = NAME,
             reason,

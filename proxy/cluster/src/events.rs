@@ -137,12 +137,12 @@ impl Writer {
     async fn write(&mut self, occurrence: &Occurrence) -> Written {
         let error = match self.try_write(occurrence).await {
             Ok(()) => {
-                self.problem.news(None);
+                self.problem.record(None);
                 return Written::Done;
             }
             Err(error) => error,
         };
-        if let Some(reason) = self.problem.news(Some(culvert_daemon::chain(&error))) {
+        if let Some(reason) = self.problem.record(Some(culvert_daemon::chain(&error))) {
             tracing::warn!(reason, "Events not written; nothing else suffers");
         }
         match error {

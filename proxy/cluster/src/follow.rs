@@ -31,7 +31,7 @@ where
     let mut listed = false;
     events.filter_map(move |event| {
         if event.is_ok() {
-            problem.news(None);
+            problem.record(None);
         }
         let news = match event {
             Ok(Event::Init) => {
@@ -47,7 +47,7 @@ where
             Ok(Event::InitDone) if listed => None,
             Ok(Event::InitDone) => Some(None),
             Err(error) => {
-                if let Some(reason) = problem.news(Some(in_words(&error))) {
+                if let Some(reason) = problem.record(Some(in_words(&error))) {
                     report(reason);
                 }
                 None

@@ -103,7 +103,7 @@ impl Cluster {
                 }
                 Err(invalid) => Some(invalid.to_string()),
             };
-            if let Some(problem) = reported.news(problem).map(str::to_owned) {
+            if let Some(problem) = reported.record(problem).map(str::to_owned) {
                 tracing::error!(
                     config_map = %which,
                     reason = problem,

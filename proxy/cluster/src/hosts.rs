@@ -134,7 +134,7 @@ impl Hosts {
             // Another proxy was faster. The watch will deliver its version.
             Err(error) if error.is_conflict() => Some(in_a_moment()),
             Err(error) => {
-                if let Some(reason) = self.problem.news(Some(chain(&error))) {
+                if let Some(reason) = self.problem.record(Some(chain(&error))) {
                     tracing::warn!(
                         %config_map, reason,
                         "ConfigMap of hosts not written: the proxy needs the rights to list, \

@@ -61,7 +61,7 @@ impl<T: Serialize + Clone + Send + 'static> LastSeen<T> {
             Ok(Err(error)) => Some(chain(&error)),
             Err(error) => Some(error.to_string()),
         };
-        if let Some(reason) = self.problem.news(problem) {
+        if let Some(reason) = self.problem.record(problem) {
             tracing::error!(
                 file = self.file.name,
                 reason,

@@ -208,7 +208,7 @@ impl Keeper {
     }
 
     fn report(&mut self, problem: Option<String>) {
-        if let Some(reason) = self.problem.news(problem) {
+        if let Some(reason) = self.problem.record(problem) {
             tracing::warn!(
                 service = self.name,
                 reason,

@@ -171,7 +171,7 @@ impl Ports {
             }
         };
         let reported = self.problems.entry(which.clone()).or_default();
-        reported.news(problem).map(str::to_owned)
+        reported.record(problem).map(str::to_owned)
     }
 }
 

@@ -87,7 +87,7 @@ impl Cluster {
             }
             again = now_wrong.is_some();
             gate.remark(now_wrong.clone());
-            if let Some(reason) = problem.news(now_wrong) {
+            if let Some(reason) = problem.record(now_wrong) {
                 tracing::error!(reason, "revocations are not everywhere yet; trying again");
             }
         }

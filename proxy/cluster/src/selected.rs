@@ -51,7 +51,7 @@ async fn follow(
         };
         let Some(event) = event else { return };
         if event.is_ok() {
-            problem.news(None);
+            problem.record(None);
         }
         match event {
             Ok(Event::Init) => listed.clear(),
@@ -66,7 +66,7 @@ async fn follow(
                 }
             }),
             Err(error) => {
-                if let Some(reason) = problem.news(Some(in_words(&error))) {
+                if let Some(reason) = problem.record(Some(in_words(&error))) {
                     tracing::warn!(
                         selector,
                         reason,

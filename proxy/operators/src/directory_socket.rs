@@ -252,7 +252,7 @@ mod tests {
             let changed = updates.message().await.unwrap().unwrap();
             directory.editor().remove(&edge_1).unwrap();
             let removed = updates.message().await.unwrap().unwrap();
-            drain.begin();
+            drain.start();
             (snapshot, changed, removed, updates.message().await.unwrap())
         };
         let (_, daemon_set) = watch::channel(DaemonSetStatus::Exists);

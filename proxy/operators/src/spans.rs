@@ -165,7 +165,7 @@ impl SpanExporter {
     /// Sends the batch until the collector has taken or refused it.
     async fn deliver(&mut self) {
         while let Err(reason) = self.send().await {
-            if let Some(reason) = self.problem.news(Some(reason)) {
+            if let Some(reason) = self.problem.record(Some(reason)) {
                 tracing::warn!(reason, "the collector does not take spans; trying again");
             }
             tokio::time::sleep(self.backoff.wait()).await;
@@ -204,7 +204,7 @@ impl SpanExporter {
         self.metrics.spans(SpanOutcome::Refused, refused);
         self.batch.clear();
         self.backoff.reset();
-        if let Some(reason) = self.problem.news(reason) {
+        if let Some(reason) = self.problem.record(reason) {
             tracing::warn!(reason, "the collector refuses spans");
         }
         Ok(())

@@ -109,7 +109,7 @@ impl Lookups {
             all = all.into_iter().take(MAX_PEERS).collect();
         }
         let problems = (!problems.is_empty()).then(|| problems.join("; "));
-        if let Some(reason) = self.problem.news(problems) {
+        if let Some(reason) = self.problem.record(problems) {
             tracing::warn!(reason, "look up peers");
         }
         all

@@ -167,7 +167,7 @@ pub(super) async fn follow(
                 if let (Some(primary), Role::Primary) = (&peers.primary, role) {
                     primary.missed(reason.clone());
                 }
-                if let Some(reason) = problem.news(Some(reason)) {
+                if let Some(reason) = problem.record(Some(reason)) {
                     tracing::warn!(peer.addr = %address, reason, "no connection to a peer");
                 }
                 backoff.wait_after(started.elapsed())
@@ -411,7 +411,7 @@ async fn keep_link(peers: Arc<Peers>, address: SocketAddr, peer: PeerInfo) {
         let started = Instant::now();
         let ended = link(&peers, address, &peer).await;
         let reason = ended.err().map(|error| chain(&error));
-        if let Some(reason) = problem.news(reason) {
+        if let Some(reason) = problem.record(reason) {
             tracing::warn!(peer.addr = %address, peer = %peer.instance, reason, "link to a peer");
         }
         tokio::time::sleep(backoff.wait_after(started.elapsed())).await;

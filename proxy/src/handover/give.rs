@@ -2,13 +2,13 @@
 //! this proxy goes on as if nothing were, but changes nothing on disk.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{
-    Drain, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handover, HandoverError, Listeners, LocalSocket,
-    Message, SocketUse, chain,
+    Drain, HANDOVER_TIMEOUT, HANDOVER_VERSION, Handed, Handover, HandoverError, Listeners,
+    LocalSocket, Message, SocketUse, chain,
 };
 use culvert_proxy_core::state::{Frozen, StateDir};
 use culvert_proxy_streams::registry::Registry;
@@ -71,7 +71,7 @@ impl Giver {
                 Ok(()) => {
                     tracing::info!("another proxy serves in this one's place");
                     self.departure.succeeded_by(link);
-                    self.drain.begin();
+                    self.drain.start();
                     drop(socket);
                     return std::future::pending().await;
                 }
@@ -120,13 +120,18 @@ impl Giver {
         .await?
     }
 
-    async fn offer(&self, link: &Handover) -> Result<(), GiveError> {
-        let offered = self.listeners.offer(&EVERYTHING);
-        let (mut sockets, mut descriptors) = offered.map_err(GiveError::Copy)?;
-        if let Some((lock, descriptor)) = self.state.lock_copy().map_err(GiveError::Copy)? {
+    /// Copies of all listening sockets, and of the lock on the state.
+    fn copies(&self) -> io::Result<(Vec<Handed>, Vec<OwnedFd>)> {
+        let (mut sockets, mut descriptors) = self.listeners.offer(&EVERYTHING)?;
+        if let Some((lock, descriptor)) = self.state.lock_copy()? {
             sockets.push(lock);
             descriptors.push(descriptor);
         }
+        Ok((sockets, descriptors))
+    }
+
+    async fn offer(&self, link: &Handover) -> Result<(), GiveError> {
+        let (sockets, descriptors) = self.copies().map_err(GiveError::Copy)?;
         let borrowed: Vec<_> = descriptors.iter().map(AsFd::as_fd).collect();
         let reach = self.registry.reach();
         link.send(&Message::Offer { sockets, reach }, &borrowed)

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{HANDOVER_VERSION, Handover, HandoverError, Listeners, Message, Reach, chain};
+use culvert_daemon::{
+    Coverage, HANDOVER_VERSION, Handover, HandoverError, Listeners, Message, chain,
+};
 use culvert_proxy_streams::registry::Registry;
 use tokio::time::timeout;
 
@@ -29,7 +31,7 @@ pub(crate) struct Takeover {
 struct Offerer {
     link: Handover,
     /// What the proxy reaches that runs, or reached that ran before.
-    reach: Reach,
+    reach: Coverage,
 }
 
 impl Takeover {

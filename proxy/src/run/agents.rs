@@ -37,7 +37,7 @@ impl Proxy {
             SocketUse::Agents,
             protocol,
         )?;
-        if let Some(bytes) = listen.tunnel_mss {
+        if let Some(bytes) = listen.segments.tunnel_mss {
             culvert_tunnel::limit_segments(&agents, bytes);
         }
         Ok(agents)

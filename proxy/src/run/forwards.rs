@@ -176,7 +176,7 @@ impl ForwardListeners {
                 Ok(()) => drop(self.problems.remove(&address)),
                 Err(error) => {
                     let problem = self.problems.entry(address).or_default();
-                    if let Some(reason) = problem.news(Some(chain(&*error))) {
+                    if let Some(reason) = problem.record(Some(chain(&*error))) {
                         tracing::error!(
                             forward = shown,
                             reason,

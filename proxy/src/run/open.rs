@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use culvert_daemon::{Listeners, Workers};
 use culvert_proxy_cluster::{Cluster, NameService, SharedAuthority, load_forwards};
 use culvert_proxy_core::directory::{self, ClusterOwn, DirectoryConfig, Handles, NodesFrom};
+use culvert_proxy_core::forward::Forward;
 use culvert_proxy_core::instance::Instance;
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
@@ -46,12 +47,7 @@ impl Proxy {
             facts,
         } = open_directory(&config, state.clone(), cluster.as_ref()).await?;
         others::check_follower(&config, &state)?;
-        let authority = match &cluster {
-            Some(cluster) if config.trust.source == TrustSource::Embedded => {
-                Some(SharedAuthority::open(cluster.clone(), &state).await?)
-            }
-            Some(_) | None => None,
-        };
+        let authority = shared_authority(&config, cluster.as_ref(), &state).await?;
         let trust = trust_config(&config, state.clone(), authority.as_ref());
         let trust = Trust::open(trust, directory.clone())?;
         let tokens = Tokens::open(state.clone(), config.trust.token_lifetime)?;
@@ -70,14 +66,8 @@ impl Proxy {
             .and_then(Workers::start)
             .context("start the worker threads")?;
         let name_service = NameService::load(&state);
-        let forwards = match &cluster {
-            Some(_) => load_forwards(&state, &config.own_ports),
-            None => Vec::new(),
-        };
         Ok(Self {
             advertised: config.advertised.clone(),
-            config,
-            state,
             trust,
             tokens,
             directory,
@@ -92,7 +82,7 @@ impl Proxy {
             spans,
             listed_tx: watch::Sender::default(),
             name_service_tx: watch::Sender::new(name_service),
-            forwards_tx: watch::Sender::new(forwards),
+            forwards_tx: watch::Sender::new(last_forwards(&config, &state)),
             daemon_set_tx: watch::Sender::default(),
             listeners,
             departure: Departure::new(),
@@ -102,7 +92,32 @@ impl Proxy {
                 writer,
                 authority,
             }),
+            config,
+            state,
         })
+    }
+}
+
+/// The authority that the cluster's proxies share, unless the operator's own files are used.
+async fn shared_authority(
+    config: &Config,
+    cluster: Option<&Cluster>,
+    state: &StateDir,
+) -> Result<Option<SharedAuthority>> {
+    match cluster {
+        Some(cluster) if config.trust.source == TrustSource::Embedded => {
+            let shared = SharedAuthority::open(cluster.clone(), state).await?;
+            Ok(Some(shared))
+        }
+        Some(_) | None => Ok(None),
+    }
+}
+
+/// What the cluster's ConfigMap said last of forwards.
+fn last_forwards(config: &Config, state: &StateDir) -> Vec<Forward> {
+    match config.nodes_from {
+        NodesFrom::Cluster => load_forwards(state, &config.own_ports),
+        NodesFrom::Operators | NodesFrom::Primary => Vec::new(),
     }
 }
 

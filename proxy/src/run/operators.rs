@@ -86,6 +86,11 @@ impl Proxy {
         }
     }
 
+    pub(super) fn spawn_admin(&self, supervisor: &mut Supervisor, admin: Admin) {
+        let served = self.departure.clone().until_succeeded(admin.serve());
+        supervisor.spawn_observer("admin server", served);
+    }
+
     pub(super) fn control(&self, primary: Option<PrimaryClient>, streams: StreamList) -> Control {
         Control {
             directory: self.directory.clone(),

@@ -56,7 +56,7 @@ impl Proxy {
         }
         let address = self.config.peers.peer_listen;
         let listener = listen::bind(&self.listeners, address, SocketUse::Programs)?;
-        if let Some(bytes) = self.config.listen.tunnel_mss {
+        if let Some(bytes) = self.config.listen.segments.tunnel_mss {
             culvert_tunnel::limit_segments(&listener, bytes);
         }
         Ok(Some(listener))
@@ -100,23 +100,20 @@ impl Proxy {
     pub(super) fn spawn_peers(
         &self,
         supervisor: &mut Supervisor,
-        peers: &Arc<Peers>,
-        listener: TcpListener,
+        peers: &Option<Arc<Peers>>,
+        listener: Option<TcpListener>,
         streams: StreamList,
     ) {
+        let Some(peers) = peers else {
+            return;
+        };
+        let Some(listener) = listener else {
+            return;
+        };
         if self.cluster.is_none() {
             self.trust.await_peers();
         }
-        let mut control: Option<Grpc> = None;
-        if peers.primary.is_none() {
-            let server = ControlServer::new(self.control(None, streams));
-            control = Some(BoxCloneSyncService::new(server));
-        }
-        let calls = Calls {
-            control,
-            enroll: BoxCloneSyncService::new(self.enroll_service(None)),
-        };
-        let port = PeerPort::new(peers.clone(), calls);
+        let port = PeerPort::new(peers.clone(), self.calls(peers, streams));
         let workers = self.workers.clone();
         let served = listen::serve(
             listener,
@@ -132,6 +129,19 @@ impl Proxy {
         };
         // While this proxy drains, its clients still need the peers.
         supervisor.spawn_observer("peers", addresses.follow_all(peers.clone()));
+    }
+
+    /// What other proxies may call. A follower answers no operators.
+    fn calls(&self, peers: &Peers, streams: StreamList) -> Calls {
+        let mut control: Option<Grpc> = None;
+        if peers.primary.is_none() {
+            let server = ControlServer::new(self.control(None, streams));
+            control = Some(BoxCloneSyncService::new(server));
+        }
+        Calls {
+            control,
+            enroll: BoxCloneSyncService::new(self.enroll_service(None)),
+        }
     }
 
     /// Waits a moment for what was revoked elsewhere while this proxy was away. Until it is known,

@@ -43,6 +43,16 @@ impl Proxy {
         });
     }
 
+    fn last_call(&self) -> LastCall {
+        LastCall {
+            listeners: self.listeners.clone(),
+            streams: self.streams.clone(),
+            registry: self.registry.clone(),
+            grace: self.config.grace,
+            redirector: self.config.listen.redirector_handover_socket.clone(),
+        }
+    }
+
     /// Waits for a successor, and prepares the end of this proxy.
     pub(super) fn spawn_departure(
         &self,
@@ -62,13 +72,7 @@ impl Proxy {
             drain: drain.clone(),
         };
         supervisor.spawn_observer("hand-over", giver.serve(handover));
-        supervisor.depart_by(departure.clone().last_call(LastCall {
-            listeners: listeners.clone(),
-            streams: self.streams.clone(),
-            registry: self.registry.clone(),
-            grace: self.config.grace,
-            redirector: self.config.listen.redirector_handover_socket.clone(),
-        }));
+        supervisor.depart_by(departure.clone().last_call(self.last_call()));
         if self.config.kubernetes.kubernetes {
             supervisor.afterwards(departure.clone().successor_ended());
         }

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
-use culvert_daemon::{Reach, Worker};
+use culvert_daemon::{Coverage, Worker};
 use culvert_proxy_core::directory::{Directory, NodeView, Presence};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_tunnel::Tunnel;
@@ -173,19 +173,19 @@ impl Registry {
     }
 
     /// What this proxy reaches.
-    pub fn reach(&self) -> Reach {
+    pub fn reach(&self) -> Coverage {
         let peers = self.peers().into_iter();
         let linked = peers.filter(|peer| peer.links > 0 && !peer.draining);
-        Reach {
+        Coverage {
             nodes: self.own_nodes(),
             peers: linked.map(|peer| peer.info.instance.to_string()).collect(),
         }
     }
 
     /// Waits until this proxy reaches as much as another one.
-    pub async fn reaches(&self, other: &Reach) {
+    pub async fn reaches(&self, other: &Coverage) {
         self.has_nodes(other.nodes).await;
-        let lacks_one = |own: &Reach| other.peers.iter().any(|peer| !own.peers.contains(peer));
+        let lacks_one = |own: &Coverage| other.peers.iter().any(|peer| !own.peers.contains(peer));
         while lacks_one(&self.reach()) {
             tokio::time::sleep(LINK_INTERVAL).await;
         }

@@ -175,7 +175,7 @@ impl Router {
         let share = match client {
             ClientKind::Connect | ClientKind::Host => None,
             ClientKind::Address(ip) => {
-                let share = self.0.shares.take((node(), ip));
+                let share = self.0.shares.acquire((node(), ip));
                 Some(share.ok_or_else(|| RouteError::ShareTaken { node: node() })?)
             }
         };

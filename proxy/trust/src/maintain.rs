@@ -27,7 +27,7 @@ impl Trust {
                 .await?
                 .err();
             let now_wrong = now_wrong.map(|error| culvert_daemon::chain(&error));
-            if let Some(reason) = problem.news(now_wrong) {
+            if let Some(reason) = problem.record(now_wrong) {
                 tracing::error!(
                     reason,
                     "certificates not refreshed or not noted, keeping those in use"

@@ -37,7 +37,7 @@ pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Resul
         while connections.try_join_next().is_some() {}
         match accepted {
             Ok((stream, client)) if handler.is_allowed(client.ip()) => {
-                let Some(permit) = quota.take(client.ip()) else {
+                let Some(permit) = quota.acquire(client.ip()) else {
                     continue;
                 };
                 let handler = Arc::clone(&handler);

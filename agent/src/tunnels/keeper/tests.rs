@@ -226,7 +226,7 @@ impl Agent {
     }
 
     async fn end(mut self) {
-        self.drain.begin();
+        self.drain.start();
         timeout(DEADLINE, self.task.join_next())
             .await
             .unwrap()

@@ -178,7 +178,7 @@ async fn a_renewed_certificate_gets_a_tunnel_of_its_own_and_open_streams_go_on()
     }
     backend.write_all(b"still here").await.unwrap();
     assert_eq!(agent.readiness.missing(), []);
-    agent.drain.begin();
+    agent.drain.start();
     assert!(
         agent.task.try_join_next().is_none(),
         "the open stream holds its tunnel"
@@ -207,7 +207,7 @@ async fn a_drain_lets_open_streams_end_first() {
         .await
         .unwrap();
     let (mut backend, _) = listener.accept().await.unwrap();
-    agent.drain.begin();
+    agent.drain.start();
     while tunnel
         .open(
             Open {

@@ -64,7 +64,7 @@ impl Follower {
         loop {
             match events.next().await {
                 Some(Ok(event)) => {
-                    self.problem.news(None);
+                    self.problem.record(None);
                     self.apply(event);
                 }
                 Some(Err(error)) => self.lost(&error),
@@ -95,7 +95,7 @@ impl Follower {
 
     fn lost(&mut self, error: &watcher::Error) {
         self.seen.lost();
-        if let Some(reason) = self.problem.news(Some(in_words(error))) {
+        if let Some(reason) = self.problem.record(Some(in_words(error))) {
             tracing::warn!(
                 reason,
                 "Leases of the other proxies not readable, keeping what is known of them"
@@ -110,7 +110,7 @@ impl Follower {
         } else {
             None
         };
-        if let Some(reason) = self.crowd.news(crowd) {
+        if let Some(reason) = self.crowd.record(crowd) {
             tracing::warn!(
                 reason,
                 left_out,

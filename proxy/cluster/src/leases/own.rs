@@ -71,7 +71,7 @@ impl HeldLease {
                 backoff.wait()
             };
             let now_wrong = renewed.err().map(|error| chain(&error));
-            if let Some(reason) = problem.news(now_wrong) {
+            if let Some(reason) = problem.record(now_wrong) {
                 tracing::warn!(
                     reason,
                     "this proxy's Lease is not renewed: other proxies may forget it"

@@ -144,7 +144,7 @@ impl Facts {
             },
             redirector,
             dns: dns_answers(&installed).await,
-            dial: dialled(&installed, &control).await,
+            dial: dial_a_node(&installed, &control).await,
             installed,
             proxy: daemon(proxy_admin).await,
             nodes: control.nodes,
@@ -208,7 +208,7 @@ async fn metrics(proxy_admin: SocketAddr) -> String {
 }
 
 /// By the first node that is online; those that are not are refused before the proxy sees anything.
-async fn dialled(installed: &Answer<Installed>, control: &ControlAnswers) -> Option<Dialled> {
+async fn dial_a_node(installed: &Answer<Installed>, control: &ControlAnswers) -> Option<Dialled> {
     let installed = installed.as_ref().ok()?;
     if !installed.steers() {
         return None;

@@ -71,7 +71,7 @@ impl Editor {
             gone.iter().for_each(&removed);
             let remark = problem.clone();
             gate.remark(remark.map(|reason| format!("in force, but not on disk: {reason}")));
-            if let Some(reason) = unwritten.news(problem) {
+            if let Some(reason) = unwritten.record(problem) {
                 tracing::error!(reason, "directory in force, but not on disk; trying again");
             }
             match self.file_problem() {

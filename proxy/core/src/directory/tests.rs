@@ -259,7 +259,7 @@ async fn readiness_names_a_file_that_never_was_good() {
         assert!((&mut maintained).now_or_never().is_none());
         tokio::task::yield_now().await;
     }
-    drain.begin();
+    drain.start();
     maintained.await.unwrap();
 }
 

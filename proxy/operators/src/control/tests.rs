@@ -337,7 +337,7 @@ async fn operators_reach_the_proxy_through_its_socket() {
             .remove_node(&"edge-1".parse().unwrap())
             .await
             .unwrap();
-        drain.begin();
+        drain.start();
         (created, listed, refusal)
     };
     let (served, (created, (nodes, tokens), refusal)) =

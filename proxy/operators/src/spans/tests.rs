@@ -283,7 +283,7 @@ async fn an_unreachable_collector_delays_no_stream_and_what_is_too_much_is_count
         10_000 - 4096
     );
     let (mut running, _, metrics, drain) = lab.start();
-    drain.begin();
+    drain.start();
     let ended = tokio::time::timeout(LAST + SOON, running.join_next()).await;
     ended.expect("the exporter ends in time").unwrap().unwrap();
     assert_eq!(metrics.spans_so_far(SpanOutcome::Dropped), 10_000);
@@ -296,7 +296,7 @@ async fn the_last_spans_are_sent_before_the_proxy_ends() {
     for number in 0..600 {
         lab.stream(number, |record| record.relayed(&Ok(())));
     }
-    lab.drain.begin();
+    lab.drain.start();
     let (mut running, _, metrics, _) = lab.start();
     let ended = tokio::time::timeout(SOON, running.join_next()).await;
     ended.expect("the exporter ends in time").unwrap().unwrap();
