@@ -81,7 +81,12 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     )?;
     proxy.spawn_background(&mut supervisor, &readiness);
     let peers = proxy.peers(&supervisor, &readiness)?;
-    proxy.spawn_peers(&mut supervisor, &peers, bound.peers, streams.clone());
+    proxy.spawn_peers(
+        &mut supervisor,
+        peers.as_ref(),
+        bound.peers,
+        streams.clone(),
+    );
     if supervisor.start(proxy.wait_for_others()).await.is_none() {
         return Ok(());
     }

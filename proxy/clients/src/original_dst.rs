@@ -17,7 +17,7 @@ use culvert_proxy_streams::live::Frontend;
 use culvert_proxy_streams::sockets::listen::canonical;
 use culvert_redirector_common::SocketDst;
 use culvert_redirector_common::names::SOCKETS_PIN;
-use parking_lot::Mutex;
+use parking_lot::RwLock;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use tokio::net::TcpStream;
 
@@ -27,7 +27,7 @@ pub const TRIAL: Duration = Duration::from_secs(5);
 /// Reads original destinations.
 pub struct OriginalDsts {
     pin: PathBuf,
-    opened: Mutex<Option<Opened>>,
+    opened: RwLock<Option<Arc<Opened>>>,
 }
 
 /// The pinned map, and the inode of its pin. A redirector that was uninstalled and installed again
@@ -43,7 +43,7 @@ impl OriginalDsts {
     pub fn new(bpffs: &Path) -> Self {
         Self {
             pin: bpffs.join(SOCKETS_PIN),
-            opened: Mutex::new(None),
+            opened: RwLock::default(),
         }
     }
 
@@ -53,7 +53,13 @@ impl OriginalDsts {
         if let Some(address) = self.stored(accepted) {
             return Some((address, Frontend::Ebpf));
         }
-        tracked(accepted).map(|address| (address, Frontend::Nftables))
+        if let Some(address) = tracked(accepted) {
+            return Some((address, Frontend::Nftables));
+        }
+        // Nothing steered it, or the redirector has made another map since the last look.
+        self.follow_pin();
+        let address = self.stored(accepted)?;
+        Some((address, Frontend::Ebpf))
     }
 
     /// Keeps the gate closed while there is a map that this process cannot read. All connections
@@ -66,12 +72,39 @@ impl OriginalDsts {
                 _now = ticks.tick() => {}
             }
             match self.try_map() {
-                Ok(()) => gate.open(),
+                Ok(()) => {
+                    self.follow_pin();
+                    gate.open();
+                }
                 Err(error) => gate.close(format!(
                     "{error:#}; connections that connect hooks steer are reset: the proxy needs \
                      CAP_BPF on kernels before 6.0, \
                      and a seccomp profile and a security module that let it call bpf()"
                 )),
+            }
+        }
+    }
+
+    /// Opens the map if the pin is not that of the one that is open.
+    fn follow_pin(&self) {
+        let Ok(pin) = std::fs::metadata(&self.pin) else {
+            return;
+        };
+        let inode = pin.ino();
+        if matches!(&*self.opened.read(), Some(opened) if opened.inode == inode) {
+            return;
+        }
+        match open(&self.pin) {
+            Ok(map) => *self.opened.write() = Some(Arc::new(Opened { inode, map })),
+            Err(error) => {
+                let reason = chain(&error);
+                let fix = fix(&error);
+                tracing::warn!(
+                    pin = %self.pin.display(),
+                    reason,
+                    fix,
+                    "original destinations cannot be read"
+                );
             }
         }
     }
@@ -94,25 +127,8 @@ impl OriginalDsts {
     }
 
     fn stored(&self, accepted: &TcpStream) -> Option<SocketAddr> {
-        let mut opened = self.opened.lock();
-        let inode = std::fs::metadata(&self.pin).ok()?.ino();
-        if opened.as_ref().is_none_or(|opened| opened.inode != inode) {
-            match open(&self.pin) {
-                Ok(map) => *opened = Some(Opened { inode, map }),
-                Err(error) => {
-                    let reason = chain(&error);
-                    let fix = fix(&error);
-                    tracing::warn!(
-                        pin = %self.pin.display(),
-                        reason,
-                        fix,
-                        "original destinations cannot be read"
-                    );
-                    return None;
-                }
-            }
-        }
-        match opened.as_ref()?.map.get(accepted, 0) {
+        let opened = self.opened.read().clone()?;
+        match opened.map.get(accepted, 0) {
             Ok(stored) => stored.original_dst(),
             Err(MapError::KeyNotFound) => None,
             Err(error) => {

@@ -100,7 +100,7 @@ impl Proxy {
     pub(super) fn spawn_peers(
         &self,
         supervisor: &mut Supervisor,
-        peers: &Option<Arc<Peers>>,
+        peers: Option<&Arc<Peers>>,
         listener: Option<TcpListener>,
         streams: StreamList,
     ) {
