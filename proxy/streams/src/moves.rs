@@ -69,14 +69,21 @@ impl Mover {
             occupied += usize::from(heavy.some_stay);
             leaving.extend(heavy.leaving);
         }
-        let Some(from) = leaving.first().map(|stream| stream.tunnel()) else {
+        let Some(first) = leaving.first() else {
             return;
         };
-        let usable = tunnels.iter().filter(|to| to.takes_moved(&from, tunnels));
-        let usable: Vec<_> = usable.collect();
-        let most = usable.len().saturating_sub(occupied);
-        let free = usable.into_iter().filter(|to| to.is_free());
-        let mut targets: Vec<_> = free.take(most).collect();
+        let from = first.tunnel();
+        let mut usable = 0_usize;
+        let mut targets = Vec::new();
+        for tunnel in tunnels {
+            if tunnel.takes_moved(&from, tunnels) {
+                usable += 1;
+                if tunnel.is_free() {
+                    targets.push(tunnel);
+                }
+            }
+        }
+        targets.truncate(usable.saturating_sub(occupied));
         let mut lacking = 0;
         for stream in leaving {
             if let Some(to) = nearest(&stream.tunnel(), &mut targets) {
@@ -131,11 +138,12 @@ fn nearest<'a>(
     from: &Registered,
     targets: &mut Vec<&'a Arc<Registered>>,
 ) -> Option<&'a Arc<Registered>> {
-    let same_thread = targets.iter().position(|to| to.is_beside(from));
-    if targets.is_empty() {
-        return None;
+    for (index, to) in targets.iter().enumerate() {
+        if to.is_beside(from) {
+            return Some(targets.swap_remove(index));
+        }
     }
-    Some(targets.swap_remove(same_thread.unwrap_or(0)))
+    targets.pop()
 }
 
 #[cfg(test)]
