@@ -147,6 +147,10 @@ impl Cache {
         for object in set.generation.members.values() {
             self.objects.release(&scope.representation, object);
         }
+        // The disk has nothing of it.
+        if set.is_new {
+            return;
+        }
         let members = set
             .generation
             .members

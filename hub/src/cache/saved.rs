@@ -43,13 +43,27 @@ pub(crate) struct Restored {
     pub(crate) damaged_sets: usize,
 }
 
+/// About the bytes of a row that says that an object is in a set.
+const ROW: usize = 64;
+
 impl Cache {
     /// About how many bytes the next batch has. Zero: nothing that is worth a write. Resource
     /// versions and ages alone are not: they go with the next batch.
     pub(crate) fn unsaved_bytes(&self) -> usize {
         let grants = usize::from(self.grants.has_unsaved() || self.overlays.has_unsaved());
         let documents = self.documents.unsaved_bytes();
-        self.objects.unsaved_bytes() + documents + grants + self.removed.len()
+        let mut rows = 0;
+        for removed in &self.removed {
+            rows += 1 + removed.members.len();
+        }
+        for sets in self.sets.values() {
+            for set in sets.values() {
+                if set.is_new {
+                    rows += set.generation.members.len();
+                }
+            }
+        }
+        self.objects.unsaved_bytes() + documents + grants + rows * ROW
     }
 
     /// Takes all that changed since the last batch: the rows lead from that state to this one.

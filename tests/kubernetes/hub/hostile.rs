@@ -27,6 +27,8 @@ const GROWTH: u64 = 64 << 20;
 const SILENT: usize = 600;
 /// Requests of one attacker's process.
 const REQUESTS: usize = 500;
+/// Watches that the pod does not read. Each holds one event in the hub, besides its windows.
+const UNREAD: usize = 12;
 /// Bytes in the ConfigMap that is changed before the eyes of who does not read.
 const LARGE: usize = 100 << 10;
 
@@ -147,7 +149,7 @@ impl Attacker {
         let file = hub.folder.join(format!("{}.attack", self.name));
         fs::write(&file, config)?;
         let mut curl = bound(Path::new("curl"));
-        curl.args(["--parallel", "--parallel-max", "50", "--config"]);
+        curl.args(["--parallel", "--parallel-max", "20", "--config"]);
         self.running = Some(Process::start("attack", &hub.folder, curl.arg(file))?);
         self.rounds += 1;
         Ok(())
@@ -174,7 +176,7 @@ fn stranger(round: usize, number: usize) -> String {
 /// Watches of a pod that reads one byte a second.
 fn unread_watches(hub: &Hub, client: &Client) -> Result<Process> {
     let mut config = String::new();
-    for number in 0..100 {
+    for number in 0..UNREAD {
         if number > 0 {
             config += "next\n";
         }
