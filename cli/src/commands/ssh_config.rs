@@ -32,9 +32,8 @@ fn lines(nodes: &[Node], whom: &Whom) -> String {
     if names.is_empty() {
         return "# no node is known\n".to_owned();
     }
-    // A key belongs to a node, whichever address it has.
     format!(
-        "Host{names}\n  ProxyCommand culvert connect %h:%p{}\n  HostKeyAlias %n\n",
+        "Host{names}\n  ProxyCommand culvert connect %h:%p{}\n",
         flags(whom)
     )
 }
