@@ -11,7 +11,7 @@ mod run;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Introduction, Logs, run_main};
+use culvert_daemon::{Introduction, Logs, raise_open_file_limit, run_main};
 
 use args::{Args, Command};
 
@@ -65,6 +65,7 @@ async fn start(args: Args) -> Result<()> {
                 admin: admin_socket,
             };
             let logs = Logs::init(&log, log_format)?;
+            raise_open_file_limit();
             Box::pin(run::run(run.try_into()?, sockets, logs)).await
         }
     }

@@ -18,8 +18,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use culvert_api::NodeName;
 use culvert_daemon::{
-    Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, raise_open_file_limit,
-    report_to_systemd,
+    Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, report_to_systemd,
 };
 use culvert_proxy_cluster::NameService;
 use culvert_proxy_core::advertise::Advertised;
@@ -57,7 +56,6 @@ pub(crate) struct Sockets {
 
 /// Runs the proxy until a signal or a failure.
 pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<()> {
-    raise_open_file_limit();
     let mut supervisor = Supervisor::new(config.grace)?;
     let readiness = Readiness::default();
     let listening = readiness.gate("listeners");
