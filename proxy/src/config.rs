@@ -290,13 +290,13 @@ mod tests {
 
     #[test]
     fn a_forward_has_a_port_of_its_own_and_labels_only_in_a_cluster() {
-        checked(&["--forward", "2222=edge-1:22,2223=edge-1:22"]).unwrap();
+        checked(&["--forward", "2222=edge-1:22", "--forward", "2223=edge-1:22"]).unwrap();
         assert!(matches!(
             checked(&["--forward", "7400=edge-1:22"]),
             Err(ConfigError::ForwardOnOwnPort(_))
         ));
         assert!(matches!(
-            checked(&["--forward", "2222=edge-1:22,127.0.0.1:2222=edge-2:22"]),
+            checked(&["--forward", "2222=edge-1:22", "--forward", "2222=edge-2:22"]),
             Err(ConfigError::ForwardTwice { .. })
         ));
         let by_labels = ["--forward", "2222=site=berlin:22"];
