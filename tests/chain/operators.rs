@@ -16,7 +16,7 @@ const SERVING: &str = "serving agents and clients";
 const NEXT: &str = "token create NODE";
 
 #[test]
-fn culvert_check_fails_for_no_redirector_where_there_is_none() {
+fn culvert_check_does_not_fail_where_there_is_no_redirector() {
     world::with(EDGE, Options::default(), |world| {
         let run = world.lab.site(Host::Cloud).file("run");
         let sockets = [

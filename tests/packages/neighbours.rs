@@ -40,8 +40,11 @@ impl<'lab> Cloud<'lab> {
     fn start(lab: &'lab Lab) -> Result<Self> {
         let edge = lab.site(Host::Edge1);
         let mut exporter = edge.command(Unpacked::NodeExporter.program());
-        exporter.arg("--web.listen-address=127.0.0.1:9100");
+        exporter.args(["--collector.disable-defaults", "--collector.uname"]);
         let exporter = edge.start_process("exporter", &mut exporter)?;
+        wait::until("the exporter listens", PATIENCE, || {
+            edge.http_get(9100, "/metrics").map(drop)
+        })?;
         let culvert = Culvert::start(lab, &[Host::Edge1], Options::default())?;
         let machine = Machine::boot(lab.site(Host::Cloud))?;
         Ok(Self {

@@ -868,6 +868,18 @@ fn a_broken_config_map_of_ports_is_named() {
 }
 
 #[test]
+fn a_table_without_its_keeper_is_there_and_the_reason_is_told() {
+    let mut facts = good();
+    change(&mut facts.installed, |installed| {
+        installed.keeper_problem = Some("nft ended".into());
+    });
+    let mut findings = findings(&facts);
+    findings.retain(|finding| finding.check == "nftables");
+    assert_eq!(findings[0].verdict, Verdict::Ok);
+    assert!(findings[0].found.contains("nft ended"), "{findings:?}");
+}
+
+#[test]
 fn one_node_is_no_plural() {
     let mut facts = good();
     facts.nodes = Ok(vec![node("edge-1", 2)]);
