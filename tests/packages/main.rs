@@ -221,6 +221,8 @@ fn an_installation_by_rpm_starts_and_enables_nothing() {
         "./usr/bin/culvert",
         "./usr/bin/culvert-proxy",
         "./usr/bin/kubectl-culvert",
+        "./usr/lib/NetworkManager/conf.d/culvert.conf",
+        "./usr/lib/systemd/network/05-culvert.network",
         "./usr/lib/systemd/system/culvert-hub.service",
         "./usr/share/licenses/culvert-agent/LICENSES",
         "./usr/share/man/man1/culvert-proxy-token-create.1.gz",
