@@ -8,6 +8,7 @@ mod frontends;
 mod names;
 mod open;
 mod operators;
+mod optional_port;
 mod others;
 mod succession;
 
@@ -45,6 +46,7 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
+use self::optional_port::{OptionalPort, TakenPorts};
 use crate::config::Config;
 use crate::handover::{Departure, Takeover};
 
@@ -68,7 +70,7 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     };
     let (mut proxy, takeover) = opened?;
     let frozen = proxy.freeze_for(&takeover);
-    let bound = proxy.bind(&sockets)?;
+    let bound = proxy.bind(&sockets, &readiness)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
     let admin = proxy.admin(
         &supervisor,
@@ -101,7 +103,6 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     proxy.spawn_first_tunnel(&mut supervisor, &readiness);
     supervisor.spawn_observer("predecessor", takeover.stay_connected());
     listening.open();
-    proxy.report_serving();
     proxy.spawn_departure(&mut supervisor, listening, bound.handover);
     supervisor.run().await
 }
@@ -110,7 +111,7 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
 struct Bound {
     agents: TcpListener,
     /// If there may be other proxies.
-    peers: Option<TcpListener>,
+    peers: Option<OptionalPort>,
     operators: OperatorSockets,
     frontends: Frontends,
     handover: LocalSocket,
@@ -153,16 +154,17 @@ struct Proxy {
 
 impl Proxy {
     /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
-    fn bind(&self, sockets: &Sockets) -> Result<Bound> {
+    fn bind(&self, sockets: &Sockets, readiness: &Readiness) -> Result<Bound> {
+        let taken = TakenPorts::new(readiness);
         let directory = &self.config.listen.directory_socket;
         Ok(Bound {
             agents: self.bind_agents()?,
-            peers: self.bind_peers()?,
+            peers: self.bind_peers(&taken)?,
             operators: OperatorSockets {
                 control: self.bind_local(&sockets.control)?,
                 directory: self.bind_local(directory)?,
             },
-            frontends: self.bind_frontends()?,
+            frontends: self.bind_frontends(&taken)?,
             handover: self.listeners.local(
                 &self.state.join(succession::SOCKET),
                 Access::Owner,

@@ -55,6 +55,7 @@ mod silent_backends;
 mod stalls;
 mod steering;
 mod swarm;
+mod taken_ports;
 mod troubleshooting;
 mod trust;
 mod upgrade;

@@ -20,6 +20,7 @@ use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Proxy;
+use super::optional_port::{TakenPorts, is_taken};
 
 /// The time after which a port that is in use is tried again.
 const RETRY: Duration = Duration::from_secs(5);
@@ -32,6 +33,8 @@ pub(super) struct ForwardListeners {
     open: BTreeMap<SocketAddr, Open>,
     /// Ports that cannot be had, each with its problem, so that it is logged once.
     problems: BTreeMap<SocketAddr, Problem>,
+    /// For `/readyz`.
+    taken: TakenPorts,
 }
 
 struct Open {
@@ -59,16 +62,21 @@ struct Serving {
 
 impl Proxy {
     /// Binds the ports of `--forward`, and those that the ConfigMap named last.
-    pub(super) fn bind_forwards(&self) -> Result<ForwardListeners> {
+    pub(super) fn bind_forwards(&self, taken: &TakenPorts) -> Result<ForwardListeners> {
         let mut bound = ForwardListeners {
             listeners: self.listeners.clone(),
             given: self.config.forwards.forward.clone(),
             open: BTreeMap::new(),
             problems: BTreeMap::new(),
+            taken: taken.clone(),
         };
         for forward in bound.given.clone() {
             let flag = format!("--forward {forward}");
-            bound.bind(forward).context(flag)?;
+            match bound.bind(forward) {
+                // It is logged and tried again, as those of the ConfigMap are.
+                Err(error) if is_taken(&error) => {}
+                done => done.context(flag)?,
+            }
         }
         let needed = bound.needed(&self.forwards_tx.borrow());
         bound.open(needed);
@@ -160,6 +168,11 @@ impl ForwardListeners {
                 drop(accepting.await);
             }
         }
+        for address in self.problems.keys() {
+            if !needed.contains_key(address) {
+                self.taken.remove(*address);
+            }
+        }
         self.problems
             .retain(|address, _| needed.contains_key(address));
     }
@@ -173,15 +186,21 @@ impl ForwardListeners {
             }
             let shown = forward.to_string();
             match self.bind(forward) {
-                Ok(()) => drop(self.problems.remove(&address)),
+                Ok(()) => {
+                    self.problems.remove(&address);
+                    self.taken.remove(address);
+                }
                 Err(error) => {
+                    if is_taken(&error) {
+                        self.taken.insert(address, "forwarded");
+                    }
                     let problem = self.problems.entry(address).or_default();
                     if let Some(reason) = problem.record(Some(chain(&*error))) {
                         tracing::error!(
                             forward = shown,
                             reason,
-                            "forwarded port not open: free the port, or choose another one in \
-                             ConfigMap culvert-forwards"
+                            "forwarded port not open: free the port, or choose another one for \
+                             --forward or in ConfigMap culvert-forwards"
                         );
                     }
                 }

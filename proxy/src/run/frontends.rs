@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use culvert_daemon::{Readiness, SocketUse, Supervisor};
 use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_clients::intercept::Intercept;
@@ -19,36 +19,41 @@ use tokio_util::task::TaskTracker;
 use super::Proxy;
 use super::forwards::ForwardListeners;
 use super::names::NameListener;
+use super::optional_port::{OptionalPort, TakenPorts};
 
 /// The listeners of clients, bound and not yet served.
 pub(super) struct Frontends {
     intercept: Vec<TcpListener>,
-    connect_tls: Option<(TcpListener, Callers)>,
+    connect_tls: Option<(OptionalPort, Callers)>,
     connect: LocalSocket,
     names: Vec<NameListener>,
     forwards: ForwardListeners,
 }
 
 impl Proxy {
-    pub(super) fn bind_frontends(&self) -> Result<Frontends> {
+    pub(super) fn bind_frontends(&self, taken: &TakenPorts) -> Result<Frontends> {
         let mut intercept = Vec::new();
         for address in &self.config.listen.intercept_listen {
-            intercept.push(self.bind_clients(*address)?);
+            // The redirector spreads connections over all of these ports, and does not know that
+            // another program has one: its share would be reset, or reach a program that listens
+            // there.
+            let bound = listen::bind(&self.listeners, *address, SocketUse::Clients);
+            intercept.push(bound.context("--intercept-listen")?);
         }
         Ok(Frontends {
             intercept,
-            connect_tls: self.bind_connect_tls()?,
+            connect_tls: self.bind_connect_tls(taken)?,
             connect: self.listeners.local(
                 &self.config.listen.connect_socket,
                 Access::Group,
                 SocketUse::Clients,
             )?,
-            names: self.bind_names()?,
-            forwards: self.bind_forwards()?,
+            names: self.bind_names(taken)?,
+            forwards: self.bind_forwards(taken)?,
         })
     }
 
-    fn bind_connect_tls(&self) -> Result<Option<(TcpListener, Callers)>> {
+    fn bind_connect_tls(&self, taken: &TakenPorts) -> Result<Option<(OptionalPort, Callers)>> {
         let listen = &self.config.listen;
         // clap accepts --connect-listen and --connect-client-ca only together.
         let Some(address) = listen.connect_listen else {
@@ -58,11 +63,18 @@ impl Proxy {
             return Ok(None);
         };
         let callers = self.trust.callers(client_ca)?;
-        Ok(Some((self.bind_clients(address)?, callers)))
+        let port = self.bind_optional(address, "--connect-listen", taken)?;
+        Ok(Some((port, callers)))
     }
 
-    pub(super) fn bind_clients(&self, address: SocketAddr) -> Result<TcpListener> {
-        listen::bind(&self.listeners, address, SocketUse::Clients)
+    /// Binds a port of some clients, or remembers that another program has it.
+    pub(super) fn bind_optional(
+        &self,
+        address: SocketAddr,
+        flag: &'static str,
+        taken: &TakenPorts,
+    ) -> Result<OptionalPort> {
+        OptionalPort::bind(address, flag, SocketUse::Clients, (&self.listeners, taken))
     }
 
     pub(super) fn spawn_frontends(
@@ -129,7 +141,7 @@ impl Proxy {
         &self,
         supervisor: &mut Supervisor,
         connect: &Connect,
-        (listener, callers): (TcpListener, Callers),
+        (listened, callers): (OptionalPort, Callers),
     ) {
         let direct = if self.config.listen.connect_listen_direct {
             self.direct()
@@ -145,8 +157,7 @@ impl Proxy {
             callers,
             strangers: Strangers::new(self.config.listen.max_handshakes),
         };
-        let served = listen::serve(
-            listener,
+        let served = listened.serve(
             "connect_tls",
             supervisor.drain(),
             move |client, connections: &TaskTracker| port.serve(client, connections),

@@ -1,25 +1,24 @@
 //! The listeners of clients that name their node: those of `--name-listen`, and in a cluster those
 //! that the Service of `--name-service` leads to.
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_daemon::Supervisor;
 use culvert_proxy_clients::admitted::Admitted;
 use culvert_proxy_clients::names::Names;
 use culvert_proxy_clients::refusals::Refusals;
 use culvert_proxy_cluster::NameService;
 use culvert_proxy_core::metrics::OpenPort;
-use culvert_proxy_streams::sockets::listen;
 use culvert_proxy_streams::sockets::strangers::Strangers;
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::Proxy;
+use super::optional_port::{OptionalPort, TakenPorts};
 use crate::args::listen as any_address;
 
 /// A listener, bound and not yet served.
 pub(super) struct NameListener {
-    listener: TcpListener,
+    port: OptionalPort,
     leads_to: LeadsTo,
 }
 
@@ -43,11 +42,11 @@ impl LeadsTo {
 }
 
 impl Proxy {
-    pub(super) fn bind_names(&self) -> Result<Vec<NameListener>> {
+    pub(super) fn bind_names(&self, taken: &TakenPorts) -> Result<Vec<NameListener>> {
         let mut bound = Vec::new();
         for given in &self.config.names.name_listen {
             bound.push(NameListener {
-                listener: self.bind_clients(given.address).context("--name-listen")?,
+                port: self.bind_optional(given.address, "--name-listen", taken)?,
                 leads_to: LeadsTo::Port(given.node_port.get()),
             });
         }
@@ -56,9 +55,7 @@ impl Proxy {
             // All of them now: what each one means may change at any time.
             for own in kubernetes.name_ports.all() {
                 bound.push(NameListener {
-                    listener: self
-                        .bind_clients(any_address(own))
-                        .context("--name-ports: choose a range that nothing else uses")?,
+                    port: self.bind_optional(any_address(own), "--name-ports", taken)?,
                     leads_to: LeadsTo::Service(own, self.name_service_tx.subscribe()),
                 });
             }
@@ -80,10 +77,9 @@ impl Proxy {
             drain: supervisor.drain(),
             refusals: Refusals::new(self.metrics.refused_clients(OpenPort::Name)),
         };
-        for NameListener { listener, leads_to } in listeners {
+        for NameListener { port, leads_to } in listeners {
             let names = names.clone();
-            let served = listen::serve(
-                listener,
+            let served = port.serve(
                 "names",
                 supervisor.drain(),
                 move |client, connections: &TaskTracker| {

@@ -12,14 +12,13 @@ use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{
     Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached,
 };
-use culvert_proxy_streams::sockets::listen;
 use culvert_proxy_trust::TrustSource;
-use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
+use super::optional_port::{OptionalPort, TakenPorts};
 use crate::config::Config;
 
 /// The time that a start waits for the API server to list the revoked certificates.
@@ -50,16 +49,16 @@ impl Proxy {
         !given.peer.is_empty() || given.follow.is_some() || self.cluster.is_some()
     }
 
-    pub(super) fn bind_peers(&self) -> Result<Option<TcpListener>> {
+    pub(super) fn bind_peers(&self, taken: &TakenPorts) -> Result<Option<OptionalPort>> {
         if !self.may_have_peers() {
             return Ok(None);
         }
         let address = self.config.peers.peer_listen;
-        let listener = listen::bind(&self.listeners, address, SocketUse::Programs)?;
-        if let Some(bytes) = self.config.listen.segments.tunnel_mss {
-            culvert_tunnel::limit_segments(&listener, bytes);
-        }
-        Ok(Some(listener))
+        let ports = (&self.listeners, taken);
+        let port = OptionalPort::bind(address, "--peer-listen", SocketUse::Programs, ports)?;
+        Ok(Some(
+            port.limit_segments(self.config.listen.segments.tunnel_mss),
+        ))
     }
 
     /// What reaches the other proxies; `None`: there are none.
@@ -101,13 +100,13 @@ impl Proxy {
         &self,
         supervisor: &mut Supervisor,
         peers: Option<&Arc<Peers>>,
-        listener: Option<TcpListener>,
+        port: Option<OptionalPort>,
         streams: StreamList,
     ) {
         let Some(peers) = peers else {
             return;
         };
-        let Some(listener) = listener else {
+        let Some(listened) = port else {
             return;
         };
         if self.cluster.is_none() {
@@ -115,8 +114,7 @@ impl Proxy {
         }
         let port = PeerPort::new(peers.clone(), self.calls(peers, streams));
         let workers = self.workers.clone();
-        let served = listen::serve(
-            listener,
+        let served = listened.serve(
             "peers",
             supervisor.drain(),
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections),

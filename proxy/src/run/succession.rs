@@ -60,6 +60,7 @@ impl Proxy {
         listening: Gate,
         handover: LocalSocket,
     ) {
+        self.report_serving();
         let drain = supervisor.drain();
         let listeners = self.listeners.clone();
         let departure = self.departure.clone();
