@@ -2,6 +2,7 @@
 //! memory.
 
 pub(crate) mod guests;
+mod open_streams;
 pub(crate) mod port;
 mod review;
 mod unread;
@@ -39,8 +40,8 @@ pub(crate) struct Peer {
     /// It has shown the node's certificate.
     pub(crate) is_node: bool,
     pub(crate) address: IpAddr,
-    /// Its place, on the kubelet port.
-    pub(crate) guest: Option<Arc<Guest>>,
+    /// Its place.
+    pub(crate) guest: Arc<Guest>,
 }
 
 /// What is said of a request when it has been answered.
@@ -101,10 +102,8 @@ impl Hub {
             self.find_owner(token, peer.address, headers).await;
         }
         let identity = self.identity(&proof);
-        if let Some(guest) = &peer.guest
-            && identity.is_some()
-        {
-            guest.is_known();
+        if identity.is_some() {
+            peer.guest.is_known();
         }
         Caller { proof, identity }
     }

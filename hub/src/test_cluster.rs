@@ -223,12 +223,8 @@ impl TestCluster {
         self.client_of(&self.pod_address, None).with_token(token)
     }
 
-    fn connector(
-        &self,
-        address: &str,
-        identity: Option<ClientIdentity>,
-        protocols: Protocols,
-    ) -> Connector {
+    /// Settings of a client that trusts the local authority.
+    fn tls(&self, identity: Option<ClientIdentity>) -> rustls::ClientConfig {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(authority.certificate().clone()).unwrap();
@@ -236,10 +232,19 @@ impl TestCluster {
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(roots);
-        let tls = match identity {
+        match identity {
             Some((chain, key)) => tls.with_client_auth_cert(chain, key).unwrap(),
             None => tls.with_no_client_auth(),
-        };
+        }
+    }
+
+    fn connector(
+        &self,
+        address: &str,
+        identity: Option<ClientIdentity>,
+        protocols: Protocols,
+    ) -> Connector {
+        let tls = self.tls(identity);
         let servers = Servers::new(
             &[address.parse().unwrap()],
             ServerOrder::Priority,

@@ -1,8 +1,9 @@
-//! Connections to the kubelet port without the node's certificate: any process of the host can open
-//! them. They have a number of places, and the oldest one goes for a new one, so that kubelet always
-//! finds the port open.
+//! Connections without the node's certificate: any process of the host can open them to the kubelet
+//! port, and any pod to a pod port. They have a number of places, and for a new one the oldest one
+//! of the address with most goes, so that kubelet and every pod always find their port open.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio_util::sync::CancellationToken;
@@ -12,19 +13,28 @@ use crate::lock::lock;
 /// Of those that have shown nothing yet, in their handshake too.
 const MAX_UNKNOWN: usize = 256;
 /// Of those that have shown a token that the API server accepts: kube-proxy, the CNI and pods of the
-/// host's network have some ten each.
-const MAX_KNOWN: usize = 512;
+/// host's network have some ten each, and a node has some 110 pods. Together with the others it is
+/// less than a port has.
+const MAX_KNOWN: usize = 640;
 
 /// The places. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Guests(Arc<Mutex<Places>>);
 
+/// Connections by number, the oldest first.
+type Connections = BTreeMap<u64, Placed>;
+
 #[derive(Debug, Default)]
 struct Places {
     next: u64,
-    /// The oldest first.
-    unknown: BTreeMap<u64, CancellationToken>,
-    known: BTreeMap<u64, CancellationToken>,
+    unknown: Connections,
+    known: Connections,
+}
+
+#[derive(Debug)]
+struct Placed {
+    address: IpAddr,
+    end: CancellationToken,
 }
 
 /// A connection, with its place. Dropping it frees that.
@@ -37,12 +47,16 @@ pub(crate) struct Guest {
 
 impl Guests {
     /// Takes a place for a connection that has shown nothing yet.
-    pub(super) fn enter(&self) -> Guest {
+    pub(super) fn enter(&self, address: IpAddr) -> Guest {
         let end = CancellationToken::new();
         let mut places = self.places();
         places.next += 1;
         let number = places.next;
-        insert(&mut places.unknown, number, end.clone(), MAX_UNKNOWN);
+        let placed = Placed {
+            address,
+            end: end.clone(),
+        };
+        insert(&mut places.unknown, number, placed, MAX_UNKNOWN);
         drop(places);
         Guest {
             guests: self.clone(),
@@ -60,8 +74,8 @@ impl Guest {
     /// The API server knows whose the token is that was shown.
     pub(crate) fn is_known(&self) {
         let mut places = self.guests.places();
-        if let Some(end) = places.unknown.remove(&self.number) {
-            insert(&mut places.known, self.number, end, MAX_KNOWN);
+        if let Some(placed) = places.unknown.remove(&self.number) {
+            insert(&mut places.known, self.number, placed, MAX_KNOWN);
         }
     }
 
@@ -84,35 +98,61 @@ impl Drop for Guest {
     }
 }
 
-fn insert(
-    places: &mut BTreeMap<u64, CancellationToken>,
-    number: u64,
-    end: CancellationToken,
-    most: usize,
-) {
-    places.insert(number, end);
+fn insert(places: &mut Connections, number: u64, placed: Placed, most: usize) {
+    places.insert(number, placed);
     if places.len() > most
-        && let Some((_, oldest)) = places.pop_first()
+        && let Some(number) = oldest_of_most(places)
+        && let Some(displaced) = places.remove(&number)
     {
-        oldest.cancel();
+        displaced.end.cancel();
     }
+}
+
+/// The oldest connection of the address that has most of them.
+fn oldest_of_most(places: &Connections) -> Option<u64> {
+    let mut by_address = BTreeMap::<IpAddr, (usize, u64)>::new();
+    for (number, placed) in places {
+        let (count, _oldest) = by_address.entry(placed.address).or_insert((0, *number));
+        *count += 1;
+    }
+    let (_, oldest) = by_address.into_values().max_by_key(|(count, _)| *count)?;
+    Some(oldest)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+    #[test]
+    fn the_address_with_most_places_gives_way() {
+        let guests = Guests::default();
+        let pod = |last| IpAddr::V4(Ipv4Addr::new(10, 244, 0, last));
+        let quiet = guests.enter(pod(1));
+        let mut flood = Vec::new();
+        for number in 0..2 * MAX_UNKNOWN {
+            flood.push(guests.enter(pod(2 + u8::try_from(number % 16).unwrap())));
+        }
+        assert!(!quiet.end.is_cancelled());
+        let ended = flood.iter().filter(|guest| guest.end.is_cancelled());
+        assert_eq!(ended.count(), MAX_UNKNOWN + 1);
+        assert!(!flood[2 * MAX_UNKNOWN - 1].end.is_cancelled());
+    }
 
     #[test]
     fn the_oldest_stranger_goes_and_neither_the_node_nor_a_known_client() {
         let guests = Guests::default();
-        let node = guests.enter();
-        let known = guests.enter();
-        let oldest = guests.enter();
+        let node = guests.enter(HOST);
+        let known = guests.enter(HOST);
+        let oldest = guests.enter(HOST);
         node.is_node();
         known.is_known();
         let mut strangers = Vec::new();
         for _ in 0..MAX_UNKNOWN {
-            strangers.push(guests.enter());
+            strangers.push(guests.enter(HOST));
         }
         assert!(oldest.end.is_cancelled());
         assert!(!strangers[0].end.is_cancelled());

@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Peer;
 use super::guests::{Guest, Guests};
+use super::open_streams::OpenStreams;
 use super::unread::Reading;
 use crate::crypto::provider;
 use crate::hub::Hub;
@@ -38,7 +39,8 @@ use crate::upstream::Body;
 
 /// From an accepted connection to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a request's head, and between two requests of HTTP/1.1.
+/// Of a request's head, between two requests of HTTP/1.1, and without a stream of HTTP/2. The node
+/// itself may be silent for longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_HEAD: usize = 64 << 10;
 /// Of one port. Kubelet, kube-proxy, the CNI and pods of the host's network have some ten each, and
@@ -143,7 +145,7 @@ impl Port {
                         hub: hub.clone(),
                         certificates: self.certificates.clone(),
                         address,
-                        guest: self.certificates.as_ref().map(|_| Arc::new(guests.enter())),
+                        guest: Arc::new(guests.enter(address)),
                         drain: drain.clone(),
                         permit: ConnectionPermit {
                             _permit: Arc::new(permit),
@@ -190,8 +192,7 @@ struct Connection {
     hub: Arc<Hub>,
     certificates: Option<Arc<NodeCertificates>>,
     address: IpAddr,
-    /// Its place on the kubelet port; pod ports have a limit for each address instead.
-    guest: Option<Arc<Guest>>,
+    guest: Arc<Guest>,
     drain: Drain,
     permit: ConnectionPermit,
 }
@@ -204,9 +205,7 @@ pub(crate) struct ConnectionPermit {
 
 impl Connection {
     async fn serve_while_placed(self, acceptor: TlsAcceptor, stream: TcpStream) {
-        let Some(guest) = self.guest.clone() else {
-            return self.serve(acceptor, stream).await;
-        };
+        let guest = self.guest.clone();
         tokio::select! {
             () = self.serve(acceptor, stream) => {}
             () = guest.displaced() => tracing::debug!("a connection made way for a newer one"),
@@ -228,7 +227,7 @@ impl Connection {
             (Some(certificates), Some(leaf)) => certificates.is_node(leaf),
             (Some(_) | None, Some(_) | None) => false,
         };
-        if let (true, Some(guest)) = (is_node, &guest) {
+        if is_node {
             guest.is_node();
         }
         let peer = Peer {
@@ -284,24 +283,35 @@ impl Connection {
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
+        let is_node = peer.is_node;
         let service = service_fn(move |request| answer(hub.clone(), peer.clone(), request));
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
-        let mut server = http2::Builder::new(Streams { ended });
-        server
-            .timer(TokioTimer::new())
-            .keep_alive_interval(PING)
-            .keep_alive_timeout(2 * PING)
-            .max_concurrent_streams(MAX_STREAMS)
-            .max_send_buf_size(SEND_BUFFER)
-            .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+        let open = OpenStreams::default();
+        let server = http2_server(Streams {
+            ended,
+            open: open.clone(),
+        });
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = served.as_mut() => return ended,
+            () = open.none_for(HEAD_TIMEOUT), if !is_node => served.as_mut().graceful_shutdown(),
             () = self.drain.begun() => served.as_mut().graceful_shutdown(),
         }
         served.await
     }
+}
+
+fn http2_server(streams: Streams) -> http2::Builder<Streams> {
+    let mut server = http2::Builder::new(streams);
+    server
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING)
+        .keep_alive_timeout(2 * PING)
+        .max_concurrent_streams(MAX_STREAMS)
+        .max_send_buf_size(SEND_BUFFER)
+        .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+    server
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
@@ -314,6 +324,7 @@ fn answer(hub: Arc<Hub>, peer: Peer, request: Request<Incoming>) -> Answering {
 #[derive(Clone)]
 struct Streams {
     ended: CancellationToken,
+    open: OpenStreams,
 }
 
 impl<F> hyper::rt::Executor<F> for Streams
@@ -323,7 +334,9 @@ where
 {
     fn execute(&self, stream: F) {
         let ended = self.ended.clone();
+        let open = self.open.enter();
         hyper::rt::Executor::execute(&TokioExecutor::new(), async move {
+            let _open = open;
             ended
                 .run_until_cancelled(Reading::default().serve(stream))
                 .await;

@@ -1,7 +1,14 @@
 //! What pods see, with a link and without, and what kubelet sees so that they come here. The
 //! certificate of the node and the tokens of pods never meet.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use rustls::pki_types::ServerName;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 use crate::upstream::empty;
 
@@ -189,6 +196,36 @@ async fn one_pod_cannot_take_all_connections() {
         ended.is_err() || ended.unwrap() == 0,
         "it is closed at once"
     );
+}
+
+/// TLS connections of a pod with this address, which say nothing more.
+async fn idle_connections(cluster: &TestCluster, source: Ipv4Addr) -> Vec<TlsStream<TcpStream>> {
+    let address = cluster.pod_address.strip_prefix("https://").unwrap();
+    let mut tls = cluster.tls(None);
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let tls = TlsConnector::from(Arc::new(tls));
+    let mut idle = Vec::new();
+    for _ in 0..64 {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(SocketAddr::from((source, 0))).unwrap();
+        let stream = socket.connect(address.parse().unwrap()).await.unwrap();
+        let name = ServerName::try_from("127.0.0.1").unwrap();
+        idle.push(tls.connect(name, stream).await.unwrap());
+    }
+    idle
+}
+
+#[tokio::test]
+async fn connections_without_a_token_from_many_pods_keep_no_other_pod_out() {
+    let cluster = with_listed_pods().await;
+    culvert_daemon::raise_open_file_limit();
+    let mut idle = Vec::new();
+    for last in 1..=16 {
+        idle.extend(idle_connections(&cluster, Ipv4Addr::new(127, 0, 1, last)).await);
+    }
+    let app = timeout(super::DEADLINE, cluster.pod(APP).get(PODS)).await;
+    assert_eq!(app.expect("an answer in time").0, 200);
+    drop(idle);
 }
 
 #[tokio::test]
