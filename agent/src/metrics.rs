@@ -160,6 +160,13 @@ impl Metrics {
             .inc();
     }
 
+    /// The renewals that had this outcome.
+    #[cfg(test)]
+    pub(crate) fn renewals(&self, outcome: RenewalOutcome) -> u64 {
+        let outcome = [("outcome", outcome.into())];
+        self.renewals.get_or_create(&outcome).get()
+    }
+
     pub(crate) fn set_certificate_end(&self, at: SystemTime) {
         self.certificate_end.set(
             at.duration_since(UNIX_EPOCH)

@@ -149,7 +149,7 @@ impl Agent {
         let certificates = match first {
             First::Stored(certificates) => *certificates,
             First::Enrolled(cluster) => {
-                match first::certificates(cluster, &self.outbound, &self.gate, &drain).await? {
+                match first::certificates(cluster, &self.outbound, &self.gate, &drain).await {
                     Some(certificates) => certificates,
                     None => return Ok(()),
                 }

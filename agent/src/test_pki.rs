@@ -54,9 +54,19 @@ impl Authority {
     }
 
     pub(crate) fn issue_for(&self, key: KeyPair, name: &str) -> Issued {
+        self.issue_until(OffsetDateTime::now_utc() + Duration::hours(1), key, name)
+    }
+
+    /// A certificate that ended a minute ago.
+    pub(crate) fn issue_expired(&self, name: &str) -> Issued {
+        let key = KeyPair::generate().unwrap();
+        self.issue_until(OffsetDateTime::now_utc() - Duration::minutes(1), key, name)
+    }
+
+    fn issue_until(&self, end: OffsetDateTime, key: KeyPair, name: &str) -> Issued {
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.not_before = OffsetDateTime::now_utc() - Duration::hours(1);
-        params.not_after = OffsetDateTime::now_utc() + Duration::hours(1);
+        params.not_after = end;
         let leaf = params.signed_by(&key, &self.issuer).unwrap();
         let chain_with_ca = vec![leaf.der().clone(), self.certificate()];
         Issued {

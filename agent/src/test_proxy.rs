@@ -140,6 +140,16 @@ impl TestProxy {
         IdentityText::for_tests(&self.authority, node)
     }
 
+    /// The same, which has ended.
+    pub(crate) fn expired_identity(&self, node: &str) -> IdentityText {
+        let issued = self.authority.issue_expired(node);
+        IdentityText {
+            key: issued.key.serialize_pem(),
+            chain: issued.leaf.pem(),
+            ..self.identity(node)
+        }
+    }
+
     pub(crate) fn joins(&self) -> usize {
         self.requests.0.lock().unwrap().len()
     }
@@ -217,7 +227,12 @@ impl Enroll for FakeEnroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let request = request.into_inner();
         self.requests.0.lock().unwrap().push(request.csr.clone());
-        match request.token.strip_prefix("good-") {
+        let token = if request.token.is_empty() {
+            request.service_account_token
+        } else {
+            request.token
+        };
+        match token.strip_prefix("good-") {
             Some(node) => Ok(Response::new(self.certificate(request.csr, node))),
             None => Err(Status::permission_denied(
                 "this token was used already; make a new one",

@@ -14,7 +14,9 @@ use serde_json::json;
 use crate::cluster::{DEADLINE, apply, get, pod, token, with_server};
 use crate::loopback::{echo, echo_backend};
 use crate::proxy::Proxy;
-use site::{Agent, ENROLLED_AGAIN, NOT_ENROLLED, agent_token, create_objects, new_authority};
+use site::{
+    Agent, ENROLLED_AGAIN, NOT_ENROLLED, StateDisk, agent_token, create_objects, new_authority,
+};
 
 /// Long enough to be used, and short enough to be renewed within a test, after about 40 s.
 const SHORT_LIVED: [&str; 2] = ["--certificate-lifetime", "60s"];
@@ -108,6 +110,57 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
     );
     agent.start_again()?;
     proxies[0].wait_for_stream(&target.replace("edge-1", "edge-2"))?;
+    Ok(())
+}
+
+/// k3s#875, spiffe/spire#766. Here the pod is made anew on such a disk, as after an eviction.
+#[test]
+fn a_new_pod_on_a_disk_that_takes_nothing_becomes_its_node_and_stays_it() {
+    with_server(|server| on_full_disks(server));
+}
+
+fn on_full_disks(server: &ApiServer) -> Result<()> {
+    const NOT_STORED: &str = "culvert_agent_certificate_renewals_total{outcome=\"not_stored\"} ";
+    create_objects(server)?;
+    let mut proxy = Proxy::start(server, "proxy", &SHORT_LIVED)?;
+    let mut agents = Vec::new();
+    for (node, disk) in [("edge-1", StateDisk::Full), ("edge-2", StateDisk::ReadOnly)] {
+        let (backend, target) = backend(node)?;
+        let token = agent_token(server, node, node)?;
+        let agent = Agent::start_on(server, node, &token, backend, disk)?;
+        agent.mount_until(server, "the proxy", |_, told| {
+            told.contains(&proxy.agents.to_string())
+        })?;
+        drop(proxy.wait_for_stream(&target)?);
+        ensure!(!agent.seen("identity.pem").exists(), "{disk:?} takes files");
+        agents.push((agent, disk, target));
+    }
+    for (agent, disk, target) in &agents {
+        wait::until("a renewal that is not stored", DEADLINE, || {
+            let metrics = agent.metrics()?;
+            let mut lines = metrics.lines();
+            let count = lines.find_map(|line| line.strip_prefix(NOT_STORED));
+            ensure!(
+                count.is_some_and(|count| count != "0"),
+                "{disk:?}: {count:?}"
+            );
+            Ok(())
+        })?;
+        let ready = agent.missing()?;
+        ensure!(
+            ready.contains("200 OK") && ready.contains("not stored"),
+            "{ready}"
+        );
+        proxy.restart()?;
+        drop(proxy.wait_for_stream(target)?);
+        agent.free(*disk)?;
+        wait::until("the certificate is stored", DEADLINE, || {
+            ensure!(agent.seen("identity.pem").exists(), "no file");
+            let ready = agent.missing()?;
+            ensure!(!ready.contains("not stored"), "{ready}");
+            Ok(())
+        })?;
+    }
     Ok(())
 }
 

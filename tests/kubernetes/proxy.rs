@@ -218,7 +218,12 @@ impl Proxy {
 
 /// A program without environment variables for proxies. It is killed when its test ends.
 pub(crate) fn program(name: &str) -> Command {
-    let mut command = bound(&workspace::binary(name));
+    without_proxies(&workspace::binary(name))
+}
+
+/// The same for any program.
+pub(crate) fn without_proxies(program: &Path) -> Command {
+    let mut command = bound(program);
     command.env("CULVERT_LOG_FORMAT", "json");
     for variable in [
         "HTTPS_PROXY",

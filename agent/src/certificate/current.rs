@@ -201,6 +201,34 @@ impl Certificates {
         })
     }
 
+    /// A certificate that a proxy gave and that cannot be stored. Nothing usable is.
+    ///
+    /// # Errors
+    /// It does not fit together.
+    pub(crate) fn unsaved_of(
+        cluster: ClusterSource,
+        renewed: Renewed,
+    ) -> Result<Self, CertificatesError> {
+        let stored_at = cluster.state.stored_at();
+        let source = Source::Cluster(cluster);
+        let text = source.with_settings(renewed.text.clone());
+        let identity = source.parse(&text)?;
+        let unsaved = Unsaved {
+            renewed,
+            since: SystemTime::now(),
+            stored_at,
+        };
+        Ok(Self {
+            source,
+            seen: Mutex::new(FilesRead {
+                text,
+                problem: Problem::default(),
+            }),
+            current: watch::Sender::new(identity),
+            unsaved: Mutex::new(Some(unsaved)),
+        })
+    }
+
     /// Uses a certificate that a proxy gave. It is stored, or else kept in memory and stored when
     /// the disk takes it, at a later [`Self::refresh`]. Returns why it is not stored.
     ///

@@ -26,16 +26,19 @@ const RETRY_LONGEST: Duration = Duration::from_secs(60);
 
 /// Waits until there is a certificate: the stored one if it may still be used, or one from a proxy.
 /// None if the drain begins first.
-///
-/// # Errors
-/// A state directory that cannot be used.
 pub(crate) async fn certificates(
     source: ClusterSource,
     outbound: &Outbound,
     gate: &Gate,
     drain: &Drain,
-) -> Result<Option<Certificates>> {
-    source.state.prepare()?;
+) -> Option<Certificates> {
+    if let Err(error) = source.state.prepare() {
+        let reason = culvert_daemon::chain(&error);
+        tracing::warn!(
+            reason,
+            "the certificate will not be stored: see --state-dir"
+        );
+    }
     let mut backoff = Backoff::new(RETRY_FIRST, RETRY_LONGEST);
     let mut problem = Problem::default();
     loop {
@@ -46,7 +49,7 @@ pub(crate) async fn certificates(
                         node = %certificates.current().node,
                         "the stored certificate is still good"
                     );
-                    return Ok(Some(certificates));
+                    return Some(certificates);
                 }
                 Err(error) => tracing::debug!(
                     reason = culvert_daemon::chain(&error),
@@ -56,13 +59,13 @@ pub(crate) async fn certificates(
         }
         let enrolled = tokio::select! {
             enrolled = enrol(&source, outbound) => enrolled,
-            () = drain.begun() => return Ok(None),
+            () = drain.begun() => return None,
         };
         let reason = match enrolled {
             Ok((node, renewed)) => match started(&source, renewed) {
                 Ok(certificates) => {
                     tracing::info!(%node, "enrolled with the service account's token");
-                    return Ok(Some(certificates));
+                    return Some(certificates);
                 }
                 Err(error) => format!("{error:#}"),
             },
@@ -74,26 +77,27 @@ pub(crate) async fn certificates(
         }
         tokio::select! {
             () = tokio::time::sleep(backoff.wait()) => {}
-            () = drain.begun() => return Ok(None),
+            () = drain.begun() => return None,
         }
     }
 }
 
-/// The certificate that was just given, stored or, if an older one is, in memory for now.
+/// The certificate that was just given, stored or, on a disk that takes nothing, in memory for now:
+/// whoever frees that disk needs this node.
 fn started(source: &ClusterSource, renewed: Renewed) -> Result<Certificates> {
     let stored = source.state.store(&renewed);
     let loaded = Certificates::load(Source::Cluster(source.clone()));
-    match (stored, loaded) {
-        (Ok(()), loaded) => Ok(loaded?),
-        (Err(_), Ok(certificates)) => {
-            if let Some(error) = certificates.use_renewed(renewed)? {
-                let reason = culvert_daemon::chain(&error);
-                tracing::warn!(reason, "the certificate is in use and not stored");
-            }
-            Ok(certificates)
-        }
-        (Err(error), Err(_)) => Err(error.into()),
-    }
+    let (error, certificates) = match (stored, loaded) {
+        (Ok(()), loaded) => return Ok(loaded?),
+        (Err(_), Ok(certificates)) => match certificates.use_renewed(renewed)? {
+            Some(error) => (error, certificates),
+            None => return Ok(certificates),
+        },
+        (Err(error), Err(_)) => (error, Certificates::unsaved_of(source.clone(), renewed)?),
+    };
+    let reason = culvert_daemon::chain(&error);
+    tracing::warn!(reason, "the certificate is in use and not stored");
+    Ok(certificates)
 }
 
 /// Whether the stored certificate may be used: there is one, it has not ended, and the token does
@@ -129,7 +133,7 @@ pub(crate) async fn enrol(
 ) -> Result<(NodeName, Renewed)> {
     let settings = source.settings()?;
     let token = source.token.read()?;
-    let key = source.state.next_key()?;
+    let key = source.state.next_key_or_unsaved()?;
     let mut reasons = Vec::new();
     for proxy in &in_any_order(settings.proxies.clone()) {
         match enrol_at(proxy, &settings, &token, outbound, &key).await {
@@ -165,4 +169,105 @@ async fn enrol_at(
     let credential = Credential::ServiceAccount(&token.token);
     let joined = calls::join(connection, credential, key, &settings.server_name);
     joined.await.with_context(|| format!("proxy {proxy}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use culvert_api::PROXY_SERVER_NAME;
+    use culvert_api::agent_config::{CA, PROXIES, SERVER_NAME};
+    use culvert_daemon::{Readiness, Supervisor};
+
+    use super::*;
+    use crate::certificate::cluster::account_token::TokenFile;
+    use crate::certificate::cluster::config::ClusterDir;
+    use crate::certificate::store::StateDir;
+    use crate::test_proxy::TestProxy;
+
+    /// What a pod of edge-1 has, with the state directory `state`.
+    fn pod(folder: &Path, proxy: &TestProxy, state: &Path) -> ClusterSource {
+        for (name, text) in [
+            (CA, proxy.authority.pem()),
+            (SERVER_NAME, PROXY_SERVER_NAME.to_owned()),
+            (PROXIES, proxy.address.to_string()),
+            ("token", "good-edge-1".to_owned()),
+        ] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        ClusterSource {
+            state: StateDir::new(state),
+            folder: ClusterDir::new(folder),
+            token: TokenFile::new(&folder.join("token")),
+            server_name: None,
+            proxies: Vec::new(),
+        }
+    }
+
+    async fn enrolled(source: ClusterSource) -> Certificates {
+        let outbound = Outbound::from_environment(|_| None).unwrap();
+        let gate = Readiness::default().gate("certificate");
+        let supervisor = Supervisor::new(Duration::ZERO).unwrap();
+        let drain = supervisor.drain();
+        let first = certificates(source, &outbound, &gate, &drain).await;
+        let certificates = first.unwrap();
+        let validity = certificates.current().validity;
+        assert!(std::time::SystemTime::now() < validity.not_after);
+        certificates
+    }
+
+    /// Lets no file be written, as on a full disk.
+    fn fill(state: &Path) -> Vec<PathBuf> {
+        let names = ["next-key.pem", "ca.pem", "joined.json", "identity.pem"];
+        let in_the_way = names.map(|name| state.join(format!(".{name}.new")));
+        for path in &in_the_way {
+            std::fs::create_dir(path).unwrap();
+        }
+        in_the_way.into()
+    }
+
+    #[tokio::test]
+    async fn a_new_pod_on_a_full_disk_enrols_and_its_certificate_is_stored_later() {
+        let proxy = TestProxy::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let in_the_way = fill(state.path());
+        let source = pod(folder.path(), &proxy, state.path());
+        let certificates = enrolled(source.clone()).await;
+        assert!(certificates.is_unsaved() && source.state.identity().is_err());
+        let chain = certificates.refresh().chain.clone();
+
+        for path in in_the_way {
+            std::fs::remove_dir(path).unwrap();
+        }
+        assert_eq!(certificates.refresh().chain, chain);
+        assert!(!certificates.is_unsaved());
+        let stored = source.state.identity().unwrap().parse().unwrap();
+        assert_eq!(stored.chain, chain);
+    }
+
+    #[tokio::test]
+    async fn an_expired_certificate_on_a_full_disk_gives_way_to_a_new_one() {
+        let proxy = TestProxy::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let source = pod(folder.path(), &proxy, state.path());
+        let expired = proxy.expired_identity("edge-1");
+        source.state.store_join(&expired, &[]).unwrap();
+        fill(state.path());
+        let certificates = enrolled(source.clone()).await;
+        assert!(certificates.is_unsaved());
+        assert!(
+            source.state.identity().unwrap() == expired,
+            "nothing is stored"
+        );
+    }
+
+    #[tokio::test]
+    async fn a_pod_without_a_state_directory_enrols() {
+        let proxy = TestProxy::start().await;
+        let folder = tempfile::tempdir().unwrap();
+        let source = pod(folder.path(), &proxy, &folder.path().join("token/agent"));
+        assert!(enrolled(source).await.is_unsaved());
+    }
 }

@@ -189,7 +189,7 @@ impl Renewal {
     fn report(&self, validity: Validity, now: SystemTime) {
         self.metrics.set_certificate_end(validity.not_after);
         let is_unsaved = self.certificates.is_unsaved();
-        let remark = is_unsaved.then(|| format!("renewed; {NOT_STORED}"));
+        let remark = is_unsaved.then(|| format!("in use; {NOT_STORED}"));
         self.gate.remark(remark);
         if now <= validity.not_after {
             self.gate.open();
@@ -367,6 +367,11 @@ mod tests {
         }
     }
 
+    /// The counter of renewals that are in use and not stored.
+    fn not_stored(renewal: &Renewal) -> u64 {
+        renewal.metrics.renewals(RenewalOutcome::NotStored)
+    }
+
     #[tokio::test]
     async fn a_renewal_replaces_key_and_certificate_for_the_next_connection() {
         let proxy = TestProxy::start().await;
@@ -434,11 +439,16 @@ mod tests {
         for path in &in_the_way {
             std::fs::create_dir(path).unwrap();
         }
-        let renewal = renewal(&proxy, &state);
+        let readiness = culvert_daemon::Readiness::default();
+        let mut renewal = renewal(&proxy, &state);
+        renewal.gate = readiness.gate("certificate");
         let before = renewal.certificates.current();
         let mut failures = Failures::default();
         renewal.renew(&before, &state, &mut failures).await.unwrap();
         assert!(failures.over(Instant::now()));
+        assert_eq!(not_stored(&renewal), 1);
+        renewal.report(before.validity, SystemTime::now());
+        assert_eq!(readiness.remarks().len(), 1, "{:?}", readiness.remarks());
         let after = renewal.certificates.current();
         assert_ne!(after.chain, before.chain, "the new certificate is in use");
         assert!(renewal.certificates.is_unsaved());
@@ -450,6 +460,8 @@ mod tests {
         }
         assert_eq!(renewal.certificates.refresh().chain, after.chain);
         assert!(!renewal.certificates.is_unsaved());
+        renewal.report(after.validity, SystemTime::now());
+        assert_eq!((readiness.remarks(), not_stored(&renewal)), (vec![], 1));
         let stored = state.identity().unwrap().parse().unwrap();
         assert_eq!(stored.chain, after.chain);
     }

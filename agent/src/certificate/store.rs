@@ -123,6 +123,17 @@ impl StateDir {
         }
     }
 
+    /// The same where whoever repeats it may use another key: one in memory, where none can be
+    /// stored.
+    pub(crate) fn next_key_or_unsaved(&self) -> Result<rcgen::KeyPair, StateError> {
+        match self.next_key() {
+            Err(StateError::Write { .. } | StateError::Read { .. }) => {
+                rcgen::KeyPair::generate().map_err(StateError::MakeKey)
+            }
+            key => key,
+        }
+    }
+
     fn present_key(&self) -> Option<rcgen::KeyPair> {
         let text = self.identity().ok()?;
         rcgen::KeyPair::from_pem(&text.key).ok()

@@ -11,12 +11,12 @@ use culvert_lab::apiserver::ApiServer;
 use culvert_lab::ports::free_address;
 use culvert_lab::process::Process;
 use culvert_lab::self_signed::{AUTHORITY, SelfSigned};
-use culvert_lab::wait;
+use culvert_lab::{wait, workspace};
 use serde_json::json;
 
 use crate::cluster::{DEADLINE, apply, edge, get, node, pod, token};
 use crate::loopback::http_get;
-use crate::proxy::program;
+use crate::proxy::{program, without_proxies};
 
 /// The agent's messages about enrolment.
 pub(crate) const NOT_ENROLLED: &str = "not enrolled yet; trying again";
@@ -53,6 +53,28 @@ pub(crate) fn agent_token(server: &ApiServer, name: &str, on: &str) -> Result<St
     )
 }
 
+/// The disk of an agent's state directory, in a mount namespace of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StateDisk {
+    /// Without a free byte.
+    Full,
+    ReadOnly,
+}
+
+impl StateDisk {
+    /// A shell's command: the state directory is `$0`, and the agent `$@`.
+    fn script(self) -> &'static str {
+        match self {
+            Self::Full => {
+                r#"mount -t tmpfs -o size=64k tmpfs "$0" && { head -c 1M /dev/zero > "$0/fill" || :; } && exec "$@""#
+            }
+            Self::ReadOnly => {
+                r#"mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@""#
+            }
+        }
+    }
+}
+
 /// An agent's pod: its process, the mounted ConfigMap, and the file of its token.
 pub(crate) struct Agent {
     pub(crate) process: Process,
@@ -69,6 +91,43 @@ impl Agent {
         Self::start_with(server, name, token, backend, &[])
     }
 
+    /// The same with a state directory on such a disk.
+    pub(crate) fn start_on(
+        server: &ApiServer,
+        name: &str,
+        token: &str,
+        backend: u16,
+        disk: StateDisk,
+    ) -> Result<Self> {
+        let state = server.folder().join(name).join("state");
+        fs::create_dir_all(&state)?;
+        let mut command = without_proxies(Path::new("unshare"));
+        command.args(["--mount", "sh", "-c", disk.script()]);
+        command.arg(state).arg(workspace::binary("culvert-agent"));
+        Self::start_as(server, (name, token), backend, command)
+    }
+
+    /// Lets the disk take files again.
+    pub(crate) fn free(&self, disk: StateDisk) -> Result<()> {
+        match disk {
+            StateDisk::Full => fs::remove_file(self.seen("fill"))?,
+            StateDisk::ReadOnly => {
+                let mut remount = Command::new("nsenter");
+                remount.args(["--mount", "--target", &self.process.pid().to_string()]);
+                remount.args(["mount", "-o", "remount,bind,rw"]);
+                workspace::output(remount.arg(self.state("")))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The path of a file in its state directory, as the agent sees it.
+    pub(crate) fn seen(&self, file: &str) -> PathBuf {
+        let root = PathBuf::from(format!("/proc/{}/root", self.process.pid()));
+        let state = self.state(file);
+        root.join(state.strip_prefix("/").unwrap_or(&state))
+    }
+
     /// The same with further flags.
     pub(crate) fn start_with(
         server: &ApiServer,
@@ -77,13 +136,23 @@ impl Agent {
         backend: u16,
         further: &[&str],
     ) -> Result<Self> {
+        let mut command = program("culvert-agent");
+        command.args(further);
+        Self::start_as(server, (name, token), backend, command)
+    }
+
+    fn start_as(
+        server: &ApiServer,
+        (name, token): (&str, &str),
+        backend: u16,
+        mut command: Command,
+    ) -> Result<Self> {
         let folder = server.folder().join(name);
         for mounted in ["config", "ports"] {
             fs::create_dir_all(folder.join(mounted))?;
         }
         fs::write(folder.join("token"), token)?;
         let admin = free_address()?;
-        let mut command = program("culvert-agent");
         command
             .arg("--state-dir")
             .arg(folder.join("state"))
@@ -101,7 +170,6 @@ impl Agent {
             "--localhost-port",
             &backend.to_string(),
         ]);
-        command.args(further);
         let process = Process::start(name, server.folder(), &mut command)?;
         let name = name.to_owned();
         let server = server.folder().to_owned();
@@ -203,7 +271,12 @@ impl Agent {
         self.process.check()
     }
 
-    /// The reason why it is not ready.
+    /// Its metrics.
+    pub(crate) fn metrics(&self) -> Result<String> {
+        http_get(self.admin, "/metrics")
+    }
+
+    /// The reason why it is not ready, and remarks.
     pub(crate) fn missing(&self) -> Result<String> {
         http_get(self.admin, "/readyz")
     }
