@@ -27,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::tunnels::keeper::TunnelKeeper;
 use crate::tunnels::placement::Placement;
 use crate::tunnels::round_trips::RoundTrips;
-use crate::tunnels::slot::Shared;
+use crate::tunnels::slot::{LastEnd, Shared};
 use crate::tunnels::states::Tunnels;
 
 /// Runs the agent.
@@ -169,6 +169,7 @@ impl Agent {
             instance: format!("{:016x}", rand::random::<u64>()),
             started: milliseconds_since_1970(),
             sequence: AtomicU64::default(),
+            last_end: LastEnd::default(),
             placement: Placement::new(self.config.spread),
             movable: MovableStreams::default(),
             refused: refused.clone(),

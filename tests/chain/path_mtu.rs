@@ -52,13 +52,22 @@ fn a_cut_in_the_middle_of_bulk_data_is_not_taken_for_lost_packets() {
 /// wendylabs/WendyOS#1709, netbirdio/netbird#3800, kubernetes/minikube#9537. The proxy is the
 /// first that gives up here.
 #[test]
-fn packets_that_are_lost_for_their_size_are_named_with_the_fix_by_the_agent() {
+fn packets_of_the_agent_that_are_lost_for_their_size_are_named_at_both_ends() {
     world::with(EDGE, one_tunnel(), |world| {
         world.check_greeting("edge-1", "edge-1")?;
         let _lossy = Cut::of_large_packets(world.lab, Host::Edge1)?;
         let small = download(world, SMALL_SOURCE)?;
         wait_for_reason(world, FIX)?;
         end(small)?;
+        // Nobody can read that log while larger answers end the tunnel.
+        for command in [&["explain", "edge-1"][..], &["check"]] {
+            wait::until("the cloud names it", PATIENCE, || {
+                let said = world.culvert.control(command).output()?;
+                let said = String::from_utf8_lossy(&said.stdout).into_owned();
+                ensure!(said.contains(FIX), "{command:?}: {said}");
+                Ok(())
+            })?;
+        }
 
         world.culvert.agent(0).kill()?;
         world.culvert.add_agent_args(&[FIX, "1200"]);

@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use crate::io::SocketState;
+use crate::proto::tunnel::TunnelEnd;
 use crate::tcp::TUNNEL_USER_TIMEOUT;
 
 /// Why a tunnel ended.
@@ -43,6 +44,21 @@ pub enum TunnelError {
 }
 
 impl TunnelError {
+    /// What an agent reports of it on the next tunnel, since its proxy may not know.
+    #[must_use]
+    pub fn reported(&self) -> TunnelEnd {
+        match self {
+            Self::LargePacketsLost => TunnelEnd::LargePacketsLost,
+            Self::Unacknowledged => TunnelEnd::Unacknowledged,
+            Self::PeerSilent(_) => TunnelEnd::Silent,
+            Self::HandshakeTimedOut
+            | Self::Http2(_)
+            | Self::Closed
+            | Self::Declined
+            | Self::Call(_) => TunnelEnd::Unspecified,
+        }
+    }
+
     /// The same, with what is known about the tunnel's socket.
     pub(crate) fn on(self, socket: &SocketState) -> Self {
         let is_lost = matches!(self, Self::Unacknowledged | Self::Http2(_) | Self::Closed);

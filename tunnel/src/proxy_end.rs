@@ -330,6 +330,7 @@ fn printable(mut described: DescribeResponse) -> DescribeResponse {
         sequence: _,
         started: _,
         moves: _,
+        last_end: _,
     } = &mut described;
     let further = allowed.iter_mut().flat_map(|allowed| &mut allowed.further);
     for text in [version, instance, slot]

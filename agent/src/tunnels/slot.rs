@@ -7,12 +7,12 @@ mod pace;
 mod worn_out;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use culvert_api::{ALPN_TUNNEL, HostPort};
 use culvert_daemon::{Drain, VERSION, jittered};
-use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
+use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy, TunnelEnd};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS, Declined,
     DialFailure, MovableStreams, SocketState, StreamEnd,
@@ -40,6 +40,20 @@ use worn_out::{Serving, WornOut, leave};
 /// meanwhile whether there are others.
 const LOOK_PAUSE: Duration = Duration::from_secs(1);
 
+/// How the last tunnel of a run ended, in whichever slot: another one may have taken its place.
+#[derive(Debug, Default)]
+pub(crate) struct LastEnd(AtomicI32);
+
+impl LastEnd {
+    fn set(&self, end: TunnelEnd) {
+        self.0.store(end.into(), Ordering::Relaxed);
+    }
+
+    fn now(&self) -> TunnelEnd {
+        TunnelEnd::try_from(self.0.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+}
+
 /// What all slots share.
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -58,6 +72,8 @@ pub(crate) struct Shared {
     pub(crate) started: u64,
     /// Number of the last tunnel of this run.
     pub(crate) sequence: AtomicU64,
+    /// How the last tunnel of this run ended.
+    pub(crate) last_end: LastEnd,
     pub(crate) placement: Placement,
     /// The streams of all tunnels.
     pub(crate) movable: MovableStreams,
@@ -117,6 +133,9 @@ impl TunnelSlot {
             };
             if drain.has_begun() {
                 return;
+            }
+            if let SlotError::Tunnel(error) = &error {
+                self.shared.last_end.set(error.reported());
             }
             let wait = self.after(&error, attempt, &mut pace, started.elapsed());
             self.let_go(worn_out);
@@ -316,6 +335,7 @@ impl TunnelSlot {
                 self.shared.metrics.clone(),
             ),
             seat,
+            shared: self.shared.clone(),
         };
         let tunnel = self.tunnel(attempt.address, sequence);
         let serving = async move {
@@ -397,6 +417,7 @@ struct Attempt<'a> {
 struct SlotBackends {
     backends: NodeBackends,
     seat: Seat,
+    shared: Arc<Shared>,
 }
 
 impl Backends for SlotBackends {
@@ -409,7 +430,11 @@ impl Backends for SlotBackends {
     }
 
     fn described(&self, known: &DescribeResponse) -> DescribeResponse {
-        self.backends.described(known)
+        let described = self.backends.described(known);
+        DescribeResponse {
+            last_end: self.shared.last_end.now().into(),
+            ..described
+        }
     }
 
     fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
@@ -453,6 +478,7 @@ impl Shared {
             instance: "test".to_owned(),
             started: 1,
             sequence: AtomicU64::default(),
+            last_end: LastEnd::default(),
             placement: Placement::new(spread),
             movable: MovableStreams::default(),
             refused: Arc::default(),

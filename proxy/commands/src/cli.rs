@@ -374,6 +374,7 @@ mod tests {
             elsewhere: Vec::new(),
             misplaced: String::new(),
             misplaced_fix: String::new(),
+            large_packets_lost: false,
         };
         assert_eq!(
             node_table(&[

@@ -23,7 +23,7 @@ use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use culvert_proxy_trust::identity::Leaf;
 use culvert_proxy_trust::tokens::{TokenText, TokenView, Tokens, TokensError};
 use culvert_proxy_trust::{Trust, TrustError};
-use culvert_tunnel::proto::tunnel::DescribeResponse;
+use culvert_tunnel::proto::tunnel::{DescribeResponse, TunnelEnd};
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
@@ -44,6 +44,8 @@ const NODES_AT_ONCE: usize = 64;
 
 /// The time that an operator waits until a cluster's other proxies have a change.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after the end of a tunnel its agent is asked what it knows of that.
+const RECENT_END: Duration = Duration::from_secs(600);
 
 /// The parts that operators see and change.
 #[derive(Clone)]
@@ -539,6 +541,21 @@ impl Control {
         }
     }
 
+    /// Whether the node's agent says that its large packets are lost. It is asked while a tunnel's
+    /// end is recent: it may know of that end later than it answered for the next tunnel.
+    async fn loses_large_packets(&self, node: &NodeName) -> bool {
+        let Some(tunnel) = self.registry.preferred(node) else {
+            return false;
+        };
+        let described = match self.registry.history().of(node).ended {
+            Some(event) if UnixTime::now().since(event.at) < RECENT_END => {
+                tunnel.described_now().await
+            }
+            Some(_) | None => tunnel.described.clone(),
+        };
+        described.last_end() == TunnelEnd::LargePacketsLost
+    }
+
     fn forbidden_by(&self, agent: &DescribeResponse, node: &NodeView) -> Vec<u16> {
         let Some(rules) = ReportedRules::of(agent) else {
             return Vec::new();
@@ -557,6 +574,7 @@ impl Control {
     async fn status(&self, node: NodeView) -> proto::NodeStatus {
         let misplaced = self.registry.misplaced_of(&node);
         proto::NodeStatus {
+            large_packets_lost: self.loses_large_packets(&node.name).await,
             misplaced_fix: misplaced
                 .as_ref()
                 .map(|misplaced| misplaced.fix(&node.name))

@@ -50,6 +50,7 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
                 sequence: u64::MAX,
                 moves: true,
                 started: u64::MAX,
+                last_end: i32::MAX,
             };
             liars.push(HostileAgent::described(world, &[], &describe)?);
         }

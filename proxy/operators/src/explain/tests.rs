@@ -3,7 +3,7 @@
 use culvert_proxy_streams::copies::AgentRun;
 use culvert_proxy_streams::history::Event;
 use culvert_proxy_streams::live::Streams;
-use culvert_tunnel::proto::tunnel::{Allowed, DialCode};
+use culvert_tunnel::proto::tunnel::{Allowed, DialCode, TunnelEnd};
 use culvert_tunnel::{DialFailure, OpenError};
 use futures_util::FutureExt;
 
@@ -188,6 +188,21 @@ async fn an_offline_node_is_told_with_what_was_last_seen_of_its_agent() {
     assert!(
         !text(&words::explanation(&facts)).contains("expired"),
         "it was taken after that"
+    );
+}
+
+#[test]
+fn what_the_agent_knows_of_its_last_tunnel_is_told() {
+    let (_state, explainer) = explainer();
+    let mut facts = online(&explainer, "edge-1:9100");
+    let fix = "give the agent of edge-1 --tunnel-mss";
+    assert!(!text(&words::explanation(&facts)).contains(fix));
+    let described = &mut facts.tunnels[0].described;
+    described.last_end = TunnelEnd::LargePacketsLost.into();
+    says(
+        &words::explanation(&facts),
+        true,
+        &["ended: the agent says", "not one large one", fix],
     );
 }
 

@@ -2,6 +2,7 @@
 
 mod behind;
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use culvert_proxy_core::reported::LONG_WAIT;
 use culvert_proxy_streams::direct::DirectTarget;
 use culvert_proxy_streams::error::RouteError;
 use culvert_tunnel::dial_reason;
-use culvert_tunnel::proto::tunnel::DialCode;
+use culvert_tunnel::proto::tunnel::{DialCode, TunnelEnd};
 
 use super::{DialError, Facts, PeerFacts, ReportedRules, Taken, TunnelFacts, reported_rules};
 
@@ -348,6 +349,37 @@ fn node(owner: &NodeView) -> String {
     )
 }
 
+/// What the agent knows of the tunnels before these. Only it sees what became of its own packets.
+fn last_ends(page: &mut Page, tunnels: &[TunnelFacts], name: &NodeName) {
+    let mut ends = BTreeSet::new();
+    for tunnel in tunnels {
+        ends.insert(tunnel.described.last_end());
+    }
+    for end in ends {
+        let why = match end {
+            TunnelEnd::Unspecified => continue,
+            TunnelEnd::LargePacketsLost => {
+                "small packets of the agent arrived, and not one large one: something on the way \
+                 loses packets below the MTU of its route"
+            }
+            TunnelEnd::Unacknowledged => "nothing that it sent was acknowledged",
+            TunnelEnd::Silent => "nothing came from the proxy",
+        };
+        page.line("ended", format!("the agent says of a tunnel before: {why}"));
+        if end == TunnelEnd::LargePacketsLost {
+            page.fixes.push(large_packets_fix(name));
+        }
+    }
+}
+
+/// For a node whose agent's large packets are lost.
+fn large_packets_fix(name: &NodeName) -> String {
+    format!(
+        "give the agent of {name} --tunnel-mss, such as 1200, or set net.ipv4.tcp_mtu_probing=1 \
+         there"
+    )
+}
+
 fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
     for tunnel in &facts.tunnels {
         page.line("tunnel", in_words(tunnel));
@@ -365,6 +397,7 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
     };
     if !facts.is_offline() {
         page.line("ended", ended);
+        last_ends(page, &facts.tunnels, name);
         return;
     }
     page.broken("tunnel", format!("none: {name} is offline"));

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use culvert_api::agent_config::MAX_PROXIES;
 use culvert_api::ports::RESERVED;
+use culvert_api::proto::control::NodeStatus;
 use culvert_daemon::counted;
 use culvert_proxy_cluster::MAX_LISTED;
 use culvert_proxy_core::reported::LONG_WAIT;
@@ -110,6 +111,27 @@ pub(super) fn dial(facts: &Facts) -> Option<Judged> {
     })
 }
 
+/// Nodes whose agents say that large packets are lost on their way here.
+fn lossy(nodes: &[NodeStatus]) -> Option<Judged> {
+    let mut names = Vec::new();
+    for node in nodes {
+        if node.large_packets_lost {
+            names.push(node.name.as_str());
+        }
+    }
+    if names.is_empty() {
+        return None;
+    }
+    Some(warning(
+        format!(
+            "all nodes have tunnels, and large packets of {} are lost on the way: a larger answer \
+             ends the tunnel",
+            named(&names)
+        ),
+        "give these agents --tunnel-mss, such as 1200",
+    ))
+}
+
 pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
     let nodes = facts.nodes.as_ref().ok()?;
     let mut offline = Vec::new();
@@ -117,6 +139,11 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
         if node.tunnels == 0 && node.elsewhere.is_empty() {
             offline.push(node.name.as_str());
         }
+    }
+    if offline.is_empty()
+        && let Some(lossy) = lossy(nodes)
+    {
+        return Some(lossy);
     }
     Some(match offline.first() {
         None if nodes.is_empty() => warning(

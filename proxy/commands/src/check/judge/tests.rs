@@ -925,3 +925,17 @@ fn two_agents_with_one_certificate_are_named() {
     assert!(found.found.contains("edge-1: 2 agents"), "{}", found.found);
     assert_eq!(found.fix, "join anew");
 }
+
+#[test]
+fn nodes_whose_large_packets_are_lost_are_named() {
+    let found = only(|facts| {
+        change(&mut facts.nodes, |nodes| nodes[0].large_packets_lost = true);
+    });
+    assert_eq!(found.verdict, Verdict::Warning);
+    assert!(
+        found.found.contains("large packets of edge-1"),
+        "{}",
+        found.found
+    );
+    assert!(found.fix.contains("--tunnel-mss"), "{}", found.fix);
+}
