@@ -159,6 +159,40 @@ fn a_filter_by_user_is_named_and_found_by_what_it_drops() {
     });
 }
 
+/// envoy#16130.
+#[test]
+fn a_zone_of_connection_tracking_resets_pods_and_is_named_by_check() {
+    world::with(EDGE, Options::default(), |world| {
+        let pod = world.lab.add_pod()?;
+        let cloud = world.lab.site(Host::Cloud);
+        ensure!(pod_is_served(world, &pod)?, "no pod is served");
+        wait::until("no zone is named", PATIENCE, || {
+            row_is(world, "nftables", "ok", &[])
+        })?;
+        let zone = "add table inet vpc; \
+            add chain inet vpc pre { type filter hook prerouting priority raw; }; \
+            add chain inet vpc out { type filter hook output priority raw; }; \
+            add rule inet vpc pre ip saddr 10.244.0.0/16 ct zone set 7; \
+            add rule inet vpc out ip daddr 10.244.0.0/16 ct zone set 7";
+        cloud.output("nft", [zone])?;
+        ensure!(!pod_is_served(world, &pod)?, "the zone does nothing");
+        world.check_greeting("10.0.3.7", "edge-1")?;
+        wait::until("the zones are named", PATIENCE, || {
+            row_is(
+                world,
+                "nftables",
+                "warning",
+                &["inet vpc pre", "inet vpc out"],
+            )
+        })?;
+        cloud.output("nft", ["delete table inet vpc"])?;
+        ensure!(pod_is_served(world, &pod)?, "the zone is still there");
+        wait::until("the zones are forgotten", PATIENCE, || {
+            row_is(world, "nftables", "ok", &[])
+        })
+    });
+}
+
 #[test]
 fn with_hooks_for_pods_a_filter_that_drops_them_is_found_too() {
     let options = Options {
@@ -188,6 +222,11 @@ fn verdict(world: &World<'_>, expected: &str, words: &[&str]) -> Result<()> {
 }
 
 fn is(world: &World<'_>, expected: &str, words: &[&str]) -> Result<()> {
+    row_is(world, "firewall", expected, words)
+}
+
+/// Whether a row of `check` has this verdict, and these words.
+fn row_is(world: &World<'_>, row: &str, expected: &str, words: &[&str]) -> Result<()> {
     let output = world
         .culvert
         .control(&["check", "--output", "json"])
@@ -196,7 +235,7 @@ fn is(world: &World<'_>, expected: &str, words: &[&str]) -> Result<()> {
     let findings = checked["checks"].as_array().context("no checks")?;
     let row = findings
         .iter()
-        .find(|finding| finding["check"] == "firewall")
+        .find(|finding| finding["check"] == row)
         .context("no such row")?;
     let text = row.to_string();
     let has_words = words.iter().all(|word| text.contains(word));
