@@ -72,6 +72,35 @@ fn a_ready_redirector_has_proved_that_it_steers_without_a_packet() {
     });
 }
 
+/// The handshakes that SYN cookies have completed here.
+fn by_cookie() -> u64 {
+    let counters = sh("nstat --json --zeros --ignore --noupdate TcpExtSyncookiesRecv");
+    let counters: serde_json::Value = serde_json::from_str(&counters).unwrap();
+    counters["kernel"]["TcpExtSyncookiesRecv"].as_u64().unwrap()
+}
+
+/// The destination is found by the first number of the client, which a cookie does not store:
+/// the kernel takes it from the last packet of the handshake.
+#[test]
+fn a_handshake_by_syn_cookie_keeps_its_destination() {
+    in_a_world(|world| {
+        let host = Hooked::new(world);
+        sh("echo 2 > /proc/sys/net/ipv4/tcp_syncookies");
+        let before = by_cookie();
+        let mut open = Vec::new();
+        for (client, destination) in [
+            (Client::new_v4(), "10.0.3.7:9100"),
+            (Client::new_v4(), "198.18.0.1:80"),
+            (Client::new_v6(), "[fd00::7]:9100"),
+        ] {
+            client.dial(destination).unwrap();
+            open.push((client, host.accepts(destination)));
+        }
+        assert_eq!(by_cookie() - before, 3);
+        assert_eq!(tuples(world), "[]");
+    });
+}
+
 #[test]
 fn a_redirector_whose_connects_another_program_refuses_is_not_ready() {
     in_a_world(|world| {
