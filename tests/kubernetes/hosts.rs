@@ -51,6 +51,8 @@ fn hosts(server: &ApiServer) -> Result<()> {
     config_map(server, "kube-system", "yurt-tunnel-nodes", &data)?;
     edge(server, "edge-1", "10.0.3.7")?;
     node(server, "master", "192.0.2.10", &json!({}))?;
+    // Whoever may register Nodes must not give pods another address of a foreign name.
+    node(server, "registry.example.com", "10.0.8.8", &json!({}))?;
     let _proxies = [
         Proxy::start(server, "proxy-1", &PLACE)?,
         Proxy::start(server, "proxy-2", &PLACE)?,
@@ -58,11 +60,12 @@ fn hosts(server: &ApiServer) -> Result<()> {
     let registry = "10.0.0.9\tregistry.example";
     let edge_1 = "198.18.0.1\tedge-1 # culvert";
     let master = "192.0.2.10\tmaster # culvert";
-    wait_for(server, &[registry, edge_1, master])?;
+    let foreign = "10.0.8.8\tregistry.example.com.edge.internal # culvert";
+    wait_for(server, &[registry, edge_1, master, foreign])?;
 
     edge(server, "edge-2", "10.0.3.8")?;
     let edge_2 = "198.18.0.2\tedge-2 # culvert";
-    wait_for(server, &[registry, edge_1, edge_2, master])?;
+    wait_for(server, &[registry, edge_1, edge_2, master, foreign])?;
     let settled = version(server)?;
     // A change that does not affect the hosts is not written. The label causes an event in both
     // proxies' watches.
@@ -73,7 +76,7 @@ fn hosts(server: &ApiServer) -> Result<()> {
         "node-restriction.kubernetes.io/culvert-ports=8080",
     ]))?;
     workspace::output(server.kubectl().args(["delete", "node", "edge-2"]))?;
-    wait_for(server, &[registry, edge_1, master])?;
+    wait_for(server, &[registry, edge_1, master, foreign])?;
     let writes: u64 = count_writes(server, &settled)?;
     ensure!(
         writes == 1,
