@@ -85,18 +85,17 @@ pub async fn load(source: Source<'_>, context: Option<&str>) -> Result<Loaded, U
         };
         let stand_in = match &cluster.proxy_url {
             Some(url) if !url.is_empty() => NAMED,
-            _ => NOT_NAMED,
+            Some(_) | None => NOT_NAMED,
         };
         cluster.proxy_url = Some(stand_in.to_owned());
     }
-    let options = KubeConfigOptions {
-        context: context.map(str::to_owned),
-        ..KubeConfigOptions::default()
-    };
+    let mut options = KubeConfigOptions::default();
+    if let Some(context) = context {
+        options.context = Some(context.to_owned());
+    }
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
-    let stand_in = config.proxy_url.take();
-    let left_out = match stand_in {
-        Some(url) if url == NAMED => Some(ForwardProxy::Kubeconfig),
+    let left_out = match config.proxy_url.take() {
+        Some(stand_in) if stand_in == NAMED => Some(ForwardProxy::Kubeconfig),
         _ if has_proxy_in_environment() => Some(ForwardProxy::Environment),
         _ => None,
     };
@@ -105,8 +104,8 @@ pub async fn load(source: Source<'_>, context: Option<&str>) -> Result<Loaded, U
 
 fn has_proxy_in_environment() -> bool {
     for name in ["HTTPS_PROXY", "https_proxy"] {
-        if let Some(value) = std::env::var_os(name)
-            && !value.is_empty()
+        if let Some(url) = std::env::var_os(name)
+            && !url.is_empty()
         {
             return true;
         }

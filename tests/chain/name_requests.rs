@@ -2,22 +2,28 @@
 //! request goes to the node that it names.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::cloud_host::CloudHost;
 use culvert_lab::go_program::GoProgram;
 use culvert_lab::host::Host;
+use culvert_lab::process::Process;
+use culvert_lab::self_signed::SelfSigned;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::{inside, workspace};
 
-use crate::names::{CLOUD, EDGES, HTTP, OWN_HTTP, body, dial, listening};
+use crate::names::{CLOUD, EDGES, HTTP, OWN_HTTP, OWN_TLS, TLS, body, dial, listening};
 use crate::world::{self, World};
 
-/// Where nginx listens.
+/// Where nginx listens: for HTTP, for TLS with one upstream for all nodes, and with one for each.
 const FRONT: u16 = 8080;
+const FRONT_TLS: u16 = 8081;
+const FRONT_TLS_BY_NODE: u16 = 8082;
 /// More than curl sends before it is told to continue.
 const LARGE: usize = 3 << 20;
 
@@ -135,24 +141,97 @@ fn what_follows_a_request_and_is_no_http_is_refused() {
 fn a_stock_nginx_that_pools_by_upstream_gets_what_it_asks_for() {
     with_servers(|world| {
         let host = CloudHost::Second;
-        let cloud = world.lab.site(Host::Cloud);
-        let folder = cloud.file("nginx");
-        std::fs::create_dir_all(&folder)?;
-        std::fs::write(folder.join("nginx.conf"), nginx_config())?;
-        let mut command = host.command(world.lab, Unpacked::Nginx.program());
-        command.arg("-p").arg(&folder).args(["-c", "nginx.conf"]);
-        command.env("LD_LIBRARY_PATH", Unpacked::Nginx.libraries());
-        let mut nginx = cloud.start_process("nginx", &mut command)?;
-        wait::until("nginx answers", PATIENCE, || {
-            nginx.check()?;
-            host.http_get(world.lab, FRONT, "/edge-2/name").map(drop)
-        })?;
+        let _nginx = front(world)?;
         for node in ["edge-3", "edge-2", "edge-3", "edge-2"] {
             let said = host.http_get(world.lab, FRONT, &format!("/{node}/name"))?;
             ensure!(said.starts_with(node), "asked {node}: {said}");
         }
         Ok(())
     });
+}
+
+/// The page says so: TLS is not looked into, so the connection leads where its ClientHello said.
+#[test]
+fn a_stock_nginx_that_pools_tls_needs_an_upstream_for_each_node() {
+    with_servers(|world| {
+        let mut servers = Vec::new();
+        for host in EDGES {
+            servers.push(serve_tls(world.lab.site(*host))?);
+        }
+        let _nginx = front(world)?;
+        let asked = |port: u16, node: &str| {
+            CloudHost::Second.http_get(world.lab, port, &format!("/{node}/name"))
+        };
+        for node in ["edge-3", "edge-2", "edge-3", "edge-2"] {
+            let said = asked(FRONT_TLS_BY_NODE, node)?;
+            ensure!(said.starts_with(node), "asked {node}: {said}");
+        }
+        asked(FRONT_TLS, "edge-2")?;
+        let said = asked(FRONT_TLS, "edge-3")?;
+        ensure!(
+            said.starts_with("edge-2"),
+            "pooled TLS leads to {said}: say so on the page"
+        );
+        Ok(())
+    });
+}
+
+/// nginx on another cloud node, in front of the name-routed ports.
+fn front(world: &World<'_>) -> Result<Process> {
+    let host = CloudHost::Second;
+    let cloud = world.lab.site(Host::Cloud);
+    let folder = cloud.file("nginx");
+    let command = host.command(world.lab, Unpacked::Nginx.program());
+    let mut nginx = start_nginx(cloud, command, &folder, &front_servers())?;
+    wait::until("nginx answers", PATIENCE, || {
+        nginx.check()?;
+        host.http_get(world.lab, FRONT, "/edge-2/name").map(drop)
+    })?;
+    Ok(nginx)
+}
+
+fn start_nginx(site: &Site, mut command: Command, folder: &Path, servers: &str) -> Result<Process> {
+    std::fs::create_dir_all(folder)?;
+    let folders = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
+        .map(|kind| format!("{kind}_temp_path {kind};"));
+    let config = format!(
+        "daemon off; master_process off; user root; pid nginx.pid; error_log stderr;\nevents {{}}\n\
+         http {{ access_log off; {}\n{servers} }}\n",
+        folders.concat()
+    );
+    std::fs::write(folder.join("nginx.conf"), config)?;
+    command.arg("-p").arg(folder).args(["-c", "nginx.conf"]);
+    command.env("LD_LIBRARY_PATH", Unpacked::Nginx.libraries());
+    site.start_process("nginx", &mut command)
+}
+
+/// nginx on a node, which keeps TLS connections and says the node's name.
+fn serve_tls(site: &Site) -> Result<Process> {
+    let node = site.host().name();
+    let folder = site.file("nginx");
+    std::fs::create_dir_all(&folder)?;
+    let SelfSigned { certificate, key } = SelfSigned::make(
+        &folder,
+        "tls",
+        &format!("/CN={node}"),
+        &format!("subjectAltName=DNS:{node}"),
+    )?;
+    let server = format!(
+        "server {{ listen {TLS} ssl; ssl_certificate {}; ssl_certificate_key {};\n\
+         location / {{ return 200 {node}; }} }}",
+        certificate.display(),
+        key.display()
+    );
+    let command = site.command(Unpacked::Nginx.program());
+    let mut nginx = start_nginx(site, command, &folder, &server)?;
+    wait::until("nginx listens", PATIENCE, || {
+        nginx.check()?;
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, TLS));
+        inside::run(site.netns(), || {
+            Ok(TcpStream::connect_timeout(&address, PATIENCE).map(drop)?)
+        })
+    })?;
+    Ok(nginx)
 }
 
 #[test]
@@ -202,18 +281,25 @@ fn curl(world: &World<'_>, args: &[String]) -> Result<String> {
     body(command.args(args).output().context("run curl")?)
 }
 
-fn nginx_config() -> String {
+fn front_servers() -> String {
     let proxy = CloudHost::First.address();
-    let folders = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
-        .map(|kind| format!("{kind}_temp_path {kind};"));
-    format!(
-        "daemon off; master_process off; user root; pid nginx.pid; error_log stderr;\nevents {{}}\n\
-         http {{ access_log off; {}\nupstream culvert {{ server {proxy}:{OWN_HTTP}; keepalive 1; }}\n\
-         server {{ listen 127.0.0.1:{FRONT};\nlocation ~ ^/([a-z0-9-]+)(/.*)$ {{ proxy_pass \
-         http://culvert$2; proxy_http_version 1.1; proxy_set_header Host $1; proxy_set_header \
-         Connection \"\"; }} }} }}\n",
-        folders.concat()
-    )
+    let tls = "proxy_ssl_server_name on; proxy_ssl_name $1;";
+    let mut config = format!("upstream culvert {{ server {proxy}:{OWN_HTTP}; keepalive 1; }}\n");
+    for pool in ["tls", "tls_edge-2", "tls_edge-3"] {
+        config += &format!("upstream {pool} {{ server {proxy}:{OWN_TLS}; keepalive 1; }}\n");
+    }
+    for (port, to, more) in [
+        (FRONT, "http://culvert", ""),
+        (FRONT_TLS, "https://tls", tls),
+        (FRONT_TLS_BY_NODE, "https://tls_$1", tls),
+    ] {
+        config += &format!(
+            "server {{ listen 127.0.0.1:{port};\nlocation ~ ^/([a-z0-9-]+)(/.*)$ {{ proxy_pass \
+             {to}$2; proxy_http_version 1.1; proxy_set_header Host $1; proxy_set_header \
+             Connection \"\"; {more} }} }}\n"
+        );
+    }
+    config
 }
 
 /// Starts an HTTP server on a node, which keeps connections. It runs until the process ends.

@@ -22,12 +22,12 @@ use crate::world::{self, FORBIDDEN, World};
 /// Two nodes with one address.
 pub(crate) const EDGES: &[Host] = &[Host::Edge2, Host::Edge3];
 /// Their ports of TLS and HTTP, in every allow-list.
-const TLS: u16 = 10250;
+pub(crate) const TLS: u16 = 10250;
 pub(crate) const HTTP: u16 = 10255;
 /// In every allow-list, but no program listens there.
 const CLOSED: u16 = 7428;
 /// The ports of the proxy that stand for them.
-const OWN_TLS: u16 = 7450;
+pub(crate) const OWN_TLS: u16 = 7450;
 pub(crate) const OWN_HTTP: u16 = 7451;
 const OWN_FORBIDDEN: u16 = 7452;
 const OWN_CLOSED: u16 = 7453;
