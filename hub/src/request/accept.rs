@@ -62,9 +62,13 @@ fn preferred(header: &str) -> Vec<Clause<'_>> {
 }
 
 /// Whether a header's order of preference is the API server's own secret: it sorts by quality and by
-/// wildcards at once, and is not stable with many clauses.
+/// two kinds of wildcards at once, and is not stable with many clauses.
 fn is_order_unclear(header: &str) -> bool {
-    header.split(',').count() > MAX_CLAUSES || header.contains('*') && header.contains("q=")
+    let clauses: Vec<_> = header.split(',').collect();
+    let mut wildcards = clauses.clone();
+    wildcards.retain(|clause| clause.contains('*'));
+    let is_mixed = !wildcards.is_empty() && header.contains("q=");
+    clauses.len() > MAX_CLAUSES || wildcards.len() > 1 || is_mixed
 }
 
 /// Whether the hub reads a clause as the API server does. That passes over a clause with `sv`, for
@@ -281,6 +285,7 @@ mod tests {
             "application/json;as",
             "application/json;v=v1,application/json",
             "Application/JSON,application/json",
+            "*/*,application/*;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
             "application/json;q=0.5 ;stream=watch,application/json",
             "*/*;q=0.9,application/json;as=Table;v=v1;g=meta.k8s.io;q=0.1",
             " ",
