@@ -219,7 +219,7 @@ mod tests {
             let mut statuses = answer.into_inner();
             let first = statuses.message().await.unwrap().unwrap();
             status_tx.send_replace(DaemonSetStatus::Deleted);
-            drain.begin();
+            drain.start();
             let second = statuses.message().await.unwrap().unwrap();
             assert_eq!((first.deleted, second.deleted), (false, true));
             assert_eq!(statuses.message().await.unwrap(), None);

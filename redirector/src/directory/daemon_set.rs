@@ -59,7 +59,7 @@ impl DaemonSetWatch {
             let started = Instant::now();
             let failed = self.follow().await.err();
             let reason = failed.map(|error| format!("{error}: {}", error.root_cause()));
-            if let Some(reason) = problem.news(reason) {
+            if let Some(reason) = problem.record(reason) {
                 tracing::info!(
                     reason,
                     "the proxy does not say whether the DaemonSet is deleted"
