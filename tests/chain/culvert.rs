@@ -12,7 +12,6 @@ use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::Client;
 use culvert_lab::process::Process;
-use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::{Lab, page, workspace};
@@ -167,34 +166,15 @@ fn write_ssh(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What every sshd of the test has in its configuration.
-fn sshd_settings(folder: &Path) -> String {
-    format!(
+/// An sshd whose ports lead to the sockets of one proxy each.
+fn start_sshd(world: &World<'_>, folder: &Path) -> Result<Process> {
+    let cloud = world.lab.site(Host::Cloud);
+    let mut configuration = format!(
         "HostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
          PermitRootLogin yes\n",
         folder.join("server").display(),
         folder.join("user.pub").display()
-    )
-}
-
-/// An sshd of a host, with its files in a folder.
-fn start_sshd_at(site: &Site, folder: &Path, configuration: String) -> Result<Process> {
-    std::fs::create_dir_all(folder)?;
-    let file = folder.join("sshd_config");
-    std::fs::write(&file, configuration)?;
-    let mut command = site.command("unshare");
-    command
-        .args(["--mount", "sh", "-ec", START_SSHD, "sh"])
-        .arg(Unpacked::SshServer.program())
-        .arg(file)
-        .arg(folder.join("passwd"))
-        .env("LD_LIBRARY_PATH", Unpacked::SshServer.libraries());
-    site.start_process("sshd", &mut command)
-}
-
-/// An sshd whose ports lead to the sockets of one proxy each.
-fn start_sshd(world: &World<'_>, folder: &Path) -> Result<Process> {
-    let mut configuration = sshd_settings(folder);
+    );
     for number in [SECOND, THIRD] {
         configuration += &format!("Port {}\n", 2200 + number);
     }
@@ -211,7 +191,16 @@ fn start_sshd(world: &World<'_>, folder: &Path) -> Result<Process> {
             programs.display()
         );
     }
-    start_sshd_at(world.lab.site(Host::Cloud), folder, configuration)
+    let file = folder.join("sshd_config");
+    std::fs::write(&file, configuration)?;
+    let mut command = cloud.command("unshare");
+    command
+        .args(["--mount", "sh", "-ec", START_SSHD, "sh"])
+        .arg(Unpacked::SshServer.program())
+        .arg(file)
+        .arg(folder.join("passwd"))
+        .env("LD_LIBRARY_PATH", Unpacked::SshServer.libraries());
+    cloud.start_process("sshd", &mut command)
 }
 
 /// Runs a test with the second and the third proxy up.
@@ -890,47 +879,5 @@ fn connect_and_forward_lead_to_a_port_of_a_node_and_an_interrupt_leaves_nothing(
             Ok(())
         })?;
         world.wait_for_no_streams()
-    });
-}
-
-#[test]
-fn ssh_and_scp_come_through_connect_as_ssh_config_has_it() {
-    world::prepared(EDGES, three, |world| {
-        let people = People::start(world)?;
-        let edge = world.lab.site(Host::Edge1);
-        let folder = edge.file("people");
-        let settings = sshd_settings(&people.folder) + &format!("Port {CLOSED}\n");
-        let _sshd = start_sshd_at(edge, &folder, settings)?;
-        let made = people.run(&["ssh-config", "--local"])?;
-        let file = people.folder.join("nodes_config");
-        let mut configuration = String::from_utf8(made.stdout)?;
-        ensure!(configuration.contains("edge-1"), "{configuration}");
-        configuration += &format!(
-            "Host *\n  User root\n  Port {CLOSED}\n  IdentityFile {}\n  StrictHostKeyChecking no\n  \
-             UserKnownHostsFile {}\n  BatchMode yes\n",
-            people.folder.join("user").display(),
-            people.folder.join("known_nodes").display()
-        );
-        std::fs::write(&file, configuration)?;
-        let big = people.folder.join("big");
-        std::fs::write(&big, vec![7; 8 << 20])?;
-        wait::until("ssh logs in", PATIENCE, || {
-            let mut ssh = people.command("ssh");
-            ssh.arg("-F")
-                .arg(&file)
-                .args(["edge-1", "ip", "-o", "address"]);
-            let said = workspace::output(&mut ssh)?;
-            ensure!(said.contains(&Host::Edge1.address().to_string()), "{said}");
-            Ok(())
-        })?;
-        let copied = folder.join("copied");
-        let mut scp = people.command("scp");
-        scp.arg("-O").arg("-F").arg(&file).arg(&big);
-        workspace::output(scp.arg(format!("edge-1:{}", copied.display())))?;
-        ensure!(
-            std::fs::read(&copied)? == std::fs::read(&big)?,
-            "it is another file"
-        );
-        Ok(())
     });
 }
