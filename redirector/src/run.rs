@@ -62,8 +62,12 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     supervisor.spawn("saved directory", saved.follow(daemon.feed, drain));
     let ended = supervisor.run().await;
     if *daemon_set.borrow() == DaemonSetStatus::Deleted {
-        let removed = uninstall(&bpffs, &state_dir).await?;
-        tracing::info!(removed, "the DaemonSet was deleted: everything is removed");
+        match uninstall(&bpffs, &state_dir).await {
+            Ok(removed) => {
+                tracing::info!(removed, "the DaemonSet was deleted: everything is removed");
+            }
+            Err(error) => return ended.and(Err(error)),
+        }
     }
     ended
 }

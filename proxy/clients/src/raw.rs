@@ -102,6 +102,7 @@ mod tests {
     #[test]
     fn the_task_of_a_steered_client_is_small() {
         let size = size_of_future(serve);
-        assert!((256..=1792).contains(&size), "{size} bytes");
+        // An eighth of it is for streams that move to another tunnel.
+        assert!((256..=2048).contains(&size), "{size} bytes");
     }
 }

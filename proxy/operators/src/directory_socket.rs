@@ -73,7 +73,7 @@ impl Service for DirectoryService {
         _request: Request<proto::WatchDaemonSetRequest>,
     ) -> Result<Response<Self::WatchDaemonSetStream>, Status> {
         let mut status = self.daemon_set.clone();
-        // The first one is sent at once.
+        // What is known already is sent at once.
         status.mark_changed();
         let following = (status, self.drain.clone());
         let statuses = futures_util::stream::unfold(following, async |(mut status, drain)| {
@@ -84,17 +84,24 @@ impl Service for DirectoryService {
     }
 }
 
-/// The deletion often ends the proxy too: what it knows is sent before its drain ends the stream.
+/// The next status that says something: a proxy that started after a deletion has seen no DaemonSet,
+/// and must not take back what the one before it said. The deletion often ends the proxy too: what
+/// it knows is sent before its drain ends the stream.
 async fn next_status(
     status: &mut watch::Receiver<DaemonSetStatus>,
     drain: &Drain,
 ) -> Option<DaemonSetStatus> {
-    tokio::select! {
-        biased;
-        changed = status.changed() => changed.ok()?,
-        () = drain.begun() => return None,
+    loop {
+        tokio::select! {
+            biased;
+            changed = status.changed() => changed.ok()?,
+            () = drain.begun() => return None,
+        }
+        let status = *status.borrow_and_update();
+        if status != DaemonSetStatus::NotSeen {
+            return Some(status);
+        }
     }
-    Some(*status.borrow_and_update())
 }
 
 async fn next(watcher: &mut Watcher, drain: &Drain) -> Option<proto::Update> {
@@ -211,12 +218,13 @@ mod tests {
         let at = folder.path().join("directory.sock");
         let socket = LocalSocket::bind(&at, Access::Owner).unwrap();
         let drain = Drain::default();
-        let (status_tx, status) = watch::channel(DaemonSetStatus::Exists);
+        let (status_tx, status) = watch::channel(DaemonSetStatus::NotSeen);
         let watched = async {
             let mut client = connect(&at).await;
             let request = proto::WatchDaemonSetRequest {};
             let answer = client.watch_daemon_set(request).await.unwrap();
             let mut statuses = answer.into_inner();
+            status_tx.send_replace(DaemonSetStatus::Exists);
             let first = statuses.message().await.unwrap().unwrap();
             status_tx.send_replace(DaemonSetStatus::Deleted);
             drain.start();
