@@ -1,5 +1,5 @@
 //! The streams that a proxy may move from one of an agent's tunnels to another. A move takes the
-//! relay itself along: a stream ends with the tunnel that it is in, and with no earlier one.
+//! relay itself along: once all of the old tunnel is read, the stream ends with the new one alone.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -109,7 +109,11 @@ impl ResumableStream {
         let (wanted_tx, wanted_rx) = oneshot::channel();
         *self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(wanted_tx);
         self.0.is_wanted.notify_one();
-        timeout(HAND_OVER, wanted_rx).await.ok()?.ok()
+        tokio::select! {
+            biased;
+            handed_over = timeout(HAND_OVER, wanted_rx) => handed_over.ok()?.ok(),
+            () = self.0.relocation.closed() => None,
+        }
     }
 }
 

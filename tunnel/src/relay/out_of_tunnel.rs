@@ -76,12 +76,18 @@ async fn ended_in_order(incoming: &mut Incoming, socket: &Socket) -> Result<(), 
 /// Waits until a stalled socket takes bytes again, or more arrive for it.
 async fn stalled(socket: &Socket, inward: &mut Inward<'_>, role: Role) -> Result<(), RelayError> {
     let evicted = inward.half.stalls(|| socket_peer(socket, role));
-    let ended = inward.has_ended();
+    let arrived = async {
+        if inward.has_ended() {
+            Err(inward.gather_next().await)
+        } else {
+            inward.receive().await.map(drop)
+        }
+    };
     tokio::select! {
         biased;
         () = evicted => Err(RelayError::Budget),
         ready = socket.writable() => ready.map_err(RelayError::Socket),
-        received = inward.receive(), if !ended => received.map(|_| ()),
+        arrived = arrived => arrived,
     }
 }
 

@@ -46,6 +46,8 @@ struct State {
     is_reading_old: bool,
     /// The direction into the tunnel has ended.
     has_sent_all: bool,
+    /// The direction out of the tunnel has ended.
+    has_received_all: bool,
     is_closed: bool,
     moves: u32,
 }
@@ -111,7 +113,8 @@ impl Relocation {
         self.abandoned.notify_one();
     }
 
-    /// Offers the halves of the move that began. Those that nobody needs any more end in order.
+    /// Offers the halves of the move that began. A direction that has ended needs none: its half ends
+    /// in order. If the relay has ended, both are reset.
     pub(crate) fn offer(&self, mut send: SendHalf, receive: Incoming) {
         let mut state = self.lock();
         state.is_asked = false;
@@ -124,8 +127,10 @@ impl Relocation {
         } else {
             state.send = Some(Box::new(send));
         }
-        state.receive = Some(Box::new(receive));
-        state.is_reading_old = true;
+        if !state.has_received_all {
+            state.receive = Some(Box::new(receive));
+            state.is_reading_old = true;
+        }
         if let Some(relay) = state.relay.take() {
             relay.wake();
         }
@@ -179,6 +184,14 @@ impl Relocation {
         if let Some(mut half) = state.send.take() {
             end(&mut half.stream, self.role);
         }
+    }
+
+    /// The direction out of the tunnel has ended by the half that it has now. Returns the half that it
+    /// was offered and did not need.
+    pub(super) fn received_all(&self) -> Option<Box<Incoming>> {
+        let mut state = self.lock();
+        state.has_received_all = true;
+        state.receive.take()
     }
 
     /// The relay has ended.

@@ -201,10 +201,46 @@ async fn an_agent_that_says_moved_where_nothing_moves_breaks_the_protocol() {
     }
 }
 
+/// The runtime of the test has one thread, as a worker has: whoever does not wait stops all of it.
+#[tokio::test]
+async fn an_agent_that_says_moved_to_a_stalled_client_where_nothing_moves_stops_no_worker() {
+    let mut agent = AgentByHand::start(Budget::new(64 << 20), 4 << 20).await;
+    let (stream, mut send) = agent.open().await;
+    let (mut client, proxy_side) = UnixStream::pair().unwrap();
+    let mut relays = JoinSet::new();
+    relays.spawn(relay(stream, proxy_side));
+    // More than the socket takes while its client does not read.
+    let data = message(Kind::Data(vec![7; 1 << 20].into()));
+    send.send_data(data, false).unwrap();
+    send.send_data(message(Kind::Moved(Moved {})), true)
+        .unwrap();
+    let mut read = Vec::new();
+    // An error follows what was sent: the reset.
+    let all = timeout(DEADLINE, client.read_to_end(&mut read)).await;
+    drop(all.expect("the client gets what was sent"));
+    let ended = timeout(DEADLINE, relays.join_next()).await.unwrap();
+    let ended = ended.unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "protocol_error");
+}
+
+#[tokio::test]
+async fn what_an_agent_sends_by_a_new_half_after_it_ended_the_old_one_counts_in_the_budget() {
+    let budget = Budget::new(300 << 10);
+    let mut unfinished = Unfinished::start(budget.clone()).await;
+    // More than the socket takes, so that it waits for its client, and less than the budget.
+    let data = message(Kind::Data(vec![7; 340 << 10].into()));
+    unfinished.old.send_data(data, true).unwrap();
+    let data = message(Kind::Data(vec![7; 500 << 10].into()));
+    unfinished.new.send_data(data, false).unwrap();
+    let ended = timeout(DEADLINE, unfinished.relays.join_next()).await;
+    let ended = ended.expect("it has to go").unwrap().unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "buffer_budget");
+}
+
 /// A stream that the proxy moves. The agent has agreed, and does not end the old half.
 struct Unfinished {
     _agent: AgentByHand,
-    _old: SendStream<Bytes>,
+    old: SendStream<Bytes>,
     new: SendStream<Bytes>,
     relays: JoinSet<Result<(), culvert_tunnel::RelayError>>,
     _client: UnixStream,
@@ -229,7 +265,7 @@ impl Unfinished {
         moved.unwrap();
         Self {
             _agent: agent,
-            _old: old,
+            old,
             new,
             relays,
             _client: client,

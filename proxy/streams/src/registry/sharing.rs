@@ -30,9 +30,15 @@ impl Registered {
         tunnel.streams() > 1 && tunnel.moves_streams() && tunnel.is_busy()
     }
 
-    /// Its heavy streams, after a look at them.
+    /// Its heavy streams, after a look at them. None leaves a tunnel that is worn out: it is closed as
+    /// soon as it has no streams, while a part of one that left may wait there.
     pub(crate) fn heavy_streams(&self, now: Instant) -> HeavyStreams {
-        self.streams.heavy(self.tunnel.streams(), now)
+        let mut heavy = self.streams.heavy(self.tunnel.streams(), now);
+        if self.tunnel.is_worn_out() && !heavy.leaving.is_empty() {
+            heavy.leaving.clear();
+            heavy.some_stay = true;
+        }
+        heavy
     }
 
     /// Whether the same thread moves its bytes.

@@ -124,7 +124,7 @@ impl TrackedStream {
         let bytes = into_tunnel.bytes() + out_of_tunnel.bytes();
         let mut location = self.lock();
         let may_move = location.pause.is_none_or(|pause| pause <= now);
-        [location.looks.add(bytes), may_move]
+        [location.looks.add(bytes, now), may_move]
     }
 
     fn lock(&self) -> MutexGuard<'_, Location> {
@@ -141,8 +141,8 @@ impl TunnelStreams {
         self.lock().remove(&number);
     }
 
-    /// The heavy ones, of so many streams of the tunnel in all. Those that others are beside should
-    /// leave, and all but one that are among themselves.
+    /// The heavy ones, of so many streams of the tunnel in all. Beside light streams all heavy ones
+    /// leave; where all are heavy, one stays.
     pub(super) fn heavy(&self, all: u32, now: Instant) -> HeavyStreams {
         let streams: Vec<_> = self.lock().values().cloned().collect();
         let mut heavy = 0;
