@@ -136,7 +136,8 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
         // A chain like firewalld's: accepts by policy, rejects in the last rule.
         let firewalld = "add table inet firewalld; add chain inet firewalld filter_INPUT \
             { type filter hook input priority filter + 10; policy accept; }; \
-            add rule inet firewalld filter_INPUT iifname pod reject";
+            add rule inet firewalld filter_INPUT iifname != pod accept; \
+            add rule inet firewalld filter_INPUT reject";
         let chain = "inet firewalld filter_INPUT";
         let pod = world.lab.add_pod()?;
         cloud.output("nft", [firewalld])?;
