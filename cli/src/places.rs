@@ -2,6 +2,7 @@
 //! pod. On another host `culvert-proxy control-stdio` passes the bytes on, so that nothing listens
 //! for this.
 
+mod child_input;
 mod cluster_texts;
 mod connection;
 mod finished;

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use culvert_api::shell_word;
 use tokio::process::{Child, Command};
 
+use super::child_input::ChildInput;
 use super::{Connection, Finished, NoAnswer};
 
 /// A host as ssh takes it.
@@ -31,7 +32,7 @@ impl Ssh {
         let (Some(out), Some(input), Some(errors)) = parts else {
             return Err(NoAnswer::new("ssh has no standard streams".to_owned()));
         };
-        let stream = tokio::io::join(out, input);
+        let stream = tokio::io::join(out, ChildInput::new(input));
         Ok(Connection::through(child, stream, errors))
     }
 
