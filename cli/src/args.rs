@@ -10,6 +10,11 @@ use clap_complete::Shell;
 use culvert_api::{NodeName, Query};
 use culvert_daemon::parse_duration;
 
+/// The namespace of the manifests.
+pub(crate) const USUAL_NAMESPACE: &str = "culvert-system";
+/// Where programs of Culvert make their sockets.
+pub(crate) const USUAL_RUN_DIR: &str = "/run/culvert";
+
 const EXAMPLES: &str = "\
 Examples:
   culvert status                             this host, or the cluster of your kubeconfig
@@ -86,7 +91,7 @@ pub(crate) struct Whom {
         long,
         global = true,
         value_name = "NAME",
-        default_value = "culvert-system"
+        default_value = USUAL_NAMESPACE
     )]
     pub(crate) namespace: String,
 
@@ -109,7 +114,7 @@ pub(crate) struct Whom {
         env = "CULVERT_RUN_DIR",
         hide_env = true,
         value_name = "DIR",
-        default_value = "/run/culvert"
+        default_value = USUAL_RUN_DIR
     )]
     pub(crate) run_dir: PathBuf,
 }

@@ -123,6 +123,14 @@ impl Hosts {
         Ok(places)
     }
 
+    /// The context of the cluster that is asked, if one is.
+    pub(crate) fn context(&self, whom: &Whom) -> Option<String> {
+        if !self.cloud.iter().any(Host::is_pod) {
+            return None;
+        }
+        whom.context.clone().or_else(|| pods::current_context(whom))
+    }
+
     fn add_this_host(&mut self, run_dir: &Path) {
         let local = Local::new(run_dir);
         for program in local.edge_programs() {

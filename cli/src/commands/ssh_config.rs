@@ -1,13 +1,14 @@
 //! `culvert ssh-config`: lines for ssh's configuration, with which `ssh NODE` comes through a tunnel.
 
+use std::path::{Path, absolute};
 use std::time::Duration;
 
 use anyhow::Result;
-use culvert_api::shell_word;
+use culvert_api::{NodeName, shell_word};
 
 use super::note_unanswered;
 use crate::answered::all_ok;
-use crate::args::Whom;
+use crate::args::{USUAL_NAMESPACE, USUAL_RUN_DIR, Whom};
 use crate::cloud_host::CloudHost;
 use crate::node::{Node, nodes};
 use crate::session::Session;
@@ -20,26 +21,34 @@ pub(super) async fn run(session: &Session, whom: &Whom) -> Result<()> {
     let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
     note_unanswered(&answers)?;
     let known = nodes(all_ok(&answers));
-    session.screen.print(&lines(&known, whom))
+    let mut whom = whom.clone();
+    // The current one may be another one later.
+    if let Some(context) = session.places.context(&whom) {
+        whom.context = Some(context);
+    }
+    session.screen.print(&lines(&known, &whom)?)
 }
 
-fn lines(nodes: &[Node], whom: &Whom) -> String {
+fn lines(nodes: &[Node], whom: &Whom) -> Result<String> {
     let mut names = String::new();
     for node in nodes {
-        names.push(' ');
-        names += &node.node;
+        // It goes into a file that ssh obeys: a proxy is not believed.
+        if let Ok(name) = node.node.parse::<NodeName>() {
+            names.push(' ');
+            names += name.as_str();
+        }
     }
     if names.is_empty() {
-        return "# no node is known\n".to_owned();
+        return Ok("# no node is known\n".to_owned());
     }
-    format!(
+    Ok(format!(
         "Host{names}\n  ProxyCommand culvert connect %h:%p{}\n",
-        flags(whom)
-    )
+        flags(whom)?
+    ))
 }
 
-/// The flags that name the same hosts.
-fn flags(whom: &Whom) -> String {
+/// The flags that name the same hosts, from whatever folder ssh runs in.
+fn flags(whom: &Whom) -> Result<String> {
     let mut flags = String::new();
     if whom.local {
         flags += " --local";
@@ -51,10 +60,21 @@ fn flags(whom: &Whom) -> String {
         flags += &format!(" --context {}", shell_word(context));
     }
     if let Some(file) = &whom.kubeconfig {
-        flags += &format!(" --kubeconfig {}", shell_word(&file.display().to_string()));
+        flags += &path_flag("--kubeconfig", file)?;
+    }
+    if whom.namespace != USUAL_NAMESPACE {
+        flags += &format!(" --namespace {}", shell_word(&whom.namespace));
+    }
+    if whom.run_dir != Path::new(USUAL_RUN_DIR) {
+        flags += &path_flag("--run-dir", &whom.run_dir)?;
     }
     // ssh reads % itself.
-    flags.replace('%', "%%")
+    Ok(flags.replace('%', "%%"))
+}
+
+fn path_flag(flag: &str, path: &Path) -> Result<String> {
+    let path = absolute(path)?.display().to_string();
+    Ok(format!(" {flag} {}", shell_word(&path)))
 }
 
 #[cfg(test)]
@@ -65,22 +85,49 @@ mod tests {
     use crate::args::Arguments;
     use crate::testing::site;
 
+    fn whom(words: &[&str]) -> Whom {
+        let line = [&["culvert", "ssh-config"], words].concat();
+        let parsed = Arguments::try_parse_from(line).expect("it parses");
+        parsed.whom
+    }
+
     #[test]
-    fn ssh_asks_the_same_hosts() {
-        let words = [
-            "culvert",
-            "ssh-config",
-            "--ssh",
-            "root@cloud-1",
-            "--context",
-            "a b%",
-        ];
-        let parsed = Arguments::try_parse_from(words).expect("it parses");
-        let text = lines(&site(2).nodes, &parsed.whom);
+    fn ssh_asks_the_same_hosts() -> Result<()> {
+        let whom = whom(&["--ssh", "root@cloud-1", "--context", "a b%"]);
+        let text = lines(&site(2).nodes, &whom)?;
         assert!(text.starts_with("Host edge-1 edge-2\n"), "{text}");
         assert!(
-            text.contains("connect %h:%p --ssh 'root@cloud-1' --context 'a b%%'\n"),
+            text.contains("connect %h:%p --ssh 'root@cloud-1' --context 'a b%%'"),
             "{text}"
         );
+        Ok(())
+    }
+
+    #[test]
+    fn ssh_asks_the_same_cluster_from_any_folder() -> Result<()> {
+        let words = ["--kubeconfig", "k", "-n", "edge", "--run-dir", "sockets"];
+        let flags = flags(&whom(&words))?;
+        let here = std::env::current_dir()?.display().to_string();
+        for part in [
+            format!(" --kubeconfig {}", shell_word(&format!("{here}/k"))),
+            " --namespace edge".to_owned(),
+            format!(" --run-dir {}", shell_word(&format!("{here}/sockets"))),
+        ] {
+            assert!(flags.contains(&part), "{part}: {flags}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn a_name_that_is_none_adds_no_line() -> Result<()> {
+        let mut nodes = site(2).nodes;
+        nodes[0].node = "x\n  ProxyCommand touch /tmp/was-here\nHost *".to_owned();
+        nodes[1].node = "*".to_owned();
+        assert_eq!(lines(&nodes, &whom(&[]))?, "# no node is known\n");
+        nodes[1].node = "edge-2".to_owned();
+        let text = lines(&nodes, &whom(&[]))?;
+        assert!(text.starts_with("Host edge-2\n"), "{text}");
+        assert_eq!(text.lines().count(), 2, "{text}");
+        Ok(())
     }
 }

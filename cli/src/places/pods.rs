@@ -46,6 +46,15 @@ pub(super) fn has_kubeconfig() -> bool {
     Kubeconfig::read().is_ok()
 }
 
+/// The context of the kubeconfig that is used if none is named.
+pub(super) fn current_context(whom: &Whom) -> Option<String> {
+    let kubeconfig = match &whom.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    kubeconfig.ok()?.current_context
+}
+
 impl ProxyPod {
     /// The pods of all proxies.
     ///
