@@ -1,13 +1,18 @@
 //! `culvert dashboard`: pages for a browser on this host. Whoever else is on this host cannot read
 //! them, because the address has a secret in it.
 
-use std::net::SocketAddr;
+use std::fs::{OpenOptions, Permissions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{counted, serve_http};
+use maud::{DOCTYPE, html};
 use serde::Serialize;
+use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::sync::Notify;
@@ -40,7 +45,13 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
     let listener = listener.with_context(|| format!("listen on {listen}"))?;
     // In the address rather than in a cookie: it needs no state, and no page leads elsewhere.
     let secret = format!("{:032x}", rand::random::<u128>());
-    announce(&session, listener.local_addr()?, &secret, arguments)?;
+    let url = format!("http://{}/{secret}/", listener.local_addr()?);
+    let _way_in = if arguments.open {
+        Some(open(&url)?)
+    } else {
+        None
+    };
+    session.print(&Address { url }, text)?;
 
     let session = Arc::new(session);
     let frame = Frame {
@@ -60,35 +71,84 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
     Ok(())
 }
 
-/// Prints where the pages are, and shows them.
-fn announce(
-    session: &Session,
-    address: SocketAddr,
-    secret: &str,
-    arguments: &DashboardArgs,
-) -> Result<()> {
-    let url = format!("http://{address}/{secret}/");
-    if arguments.open {
-        open(&url)?;
-    }
-    session.print(&Address { url }, text)
-}
-
 fn text(address: &Address, _screen: &Screen) -> String {
     format!("{}\nfor browsers of this host, until ^C\n", address.url)
 }
 
-/// Has the user's browser show a page.
-fn open(url: &str) -> Result<()> {
+/// Has the user's browser show a page, by a file that is to stay until it has.
+fn open(url: &str) -> Result<WayIn> {
     let program = if cfg!(target_os = "macos") {
         "open"
     } else {
         "xdg-open"
     };
+    let way_in = WayIn::to(url).context("write a file for the browser")?;
     let mut command = Command::new(program);
-    let silent = command.arg(url).stdout(Stdio::null()).stderr(Stdio::null());
-    let child = silent.spawn();
-    child
-        .map(drop)
-        .with_context(|| format!("run {program}: without --open the address is printed alone"))
+    command
+        .arg(&way_in.file)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
+    let child = command.spawn();
+    drop(
+        child.with_context(|| {
+            format!("run {program}: without --open the address is printed alone")
+        })?,
+    );
+    Ok(way_in)
+}
+
+/// A file of this user that leads a browser to a page. Others of this host see the words of commands:
+/// the address is in none.
+struct WayIn {
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+impl WayIn {
+    fn to(url: &str) -> Result<Self> {
+        let mut folder = tempfile::Builder::new();
+        folder.permissions(Permissions::from_mode(0o700));
+        let folder = folder.prefix("culvert-").tempdir()?;
+        let file = folder.path().join("dashboard.html");
+        let page = html! {
+            (DOCTYPE)
+            meta charset="utf-8";
+            meta http-equiv="refresh" content={ "0;url=" (url) };
+            title { "culvert dashboard" }
+            a href=(url) { "culvert dashboard" }
+        };
+        let mut options = OpenOptions::new();
+        let mut opened = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&file)?;
+        opened.write_all(page.into_string().as_bytes())?;
+        Ok(Self {
+            file,
+            _folder: folder,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{metadata, read_to_string};
+
+    use super::*;
+
+    #[test]
+    fn a_browser_finds_the_address_in_a_file_of_its_user_alone() -> Result<()> {
+        let url = "http://127.0.0.1:7480/0123456789abcdef/";
+        let way_in = WayIn::to(url)?;
+        let folder = way_in.file.parent().context("no folder")?;
+        assert_eq!(metadata(folder)?.permissions().mode() & 0o777, 0o700);
+        assert_eq!(metadata(&way_in.file)?.permissions().mode() & 0o777, 0o600);
+        let page = read_to_string(&way_in.file)?;
+        assert!(page.contains(&format!("content=\"0;url={url}\"")), "{page}");
+        let file = way_in.file.clone();
+        drop(way_in);
+        assert!(!file.exists(), "{}", file.display());
+        Ok(())
+    }
 }
