@@ -7,6 +7,7 @@ mod cluster_texts;
 mod connection;
 mod finished;
 mod local;
+mod object_values;
 mod pods;
 mod ssh;
 

@@ -11,6 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
+use super::object_values;
+
 /// As the manifests have it.
 const SELECTOR: &str = "app.kubernetes.io/part-of=culvert";
 /// The most pods whose logs are read, and the most of each.
@@ -43,13 +45,17 @@ where
 {
     let limit = ListParams::default().limit(MOST_OBJECTS);
     let text = match timeout(deadline, api.list(&limit)).await {
-        Ok(Ok(list)) => {
-            serde_json::to_string_pretty(&list.items).map_err(|error| error.to_string())
-        }
+        Ok(Ok(list)) => printed(&list.items).map_err(|error| error.to_string()),
         Ok(Err(error)) => Err(error.to_string()),
         Err(_) => Err("no answer in time".to_owned()),
     };
     (path.to_owned(), "of the namespace".to_owned(), text)
+}
+
+fn printed<K: Serialize>(objects: &[K]) -> serde_json::Result<String> {
+    let mut objects = serde_json::to_value(objects)?;
+    object_values::blank(&mut objects);
+    serde_json::to_string_pretty(&objects)
 }
 
 async fn logs(pods: &Api<Pod>, deadline: Duration) -> Vec<ClusterText> {
