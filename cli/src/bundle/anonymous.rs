@@ -3,23 +3,35 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 
 use super::KnownName;
 
+/// Pieces of an address: `0:0:0:0:0:ffff:10.0.0.7` has ten.
+const MOST_PIECES_OF_ADDRESS: usize = 10;
+
 /// Names and addresses that were met.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Anonymous {
     names: HashMap<String, String>,
     addresses: HashMap<IpAddr, String>,
+    /// Of a name or an address.
+    most_pieces: usize,
 }
 
 impl Anonymous {
     pub(super) fn of(names: &[KnownName]) -> Self {
-        let mut anonymous = Self::default();
+        let mut anonymous = Self {
+            names: HashMap::new(),
+            addresses: HashMap::new(),
+            most_pieces: MOST_PIECES_OF_ADDRESS,
+        };
         for KnownName { name, kind } in names {
             let number = anonymous.names.len() + 1;
             let other = format!("{kind}-x{number}");
             anonymous.names.entry(name.clone()).or_insert(other);
+            let pieces = pieces(name).len();
+            anonymous.most_pieces = anonymous.most_pieces.max(pieces);
         }
         anonymous
     }
@@ -29,6 +41,7 @@ impl Anonymous {
         let mut replaced = String::with_capacity(text.len());
         let mut rest = text;
         while let Some(start) = rest.find(is_part) {
+            let start = start + escape(&rest[..start], &rest[start..]);
             replaced += &rest[..start];
             rest = &rest[start..];
             let end = rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
@@ -38,34 +51,42 @@ impl Anonymous {
         replaced + rest
     }
 
-    /// Adds a run of letters that names and addresses are made of.
+    /// Adds a run of letters that names and addresses are made of, such as an address with a port, a
+    /// range of addresses, a folder's name, or a sentence's last word: from each piece of it the
+    /// longest name or address that begins there becomes another one.
     fn add(&mut self, word: &str, text: &mut String) {
-        if let Some(other) = self.names.get(word) {
-            *text += other;
-            return;
-        }
-        if let Ok(address) = word.parse::<IpAddr>() {
-            *text += &self.address(address);
-            return;
-        }
-        // An address with a port, a sentence that ends with one, a name with a port or a zone.
-        for (index, letter) in word.char_indices().rev() {
-            if !matches!(letter, ':' | '.') {
-                continue;
+        let pieces = pieces(word);
+        let mut first = 0;
+        let mut done = 0;
+        while first < pieces.len() {
+            let start = pieces[first].start;
+            let most = pieces.len().min(first + self.most_pieces);
+            let mut next = first + 1;
+            for last in (first..most).rev() {
+                let end = pieces[last].end;
+                if let Some(other) = self.other(word, start..end) {
+                    *text += &word[done..start];
+                    *text += &other;
+                    done = end;
+                    next = last + 1;
+                    break;
+                }
             }
-            let (first, last) = word.split_at(index);
-            if let Some(other) = self.names.get(first) {
-                *text += other;
-                *text += last;
-                return;
-            }
-            if let Ok(address) = first.parse::<IpAddr>() {
-                *text += &self.address(address);
-                *text += last;
-                return;
-            }
+            first = next;
         }
-        *text += word;
+        *text += &word[done..];
+    }
+
+    /// What a part of a word becomes, if it is a name or an address.
+    fn other(&mut self, word: &str, part: Range<usize>) -> Option<String> {
+        let found = &word[part.clone()];
+        // `edge-1` is not in `edge-1-2`.
+        let is_whole = !word[..part.start].ends_with('-') && !word[part.end..].starts_with('-');
+        if is_whole && let Some(other) = self.names.get(found) {
+            return Some(other.clone());
+        }
+        let address = found.parse::<IpAddr>().ok()?;
+        Some(self.address(address))
     }
 
     /// Addresses that are the same everywhere stay.
@@ -81,6 +102,33 @@ impl Anonymous {
         let other = self.addresses.entry(address);
         other.or_insert_with(|| format!("{kind}-x{number}")).clone()
     }
+}
+
+/// How many letters at the start of a word belong to the backslash before it, as in `\\nedge-1`.
+fn escape(before: &str, word: &str) -> usize {
+    let backslashes = before.len() - before.trim_end_matches('\\').len();
+    if backslashes % 2 == 0 {
+        return 0;
+    }
+    match word.as_bytes().first() {
+        Some(b'n' | b'r' | b't' | b'b' | b'f') => 1,
+        Some(b'u') if word.len() > 4 && word.as_bytes()[1..5].iter().all(u8::is_ascii_hexdigit) => {
+            5
+        }
+        _ => 0,
+    }
+}
+
+/// What is between `.`, `:`, `-` and `_`.
+fn pieces(word: &str) -> Vec<Range<usize>> {
+    let mut pieces = Vec::new();
+    let mut start = 0;
+    for piece in word.split(['.', ':', '-', '_']) {
+        let end = start + piece.len();
+        pieces.push(start..end);
+        start = end + 1;
+    }
+    pieces
 }
 
 fn is_part(letter: char) -> bool {
@@ -112,6 +160,27 @@ mod tests {
             "node-x1 node-x2:9100 node-x1.site. \"host-x3\" root@host-x3 ip4-x1:41000, ip4-x1. \
              [ip6-x2]:80 ip6-x2 ip6-x3 edge-123 127.0.0.1:7409 19:23:51 0.1.0"
         );
+    }
+
+    #[test]
+    fn names_and_addresses_are_found_within_words() {
+        let mut anonymous = anonymous();
+        let text = "hosts/root_cloud-1/check.json hosts/ssh___root_cloud-1_22 ssh://root@cloud-1:22 \
+            10.0.0.1-10.0.0.9 tcp:10.0.0.7:80 {\"log\": \"x\\nedge-1\\u000aedge-1\\tedge-1 x\\\\nedge-1\"} \
+            edge-1-2 my-edge-1 culvert_proxy::streams 2026-11-29T21:19:12.123456Z";
+        assert_eq!(
+            anonymous.replace(text),
+            "hosts/root_host-x3/check.json hosts/ssh___root_host-x3_22 ssh://root@host-x3:22 \
+             ip4-x1-ip4-x2 tcp:ip4-x3:80 {\"log\": \"x\\nnode-x1\\u000anode-x1\\tnode-x1 x\\\\nedge-1\"} \
+             edge-1-2 my-edge-1 culvert_proxy::streams 2026-11-29T21:19:12.123456Z"
+        );
+    }
+
+    #[test]
+    fn a_long_run_of_letters_takes_no_long_time() {
+        let mut anonymous = anonymous();
+        let text = "-".repeat(1 << 20);
+        assert_eq!(anonymous.replace(&text), text);
     }
 
     #[test]

@@ -162,16 +162,27 @@ fn names(session: &Session, hosts: &[Answered<CloudHost>], known: &[Node]) -> Ve
         }
     }
     for place in &session.places.cloud {
-        // Of `USER@HOST` the host.
-        for name in place.name().rsplit('@').take(1) {
-            names.push(KnownName {
-                name: name.to_owned(),
-                kind: "host",
-            });
+        let host = host_of(place.name());
+        for name in [host.to_owned(), folder(host)] {
+            names.push(KnownName { name, kind: "host" });
         }
     }
-    names.retain(|known| !known.name.is_empty() && known.name != "this host");
+    names.retain(|known| !["", "this host", "this_host"].contains(&known.name.as_str()));
     names
+}
+
+/// The host of what ssh takes: `HOST`, `USER@HOST` or `ssh://USER@HOST:PORT`.
+fn host_of(destination: &str) -> &str {
+    let (_, host) = destination.rsplit_once('@').unwrap_or(("", destination));
+    let Some(url) = destination.strip_prefix("ssh://") else {
+        return host;
+    };
+    let host = if url.contains('@') { host } else { url };
+    let host = host.split('/').next().unwrap_or(host);
+    if let Some((address, _)) = host.strip_prefix('[').and_then(|host| host.split_once(']')) {
+        return address;
+    }
+    host.split(':').next().unwrap_or(host)
 }
 
 /// A host's name as a folder.
@@ -384,6 +395,21 @@ mod tests {
         ] {
             assert_eq!(page_of(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn the_host_of_what_ssh_takes_is_found() {
+        for destination in [
+            "cloud-1",
+            "root@cloud-1",
+            "ssh://cloud-1",
+            "ssh://root@cloud-1:22",
+            "ssh://cloud-1:22/",
+        ] {
+            assert_eq!(host_of(destination), "cloud-1", "{destination}");
+        }
+        assert_eq!(host_of("root@fd00::7"), "fd00::7");
+        assert_eq!(host_of("ssh://root@[fd00::7]:22"), "fd00::7");
     }
 
     #[test]
