@@ -1,6 +1,7 @@
 //! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
 //! programs of its host, which share the folder /run/culvert.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -19,17 +20,20 @@ use crate::args::Whom;
 /// As the manifests have it.
 const SELECTOR: &str = "app.kubernetes.io/name=culvert-proxy";
 const CONTAINER: &str = "culvert-proxy";
+/// The API server's answer if there is no such pod.
+const NOT_FOUND: u16 = 404;
 /// The most pods that are asked.
 const MAX_PODS: u32 = 100;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 << 10;
 
 /// A proxy's pod.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct ProxyPod {
     pods: Api<Pod>,
     namespace: String,
-    name: String,
+    /// Another one after a rollout.
+    name: Mutex<String>,
     /// The Node.
     pub(super) host: String,
 }
@@ -86,7 +90,7 @@ impl ProxyPod {
                 pods: pods.clone(),
                 namespace: whom.namespace.clone(),
                 host: node.unwrap_or_else(|| name.clone()),
-                name,
+                name: Mutex::new(name),
             });
         }
         ensure!(
@@ -137,6 +141,46 @@ impl ProxyPod {
     }
 
     async fn exec(&self, words: &[&str], input: Input) -> Result<AttachedProcess> {
+        let name = self.name();
+        match self.exec_in(&name, words, input).await {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            done => return done.with_context(|| format!("exec in pod {name}")),
+        }
+        let name = self.successor().await?;
+        let done = self.exec_in(&name, words, input).await;
+        let process = done.with_context(|| format!("exec in pod {name}"))?;
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        Ok(process)
+    }
+
+    fn name(&self) -> String {
+        let name = self.name.lock();
+        name.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The pod that a rollout has put in the place of this one.
+    async fn successor(&self) -> Result<String> {
+        let node = format!("spec.nodeName={}", self.host);
+        let wanted = ListParams::default().labels(SELECTOR).fields(&node);
+        let listed = self.pods.list(&wanted.limit(MAX_PODS)).await;
+        let listed = listed.context("list the proxies' pods again")?;
+        let mut found = None;
+        for pod in listed.items {
+            let phase = pod.status.and_then(|status| status.phase);
+            let is_running = phase.is_some_and(|phase| phase == "Running");
+            if pod.metadata.deletion_timestamp.is_none() && (found.is_none() || is_running) {
+                found = pod.metadata.name;
+            }
+        }
+        found.with_context(|| format!("node {} has no proxy's pod any more", self.host))
+    }
+
+    async fn exec_in(
+        &self,
+        name: &str,
+        words: &[&str],
+        input: Input,
+    ) -> kube::Result<AttachedProcess> {
         let how = AttachParams::default()
             .container(CONTAINER)
             .stdin(input == Input::Open)
@@ -145,8 +189,7 @@ impl ProxyPod {
             .max_stdin_buf_size(BUFFER)
             .max_stdout_buf_size(BUFFER)
             .max_stderr_buf_size(BUFFER);
-        let process = self.pods.exec(&self.name, words.to_vec(), &how).await;
-        process.with_context(|| format!("exec in pod {}", self.name))
+        self.pods.exec(name, words.to_vec(), &how).await
     }
 }
 
@@ -177,5 +220,72 @@ fn advice(left_out: Option<ForwardProxy>) -> &'static str {
              server"
         }
         None => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server after a rollout: no pod takes a command, and node `cloud-1` has a new one.
+    fn answer(request: &Request<Body>) -> Response<Body> {
+        let path = request.uri().path();
+        let (code, object) = if path.ends_with("/exec") {
+            let text = "pods not found";
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": text, "reason": "NotFound", "code": 404});
+            (404, status)
+        } else {
+            let pod = |name: &str, phase: &str| {
+                json!({"metadata": {"name": name}, "spec": {"nodeName": "cloud-1", "containers": []},
+                    "status": {"phase": phase}})
+            };
+            let items = [
+                pod("ended", "Failed"),
+                pod("new", "Running"),
+                pod("later", "Pending"),
+            ];
+            (
+                200,
+                json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}),
+            )
+        };
+        let answer = Response::builder().status(code);
+        let body = Body::from(object.to_string().into_bytes());
+        answer.body(body).expect("an answer")
+    }
+
+    #[tokio::test]
+    async fn after_a_rollout_the_new_pod_of_the_node_is_asked() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            log.lock().expect("the log").push(uri);
+            let answer = answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let pod = ProxyPod {
+            pods: Api::namespaced(Client::new(service, "culvert-system"), "culvert-system"),
+            namespace: "culvert-system".to_owned(),
+            name: Mutex::new("old".to_owned()),
+            host: "cloud-1".to_owned(),
+        };
+        let failed = pod.connect(&["culvert-proxy"]).await;
+        failed.expect_err("no pod takes a command");
+        let asked = asked.lock().expect("the log");
+        let [first, list, second] = asked.as_slice() else {
+            panic!("{asked:?}");
+        };
+        assert!(first.contains("/pods/old/exec"), "{first}");
+        assert!(list.contains("cloud-1"), "{list}");
+        assert!(second.contains("/pods/new/exec"), "{second}");
     }
 }
