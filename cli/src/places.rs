@@ -169,7 +169,7 @@ impl Host {
     pub(crate) async fn connect(&self, socket: Socket) -> Result<Connection, NoAnswer> {
         match &self.way {
             Transport::Local(local) => local.connect(socket).await,
-            Transport::Ssh(ssh) => ssh.connect(&socket.command()),
+            Transport::Ssh(ssh) => ssh.connect(&socket.command()).await,
             Transport::Pod(pod) => pod.connect(&socket.command()).await,
         }
     }
