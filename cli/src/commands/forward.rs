@@ -1,7 +1,9 @@
 //! `culvert forward`: a port of this host that leads to a port of a node.
 
+use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::{NodeName, Query};
@@ -9,7 +11,7 @@ use serde::Serialize;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::args::ForwardArgs;
 use crate::nearest::nearest_place;
@@ -19,6 +21,8 @@ use crate::session::Session;
 
 /// Connections at the same time.
 const MOST_CONNECTIONS: usize = 256;
+/// After an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -55,7 +59,7 @@ pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()>
     };
     session.print(&forwarded, text)?;
     tokio::select! {
-        accepted = accept(listener, Arc::new(session), &node, port) => accepted,
+        never = accept(listener, Arc::new(session), &node, port) => match never {},
         interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for ^C"),
     }
 }
@@ -75,10 +79,18 @@ async fn accept(
     session: Arc<Session>,
     node: &NodeName,
     port: u16,
-) -> Result<()> {
+) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
-        let (client, _) = listener.accept().await.context("accept a connection")?;
+        let client = match listener.accept().await {
+            Ok((client, _)) => client,
+            Err(error) => {
+                // The system has too many open files: some of them are closed soon.
+                eprintln!("# accept a connection: {error}");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
         while connections.try_join_next().is_some() {}
         if connections.len() < MOST_CONNECTIONS {
             connections.spawn(serve(client, session.clone(), node.clone(), port));
