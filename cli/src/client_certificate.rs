@@ -17,6 +17,8 @@ use rcgen::{
 const AUTHORITY: &str = "clients";
 /// Nobody renews it, and it is used again for each client.
 const AUTHORITY_LIFETIME: Duration = Duration::from_hours(10 * 365 * 24);
+/// What no certificate outlives: years of four digits are enough for it.
+const LONGEST_LIFETIME: Duration = Duration::from_hours(100 * 365 * 24);
 /// Clocks of clients and proxies differ.
 const SKEW: Duration = Duration::from_hours(24);
 
@@ -32,11 +34,15 @@ pub(crate) struct ClientFiles {
 /// Makes a certificate for a client, and the authority if the folder has none.
 ///
 /// # Errors
-/// The client has files already, or a file cannot be read or written.
+/// The lifetime is too long, the client has files already, or a file cannot be read or written.
 pub(crate) fn create(folder: &Path, name: &str, lifetime: Duration) -> Result<ClientFiles> {
     ensure!(
         name != AUTHORITY,
         "{AUTHORITY} is the name of the authority: take another one"
+    );
+    ensure!(
+        lifetime <= LONGEST_LIFETIME,
+        "a lifetime of more than 100 years: take a shorter one"
     );
     let files = ClientFiles {
         authority: folder.join(format!("{AUTHORITY}.crt")),
@@ -124,6 +130,16 @@ mod tests {
             let mode = key.metadata()?.permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{}", key.display());
         }
+        Ok(())
+    }
+
+    #[test]
+    fn a_lifetime_without_end_is_refused() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        for lifetime in [Duration::MAX, LONGEST_LIFETIME + SKEW] {
+            create(folder.path(), "prometheus", lifetime).expect_err("it is too long");
+        }
+        create(folder.path(), "prometheus", LONGEST_LIFETIME)?;
         Ok(())
     }
 
