@@ -39,12 +39,13 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
     let (mut from_node, mut to_node) = split(stream);
     let downwards = print(&mut from_node);
     tokio::pin!(downwards);
-    tokio::select! {
+    let sent = tokio::select! {
         ended = &mut downwards => return ended.context("read from the node"),
-        sent = send(&mut to_node) => sent.context("send to the node")?,
-    }
-    // The answer may still come.
-    downwards.await.context("read from the node")
+        sent = send(&mut to_node) => sent,
+    };
+    // The answer may still come, also that of a node that reads no more.
+    downwards.await.context("read from the node")?;
+    sent.context("send to the node")
 }
 
 /// Sends standard input, and its end.
