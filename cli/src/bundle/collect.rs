@@ -8,6 +8,7 @@ use culvert_api::NodeName;
 use culvert_api::ports::AGENT_ADMIN_PORT;
 use culvert_api::proto::control as proto;
 use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -24,6 +25,8 @@ use crate::session::{Session, now_seconds};
 use crate::stream::Stream;
 use crate::summary::Status;
 
+/// Offline nodes that are explained at once: each asks every host twice.
+const NODES_AT_ONCE: usize = 4;
 /// Offline nodes that are explained, and online ones whose agents are asked.
 const MOST_NODES: usize = 20;
 /// Lines of a log.
@@ -32,7 +35,7 @@ const LOG_LINES: &str = "5000";
 const MOST_EVENTS: u32 = 2_000;
 /// A check dials, and asks DNS servers and the cluster.
 const LONGER: Duration = Duration::from_secs(30);
-/// The least that answers of a program take.
+/// Programs with pages, by their sockets.
 const PROGRAMS: [(Socket, &str); 2] = [
     (Socket::Proxy, "culvert-proxy"),
     (Socket::Redirector, "culvert-redirector"),
@@ -98,21 +101,13 @@ pub(crate) async fn collect(session: &Session) -> Collection {
     };
     add_answers(&mut collection, &hosts, &known);
     let (of_hosts, explained, of_agents, of_cluster) = tokio::join!(
-        join_all(
-            session
-                .places
-                .cloud
-                .iter()
-                .map(|host| of_host(session, host))
-        ),
+        of_hosts(session),
         explain_offline(session, &known),
         of_agents(session, &hosts, &known),
         of_cluster(session)
     );
     collection.items.extend(explained);
-    for items in of_hosts {
-        collection.items.extend(items);
-    }
+    collection.items.extend(of_hosts);
     collection.items.extend(of_agents);
     collection.items.extend(of_cluster);
     collection
@@ -198,9 +193,35 @@ fn folder(name: &str) -> String {
     folder
 }
 
+/// A folder for each name. Two pods may be of one node, and two names may become one folder.
+fn distinct_folders<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let mut folders: Vec<String> = Vec::new();
+    for name in names {
+        let first = folder(name);
+        let mut other = first.clone();
+        let mut number = 1;
+        while folders.contains(&other) {
+            number += 1;
+            // After `_` the name is still found (`Anonymous`).
+            other = format!("{first}_{number}");
+        }
+        folders.push(other);
+    }
+    folders
+}
+
+async fn of_hosts(session: &Session) -> Vec<Item> {
+    let hosts = &session.places.cloud;
+    let folders = distinct_folders(hosts.iter().map(Host::name));
+    let mut questions = Vec::new();
+    for (host, folder) in hosts.iter().zip(folders) {
+        questions.push(of_host(session, host, format!("hosts/{folder}")));
+    }
+    join_all(questions).await.into_iter().flatten().collect()
+}
+
 /// Pages, commands and events of one cloud host.
-async fn of_host(session: &Session, host: &Host) -> Vec<Item> {
-    let folder = format!("hosts/{}", folder(host.name()));
+async fn of_host(session: &Session, host: &Host, folder: String) -> Vec<Item> {
     let mut questions = Vec::new();
     for (file, about, words) in COMMANDS {
         let path = format!("{folder}/{file}");
@@ -287,24 +308,29 @@ async fn ask_pages(
         }
     };
     let mut items = Vec::new();
+    let mut is_over = false;
     for line in text.lines() {
         let Some((path, about)) = page_of(line) else {
             continue;
         };
-        let content = match timeout(deadline, pages.get(path)).await {
-            Ok(Ok((_, text))) => Ok(text),
-            Ok(Err(unanswered)) => Err(unanswered.text),
-            Err(_) => Err(NoAnswer::late(deadline).text),
+        let content = if is_over {
+            Err("not asked: the connection was of no use any more".to_owned())
+        } else {
+            page(deadline, &mut pages, path).await
         };
-        let is_over = content.is_err();
+        is_over |= content.is_err();
         let file = format!("{folder}{path}.txt");
         items.push(Item::new(file, about, content));
-        if is_over {
-            // The connection is of no use any more.
-            break;
-        }
     }
     items
+}
+
+async fn page(deadline: Duration, pages: &mut Pages, path: &str) -> Result<String, String> {
+    match timeout(deadline, pages.get(path)).await {
+        Ok(Ok((_, text))) => Ok(text),
+        Ok(Err(unanswered)) => Err(unanswered.text),
+        Err(_) => Err(NoAnswer::late(deadline).text),
+    }
 }
 
 /// A page of an index that can be read as it is.
@@ -316,18 +342,27 @@ fn page_of(line: &str) -> Option<(&str, &str)> {
 
 /// What all hosts say of the way to nodes without a tunnel.
 async fn explain_offline(session: &Session, known: &[Node]) -> Vec<Item> {
-    let mut items = Vec::new();
+    let mut offline = Vec::new();
     for node in known.iter().filter(|node| !node.online).take(MOST_NODES) {
-        let request = proto::ExplainRequest {
-            destination: node.node.clone(),
-            dial: false,
-        };
-        let ways = hops::ask_all(session, &request).await;
-        let path = format!("why/{}.json", folder(&node.node));
-        let about = format!("culvert why {}: it is offline", node.node);
-        items.push(Item::new(path, &about, json(&ways)));
+        offline.push(node.node.as_str());
     }
-    items
+    let folders = distinct_folders(offline.iter().copied());
+    let mut questions = Vec::new();
+    for (node, folder) in offline.into_iter().zip(folders) {
+        questions.push(explain(session, node, format!("why/{folder}.json")));
+    }
+    let answers = stream::iter(questions).buffered(NODES_AT_ONCE);
+    answers.collect().await
+}
+
+async fn explain(session: &Session, node: &str, path: String) -> Item {
+    let request = proto::ExplainRequest {
+        destination: node.to_owned(),
+        dial: false,
+    };
+    let ways = hops::ask_all(session, &request).await;
+    let about = format!("culvert why {node}: it is offline");
+    Item::new(path, &about, json(&ways))
 }
 
 /// Pages of agents, through tunnels.
@@ -379,6 +414,9 @@ async fn of_cluster(session: &Session) -> Vec<Item> {
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -410,6 +448,50 @@ mod tests {
         }
         assert_eq!(host_of("root@fd00::7"), "fd00::7");
         assert_eq!(host_of("ssh://root@[fd00::7]:22"), "fd00::7");
+    }
+
+    #[tokio::test]
+    async fn each_page_after_one_that_fails_has_a_line() -> Result<()> {
+        let folder = tempfile::tempdir()?;
+        let socket = folder.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket)?;
+        let serve = async {
+            let (mut connection, _) = listener.accept().await?;
+            let mut asked = Vec::new();
+            while !asked.ends_with(b"\r\n\r\n") {
+                asked.push(connection.read_u8().await?);
+            }
+            let index = "/debug/a  a\n/debug/b  b\n/debug/c  c\n";
+            let length = index.len();
+            let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{index}");
+            connection.write_all(answer.as_bytes()).await
+        };
+        let asked = Pages::connect_socket(&socket);
+        let deadline = Duration::from_secs(60);
+        let (items, served) = tokio::join!(ask_pages(deadline, asked, "x"), serve);
+        served?;
+        let mut reasons = Vec::new();
+        for item in items {
+            reasons.push((item.path, item.content.expect_err("no page")));
+        }
+        let [(a, _), (b, reason), (c, _)] = reasons.as_slice() else {
+            panic!("{reasons:?}");
+        };
+        assert_eq!(
+            [a, b, c],
+            ["x/debug/a.txt", "x/debug/b.txt", "x/debug/c.txt"]
+        );
+        assert!(reason.starts_with("not asked"), "{reason}");
+        Ok(())
+    }
+
+    #[test]
+    fn two_hosts_have_two_folders() {
+        let folders = distinct_folders(["cloud-1", "a@b", "cloud-1", "a_b", "cloud-1"]);
+        assert_eq!(
+            folders,
+            ["cloud-1", "a_b", "cloud-1_2", "a_b_2", "cloud-1_3"]
+        );
     }
 
     #[test]
