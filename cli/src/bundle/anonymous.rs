@@ -107,7 +107,7 @@ impl Anonymous {
 /// How many letters at the start of a word belong to the backslash before it, as in `\\nedge-1`.
 fn escape(before: &str, word: &str) -> usize {
     let backslashes = before.len() - before.trim_end_matches('\\').len();
-    if backslashes % 2 == 0 {
+    if backslashes.is_multiple_of(2) {
         return 0;
     }
     match word.as_bytes().first() {

@@ -16,14 +16,22 @@ pub(super) fn blank(value: &mut Value) {
         }
         Value::Object(fields) => {
             for (name, field) in fields {
-                match field {
-                    Value::Array(variables) if name == "env" => blank_variables(variables),
-                    Value::String(text) if name.ends_with(COPY) => REMOVED.clone_into(text),
-                    _ => blank(field),
-                }
+                blank_field(name, field);
             }
         }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+fn blank_field(name: &str, field: &mut Value) {
+    if name.ends_with(COPY) {
+        *field = REMOVED.into();
+    } else if name == "env"
+        && let Some(variables) = field.as_array_mut()
+    {
+        blank_variables(variables);
+    } else {
+        blank(field);
     }
 }
 
