@@ -4,6 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
+use bytesize::ByteSize;
 
 use crate::verdict::Verdict;
 
@@ -107,6 +108,19 @@ pub(crate) fn span(seconds: u64) -> String {
         7_200..172_800 => format!("{} h", seconds / 3_600),
         _ => format!("{} d", seconds / 86_400),
     }
+}
+
+/// `1.5 MiB/s`; `None`: less than one byte.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a rate is not negative, and bytes need no fractions"
+)]
+pub(crate) fn bytes_per_second(rate: f64) -> Option<String> {
+    if rate < 1.0 {
+        return None;
+    }
+    Some(format!("{}/s", ByteSize(rate as u64)))
 }
 
 /// `1.5 ms`.

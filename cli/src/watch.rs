@@ -1,5 +1,5 @@
 //! All proxies, asked again and again over connections that are kept. One that is dead or slow costs
-//! the others nothing, and is asked anew each time.
+//! the others nothing, and is asked again each time.
 
 mod history;
 mod samples;

@@ -189,16 +189,7 @@ impl Certificates {
     /// Files that are missing or do not fit together.
     pub(crate) fn load(source: Source) -> Result<Self, CertificatesError> {
         let text = source.read()?;
-        let identity = source.parse(&text)?;
-        Ok(Self {
-            source,
-            seen: Mutex::new(FilesRead {
-                text,
-                problem: Problem::default(),
-            }),
-            current: watch::Sender::new(identity),
-            unsaved: Mutex::default(),
-        })
+        Self::of(source, text, None)
     }
 
     /// A certificate that a proxy gave and that cannot be stored. Nothing usable is.
@@ -212,12 +203,20 @@ impl Certificates {
         let stored_at = cluster.state.stored_at();
         let source = Source::Cluster(cluster);
         let text = source.with_settings(renewed.text.clone());
-        let identity = source.parse(&text)?;
         let unsaved = Unsaved {
             renewed,
             since: SystemTime::now(),
             stored_at,
         };
+        Self::of(source, text, Some(unsaved))
+    }
+
+    fn of(
+        source: Source,
+        text: IdentityText,
+        unsaved: Option<Unsaved>,
+    ) -> Result<Self, CertificatesError> {
+        let identity = source.parse(&text)?;
         Ok(Self {
             source,
             seen: Mutex::new(FilesRead {
@@ -225,7 +224,7 @@ impl Certificates {
                 problem: Problem::default(),
             }),
             current: watch::Sender::new(identity),
-            unsaved: Mutex::new(Some(unsaved)),
+            unsaved: Mutex::new(unsaved),
         })
     }
 

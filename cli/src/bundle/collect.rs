@@ -66,30 +66,27 @@ const COMMANDS: [(&str, &str, &[&str]); 6] = [
     (
         "culvert-proxy.log",
         "the end of its log",
-        &[
-            "journalctl",
-            "--no-pager",
-            "--output=short-iso",
-            "-n",
-            LOG_LINES,
-            "-u",
-            "culvert-proxy",
-        ],
+        &end_of_log("culvert-proxy"),
     ),
     (
         "culvert-redirector.log",
         "the end of its log",
-        &[
-            "journalctl",
-            "--no-pager",
-            "--output=short-iso",
-            "-n",
-            LOG_LINES,
-            "-u",
-            "culvert-redirector",
-        ],
+        &end_of_log("culvert-redirector"),
     ),
 ];
+
+/// The command that prints the end of a unit's log.
+const fn end_of_log(unit: &str) -> [&str; 7] {
+    [
+        "journalctl",
+        "--no-pager",
+        "--output=short-iso",
+        "-n",
+        LOG_LINES,
+        "-u",
+        unit,
+    ]
+}
 
 /// Collects all of it.
 pub(crate) async fn collect(session: &Session) -> Collection {

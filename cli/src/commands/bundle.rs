@@ -1,4 +1,4 @@
-//! `culvert bundle`: one archive for whoever is to find out what was wrong.
+//! `culvert bundle`: one archive to find out later what was wrong.
 
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use ratatui::layout::Constraint;
 use super::choice::{Only, RowChoice, Tab};
 use crate::node::Node;
 use crate::node_choice::{Sort, State, choose};
-use crate::screen::{clean, milliseconds, span};
+use crate::screen::{bytes_per_second, clean, milliseconds, span};
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::summary::Proxy;
@@ -205,16 +205,8 @@ fn cleaned<const N: usize>(cells: [String; N]) -> Vec<String> {
 }
 
 /// `1.5 MiB/s`, or a dash.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is not negative, and bytes need no fractions"
-)]
 pub(super) fn per_second(rate: f64) -> String {
-    if rate < 1.0 {
-        return "-".to_owned();
-    }
-    format!("{}/s", ByteSize(rate as u64))
+    bytes_per_second(rate).unwrap_or_else(|| "-".to_owned())
 }
 
 /// The last values as a line of bars, from 0 to the largest of them.

@@ -5,7 +5,7 @@ use maud::{Markup, html};
 
 use super::format::{class, path_segment};
 use crate::event::Event;
-use crate::screen::{span, time_of_day};
+use crate::screen::{bytes_per_second, span, time_of_day};
 use crate::stream::Stream;
 use crate::verdict::{self, Problem};
 use crate::watch::History;
@@ -101,14 +101,6 @@ pub(super) fn bytes(count: u64) -> String {
 }
 
 /// `1.5 MiB/s`, or a dash.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is not negative, and bytes need no fractions"
-)]
 pub(super) fn per_second(rate: f64) -> String {
-    if rate < 1.0 {
-        return "–".to_owned();
-    }
-    format!("{}/s", bytes(rate as u64))
+    bytes_per_second(rate).unwrap_or_else(|| "–".to_owned())
 }
