@@ -63,7 +63,7 @@ pub(crate) enum Applied {
     Nothing,
     /// This many elements were added or removed.
     Elements(usize),
-    /// The whole table was replaced in one transaction.
+    /// All rules were replaced in one transaction, or the whole table.
     Table,
 }
 
@@ -86,8 +86,8 @@ pub(crate) enum NftError {
 }
 
 impl NftTable {
-    /// Makes the table `wanted`: by element changes if they are enough, otherwise by replacing it
-    /// in one transaction, which leaves established connections alone.
+    /// Makes the table `wanted`: by element changes if they are enough, otherwise by replacing its
+    /// rules in one transaction, which leaves established connections alone.
     pub(crate) async fn apply(&mut self, wanted: TableSpec) -> Result<Applied, NftError> {
         if let Some(applied) = &self.applied {
             if *applied == wanted {
@@ -205,7 +205,7 @@ async fn replace(
     if run(&render(wanted, layout, Replace::Rules)).await.is_ok()
         && let Some(found) = list(layout, &[]).await?
         && TableParts::of_json(&found).has_sets_and_chains_of(&parts)
-        && remove_further_elements(&found, wanted, layout).await?
+        && remove_further_elements(&found, wanted, layout).await
     {
         return Ok(fixed_if(found, &parts));
     }
@@ -220,13 +220,14 @@ async fn remove_further_elements(
     found: &serde_json::Value,
     wanted: &TableSpec,
     layout: Layout,
-) -> Result<bool, NftError> {
+) -> bool {
     let found = TableElements::of_json(found);
     let gone = found.edges_beside(&wanted.edges);
-    if !gone.is_empty() {
-        run(&element_changes(&gone, &[], layout)).await?;
+    if !gone.is_empty() && run(&element_changes(&gone, &[], layout)).await.is_err() {
+        // Another program has changed the table.
+        return false;
     }
-    Ok(found.without(&gone) == TableElements::of(wanted))
+    found.without(&gone) == TableElements::of(wanted)
 }
 
 /// The listing without what changes by itself, if it has these parts.
