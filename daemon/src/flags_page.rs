@@ -183,12 +183,13 @@ mod tests {
         );
     }
 
+    fn asks(line: &str) -> bool {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        is_requested(&words)
+    }
+
     #[test]
     fn only_the_option_alone_asks_for_it() {
-        let asks = |line: &str| {
-            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            is_requested(&words)
-        };
         assert!(asks("culvert-x --flags-page"));
         assert!(!asks("culvert-x --flags-page x"));
         assert!(!asks("culvert-x run"));

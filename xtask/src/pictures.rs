@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use culvert_lab::workspace;
 use serde_json::Value;
 
-/// What is made anew beside the pictures.
+/// What is made again beside the pictures.
 #[derive(clap::Args)]
 pub struct Args {
     /// Run the demo, and record it for its picture (root)

@@ -14,7 +14,7 @@ const BAR_AT: f64 = 140.0;
 const LONGEST: f64 = 250.0;
 const BAR: f64 = 20.0;
 const HEAD: f64 = 52.0;
-/// TCP to a host that can be dialled: there is none behind NAT.
+/// TCP to a host that can be dialled, which a node behind NAT cannot.
 const NOT_SHOWN: &str = "direct";
 
 /// The picture of all rows.
