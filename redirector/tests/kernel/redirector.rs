@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use nix::sys::signal::{Signal, kill};
@@ -52,6 +52,25 @@ impl Redirector {
         eventually("the redirector is ready", || {
             get("/readyz").filter(|answer| answer.contains("\r\n\r\nok\n"))
         });
+    }
+
+    /// Whether it has hooks attached: a link that it pins or holds open. Asking the root cgroup
+    /// would find those of other redirectors of this machine too.
+    pub(crate) fn has_hooks(&self, world: &World) -> bool {
+        let pins = world.bpffs().join("culvert/v1/links");
+        if pins.exists() && pins.read_dir().unwrap().next().is_some() {
+            return true;
+        }
+        let files = PathBuf::from(format!("/proc/{}/fd", self.child.id()));
+        for file in files.read_dir().unwrap() {
+            // A file that has been closed since names nothing.
+            if let Ok(name) = file.unwrap().path().read_link()
+                && name == Path::new("anon_inode:bpf_link")
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Ends it with SIGTERM; returns its exit status.
