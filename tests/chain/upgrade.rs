@@ -47,8 +47,9 @@ fn a_redirector_replaced_under_load_loses_no_connection_and_misses_none() {
                     .report_all_answered()
                     .with_context(|| format!("{end} of the redirector"))?;
                 progress::say(&format!(
-                    "    {end}: {} requests answered",
-                    report.answered()
+                    "    {end}: {} requests answered, the slowest in {} ms",
+                    report.answered(),
+                    report.slowest_ms()
                 ));
             }
             held.iter_mut().try_for_each(HeldClient::check)?;

@@ -26,7 +26,7 @@ pub(crate) use listing::TableElements;
 use listing::{TableParts, counts, fixed};
 pub(crate) use marks::marking_chains;
 pub(crate) use others::{dropping_chains, owner_chains, zoning_chains};
-use render::{element_changes, removal, render};
+use render::{Replace, element_changes, removal, render};
 pub(crate) use table::{Guard, TableSpec};
 use table::{Layout, LayoutTable, TABLE};
 
@@ -155,37 +155,33 @@ impl NftTable {
     /// Replaces the table. The first attempt finds the layout: before Linux 5.2 an `inet` table
     /// cannot translate addresses.
     async fn install(&mut self, wanted: &TableSpec) -> Result<(), NftError> {
-        let layout = match self.layout {
-            Some(layout) => run(&render(wanted, layout)).await.map(|()| layout)?,
-            None => first_install(wanted).await?,
-        };
-        self.layout = Some(layout);
         self.listed = None;
-        // If another program has changed it already, the next inspection installs it again.
-        let found = list(layout, &TERSE).await?;
-        let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
-        if let Some(found) = found
-            && TableParts::of_json(&found) == parts
-        {
-            self.listed = Some(fixed(found));
+        if let Some(layout) = self.layout {
+            self.listed = replace(wanted, layout).await?;
+            return Ok(());
         }
+        let (layout, listed) = first_install(wanted).await?;
+        self.layout = Some(layout);
+        self.listed = listed;
         Ok(())
     }
 }
 
-async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
-    let layout = match run(&render(wanted, Layout::Joint)).await {
-        Ok(()) => Layout::Joint,
+async fn first_install(
+    wanted: &TableSpec,
+) -> Result<(Layout, Option<serde_json::Value>), NftError> {
+    let (layout, listed) = match replace(wanted, Layout::Joint).await {
+        Ok(listed) => (Layout::Joint, listed),
         Err(NftError::Run(reason)) => {
-            if run(&render(wanted, Layout::Split)).await.is_err() {
+            let Ok(listed) = replace(wanted, Layout::Split).await else {
                 return Err(NftError::Run(reason));
-            }
+            };
             tracing::info!(
                 reason,
                 "the kernel takes no table inet culvert; the tables ip culvert and ip6 culvert \
                  are in its place"
             );
-            Layout::Split
+            (Layout::Split, listed)
         }
         Err(error) => return Err(error),
     };
@@ -195,7 +191,39 @@ async fn first_install(wanted: &TableSpec) -> Result<Layout, NftError> {
             remove_layout(other).await?;
         }
     }
-    Ok(layout)
+    Ok((layout, listed))
+}
+
+/// Replaces what is in the tables, or the tables themselves where these are not as ours are. Returns
+/// nft's listing of them, without what changes by itself; `None` if another program has changed them
+/// already: the next inspection installs them again.
+async fn replace(
+    wanted: &TableSpec,
+    layout: Layout,
+) -> Result<Option<serde_json::Value>, NftError> {
+    let in_place = run(&render(wanted, layout, Replace::Contents)).await;
+    if in_place.is_ok()
+        && let Some(listed) = list_if(wanted, layout).await?
+    {
+        return Ok(Some(listed));
+    }
+    run(&render(wanted, layout, Replace::Tables)).await?;
+    list_if(wanted, layout).await
+}
+
+/// nft's listing of the tables, without what changes by itself, if they have the parts of `wanted`.
+async fn list_if(
+    wanted: &TableSpec,
+    layout: Layout,
+) -> Result<Option<serde_json::Value>, NftError> {
+    let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
+    let Some(found) = list(layout, &TERSE).await? else {
+        return Ok(None);
+    };
+    if TableParts::of_json(&found) != parts {
+        return Ok(None);
+    }
+    Ok(Some(fixed(found)))
 }
 
 /// The parts of the table in the kernel; `None` without a table.

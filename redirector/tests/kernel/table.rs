@@ -3,6 +3,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use nix::sys::signal::Signal;
@@ -109,6 +110,41 @@ fn connections_go_on_while_the_table_is_replaced() {
         // Another table replaces the first.
         Redirector::start(world, &flags("0x4000")).kill();
         exchange(&mut client, &mut accepted);
+    });
+}
+
+#[test]
+fn no_connection_passes_a_table_that_is_being_replaced() {
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let _redirector = Redirector::start(world, &NFTABLES);
+        // Here passes what has not been translated, before our table refuses it.
+        sh(
+            "nft 'table inet witness { chain out { type filter hook output priority -50; \
+             ip daddr 198.18.0.0/15 counter; }; }'",
+        );
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    while !is_over.load(Ordering::Relaxed) {
+                        // Nothing listens, so that it is refused at once and leaves no state.
+                        let refused = TcpStream::connect("198.18.0.1:1").unwrap_err();
+                        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+                    }
+                });
+            }
+            for _ in 0..60 {
+                sh("nft add rule inet culvert admitted meta mark 0xc0ffee");
+                eventually("the table is replaced", || {
+                    let rules = sh("nft list chain inet culvert admitted");
+                    (!rules.contains("c0ffee")).then_some(())
+                });
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let passed = sh("nft list table inet witness");
+        assert!(passed.contains("counter packets 0 "), "{passed}");
     });
 }
 

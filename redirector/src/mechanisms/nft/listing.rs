@@ -7,7 +7,7 @@ use culvert_api::installed::SteeredPackets;
 use ipnet::IpNet;
 
 use super::expressions::Family;
-use super::render::render;
+use super::render::{Replace, render};
 use super::table::{ADMITTED, GUARD, Layout, REFUSE_BRIDGES, STEER, TableSpec, edge_set_name};
 
 /// The elements of the table's sets.
@@ -142,7 +142,8 @@ impl TableParts {
             edges: BTreeSet::new(),
             ..spec.clone()
         };
-        serde_json::to_value(render(&rules, layout)).map(|commands| Self::of_json(&commands))
+        let commands = serde_json::to_value(render(&rules, layout, Replace::Tables))?;
+        Ok(Self::of_json(&commands))
     }
 
     /// The parts of nft's listing, or of our commands. It is not parsed into the nftables crate's

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use nftables::batch::Batch;
 use nftables::schema::{
-    Chain, Element, NfListObject, Nftables, Rule, Set, SetFlag, SetType, SetTypeValue, Table,
+    Chain, Element, FlushObject, NfCmd, NfListObject, Nftables, Rule, Set, SetFlag, SetType,
+    SetTypeValue, Table,
 };
 use nftables::types::{NfChainPolicy, NfChainType, NfHook};
 
@@ -28,13 +29,26 @@ const FILTER_PRIORITY: i32 = 0;
 /// After the filters of others: firewalld's has 10, SELinux' rules have 50.
 const LAST_PRIORITY: i32 = 300;
 
-/// One transaction that replaces the tables, whatever their state.
-pub(super) fn render(spec: &TableSpec, layout: Layout) -> Nftables<'static> {
+/// What a transaction replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Replace {
+    /// The rules and elements. The chains stay, so that no packet passes them unseen. Fails if a
+    /// chain or set is of another kind, and leaves further ones there.
+    Contents,
+    /// The tables, whatever their state. For a moment both chains of a hook are there, and Linux asks
+    /// the new one first: a packet that comes before the transaction ends at the one, and after it
+    /// at the other, finds no rule at all.
+    Tables,
+}
+
+/// One transaction that makes the tables as `spec` has them.
+pub(super) fn render(spec: &TableSpec, layout: Layout, replace: Replace) -> Nftables<'static> {
     let mut batch = Batch::new();
     for table in layout.tables() {
         Rendering {
             spec,
             table,
+            replace,
             batch: &mut batch,
         }
         .render();
@@ -65,7 +79,7 @@ pub(super) fn element_changes(
 /// Deletes a table.
 pub(super) fn removal(table: &LayoutTable) -> Nftables<'static> {
     let mut batch = Batch::new();
-    batch.delete(declaration(table));
+    batch.delete(NfListObject::Table(declaration(table)));
     batch.to_nftables()
 }
 
@@ -73,18 +87,16 @@ pub(super) fn removal(table: &LayoutTable) -> Nftables<'static> {
 struct Rendering<'a> {
     spec: &'a TableSpec,
     table: &'a LayoutTable,
+    replace: Replace,
     batch: &'a mut Batch<'static>,
 }
 
 impl Rendering<'_> {
     fn render(mut self) {
-        // Deleting a missing table is an error; adding an existing one is not.
-        self.batch.add(declaration(self.table));
-        self.batch.delete(declaration(self.table));
-        self.batch.add(declaration(self.table));
+        self.clear();
         for family in self.table.families {
-            self.batch.add(edge_set(self.table, *family, self.spec));
-            self.batch.add(vip_set(self.table, *family, self.spec));
+            self.set(edge_set(self.table, *family, self.spec));
+            self.set(vip_set(self.table, *family, self.spec));
         }
         self.chain(STEER, None, steering_rules(self.spec, self.table.families));
         self.chain(
@@ -108,6 +120,34 @@ impl Rendering<'_> {
         );
         let last = Some((NfChainType::Filter, NfHook::Input, LAST_PRIORITY));
         self.chain(ADMITTED, last, admission_rules(self.spec));
+    }
+
+    fn clear(&mut self) {
+        // Deleting or flushing a missing table is an error; adding an existing one is not.
+        self.batch.add(NfListObject::Table(declaration(self.table)));
+        match self.replace {
+            Replace::Contents => {
+                let table = FlushObject::Table(declaration(self.table));
+                self.batch.add_cmd(NfCmd::Flush(table));
+            }
+            Replace::Tables => {
+                self.batch
+                    .delete(NfListObject::Table(declaration(self.table)));
+                self.batch.add(NfListObject::Table(declaration(self.table)));
+            }
+        }
+    }
+
+    fn set(&mut self, set: Box<Set<'static>>) {
+        if self.replace == Replace::Contents {
+            let empty = Box::new(Set {
+                elem: None,
+                ..(*set).clone()
+            });
+            self.batch.add(NfListObject::Set(empty.clone()));
+            self.batch.add_cmd(NfCmd::Flush(FlushObject::Set(empty)));
+        }
+        self.batch.add(NfListObject::Set(set));
     }
 
     fn chain(
@@ -140,15 +180,15 @@ fn address_type(family: Family) -> SetType {
     }
 }
 
-fn declaration(table: &LayoutTable) -> NfListObject<'static> {
-    NfListObject::Table(Table {
+fn declaration(table: &LayoutTable) -> Table<'static> {
+    Table {
         family: table.family,
         name: TABLE.into(),
         handle: None,
-    })
+    }
 }
 
-fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
+fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> Box<Set<'static>> {
     let kinds = vec![address_type(family), SetType::InetService];
     let elements = of_family(family, spec.edges.iter().copied());
     set(
@@ -160,7 +200,7 @@ fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObje
     )
 }
 
-fn vip_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
+fn vip_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> Box<Set<'static>> {
     let elements = spec.vip_range(family).map(prefix).into_iter().collect();
     let flags = Some(HashSet::from([SetFlag::Interval]));
     set(
@@ -178,7 +218,7 @@ fn set(
     set_type: SetTypeValue<'static>,
     elements: Vec<Expr>,
     flags: Option<HashSet<SetFlag>>,
-) -> NfListObject<'static> {
+) -> Box<Set<'static>> {
     let elem = if elements.is_empty() {
         None
     } else {
@@ -186,7 +226,7 @@ fn set(
     };
     let family = table.family;
     let table = TABLE.into();
-    let set = Set {
+    Box::new(Set {
         family,
         table,
         name: name.into(),
@@ -194,8 +234,7 @@ fn set(
         flags,
         elem,
         ..Set::default()
-    };
-    NfListObject::Set(Box::new(set))
+    })
 }
 
 fn elements(

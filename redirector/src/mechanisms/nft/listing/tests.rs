@@ -8,7 +8,7 @@ use crate::mechanisms::nft::table::examples::{spec, v4_only};
 #[test]
 fn a_listing_has_the_elements_that_were_rendered_and_a_changed_one_differs() {
     let spec = spec(v4_only());
-    let commands = serde_json::to_value(render(&spec, Layout::Joint)).unwrap();
+    let commands = serde_json::to_value(render(&spec, Layout::Joint, Replace::Tables)).unwrap();
     // A listing differs from our commands in that there is no "add" around each object.
     let objects: Vec<_> = commands["nftables"]
         .as_array()

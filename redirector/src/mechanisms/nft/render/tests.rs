@@ -44,7 +44,7 @@ fn rules(commands: &Nftables<'_>, chain: &str) -> Vec<String> {
 
 #[test]
 fn the_whole_table_is_as_the_golden_file_has_it() {
-    let rendered = rendered(&render(&spec(v4_only()), Layout::Joint));
+    let rendered = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Tables));
     let lines: String = rendered["nftables"]
         .as_array()
         .unwrap()
@@ -59,7 +59,7 @@ fn the_whole_table_is_as_the_golden_file_has_it() {
 
 #[test]
 fn the_table_is_replaced_whatever_it_was_before() {
-    let commands = rendered(&render(&spec(v4_only()), Layout::Joint));
+    let commands = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Tables));
     let first: Vec<_> = commands["nftables"]
         .as_array()
         .unwrap()
@@ -80,7 +80,7 @@ fn the_table_is_replaced_whatever_it_was_before() {
 
 #[test]
 fn marked_packets_leave_before_anything_is_translated() {
-    let commands = render(&spec(v4_only()), Layout::Joint);
+    let commands = render(&spec(v4_only()), Layout::Joint, Replace::Tables);
     for chain in ["prerouting", "output"] {
         let first = &rules(&commands, chain)[0];
         assert!(
@@ -91,8 +91,30 @@ fn marked_packets_leave_before_anything_is_translated() {
 }
 
 #[test]
+fn contents_are_replaced_without_deleting_anything_that_packets_pass() {
+    let commands = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Contents));
+    let commands = commands["nftables"].as_array().unwrap();
+    assert!(
+        commands
+            .iter()
+            .all(|command| command.get("delete").is_none())
+    );
+    let whole = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Tables));
+    let rules = |commands: &[Value]| -> Vec<Value> {
+        let added = commands
+            .iter()
+            .map(|command| command["add"]["rule"].clone());
+        added.filter(|rule| !rule.is_null()).collect()
+    };
+    assert_eq!(
+        rules(commands),
+        rules(whole["nftables"].as_array().unwrap())
+    );
+}
+
+#[test]
 fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
-    let without = render(&spec(v4_only()), Layout::Joint);
+    let without = render(&spec(v4_only()), Layout::Joint, Replace::Tables);
     assert!(
         !rules(&without, STEER)
             .iter()
@@ -112,6 +134,7 @@ fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
             ..v4_only()
         }),
         Layout::Joint,
+        Replace::Tables,
     );
     assert_eq!(
         rules(&with, STEER)
@@ -124,7 +147,7 @@ fn a_family_without_an_intercept_address_is_refused_and_with_one_steered() {
 
 #[test]
 fn a_vip_is_refused_whatever_its_packets_mark_and_an_edge_address_only_without() {
-    let commands = render(&spec(v4_only()), Layout::Joint);
+    let commands = render(&spec(v4_only()), Layout::Joint, Replace::Tables);
     let refused = rules(&commands, "refuse_output");
     let first = |word: &str| refused.iter().position(|rule| rule.contains(word)).unwrap();
     assert!(first("@vip4") < first("mark") && first("@vip6") < first("mark"));
@@ -137,8 +160,8 @@ fn a_vip_is_refused_whatever_its_packets_mark_and_an_edge_address_only_without()
 
 #[test]
 fn tables_of_one_family_each_have_the_rules_of_that_family() {
-    let joint = rendered(&render(&spec(v4_only()), Layout::Joint));
-    let split = rendered(&render(&spec(v4_only()), Layout::Split));
+    let joint = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Tables));
+    let split = rendered(&render(&spec(v4_only()), Layout::Split, Replace::Tables));
     let lines = |value: &Value, of: &str| -> BTreeSet<String> {
         let commands = value["nftables"]
             .as_array()
