@@ -69,7 +69,7 @@ impl Admissions {
     /// Checks periodically, and immediately after a certificate was revoked, here or at another
     /// proxy. Returns when the drain begins.
     pub async fn keep_looking(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
-        let mut revocations = trust.revocation_news();
+        let mut revocations = trust.revocation_changes();
         loop {
             tokio::select! {
                 () = tokio::time::sleep(LOOK_EVERY) => {}

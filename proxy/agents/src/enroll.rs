@@ -13,7 +13,7 @@ use culvert_daemon::LogBudget;
 use culvert_proxy_cluster::{AccountError, ServiceAccounts};
 use culvert_proxy_core::directory::Directory;
 use culvert_proxy_core::metrics::{CertificateRequest, Metrics};
-use culvert_proxy_peers::{Asked, Peers};
+use culvert_proxy_peers::{JoinAnswer, Peers};
 use culvert_proxy_trust::authority::{CsrError, ProvenKey};
 use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
 use culvert_proxy_trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -241,8 +241,8 @@ impl Enroll {
         match (&joined, &self.peers) {
             (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
                 match peers.join(&request).await {
-                    Asked::Unknown => joined,
-                    Asked::Answered(answer) => {
+                    JoinAnswer::Unknown => joined,
+                    JoinAnswer::Answered(answer) => {
                         answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)))
                     }
                 }

@@ -98,7 +98,7 @@ impl Service for Control {
             .directory
             .freshness()
             .and_then(|freshness| freshness.remark())
-            .or_else(|| primary.and_then(|client| client.primary().note()))
+            .or_else(|| primary.and_then(|client| client.primary().warning()))
             .unwrap_or_default();
         Ok(Response::new(proto::ListNodesResponse { nodes, note }))
     }

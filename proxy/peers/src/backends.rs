@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use culvert_api::NodeName;
 use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
@@ -11,6 +11,7 @@ use culvert_proxy_streams::live::Forwarded;
 use culvert_proxy_streams::registry::Candidate;
 use culvert_tunnel::proto::tunnel::{DialCode, Open};
 use culvert_tunnel::{Backend, Backends, DialFailure, StreamEnd, ThroughTunnel};
+use parking_lot::Mutex;
 
 use super::Peers;
 
@@ -42,19 +43,19 @@ impl PeerBackends {
             .node
             .parse()
             .map_err(|error| failure(DialCode::Invalid, format!("{error}")))?;
-        let candidates = self.peers.registry.candidates(&node);
-        let tunnels = || {
-            candidates.iter().filter_map(|candidate| match candidate {
-                Candidate::Agent(registered) => Some(&registered.tunnel),
-                Candidate::Peer(_) => None,
-            })
-        };
-        let tunnel = tunnels().next().ok_or_else(|| {
+        let mut tunnels = Vec::new();
+        for candidate in self.peers.registry.candidates(&node) {
+            if let Candidate::Agent(registered) = candidate {
+                tunnels.push(registered.tunnel.clone());
+            }
+        }
+        let Some(tunnel) = tunnels.first() else {
             let host = &self.peers.own.host;
             let message = format!("proxy {host} has no tunnel of {node}");
-            failure(DialCode::Offline, message)
-        })?;
-        if tunnels().map(|tunnel| tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
+            return Err(failure(DialCode::Offline, message));
+        };
+        let streams: u32 = tunnels.iter().map(|tunnel| tunnel.streams()).sum();
+        if streams >= MAX_STREAMS_PER_AGENT {
             let message = format!("{node} has {MAX_STREAMS_PER_AGENT} streams");
             return Err(failure(DialCode::TooManyStreams, message));
         }
@@ -63,24 +64,18 @@ impl PeerBackends {
             open: open.clone(),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Forwarded>> {
-        self.forwarded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Backends for PeerBackends {
     async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let through = self.choose(open)?;
-        self.lock()
-            .insert(open.stream, self.peers.streams.forward());
+        let forwarded = self.peers.streams.forward();
+        self.forwarded.lock().insert(open.stream, forwarded);
         Ok(Backend::Agent(Box::new(through)))
     }
 
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
-        self.lock().remove(&open.stream);
+        self.forwarded.lock().remove(&open.stream);
         let result = end.result.as_ref();
         tracing::info!(
             stream = open.stream,

@@ -10,7 +10,7 @@ use culvert_daemon::{Readiness, SocketUse, Supervisor};
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{
-    Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached,
+    Calls, ConnectedPeers, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient,
 };
 use culvert_proxy_trust::TrustSource;
 use tokio::time::timeout;
@@ -81,7 +81,7 @@ impl Proxy {
             stream_window: self.config.stream_window,
             agents: self.departure.agents(),
             drain: supervisor.drain(),
-            reached: Reached::default(),
+            connected: ConnectedPeers::default(),
             primary: self.primary(readiness),
         })))
     }
@@ -110,7 +110,7 @@ impl Proxy {
             return;
         };
         if self.cluster.is_none() {
-            self.trust.await_peers();
+            self.trust.require_peer_sync();
         }
         let port = PeerPort::new(peers.clone(), self.calls(peers, streams));
         let workers = self.workers.clone();
@@ -154,7 +154,7 @@ impl Proxy {
                  to wait"
             );
         }
-        if timeout(PEERS_TIMEOUT, self.trust.peers_have_told())
+        if timeout(PEERS_TIMEOUT, self.trust.wait_for_peer_sync())
             .await
             .is_err()
         {

@@ -1,5 +1,5 @@
-//! `culvert.peer.v1`: tells other proxies which tunnels end here, what was revoked, that this proxy
-//! drains, and if they follow it, its directory.
+//! `culvert.peer.v1`: reports to other proxies which tunnels end here, what was revoked, that this
+//! proxy drains, and if they follow it, its directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -48,16 +48,16 @@ impl Peer for PeerService {
         }
         let watcher = Watcher {
             peers: self.0.clone(),
-            changes: Changes {
+            signals: Signals {
                 tunnels: self.0.registry.changes(),
-                revoked: self.0.trust.revocation_news(),
+                revoked: self.0.trust.revocation_changes(),
                 directory: if directory {
                     Some(self.0.allocates()?.changes())
                 } else {
                     None
                 },
             },
-            told: None,
+            reported: None,
         };
         let updates = futures_util::stream::unfold(watcher, async |mut watcher| {
             let update = watcher.next().await;
@@ -67,30 +67,32 @@ impl Peer for PeerService {
     }
 }
 
-/// What one peer was told.
+/// Reports to one peer.
 struct Watcher {
     peers: Arc<Peers>,
-    changes: Changes,
-    told: Option<Told>,
+    signals: Signals,
+    /// What the peer has; `None`: nothing yet.
+    reported: Option<Report>,
 }
 
-/// The signals of what peers are told.
-struct Changes {
+/// The signals of what is reported.
+struct Signals {
     tunnels: watch::Receiver<()>,
     revoked: watch::Receiver<()>,
     /// Set if the peer follows this proxy.
     directory: Option<watch::Receiver<()>>,
 }
 
-/// Which of them may have changed besides the tunnels.
+/// What may have changed besides the tunnels.
 #[derive(Clone, Copy, Default)]
-struct News {
+struct Changed {
     revoked: bool,
     directory: bool,
 }
 
+/// All that a peer is to know at one time.
 #[derive(Default)]
-struct Told {
+struct Report {
     /// The node of each tunnel, by generation.
     tunnels: BTreeMap<u64, Arc<Registered>>,
     draining: bool,
@@ -118,101 +120,108 @@ impl Peers {
     }
 }
 
-impl Changes {
+impl Signals {
     /// Waits for a change, and for a moment more.
-    async fn next(&mut self) -> News {
-        let directory = async {
-            match &mut self.directory {
-                Some(directory) => drop(directory.changed().await),
-                None => std::future::pending().await,
-            }
-        };
+    async fn next(&mut self) -> Changed {
+        let mut changed = Changed::default();
         // The senders live as long as the peers.
-        let news = tokio::select! {
-            _ = self.tunnels.changed() => News::default(),
-            _ = self.revoked.changed() => News { revoked: true, ..News::default() },
-            () = directory => News { directory: true, ..News::default() },
-        };
-        tokio::time::sleep(GATHER).await;
-        let meanwhile = self.now();
-        News {
-            revoked: news.revoked || meanwhile.revoked,
-            directory: news.directory || meanwhile.directory,
+        tokio::select! {
+            _ = self.tunnels.changed() => {}
+            _ = self.revoked.changed() => changed.revoked = true,
+            () = signalled(&mut self.directory) => changed.directory = true,
         }
+        tokio::time::sleep(GATHER).await;
+        reset(&mut self.tunnels);
+        changed.revoked |= reset(&mut self.revoked);
+        if let Some(directory) = &mut self.directory {
+            changed.directory |= reset(directory);
+        }
+        changed
     }
 
-    /// What has changed since the last look.
-    fn now(&mut self) -> News {
-        let look = |signal: &mut watch::Receiver<()>| {
-            let has_changed = signal.has_changed().unwrap_or(true);
-            signal.mark_unchanged();
-            has_changed
-        };
-        look(&mut self.tunnels);
-        News {
-            revoked: look(&mut self.revoked),
-            directory: self.directory.as_mut().is_some_and(look),
+    /// As if everything that is reported had changed.
+    fn all(&self) -> Changed {
+        Changed {
+            revoked: true,
+            directory: self.directory.is_some(),
         }
     }
 }
 
+/// Waits for a signal; without one, forever.
+async fn signalled(signal: &mut Option<watch::Receiver<()>>) {
+    match signal {
+        Some(signal) => drop(signal.changed().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// Whether there was a signal. It is not seen again.
+fn reset(signal: &mut watch::Receiver<()>) -> bool {
+    let has_changed = signal.has_changed().unwrap_or(true);
+    signal.mark_unchanged();
+    has_changed
+}
+
 impl Watcher {
+    /// The snapshot at first, then the next change.
     async fn next(&mut self) -> proto::Update {
-        let mut news = News {
-            revoked: true,
-            directory: self.changes.directory.is_some(),
-        };
         loop {
-            if let Some(told) = &self.told {
-                let mut agents = self.peers.agents.clone();
-                let draining = told.draining;
-                news = tokio::select! {
-                    news = self.changes.next() => news,
-                    () = has_changed(&mut agents, draining) => News {
-                        revoked: true,
-                        directory: self.changes.directory.is_some(),
-                    },
-                };
-            }
-            if let Some(update) = self.update(news).await {
+            let changed = match &self.reported {
+                None => self.signals.all(),
+                Some(reported) => {
+                    let mut agents = self.peers.agents.clone();
+                    tokio::select! {
+                        changed = self.signals.next() => changed,
+                        () = draining_differs(&mut agents, reported.draining) => self.signals.all(),
+                    }
+                }
+            };
+            if let Some(update) = self.update(changed).await {
                 return update;
             }
         }
     }
 
-    /// What the peer does not know yet.
-    async fn update(&mut self, news: News) -> Option<proto::Update> {
-        let before = self.told.take();
-        let is_first = before.is_none();
-        let before = before.unwrap_or_default();
-        // First the directory: so no node is told to be there without its revocation.
-        let facts = if news.directory {
+    /// What the peer does not have yet; `None`: it has everything.
+    async fn update(&mut self, changed: Changed) -> Option<proto::Update> {
+        let is_first = self.reported.is_none();
+        let before = self.reported.take().unwrap_or_default();
+        let present = self.present(changed, &before).await;
+        let mut update = present.since(&before);
+        let differs = update != proto::Update::default() || present.draining != before.draining;
+        update.draining = present.draining;
+        if is_first {
+            update.proxy = Some(proxy_message(&self.peers.own));
+        }
+        self.reported = Some(present);
+        if is_first || differs {
+            Some(update)
+        } else {
+            None
+        }
+    }
+
+    /// What is to be known now. What has not changed is that of `before`.
+    async fn present(&self, changed: Changed, before: &Report) -> Report {
+        // First the directory: so no node is reported without its revocation.
+        let facts = if changed.directory {
             self.facts().await
         } else {
             before.facts.clone()
         };
-        let revoked = if news.revoked {
+        let revoked = if changed.revoked {
             self.peers.trust.all_revoked().into_iter().collect()
         } else {
             before.revoked.clone()
         };
-        let all = self.peers.registry.all().into_iter();
-        let present = Told {
-            tunnels: all.map(|tunnel| (tunnel.generation, tunnel)).collect(),
+        let tunnels = self.peers.registry.all().into_iter();
+        Report {
+            tunnels: tunnels.map(|tunnel| (tunnel.generation, tunnel)).collect(),
             draining: is_draining(*self.peers.agents.borrow()),
             revoked,
             facts,
-        };
-        let update = present.since(&before);
-        let draining = present.draining;
-        self.told = Some(present);
-        let proxy = is_first.then(|| proxy_message(&self.peers.own));
-        let is_news = is_first || update != proto::Update::default() || draining != before.draining;
-        is_news.then_some(proto::Update {
-            proxy,
-            draining,
-            ..update
-        })
+        }
     }
 
     async fn facts(&self) -> Option<Arc<Facts>> {
@@ -223,43 +232,40 @@ impl Watcher {
     }
 }
 
-impl Told {
+impl Report {
     /// What is new since `before`.
     fn since(&self, before: &Self) -> proto::Update {
-        let opened = self.tunnels.values();
-        let opened = opened.filter(|tunnel| !before.tunnels.contains_key(&tunnel.generation));
-        let closed = before.tunnels.keys();
-        let closed = closed.filter(|generation| !self.tunnels.contains_key(generation));
-        let has_other_facts = self.facts != before.facts;
-        proto::Update {
-            proxy: None,
-            opened: opened.map(|tunnel| as_proto(tunnel)).collect(),
-            closed: closed.copied().collect(),
-            draining: false,
-            revoked: self
-                .revoked
-                .difference(&before.revoked)
-                .map(revocation_message)
-                .collect(),
-            directory: self
-                .facts
-                .as_deref()
-                .filter(|_| has_other_facts)
-                .map(directory_message),
+        let mut update = proto::Update::default();
+        for (generation, tunnel) in &self.tunnels {
+            if !before.tunnels.contains_key(generation) {
+                update.opened.push(tunnel_message(tunnel));
+            }
         }
+        for generation in before.tunnels.keys() {
+            if !self.tunnels.contains_key(generation) {
+                update.closed.push(*generation);
+            }
+        }
+        for revoked in self.revoked.difference(&before.revoked) {
+            update.revoked.push(revocation_message(revoked));
+        }
+        if self.facts != before.facts {
+            update.directory = self.facts.as_deref().map(directory_message);
+        }
+        update
     }
 }
 
-/// Waits until a peer must be told otherwise. The sender lives as long as the process.
-async fn has_changed(agents: &mut watch::Receiver<AgentsGo>, told: bool) {
-    drop(agents.wait_for(|to| is_draining(*to) != told).await);
+/// Waits until this proxy drains, or no longer does. The sender lives as long as the process.
+async fn draining_differs(agents: &mut watch::Receiver<AgentsGo>, reported: bool) {
+    drop(agents.wait_for(|to| is_draining(*to) != reported).await);
 }
 
 fn is_draining(agents: AgentsGo) -> bool {
     agents == AgentsGo::Elsewhere
 }
 
-fn as_proto(tunnel: &Registered) -> proto::Tunnel {
+fn tunnel_message(tunnel: &Registered) -> proto::Tunnel {
     proto::Tunnel {
         generation: tunnel.generation,
         node: tunnel.node.to_string(),

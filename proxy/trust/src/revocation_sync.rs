@@ -1,5 +1,5 @@
-//! Revocations as proxies tell them to each other, whether or not there is a cluster. A proxy that
-//! was away admits nobody new until another proxy has told it what was revoked meanwhile.
+//! Revocations that proxies report to each other, whether or not there is a cluster. A proxy that was
+//! away admits nobody new until another proxy has reported what was revoked meanwhile.
 
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
@@ -22,34 +22,34 @@ pub struct Revoked {
     pub until: UnixTime,
 }
 
-/// Whether another proxy has told its revocations since the start of this one.
+/// Whether this proxy waits for the revocations of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PeersNews {
-    /// There is no other proxy to wait for, or one has.
-    Known,
-    Awaited,
+pub(super) enum PeerSync {
+    /// There is no other proxy to wait for, or one has reported its revocations.
+    Done,
+    Pending,
 }
 
 impl Trust {
-    /// From now on nobody new is admitted until [`Self::peer_has_told`].
-    pub fn await_peers(&self) {
-        self.0.peers_news.send_replace(PeersNews::Awaited);
+    /// From now on nobody new is admitted until [`Self::record_peer_sync`].
+    pub fn require_peer_sync(&self) {
+        self.0.peer_sync.send_replace(PeerSync::Pending);
     }
 
-    /// Notes that another proxy has told all that it knows.
-    pub fn peer_has_told(&self) {
-        self.0.peers_news.send_replace(PeersNews::Known);
+    /// Records that another proxy has reported all its revocations.
+    pub fn record_peer_sync(&self) {
+        self.0.peer_sync.send_replace(PeerSync::Done);
     }
 
-    /// Waits until another proxy has told its revocations, if there is any to wait for.
-    pub async fn peers_have_told(&self) {
-        let mut news = self.0.peers_news.subscribe();
+    /// Waits until another proxy has reported its revocations, if there is any to wait for.
+    pub async fn wait_for_peer_sync(&self) {
+        let mut sync = self.0.peer_sync.subscribe();
         // The sender is a part of this trust.
-        drop(news.wait_for(|news| *news == PeersNews::Known).await);
+        drop(sync.wait_for(|sync| *sync == PeerSync::Done).await);
     }
 
     /// Sees a change whenever there is a new revocation, from here or from elsewhere.
-    pub fn revocation_news(&self) -> watch::Receiver<()> {
+    pub fn revocation_changes(&self) -> watch::Receiver<()> {
         self.0.revoked_tx.subscribe()
     }
 
@@ -75,25 +75,25 @@ impl Trust {
         all.collect()
     }
 
-    /// Takes revocations of another proxy: at once, and if that cannot be written, until this
-    /// process ends. Those of another kind of installation, with a cluster or without, are none.
-    pub fn take_revoked(&self, told: &[Revoked]) -> Result<(), TrustError> {
+    /// Applies revocations of another proxy: at once, and if that cannot be written, until this
+    /// process ends. Those of another kind of installation, with a cluster or without, are ignored.
+    pub fn apply_revocations(&self, reported: &[Revoked]) -> Result<(), TrustError> {
         if self.0.cluster.is_some() {
-            self.merge_revocations(&self.of_present_nodes(told));
+            self.merge_revocations(&self.of_present_nodes(reported));
             return self.write_revocations();
         }
         let now = UnixTime::now();
         let admission = self.admission();
         let mut ledger = self.ledger_mut();
-        let mut news = false;
-        for revoked in told {
+        let mut changed = false;
+        for revoked in reported {
             if revoked.uid.is_none() {
-                news |= ledger.merge(&revoked.node, (revoked.at, revoked.until), now);
+                changed |= ledger.merge(&revoked.node, (revoked.at, revoked.until), now);
             }
         }
         drop(ledger);
         drop(admission);
-        if !news {
+        if !changed {
             return Ok(());
         }
         self.0.revoked_tx.send_replace(());
@@ -102,9 +102,9 @@ impl Trust {
 
     /// The revocations of the cluster's present Nodes. The others come with the ConfigMap, which no
     /// proxy fills with what does not exist.
-    fn of_present_nodes(&self, told: &[Revoked]) -> Revocations {
+    fn of_present_nodes(&self, reported: &[Revoked]) -> Revocations {
         let mut found = Revocations::default();
-        for revoked in told {
+        for revoked in reported {
             let Some(uid) = &revoked.uid else {
                 continue;
             };
