@@ -54,19 +54,14 @@ impl Proxy {
         let admissions = Admissions::default();
         supervisor.spawn(
             "tunnels' certificates",
-            admissions
-                .clone()
-                .keep_looking(self.trust.clone(), drain.clone()),
+            admissions.clone().run(self.trust.clone(), drain.clone()),
         );
         let proxies = ProxyList::new(
             self.own_info(),
             self.registry.clone(),
             self.departure.agents(),
         );
-        supervisor.spawn(
-            "list of proxies",
-            proxies.clone().keep_looking(drain.clone()),
-        );
+        supervisor.spawn("list of proxies", proxies.clone().run(drain.clone()));
         let agents = Agents::new(Parts {
             admissions,
             trust: self.trust.clone(),
