@@ -2,7 +2,7 @@
 
 use culvert_daemon::Idle;
 use culvert_proxy_commands::cli::Client;
-use culvert_proxy_core::directory::{self, DirectoryConfig, Handles};
+use culvert_proxy_core::directory::{self, Destination, DirectoryConfig, Handles};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_streams::live::{Frontend, Streams};
@@ -11,6 +11,7 @@ use culvert_proxy_streams::route::Router;
 use culvert_proxy_trust::identity::Purpose;
 use culvert_proxy_trust::{TrustConfig, TrustSource};
 use tempfile::TempDir;
+use tonic::Code;
 
 use super::*;
 
