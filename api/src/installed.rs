@@ -165,14 +165,21 @@ impl Mechanism {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
 
-    /// The mechanism in force if connect hooks and nftables are or are not installed.
+    /// The same, with connect hooks too.
     #[must_use]
-    pub const fn of(hooks: bool, nftables: bool) -> Self {
-        match (hooks, nftables) {
-            (true, true) => Self::Both,
-            (true, false) => Self::Ebpf,
-            (false, true) => Self::Nftables,
-            (false, false) => Self::None,
+    pub const fn with_ebpf(self) -> Self {
+        match self {
+            Self::Both | Self::Nftables => Self::Both,
+            Self::Ebpf | Self::None => Self::Ebpf,
+        }
+    }
+
+    /// The same, with nftables too.
+    #[must_use]
+    pub const fn with_nftables(self) -> Self {
+        match self {
+            Self::Both | Self::Ebpf => Self::Both,
+            Self::Nftables | Self::None => Self::Nftables,
         }
     }
 
@@ -305,15 +312,23 @@ mod tests {
                 mechanism.label(),
                 "{mechanism:?}"
             );
-            assert_eq!(
-                Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()),
-                mechanism
-            );
         }
         for refusal in [Refusal::HostUnreachable, Refusal::NotPermitted] {
             assert_eq!(serde_json::to_value(refusal).unwrap(), refusal.label());
         }
         assert_eq!(serde_json::to_value(HookScope::Host).unwrap(), "host");
+    }
+
+    #[test]
+    fn a_mechanism_with_another_has_both() {
+        for mechanism in Mechanism::ALL {
+            let with_ebpf = mechanism.with_ebpf();
+            assert!(with_ebpf.has_ebpf());
+            assert_eq!(with_ebpf.has_nftables(), mechanism.has_nftables());
+            let with_nftables = mechanism.with_nftables();
+            assert!(with_nftables.has_nftables());
+            assert_eq!(with_nftables.has_ebpf(), mechanism.has_ebpf());
+        }
     }
 
     #[test]
