@@ -6,11 +6,12 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use culvert_api::HostPort;
 use culvert_tunnel::Declined;
 use culvert_tunnel::proto::tunnel::Proxy;
+use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -111,7 +112,7 @@ impl Placement {
 
     /// Proxies get this many extra tunnels from now on.
     pub(super) fn want(&self, extra: BTreeMap<ProxyId, u8>) {
-        if self.lock().want(extra) {
+        if self.0.plan.lock().want(extra) {
             self.0.changes.send_replace(());
         }
     }
@@ -120,12 +121,12 @@ impl Placement {
     pub(super) async fn requests(&self) -> BTreeMap<ProxyId, u32> {
         self.0.are_asked.notified().await;
         let asked = &self.0.asked;
-        std::mem::take(&mut asked.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut asked.lock())
     }
 
     /// What the slot does next; if it dials, others take that into account.
     pub(super) fn next(&self, slot: SlotNumber, look: Look) -> Choice {
-        let mut plan = self.lock();
+        let mut plan = self.0.plan.lock();
         let choice = plan.choose(slot, look, Instant::now());
         match &choice {
             Choice::Dial(address) => plan.dials(slot, address),
@@ -159,19 +160,19 @@ impl Placement {
 
     /// Whether the slot has a tunnel, which another one may be about to replace.
     pub(super) fn has_tunnel(&self, slot: SlotNumber) -> bool {
-        self.lock().has_tunnel(slot)
+        self.0.plan.lock().has_tunnel(slot)
     }
 
     /// Whether the slot's tunnel is to end even if the slot finds no other place.
     pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
-        self.lock().may_end(slot)
+        self.0.plan.lock().may_end(slot)
     }
 
     /// Completes when the slot's tunnel should end.
     pub(super) async fn leaving(&self, slot: SlotNumber) -> Leave {
         let mut changes = self.changes();
         loop {
-            let leave = self.lock().should_leave(slot);
+            let leave = self.0.plan.lock().should_leave(slot);
             if let Some(leave) = leave {
                 return leave;
             }
@@ -184,7 +185,7 @@ impl Placement {
 
     /// How many reasons there were so far to look behind a shared address again.
     pub(super) fn reasons_to_look(&self) -> u64 {
-        self.lock().reasons_to_look
+        self.0.plan.lock().reasons_to_look
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<()> {
@@ -192,13 +193,9 @@ impl Placement {
     }
 
     fn change<R>(&self, change: impl FnOnce(&mut Plan) -> R) -> R {
-        let result = change(&mut self.lock());
+        let result = change(&mut self.0.plan.lock());
         self.0.changes.send_replace(());
         result
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -266,7 +263,7 @@ impl Seat {
             let Inner {
                 asked, are_asked, ..
             } = &*self.placement.0;
-            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut asked = asked.lock();
             asked.insert(by.clone(), count);
             are_asked.notify_one();
         }

@@ -1,7 +1,6 @@
 //! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
 //! programs of its host, which share the folder /run/culvert.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Client;
 use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
 use kube::config::Kubeconfig;
+use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
@@ -149,13 +149,12 @@ impl ProxyPod {
         let name = self.successor().await?;
         let done = self.exec_in(&name, words, input).await;
         let process = done.with_context(|| format!("exec in pod {name}"))?;
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        *self.name.lock() = name;
         Ok(process)
     }
 
     fn name(&self) -> String {
-        let name = self.name.lock();
-        name.unwrap_or_else(PoisonError::into_inner).clone()
+        self.name.lock().clone()
     }
 
     /// The pod that a rollout has put in the place of this one.
@@ -268,7 +267,7 @@ mod tests {
         let log = asked.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let uri = request.uri().to_string();
-            log.lock().expect("the log").push(uri);
+            log.lock().push(uri);
             let answer = answer(&request);
             async move { Ok::<_, Infallible>(answer) }
         });
@@ -280,7 +279,7 @@ mod tests {
         };
         let failed = pod.connect(&["culvert-proxy"]).await;
         failed.expect_err("no pod takes a command");
-        let asked = asked.lock().expect("the log");
+        let asked = asked.lock();
         let [first, list, second] = asked.as_slice() else {
             panic!("{asked:?}");
         };
