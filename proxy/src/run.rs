@@ -19,7 +19,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use culvert_api::NodeName;
 use culvert_daemon::{
-    Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, report_to_systemd,
+    Listeners, Logs, OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts, Workers,
+    report_to_systemd,
 };
 use culvert_proxy_cluster::NameService;
 use culvert_proxy_core::advertise::Advertised;
@@ -46,7 +47,6 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
-use self::optional_port::{OptionalPort, TakenPorts};
 use crate::config::Config;
 use crate::handover::{Departure, Takeover};
 
@@ -155,7 +155,7 @@ struct Proxy {
 impl Proxy {
     /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
     fn bind(&self, sockets: &Sockets, readiness: &Readiness) -> Result<Bound> {
-        let taken = TakenPorts::new(readiness);
+        let taken = TakenPorts::new(readiness, "ports");
         let directory = &self.config.listen.directory_socket;
         Ok(Bound {
             agents: self.bind_agents()?,

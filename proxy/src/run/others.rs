@@ -6,19 +6,20 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_api::proto::control::control_server::ControlServer;
-use culvert_daemon::{Readiness, SocketUse, Supervisor};
+use culvert_daemon::{OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{
     Calls, ConnectedPeers, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient,
 };
+use culvert_proxy_streams::sockets::listen;
 use culvert_proxy_trust::TrustSource;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
-use super::optional_port::{OptionalPort, TakenPorts};
+use super::optional_port::serve_optional;
 use crate::config::Config;
 
 /// The time that a start waits for the API server to list the revoked certificates.
@@ -53,12 +54,17 @@ impl Proxy {
         if !self.may_have_peers() {
             return Ok(None);
         }
+        let listeners = self.listeners.clone();
         let address = self.config.peers.peer_listen;
-        let ports = (&self.listeners, taken);
-        let port = OptionalPort::bind(address, "--peer-listen", SocketUse::Programs, ports)?;
-        Ok(Some(
-            port.limit_segments(self.config.listen.segments.tunnel_mss),
-        ))
+        let segment_limit = self.config.listen.segments.tunnel_mss;
+        let port = OptionalPort::bind(address, "--peer-listen", taken, move || {
+            let listener = listen::bind(&listeners, address, SocketUse::Programs)?;
+            if let Some(bytes) = segment_limit {
+                culvert_tunnel::limit_segments(&listener, bytes);
+            }
+            Ok(listener)
+        })?;
+        Ok(Some(port))
     }
 
     /// What reaches the other proxies; `None`: there are none.
@@ -114,7 +120,8 @@ impl Proxy {
         }
         let port = PeerPort::new(peers.clone(), self.calls(peers, streams));
         let workers = self.workers.clone();
-        let served = listened.serve(
+        let served = serve_optional(
+            listened,
             "peers",
             supervisor.drain(),
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections),
