@@ -34,11 +34,11 @@ mod process_metrics;
 mod quota;
 mod readiness;
 mod run_main;
-mod segment_args;
 mod small_pages;
 mod supervisor;
 mod systemd;
 mod tasks;
+mod tunnel_tcp_args;
 mod units;
 mod workers;
 
@@ -73,10 +73,10 @@ pub use problem::Problem;
 pub use quota::{Permit, Quota};
 pub use readiness::{Gate, Readiness};
 pub use run_main::run_main;
-pub use segment_args::SegmentArgs;
 pub use supervisor::{Drain, Supervisor};
 pub use systemd::report_to_systemd;
 pub use tasks::{RunningTasks, Runtimes, TaskCounts, tasks_page};
+pub use tunnel_tcp_args::TunnelTcpArgs;
 pub use units::{parse_duration, parse_size};
 pub use workers::{Worker, Workers};
 

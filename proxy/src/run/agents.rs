@@ -16,7 +16,7 @@ use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
 use culvert_proxy_streams::sockets::listen::{self, Accepting};
 use culvert_proxy_streams::sockets::proxy_protocol::Balancers;
 use culvert_proxy_streams::sockets::strangers::Strangers;
-use culvert_tunnel::{FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
+use culvert_tunnel::{Congestion, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use socket2::Protocol;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -37,7 +37,7 @@ impl Proxy {
             SocketUse::Agents,
             protocol,
         )?;
-        if let Some(bytes) = listen.segments.tunnel_mss {
+        if let Some(bytes) = listen.tunnel_tcp.tunnel_mss {
             culvert_tunnel::limit_segments(&agents, bytes);
         }
         Ok(agents)
@@ -51,6 +51,7 @@ impl Proxy {
     ) {
         let drain = supervisor.drain();
         let listen = &self.config.listen;
+        let Ok(congestion) = listen.tunnel_tcp.tunnel_congestion.parse::<Congestion>();
         let admissions = Admissions::default();
         supervisor.spawn(
             "tunnels' certificates",
@@ -74,7 +75,7 @@ impl Proxy {
                 streams_in_life: STREAMS_IN_LIFE,
                 budget: self.config.budget.clone(),
             },
-            congestion: listen.tunnel_congestion.clone().or_system(),
+            congestion: congestion.or_system(),
             metrics: self.metrics.clone(),
             strangers: Strangers::new(listen.max_handshakes),
             balancers: Balancers::new(&listen.proxy_protocol),

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Proxy;
 use super::optional_port::serve_optional;
-use crate::args::listen as any_address;
+use crate::args::any_address;
 
 /// A listener, bound and not yet served.
 pub(super) struct NameListener {

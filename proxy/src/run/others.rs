@@ -56,7 +56,7 @@ impl Proxy {
         }
         let listeners = self.listeners.clone();
         let address = self.config.peers.peer_listen;
-        let segment_limit = self.config.listen.segments.tunnel_mss;
+        let segment_limit = self.config.listen.tunnel_tcp.tunnel_mss;
         let port = OptionalPort::bind(address, "--peer-listen", taken, move || {
             let listener = listen::bind(&listeners, address, SocketUse::Programs)?;
             if let Some(bytes) = segment_limit {
