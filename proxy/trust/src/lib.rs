@@ -363,7 +363,8 @@ impl Trust {
     fn status_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
         let ledger = self.ledger();
         let status = ledger.status(credential);
-        // Certificates that a proxy issued are not all noted: one that is stands for the others.
+        // The certificate itself says which revocation it follows, so one recorded certificate of
+        // the node is enough to know the node.
         let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
         if status == CertificateStatus::New
             && !is_seen
