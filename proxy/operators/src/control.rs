@@ -23,24 +23,24 @@ use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::local_grpc;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use culvert_proxy_trust::Trust;
-use culvert_proxy_trust::identity::Leaf;
 use culvert_proxy_trust::tokens::Tokens;
 use futures_util::future::BoxFuture;
 use futures_util::stream::BoxStream;
 use futures_util::{StreamExt, stream};
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use crate::explain::{Dial, ExplainError, Explainer, Line};
 use crate::stream_list::{ListedStream, StreamList};
 use crate::{observe, ping};
-use error::refused;
+use error::to_status;
 use token::{TokenRequest, token_status};
 
 /// Streams in one answer.
-const MOST_STREAMS: usize = 1_000;
+const MAX_STREAMS: usize = 1_000;
 
 /// Nodes whose agents are asked at once, if need be.
-const NODES_AT_ONCE: usize = 64;
+const CONCURRENT_NODES: usize = 64;
 
 /// The time that an operator waits until a cluster's other proxies have a change.
 const SHARED_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,16 +87,10 @@ impl Service for Control {
     ) -> Result<Response<proto::ListNodesResponse>, Status> {
         let nodes = stream::iter(self.directory.nodes())
             .map(|node| self.status(node))
-            .buffered(NODES_AT_ONCE)
+            .buffered(CONCURRENT_NODES)
             .collect()
             .await;
-        let primary = self.primary.as_ref();
-        let note = self
-            .directory
-            .freshness()
-            .and_then(|freshness| freshness.remark())
-            .or_else(|| primary.and_then(|client| client.primary().warning()))
-            .unwrap_or_default();
+        let note = self.staleness().unwrap_or_default();
         Ok(Response::new(proto::ListNodesResponse { nodes, note }))
     }
 
@@ -111,14 +105,16 @@ impl Service for Control {
         }
         let name = node.clone();
         let removed = self.blocking(move |control| control.remove(&name)).await;
-        match tokio::time::timeout(SHARED_TIMEOUT, self.trust.revocations_shared()).await {
-            Ok(()) => removed.map(|()| Response::new(proto::RemoveNodeResponse {})),
-            Err(_) => Err(Status::unavailable(format!(
+        let shared = self.trust.revocations_shared();
+        if timeout(SHARED_TIMEOUT, shared).await.is_err() {
+            return Err(Status::unavailable(format!(
                 "{node} is shut out of this proxy and its tunnels here are closed, but the other \
                  proxies do not know it yet, for the ConfigMap culvert-revocations cannot be \
                  written: this proxy does so as soon as it can, see its log"
-            ))),
+            )));
         }
+        removed?;
+        Ok(Response::new(proto::RemoveNodeResponse {}))
     }
 
     async fn create_token(
@@ -130,9 +126,8 @@ impl Service for Control {
             return Ok(Response::new(self.with_own_addresses(created)));
         }
         let request = TokenRequest::try_from(request.into_inner())?;
-        self.blocking(move |control| control.create(request))
-            .await
-            .map(Response::new)
+        let created = self.blocking(move |control| control.create(request)).await;
+        created.map(Response::new)
     }
 
     async fn list_tokens(
@@ -156,10 +151,8 @@ impl Service for Control {
         }
         let id = request.into_inner().id;
         self.blocking(move |control| {
-            control
-                .tokens
-                .revoke(&id)
-                .map_err(|error| refused(&error.into()))
+            let revoked = control.tokens.revoke(&id);
+            revoked.map_err(to_status)
         })
         .await?;
         Ok(Response::new(proto::RevokeTokenResponse {}))
@@ -174,14 +167,9 @@ impl Service for Control {
         let explained = self.explainer.explain(&destination, dial).await;
         let explained =
             explained.map_err(|error: ExplainError| Status::invalid_argument(error.to_string()))?;
-        let line = |line: Line| proto::ExplainLine {
-            subject: line.subject.to_owned(),
-            text: line.text,
-            broken: line.broken,
-        };
         Ok(Response::new(proto::ExplainResponse {
             title: explained.title,
-            lines: explained.lines.into_iter().map(line).collect(),
+            lines: explained.lines.into_iter().map(line_message).collect(),
             reachable: explained.reachable,
             no_node: explained.no_node,
         }))
@@ -203,23 +191,12 @@ impl Service for Control {
         request: Request<proto::ListStreamsRequest>,
     ) -> Result<Response<proto::ListStreamsResponse>, Status> {
         let request = request.into_inner();
-        let node = match request.node.as_str() {
-            "" => None,
-            name => Some(node_name(name)?),
-        };
-        let mut listed = self.streams.all();
-        if let Some(node) = node {
-            listed.retain(|listed| listed.stream.node.as_ref() == Some(&node));
-            // Streams of a node that was removed may end later.
-            if listed.is_empty() && !self.directory.contains(&node) {
-                return Err(no_such_node(&node));
-            }
-        }
+        let mut listed = self.streams_of(&request.node)?;
         let idle = Duration::from_secs(request.idle_seconds);
         listed.retain(|listed| listed.idle() >= idle);
         listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
-        let left_out = listed.len().saturating_sub(MOST_STREAMS);
-        listed.truncate(MOST_STREAMS);
+        let left_out = listed.len().saturating_sub(MAX_STREAMS);
+        listed.truncate(MAX_STREAMS);
         Ok(Response::new(proto::ListStreamsResponse {
             streams: listed.iter().map(stream_status).collect(),
             left_out: left_out as u64,
@@ -241,38 +218,23 @@ impl Service for Control {
         &self,
         _: Request<proto::ListProxiesRequest>,
     ) -> Result<Response<proto::ListProxiesResponse>, Status> {
-        let ends = self
-            .trust
-            .certificates()
-            .first()
-            .map(|(_, own)| own.not_after);
-        let own = proto::ProxyStatus {
-            host: self.own.host.clone(),
-            instance: self.own.instance.to_string(),
-            version: self.own.version.clone(),
-            tunnels: self.registry.own_tunnels(),
-            nodes: self.registry.own_nodes(),
-            streams: saturated(self.streams.count()),
-            certificate_ends: ends.map_or(0, UnixTime::seconds),
-            ..proto::ProxyStatus::default()
-        };
-        let peers = self.registry.peers();
-        let proxies = std::iter::once(own).chain(peers.iter().map(peer_status));
-        Ok(Response::new(proto::ListProxiesResponse {
-            proxies: proxies.collect(),
-        }))
+        let mut proxies = vec![self.own_status()];
+        proxies.extend(self.registry.peers().iter().map(peer_status));
+        Ok(Response::new(proto::ListProxiesResponse { proxies }))
     }
 
     async fn list_certificates(
         &self,
         _: Request<proto::ListCertificatesRequest>,
     ) -> Result<Response<proto::ListCertificatesResponse>, Status> {
-        let status = |(owner, certificate): (&str, Leaf)| proto::CertificateStatus {
-            owner: owner.to_owned(),
-            not_before: certificate.not_before.seconds(),
-            not_after: certificate.not_after.seconds(),
-        };
-        let certificates = self.trust.certificates().into_iter().map(status).collect();
+        let mut certificates = Vec::new();
+        for (owner, certificate) in self.trust.certificates() {
+            certificates.push(proto::CertificateStatus {
+                owner: owner.to_owned(),
+                not_before: certificate.not_before.seconds(),
+                not_after: certificate.not_after.seconds(),
+            });
+        }
         Ok(Response::new(proto::ListCertificatesResponse {
             certificates,
         }))
@@ -287,11 +249,62 @@ impl Control {
     ) -> Result<T, Status> {
         let control = self.clone();
         let done = tokio::task::spawn_blocking(move || work(&control)).await;
-        done.unwrap_or_else(|_| {
-            Err(Status::internal(
+        match done {
+            Ok(done) => done,
+            Err(_) => Err(Status::internal(
                 "the proxy gave up on the request: see its log",
-            ))
-        })
+            )),
+        }
+    }
+
+    /// The streams of a node; all, if it is not named.
+    fn streams_of(&self, node: &str) -> Result<Vec<ListedStream>, Status> {
+        let mut listed = self.streams.all();
+        if node.is_empty() {
+            return Ok(listed);
+        }
+        let node = node_name(node)?;
+        listed.retain(|listed| listed.stream.node.as_ref() == Some(&node));
+        // Streams of a node that was removed may end later.
+        if listed.is_empty() && !self.directory.contains(&node) {
+            return Err(no_such_node(&node));
+        }
+        Ok(listed)
+    }
+
+    /// For people: why the directory may be old; `None`: it is not.
+    fn staleness(&self) -> Option<String> {
+        if let Some(freshness) = self.directory.freshness()
+            && let Some(remark) = freshness.remark()
+        {
+            return Some(remark);
+        }
+        self.primary.as_ref()?.primary().warning()
+    }
+
+    fn own_status(&self) -> proto::ProxyStatus {
+        let mut certificate_ends = 0;
+        if let Some((_, own)) = self.trust.certificates().first() {
+            certificate_ends = own.not_after.seconds();
+        }
+        proto::ProxyStatus {
+            host: self.own.host.clone(),
+            instance: self.own.instance.to_string(),
+            version: self.own.version.clone(),
+            tunnels: self.registry.own_tunnels(),
+            nodes: self.registry.own_nodes(),
+            streams: saturated(self.streams.count()),
+            certificate_ends,
+            ..proto::ProxyStatus::default()
+        }
+    }
+}
+
+fn line_message(line: Line) -> proto::ExplainLine {
+    proto::ExplainLine {
+        subject: line.subject.to_owned(),
+        text: line.text,
+        broken: line.broken,
     }
 }
 
@@ -328,7 +341,8 @@ fn saturated(count: usize) -> u32 {
 }
 
 fn peer_status(peer: &PeerView) -> proto::ProxyStatus {
-    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    let round_trip = peer.round_trip.unwrap_or_default();
+    let certificate_ends = peer.info.certificate_ends.map(UnixTime::seconds);
     proto::ProxyStatus {
         host: peer.info.host.clone(),
         instance: peer.info.instance.to_string(),
@@ -337,9 +351,9 @@ fn peer_status(peer: &PeerView) -> proto::ProxyStatus {
         nodes: saturated(peer.nodes),
         links: saturated(peer.links),
         streams: peer.streams,
-        round_trip_micros: peer.round_trip.map_or(0, micros),
+        round_trip_micros: u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX),
         draining: peer.draining,
-        certificate_ends: peer.info.certificate_ends.map_or(0, UnixTime::seconds),
+        certificate_ends: certificate_ends.unwrap_or_default(),
     }
 }
 

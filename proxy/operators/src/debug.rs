@@ -154,12 +154,10 @@ pub fn tasks(
 ) -> AdminPages {
     tasks_page(runtimes, running, move || {
         let [clients, forwarded] = streams.totals();
+        let links = registry.peers().iter().map(|peer| peer.links).sum();
         TaskCounts::from([
             ("tunnels", registry.all().len()),
-            (
-                "links",
-                registry.peers().iter().map(|peer| peer.links).sum(),
-            ),
+            ("links", links),
             ("streams", clients),
             ("forwarded_streams", forwarded),
         ])

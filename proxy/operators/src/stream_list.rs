@@ -81,7 +81,11 @@ impl ListedStream {
     /// How long the backend has had the last bytes, and has not answered. `None`: it has answered,
     /// or was not asked.
     pub(crate) fn waits(&self) -> Option<Duration> {
-        self.stream.answer_is_due.then_some(self.idle_to_backend)
+        if self.stream.answer_is_due {
+            Some(self.idle_to_backend)
+        } else {
+            None
+        }
     }
 }
 

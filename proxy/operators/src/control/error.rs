@@ -16,8 +16,10 @@ pub(super) enum ControlError {
     Tokens(#[from] TokensError),
 }
 
-pub(super) fn refused(error: &ControlError) -> Status {
-    let text = culvert_daemon::chain(error);
+/// The answer to an operator whose request failed.
+pub(super) fn to_status(error: impl Into<ControlError>) -> Status {
+    let error = error.into();
+    let text = culvert_daemon::chain(&error);
     match error {
         ControlError::Directory(DirectoryError::UnknownNode { .. })
         | ControlError::Tokens(TokensError::Unknown { .. }) => Status::not_found(text),

@@ -8,7 +8,7 @@ use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{Destination, NodeView};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, TunnelEnd};
 
-use super::Control;
+use super::{Control, saturated};
 use crate::explain::ReportedRules;
 
 /// How long after the end of a tunnel its agent is asked what it knows of that.
@@ -20,11 +20,12 @@ impl Control {
         let Some(tunnel) = self.registry.preferred(&node.name) else {
             return Vec::new();
         };
-        match self.forbidden_by(&tunnel.described, node) {
-            // It may allow them by now.
-            ports if !ports.is_empty() => self.forbidden_by(&tunnel.described_now().await, node),
-            none => none,
+        let forbidden = self.forbidden_by(&tunnel.described, node);
+        if forbidden.is_empty() {
+            return forbidden;
         }
+        // It may allow them by now.
+        self.forbidden_by(&tunnel.described_now().await, node)
     }
 
     /// Whether the node's agent says that its large packets are lost. It is asked while a tunnel's
@@ -46,57 +47,48 @@ impl Control {
         let Some(rules) = ReportedRules::of(agent) else {
             return Vec::new();
         };
-        let is_forbidden = |port: &u16| {
+        let mut forbidden = Vec::new();
+        for port in &node.ports {
             let destination = Destination::Node(node.name.clone(), *port);
-            let target = self.directory.resolve(&destination);
-            let decided = target.map(|target| rules.decide(&target));
-            // An agent on another host: that is what `misplaced` says.
-            let is_strange = matches!(decided, Ok(Err(Forbidden::OtherAddress(_))));
-            decided.is_ok_and(|decided| decided.is_err()) && !is_strange
-        };
-        node.ports.iter().copied().filter(is_forbidden).collect()
+            let Ok(target) = self.directory.resolve(&destination) else {
+                continue;
+            };
+            match rules.decide(&target) {
+                // An agent on another host: that is what `misplaced` says.
+                Ok(_) | Err(Forbidden::OtherAddress(_)) => {}
+                Err(_) => forbidden.push(*port),
+            }
+        }
+        forbidden
     }
 
     pub(super) async fn status(&self, node: NodeView) -> proto::NodeStatus {
-        let misplaced = self.registry.misplaced_of(&node);
-        proto::NodeStatus {
-            large_packets_lost: self.loses_large_packets(&node.name).await,
-            misplaced_fix: misplaced
-                .as_ref()
-                .map(|misplaced| misplaced.fix(&node.name))
-                .unwrap_or_default(),
-            misplaced: misplaced
-                .map(|misplaced| misplaced.to_string())
-                .unwrap_or_default(),
-            tunnels: u32::try_from(self.registry.count(&node.name)).unwrap_or(u32::MAX),
-            elsewhere: self
-                .registry
-                .holders(&node.name)
-                .iter()
-                .map(|peer| peer.info.host.clone())
-                .collect(),
-            forbidden_ports: self
-                .forbidden_ports(&node)
-                .await
-                .into_iter()
-                .map(u32::from)
-                .collect(),
+        let forbidden = self.forbidden_ports(&node).await;
+        let mut status = proto::NodeStatus {
             name: node.name.to_string(),
-            addresses: node
-                .addresses
-                .iter()
-                .map(|address| address.ip.to_string())
-                .chain(node.behind.iter().map(|it| it.destination.to_string()))
-                .collect(),
-            reasons: node
-                .addresses
-                .into_iter()
-                .map(|address| address.reason)
-                .chain(node.behind.into_iter().map(|it| it.reason))
-                .collect(),
             vip4: node.vip4.to_string(),
             vip6: node.vip6.to_string(),
             ports: node.ports.iter().copied().map(u32::from).collect(),
+            forbidden_ports: forbidden.into_iter().map(u32::from).collect(),
+            tunnels: saturated(self.registry.count(&node.name)),
+            large_packets_lost: self.loses_large_packets(&node.name).await,
+            ..proto::NodeStatus::default()
+        };
+        if let Some(misplaced) = self.registry.misplaced_of(&node) {
+            status.misplaced = misplaced.to_string();
+            status.misplaced_fix = misplaced.fix(&node.name);
         }
+        for peer in self.registry.holders(&node.name) {
+            status.elsewhere.push(peer.info.host.clone());
+        }
+        for address in node.addresses {
+            status.addresses.push(address.ip.to_string());
+            status.reasons.push(address.reason);
+        }
+        for behind in node.behind {
+            status.addresses.push(behind.destination.to_string());
+            status.reasons.push(behind.reason);
+        }
+        status
     }
 }

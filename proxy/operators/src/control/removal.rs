@@ -6,7 +6,7 @@ use culvert_proxy_peers::PrimaryClient;
 use tonic::{Code, Status};
 
 use super::Control;
-use super::error::{ControlError, refused};
+use super::error::{ControlError, to_status};
 
 impl Control {
     /// Removes the node at the primary. If it does not answer, the node is shut out all the same:
@@ -26,9 +26,9 @@ impl Control {
         let reason = status.message().to_owned();
         self.blocking(move |control| {
             let _admission = control.trust.admission();
-            let revoked = control.trust.revoke(&node).map_err(ControlError::from);
+            let revoked = control.trust.revoke(&node);
             control.registry.close(&node);
-            revoked.map_err(|error| half_removed(&node, &error))?;
+            revoked.map_err(|error| half_removed(&node, error))?;
             Err(Status::unavailable(format!(
                 "the certificates of {node} are revoked and its tunnels closed, here and at all \
                  proxies that this one reaches; but the node and its tokens are still there: \
@@ -41,25 +41,24 @@ impl Control {
     /// Shuts the node out first, whether or not that can be written to disk.
     pub(super) fn remove(&self, node: &NodeName) -> Result<(), Status> {
         let _admission = self.trust.admission();
-        let absent = !self.directory.contains(node);
-        let revoked = self.trust.revoke(node).map_err(ControlError::from);
+        let is_present = self.directory.contains(node);
+        let revoked = self.trust.revoke(node);
         self.registry.close(node);
-        let disarmed = self.tokens.revoke_of(node).map_err(ControlError::from);
-        if absent {
-            revoked
-                .and(disarmed)
-                .map_err(|error| half_removed(node, &error))?;
+        let tokens_revoked = self.tokens.revoke_of(node);
+        let mut removed = Ok(Removal::Gone);
+        if is_present {
+            removed = self.editor.remove(node);
+        }
+        revoked.map_err(|error| half_removed(node, error))?;
+        tokens_revoked.map_err(|error| half_removed(node, error))?;
+        let removal = removed.map_err(|error| half_removed(node, error))?;
+        if !is_present {
             return Err(Status::not_found(format!(
                 "there is no node {node}; the certificates and tokens that it may have had are \
                  revoked"
             )));
         }
-        let removed = self.editor.remove(node).map_err(ControlError::from);
-        match revoked
-            .and(disarmed)
-            .and(removed)
-            .map_err(|error| half_removed(node, &error))?
-        {
+        match removal {
             Removal::Gone => {
                 tracing::info!(%node, "node removed");
                 Ok(())
@@ -85,8 +84,8 @@ impl Control {
     }
 }
 
-fn half_removed(node: &NodeName, error: &ControlError) -> Status {
-    let status = refused(error);
+fn half_removed(node: &NodeName, error: impl Into<ControlError>) -> Status {
+    let status = to_status(error);
     let text = format!(
         "{node} is shut out and its tunnels are closed, but only until this proxy restarts: mend \
          this and remove the node again: {}",

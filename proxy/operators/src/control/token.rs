@@ -8,7 +8,7 @@ use culvert_api::{HostPort, MAX_NAME, NodeName, Zone, other_meaning};
 use culvert_proxy_trust::tokens::{TokenText, TokenView, TokensError};
 use tonic::Status;
 
-use super::error::refused;
+use super::error::to_status;
 use super::{Control, node_name};
 
 /// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
@@ -28,49 +28,55 @@ impl TryFrom<proto::CreateTokenRequest> for TokenRequest {
     type Error = Status;
 
     fn try_from(request: proto::CreateTokenRequest) -> Result<Self, Status> {
-        let address = |text: &String| {
-            text.parse().map_err(|_| {
-                Status::invalid_argument(format!("{text:?} is not an IP address, such as 10.0.3.7"))
-            })
-        };
-        let port = |port: &u32| {
-            let no_port =
-                || Status::invalid_argument(format!("{port} is not a port: write 1 to 65535"));
-            u16::try_from(*port)
-                .ok()
-                .filter(|port| *port != 0)
-                .ok_or_else(no_port)
-        };
-        let lifetime = match request.lifetime_seconds {
-            0 => None,
-            seconds if seconds <= MAX_TOKEN_LIFETIME.as_secs() => {
-                Some(Duration::from_secs(seconds))
-            }
-            _ => {
-                return Err(Status::invalid_argument(
-                    "a token may live for a year at most",
-                ));
-            }
-        };
-        let token = match request.token.as_str() {
-            "" => None,
-            text => {
-                let parsed = text.parse().map_err(TokensError::Refused);
-                Some(parsed.map_err(|error| refused(&error.into()))?)
-            }
-        };
+        let mut addresses = Vec::new();
+        for text in &request.addresses {
+            addresses.push(address(text)?);
+        }
+        let mut ports = Vec::new();
+        for number in &request.ports {
+            ports.push(port(*number)?);
+        }
+        let mut token = None;
+        if !request.token.is_empty() {
+            let parsed = request.token.parse().map_err(TokensError::Refused);
+            token = Some(parsed.map_err(to_status)?);
+        }
         Ok(Self {
-            token,
             node: node_name(&request.node)?,
-            addresses: request
-                .addresses
-                .iter()
-                .map(address)
-                .collect::<Result<_, _>>()?,
-            ports: request.ports.iter().map(port).collect::<Result<_, _>>()?,
-            lifetime,
+            addresses,
+            ports,
+            lifetime: lifetime(request.lifetime_seconds)?,
+            token,
         })
     }
+}
+
+fn address(text: &str) -> Result<IpAddr, Status> {
+    text.parse().map_err(|_| {
+        Status::invalid_argument(format!("{text:?} is not an IP address, such as 10.0.3.7"))
+    })
+}
+
+fn port(number: u32) -> Result<u16, Status> {
+    match u16::try_from(number) {
+        Ok(port @ 1..) => Ok(port),
+        Ok(0) | Err(_) => Err(Status::invalid_argument(format!(
+            "{number} is not a port: write 1 to 65535"
+        ))),
+    }
+}
+
+/// `None`: the usual lifetime.
+fn lifetime(seconds: u64) -> Result<Option<Duration>, Status> {
+    if seconds == 0 {
+        return Ok(None);
+    }
+    let lifetime = Duration::from_secs(seconds);
+    if lifetime > MAX_TOKEN_LIFETIME {
+        let text = "a token may live for a year at most";
+        return Err(Status::invalid_argument(text));
+    }
+    Ok(Some(lifetime))
 }
 
 impl Control {
@@ -86,13 +92,9 @@ impl Control {
             token,
         } = request;
         if self.directory.is_cluster() {
-            return Err(Status::failed_precondition(format!(
-                "this proxy is part of a cluster, where agents enrol by themselves with the token \
-                 of their pod: label the Node {node} as --node-selector says, and the DaemonSet \
-                 culvert-agent brings its agent; a join token would outlive its Node"
-            )));
+            return Err(no_tokens_in_cluster(&node));
         }
-        let ca_pin = self.trust.pin().map_err(|error| refused(&error.into()))?;
+        let ca_pin = self.trust.pin().map_err(to_status)?;
         if node.as_str() == self.trust.server_name() {
             let text = format!(
                 "{node} is the name in the proxies' own certificates: name the node otherwise"
@@ -102,34 +104,34 @@ impl Control {
         if !self.directory.contains(&node) {
             check_new_name(&node, &self.directory.zone())?;
         }
-        self.editor
-            .put(&node, addresses, ports)
-            .map_err(|error| refused(&error.into()))?;
+        let put = self.editor.put(&node, addresses, ports);
+        put.map_err(to_status)?;
         let token = match token {
             None => self.tokens.create(&node, lifetime),
             Some(token) => self.tokens.add(&token, &node),
         };
-        let token = token.map_err(|error| refused(&error.into()))?;
+        let token = token.map_err(to_status)?;
         tracing::info!(%node, token = %token.text.id(), "token made");
         let (proxies, assumed) = self.advertised.proxies();
+        let mut notes: Vec<String> = assumed.into_iter().collect();
+        notes.extend(self.name_note(&node));
+        notes.extend(self.address_notes(&node));
         Ok(proto::CreateTokenResponse {
             token: token.text.reveal(),
             proxies: self.all_proxies(proxies.iter().map(ToString::to_string).collect()),
             ca_pin,
             server_name: self.trust.server_name().to_owned(),
             expires: token.expires.seconds(),
-            notes: assumed
-                .into_iter()
-                .chain(self.name_note(&node))
-                .chain(self.address_notes(&node))
-                .collect(),
+            notes,
         })
     }
 
     /// Says how to reach a node whose name alone may be another host's, or another node's.
     fn name_note(&self, node: &NodeName) -> Option<String> {
         let names = self.directory.names_of(node);
-        if names.first().is_some_and(|name| name == node.as_str()) {
+        if let Some(name) = names.first()
+            && name == node.as_str()
+        {
             return None;
         }
         let names = names.join(" and ");
@@ -141,12 +143,13 @@ impl Control {
 
     /// These addresses for agents, then those of the other proxies.
     fn all_proxies(&self, mut all: Vec<String>) -> Vec<String> {
-        let peers = self.registry.peers();
-        for address in peers.iter().flat_map(|peer| &peer.info.addresses) {
-            // Others than agents' configurations take are no addresses.
-            let address: Option<HostPort> = address.parse().ok();
-            let address = address.map(|address| address.to_string());
-            all.extend(address.filter(|address| !all.contains(address)));
+        for peer in self.registry.peers() {
+            for address in &peer.info.addresses {
+                // What agents' configurations refuse is left out.
+                if let Ok(address) = address.parse::<HostPort>() {
+                    add_once(&mut all, address.to_string());
+                }
+            }
         }
         all
     }
@@ -159,7 +162,7 @@ impl Control {
         let given = self.advertised.given.iter().map(ToString::to_string);
         let mut all: Vec<_> = given.collect();
         for address in std::mem::take(&mut created.proxies) {
-            all.extend(Some(address).filter(|address| !all.contains(address)));
+            add_once(&mut all, address);
         }
         created.proxies = self.all_proxies(all);
         created
@@ -167,16 +170,28 @@ impl Control {
 
     /// The reasons why addresses of the node do not route.
     fn address_notes(&self, node: &NodeName) -> Vec<String> {
-        let addresses = self
-            .directory
-            .node(node)
-            .map(|node| node.addresses)
-            .unwrap_or_default();
-        addresses
-            .into_iter()
-            .map(|address| address.reason)
-            .filter(|reason| !reason.is_empty())
-            .collect()
+        let mut reasons = Vec::new();
+        if let Some(view) = self.directory.node(node) {
+            for address in view.addresses {
+                reasons.push(address.reason);
+            }
+        }
+        reasons.retain(|reason| !reason.is_empty());
+        reasons
+    }
+}
+
+fn no_tokens_in_cluster(node: &NodeName) -> Status {
+    Status::failed_precondition(format!(
+        "this proxy is part of a cluster, where agents enrol by themselves with the token of their \
+         pod: label the Node {node} as --node-selector says, and the DaemonSet culvert-agent brings \
+         its agent; a join token would outlive its Node"
+    ))
+}
+
+fn add_once(all: &mut Vec<String>, address: String) {
+    if !all.contains(&address) {
+        all.push(address);
     }
 }
 

@@ -293,18 +293,18 @@ async fn a_name_that_means_something_else_is_explained_with_the_one_to_dial() {
 fn a_dial_is_told_with_its_code_and_what_to_look_at() {
     let (_state, explainer) = explainer();
     let mut facts = online(&explainer, "edge-1:9100");
-    let taken = Taken {
+    let accepted = Accepted {
         time: Duration::from_micros(1_500),
         tried: None,
     };
-    facts.dial = Some(Ok(taken));
+    facts.dial = Some(Ok(accepted));
     let ok = "dial: ok: the backend took it in 1.5 ms\n";
     says(&words::explanation(&facts), true, &[ok]);
-    let taken = Taken {
+    let accepted = Accepted {
         time: Duration::from_micros(1_500),
         tried: Some("10.0.3.7:9100: refused".to_owned()),
     };
-    facts.dial = Some(Ok(taken));
+    facts.dial = Some(Ok(accepted));
     says(
         &words::explanation(&facts),
         true,
