@@ -11,7 +11,7 @@ use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use culvert_api::{InvalidNodeName, NodeName};
 use culvert_daemon::LogBudget;
 use culvert_proxy_cluster::{AccountError, ServiceAccounts};
-use culvert_proxy_core::directory::Directory;
+use culvert_proxy_core::directory::{Directory, NodeUid};
 use culvert_proxy_core::metrics::{CertificateRequest, Metrics};
 use culvert_proxy_peers::{JoinAnswer, Peers};
 use culvert_proxy_trust::authority::{CsrError, ProvenKey};
@@ -217,23 +217,27 @@ impl Enroll {
         self.trust.pin()?;
         let token = accounts.read(token)?;
         let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
-        let client = match client {
-            Some(client) => client.ip(),
-            None => IpAddr::from([0, 0, 0, 0]),
-        };
-        let (node, uid) = accounts.node(&token, client).await?;
+        let (node, uid) = accounts.node(&token, address(client)).await?;
         self.rate.spend(&node, Instant::now())?;
-        self.work(move |enroll| {
-            let _admission = enroll.trust.admission();
-            if !enroll.directory.contains(&node) {
-                return Err(accounts.not_an_edge(node).into());
-            }
-            if uid.is_some() && uid != enroll.directory.uid(&node) {
-                return Err(AccountError::EarlierNode { node }.into());
-            }
-            enroll.certificate(node, &key, None)
-        })
-        .await
+        self.work(move |enroll| enroll.issue_to_pod(&accounts, node, uid, &key))
+            .await
+    }
+
+    fn issue_to_pod(
+        &self,
+        accounts: &ServiceAccounts,
+        node: NodeName,
+        uid: Option<NodeUid>,
+        key: &ProvenKey,
+    ) -> Result<Certificate, EnrollError> {
+        let _admission = self.trust.admission();
+        if !self.directory.contains(&node) {
+            return Err(accounts.not_an_edge(node).into());
+        }
+        if uid.is_some() && uid != self.directory.uid(&node) {
+            return Err(AccountError::EarlierNode { node }.into());
+        }
+        self.certificate(node, key, None)
     }
 
     /// A token that this proxy does not know may be another one's.
@@ -299,6 +303,13 @@ impl Enroll {
     }
 }
 
+fn address(client: Option<SocketAddr>) -> IpAddr {
+    match client {
+        Some(client) => client.ip(),
+        None => IpAddr::from([0, 0, 0, 0]),
+    }
+}
+
 fn client<T>(request: &Request<T>) -> Option<SocketAddr> {
     request
         .extensions()
@@ -338,24 +349,12 @@ impl EnrollError {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            Self::Token(TokenError::Malformed | TokenError::NoNode(_))
-            | Self::Node(_)
-            | Self::Csr(_)
-            | Self::TwoTokens => Status::invalid_argument(text),
+            Self::Token(error) => token_status(error, text),
+            Self::Node(_) | Self::Csr(_) | Self::TwoTokens => Status::invalid_argument(text),
             Self::Account(error) => account_status(error, text),
             Self::TooOften(_) => Status::resource_exhausted(text),
             Self::GivenUp => Status::internal(text),
-            // By this, a proxy that asks another one for a certificate tells the one that does not
-            // know the token.
-            Self::Token(TokenError::Foreign(_)) => Status::not_found(text),
-            Self::Token(TokenError::WrongSecret(_)) => Status::unauthenticated(text),
             Self::Elsewhere(status) => Status::new(status.code(), text),
-            Self::Token(
-                TokenError::Used(_)
-                | TokenError::Expired(..)
-                | TokenError::Revoked(_)
-                | TokenError::OtherNode(..),
-            ) => Status::permission_denied(text),
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
             Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
             Self::Identity(_) => Status::permission_denied(text),
@@ -364,6 +363,20 @@ impl EnrollError {
                 Status::unavailable("the proxy cannot store what it has to: see its log")
             }
         }
+    }
+}
+
+fn token_status(error: &TokenError, text: String) -> Status {
+    match error {
+        TokenError::Malformed | TokenError::NoNode(_) => Status::invalid_argument(text),
+        // By this, a proxy that asks another one for a certificate learns that it does not know the
+        // token.
+        TokenError::Foreign(_) => Status::not_found(text),
+        TokenError::WrongSecret(_) => Status::unauthenticated(text),
+        TokenError::Used(_)
+        | TokenError::Expired(..)
+        | TokenError::Revoked(_)
+        | TokenError::OtherNode(..) => Status::permission_denied(text),
     }
 }
 

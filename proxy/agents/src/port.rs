@@ -20,7 +20,7 @@ use culvert_proxy_streams::sockets::strangers::{
 };
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::identity::IdentityError;
-use culvert_tunnel::{Congestion, ProxyTunnel, ReadAhead, SocketState, TunnelError};
+use culvert_tunnel::{Congestion, ProxyTunnel, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -205,8 +205,16 @@ impl Agents {
             entered = self.enter(socket, client) => entered,
             () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
         };
-        let (socket, mut permit) = entered?;
-        let client = *client;
+        let (socket, permit) = entered?;
+        self.serve_entered(socket, *client, permit).await
+    }
+
+    async fn serve_entered(
+        &self,
+        socket: TcpStream,
+        client: SocketAddr,
+        mut permit: HandshakePermit,
+    ) -> Result<AgentOutcome, AgentError> {
         let evicted = permit.evicted();
         // Boxed: an idle tunnel would keep the space that it takes.
         let handshake = tokio::select! {
@@ -214,16 +222,11 @@ impl Agents {
             () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.leaving() => return Ok(AgentOutcome::Drained),
         };
-        let (tls, socket_state) = handshake?;
-        let (_, session) = tls.get_ref();
-        let mut chain = Vec::new();
-        for certificate in session.peer_certificates().unwrap_or_default() {
-            chain.push(certificate.clone().into_owned());
-        }
-        match session.alpn_protocol() {
+        let tls = handshake?;
+        let chain = client_certificates(&tls);
+        match tls.get_ref().1.alpn_protocol() {
             Some(ALPN_TUNNEL) => {
-                self.tunnel(tls, socket_state, chain, client, permit)
-                    .await?;
+                self.tunnel(tls, chain, client, permit).await?;
                 Ok(AgentOutcome::TunnelEnded)
             }
             Some(ALPN_ENROLL) => {
@@ -296,14 +299,13 @@ impl Agents {
         &self,
         socket: TcpStream,
         permit: &mut HandshakePermit,
-    ) -> Result<(Tls, SocketState), AgentError> {
+    ) -> Result<Tls, AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         self.parts.congestion.set(&socket);
         let io = ReadAhead::new(socket);
-        let socket_state = io.socket_state();
         let mut tls = handshake(io, self.parts.trust.server_config(), permit).await?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((Box::new(tls), socket_state))
+        Ok(Box::new(tls))
     }
 
     async fn enroll(
@@ -340,6 +342,15 @@ impl Agents {
         self.parts.drain.leaving().await;
         tokio::time::sleep(PARTING).await;
     }
+}
+
+/// The certificates that the client showed, its own first.
+fn client_certificates(tls: &Tls) -> Vec<CertificateDer<'static>> {
+    let mut chain = Vec::new();
+    for certificate in tls.get_ref().1.peer_certificates().unwrap_or_default() {
+        chain.push(certificate.clone().into_owned());
+    }
+    chain
 }
 
 #[cfg(test)]

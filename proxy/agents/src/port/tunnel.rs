@@ -11,7 +11,7 @@ use culvert_proxy_streams::registry::Registration;
 use culvert_proxy_streams::sockets::strangers::HandshakePermit;
 use culvert_proxy_trust::identity::{Credential, Purpose};
 use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{Driver, ProxyTunnel, SocketState, Tunnel, TunnelError};
+use culvert_tunnel::{Driver, ProxyTunnel, Tunnel, TunnelError};
 use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
@@ -26,7 +26,6 @@ impl Agents {
     pub(super) async fn tunnel(
         &self,
         tls: Tls,
-        socket_state: SocketState,
         chain: Vec<CertificateDer<'static>>,
         client: SocketAddr,
         mut permit: HandshakePermit,
@@ -41,7 +40,7 @@ impl Agents {
         permit.call().await?;
         let evicted = permit.evicted();
         let established = tokio::select! {
-            established = self.establish(&node, tls, socket_state) => established,
+            established = self.establish(&node, tls) => established,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
         let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
@@ -112,8 +111,8 @@ impl Agents {
         &self,
         node: &NodeName,
         tls: Tls,
-        socket_state: SocketState,
     ) -> Result<(Tunnel, Driver<Tls>), TunnelError> {
+        let socket_state = tls.get_ref().0.socket_state();
         let tunnel = ProxyTunnel {
             budget: self.parts.tunnel.budget.of(node.as_str()),
             ..self.parts.tunnel.clone()
