@@ -233,7 +233,7 @@ impl ForwardListeners {
 }
 
 impl Serving {
-    /// `before` is what the port was before: the same selector goes on selecting the same nodes.
+    /// `before` is the port's former state: the same selector keeps its nodes.
     fn port(&self, forward: &Forward, before: Option<ForwardedPort>) -> ForwardedPort {
         let before = before.filter(|before| before.forward.to == forward.to);
         let known = before.and_then(|before| before.selected);

@@ -24,7 +24,7 @@ use crate::config::Config;
 
 /// The time that a start waits for the API server to list the revoked certificates.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that a start waits for another proxy to tell what was revoked meanwhile.
+/// The time that a start waits for another proxy to report what was revoked meanwhile.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks that a follower has the primary's authority.
@@ -166,13 +166,14 @@ impl Proxy {
             .is_err()
         {
             tracing::warn!(
-                "starting without a word from another proxy: nodes that are new to this proxy have \
-                 to wait, and a certificate that was revoked elsewhere meanwhile is valid here"
+                "starting before another proxy has reported its revocations: nodes that are new to \
+                 this proxy have to wait, and a certificate that was revoked elsewhere meanwhile is \
+                 valid here"
             );
         }
     }
 
-    /// What passes on to the primary what operators want.
+    /// The client that passes on to the primary what operators ask.
     pub(super) fn primary_client(peers: Option<&Arc<Peers>>) -> Option<PrimaryClient> {
         peers.and_then(PrimaryClient::of)
     }
