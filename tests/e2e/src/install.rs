@@ -10,7 +10,7 @@ use crate::world::World;
 use crate::{balancer, dns, images, logs};
 
 /// Time for programs that start side by side on two busy cores to find each other.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(4);
 
 /// Culvert's programs.
 pub(super) const PROGRAMS: [&str; 3] = ["culvert-proxy", "culvert-redirector", "culvert-agent"];

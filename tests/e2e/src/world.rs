@@ -32,9 +32,9 @@ pub(super) const SUITE: &str = "e2e";
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// How long pods may take to become ready on two busy cores.
-pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
+pub(super) const PODS_TIME: Duration = Duration::from_mins(4);
 /// Time for a DaemonSet's rollout: its pods are replaced one after the other.
-const ROLLOUT_TIME: Duration = Duration::from_secs(240);
+const ROLLOUT_TIME: Duration = Duration::from_mins(8);
 
 /// How long the cuts of links last.
 #[derive(Clone, Copy)]
