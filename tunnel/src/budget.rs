@@ -11,9 +11,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
@@ -126,11 +127,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, StalledStreams> {
-        self.0
-            .process
-            .stalled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.process.stalled.lock()
     }
 }
 

@@ -1,12 +1,13 @@
 //! The present states of the agent's tunnels, for `/debug` and readiness.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_api::HostPort;
 use culvert_daemon::{Counts, Gate, Idle};
 use culvert_tunnel::{AgentTunnelState, LiveStream, SocketState, Transferred};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::tunnels::demand::Counted;
@@ -170,8 +171,8 @@ impl Tunnels {
         counts
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
+        self.entries.lock()
     }
 }
 

@@ -16,7 +16,7 @@ use culvert_proxy_core::directory::{
     Destination, Directory, DirectoryError, Editor, NodeView, Removal,
 };
 use culvert_proxy_peers::PrimaryClient;
-use culvert_proxy_streams::elsewhere::{PeerInfo, PeerView};
+use culvert_proxy_streams::peers::{PeerInfo, PeerView};
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::local_grpc;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;

@@ -13,7 +13,7 @@ use culvert_api::{ALPN_PEER, ALPN_TUNNEL, NodeName};
 use culvert_daemon::{Backoff, Problem, VERSION, chain};
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::instance::Instance;
-use culvert_proxy_streams::elsewhere::{PeerChange, PeerInfo};
+use culvert_proxy_streams::peers::{PeerChange, PeerInfo};
 use culvert_proxy_streams::registry::PeerRegistration;
 use culvert_proxy_trust::identity::Leaf;
 use culvert_tunnel::TunnelError;

@@ -63,7 +63,7 @@ impl RoutedClient {
                 let number = self.record.number();
                 let started = Instant::now();
                 let opened = self.router.open(&self.route, number, early).await;
-                self.record.dialled(started.elapsed());
+                self.record.set_dial_time(started.elapsed());
                 opened
             }
             Err(error) => Err(error),

@@ -1,10 +1,11 @@
 //! The streams of a tunnel, as far as they can move.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use culvert_tunnel::{MovableStream, MoveError, Transferred};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Registered;
 use super::heavy::Looks;
@@ -128,7 +129,7 @@ impl TrackedStream {
     }
 
     fn lock(&self) -> MutexGuard<'_, Location> {
-        self.location.lock().unwrap_or_else(PoisonError::into_inner)
+        self.location.lock()
     }
 }
 
@@ -162,6 +163,6 @@ impl TunnelStreams {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<TrackedStream>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
