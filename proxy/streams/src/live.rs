@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
 use crate::recent::Recent;
-use crate::registry::{Registered, TrackedStream, Tracking};
+use crate::registry::{Candidate, MoveReason, Registry, StreamPlace, TrackedStream, Tracking};
 use crate::view::StreamView;
 
 /// The way by which a connection came to the proxy.
@@ -78,7 +78,7 @@ struct Live {
     direct: AtomicBool,
     since: Instant,
     transferred: Arc<Transferred>,
-    /// Set if it can move.
+    /// Set once it is open in a tunnel.
     tracked: OnceLock<Arc<TrackedStream>>,
 }
 
@@ -247,8 +247,7 @@ impl Streams {
 
 impl Live {
     fn view(&self) -> StreamView {
-        let tracked = self.tracked.get();
-        StreamView {
+        let mut view = StreamView {
             stream: self.number,
             frontend: self.frontend.label(),
             client: self.client.clone(),
@@ -259,8 +258,10 @@ impl Live {
             } else {
                 "tunnel"
             },
-            tunnel: tracked.map(|tracked| tracked.tunnel().generation),
-            moves: tracked.map_or(0, |tracked| tracked.moves()),
+            tunnel: None,
+            peer: None,
+            moves: 0,
+            move_reason: None,
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
@@ -269,7 +270,16 @@ impl Live {
                 Direction::OutOfTunnel => "to_client",
             }),
             answer_is_due: self.transferred.answer_is_due(),
+        };
+        if let Some(tracked) = self.tracked.get() {
+            match tracked.place() {
+                StreamPlace::Tunnel(number) => view.tunnel = Some(number),
+                StreamPlace::Peer(peer) => view.peer = Some(peer.host.clone()),
+            }
+            view.moves = tracked.moves();
+            view.move_reason = tracked.move_reason().map(MoveReason::label);
         }
+        view
     }
 }
 
@@ -295,17 +305,18 @@ impl StreamRecord {
         &self.live.transferred
     }
 
-    /// Lets the stream move from `tunnel` to others, until the result is dropped.
-    pub(crate) fn track(&self, stream: MovableStream, tunnel: Arc<Registered>) -> Tracking {
-        let Live {
-            number,
-            transferred,
-            tracked,
-            ..
-        } = &*self.live;
-        let tracking = Tracking::start(*number, stream, transferred.clone(), tunnel);
+    /// Shows which way the stream takes, which may change until the result is dropped.
+    pub(crate) fn track(
+        &self,
+        registry: &Registry,
+        node: &NodeName,
+        way: Candidate,
+        stream: Option<MovableStream>,
+    ) -> Tracking {
+        let transferred = self.live.transferred.clone();
+        let tracking = registry.track(self.live.number, node, way, stream, transferred);
         // It is set once, because a connection is opened once.
-        tracked.get_or_init(|| tracking.0.clone());
+        self.live.tracked.get_or_init(|| tracking.0.clone());
         tracking
     }
 
@@ -356,6 +367,7 @@ impl Drop for StreamRecord {
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             moves = view.moves,
+            move_reason = view.move_reason,
             duration_s = view.age_seconds,
             outcome,
             reason,

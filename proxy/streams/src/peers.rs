@@ -1,6 +1,7 @@
 //! The tunnels that end at other proxies, as these report them, and the links to these proxies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,11 +30,20 @@ pub struct PeerInfo {
 
 /// A connection to a peer that carries streams.
 pub struct PeerLink {
-    pub(crate) peer: Instance,
+    pub(crate) peer: Arc<PeerInfo>,
     pub(crate) tunnel: Tunnel,
     /// The worker thread that relays the bytes of the link and of its streams.
     pub(crate) worker: Worker,
     number: u64,
+}
+
+impl fmt::Debug for PeerLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerLink")
+            .field("peer", &self.peer)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A change of a peer's tunnels.
@@ -144,11 +154,10 @@ impl Peers {
 
     /// Adds a link, and returns its number; `None`: the peer was forgotten.
     pub(crate) fn add_link(&mut self, peer: &Instance, tunnel: Tunnel) -> Option<u64> {
-        let instance = peer.clone();
         let peer = self.peers.get_mut(peer)?;
         self.links += 1;
         peer.links.push(Arc::new(PeerLink {
-            peer: instance,
+            peer: peer.info.clone(),
             tunnel,
             worker: Worker::current(),
             number: self.links,
@@ -160,6 +169,12 @@ impl Peers {
         if let Some(peer) = self.peers.get_mut(peer) {
             peer.links.retain(|link| link.number != number);
         }
+    }
+
+    /// Whether bulk data keeps a link busy.
+    pub(crate) fn has_busy_link(&self) -> bool {
+        let mut links = self.peers.values().flat_map(|peer| &peer.links);
+        links.any(|link| link.tunnel.is_busy())
     }
 
     /// The ranks of the node's tunnels at all peers.

@@ -36,8 +36,8 @@ use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
 pub use peers::PeerRegistration;
-use tracked::TunnelStreams;
-pub(crate) use tracked::{TrackedStream, Tracking};
+use tracked::TrackedStreams;
+pub(crate) use tracked::{MoveReason, StreamPlace, TrackedStream, Tracking};
 
 /// Tunnels of one node at this proxy. A further one closes another. An agent has 32 at most
 /// (`--tunnels` and `--extra-tunnels`), and twice as many while it renews its certificate.
@@ -53,6 +53,8 @@ pub struct Registry(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
+    /// The streams that go by way of other proxies.
+    by_peer: TrackedStreams,
     directory: Directory,
     history: History,
     metrics: Metrics,
@@ -119,8 +121,8 @@ pub struct Registered {
     pub(crate) worker: Worker,
     /// Streams that are on their way to the tunnel and not in it yet.
     on_their_way: AtomicU32,
-    /// Its streams that can move.
-    pub(crate) streams: TunnelStreams,
+    /// Its streams.
+    streams: TrackedStreams,
     close: CancellationToken,
 }
 
@@ -184,6 +186,7 @@ impl Registry {
         let history = History::new(directory.clone());
         Self(Arc::new(Shared {
             state: Mutex::default(),
+            by_peer: TrackedStreams::default(),
             directory,
             history,
             metrics,
@@ -288,7 +291,7 @@ impl Registry {
             since,
             worker,
             on_their_way: AtomicU32::new(0),
-            streams: TunnelStreams::default(),
+            streams: TrackedStreams::default(),
             close,
         });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();

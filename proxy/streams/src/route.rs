@@ -180,6 +180,11 @@ impl Router {
         Ok(share)
     }
 
+    /// The tunnels.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
+    }
+
     /// Opens stream `number`. The first bytes of an `early` client are sent along. Dropping the
     /// future cancels the dial at the agent.
     pub async fn open(

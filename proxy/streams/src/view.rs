@@ -18,10 +18,14 @@ pub struct StreamView {
     pub node: Option<NodeName>,
     /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
     pub mechanism: &'static str,
-    /// The tunnel of the agent that it is in, where the agent can move it to another one.
+    /// The tunnel here that it is in.
     pub tunnel: Option<u64>,
+    /// The host of the other proxy by way of which it goes.
+    pub peer: Option<String>,
     /// How often it has moved to another tunnel.
     pub moves: u32,
+    /// Why it moved last: `shared_tunnel`, or `by_peer` if it went by way of another proxy before.
+    pub move_reason: Option<&'static str>,
     /// Since it was accepted.
     pub age_seconds: f64,
     /// Payload so far.

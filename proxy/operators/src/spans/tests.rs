@@ -231,7 +231,9 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         bytes_to_backend: 17,
         bytes_to_client: 4_000_000_000_000,
         tunnel: None,
+        peer: None,
         moves: 0,
+        move_reason: None,
         last_bytes: None,
         answer_is_due: false,
     };

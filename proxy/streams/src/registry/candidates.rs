@@ -12,7 +12,7 @@ use crate::peers::PeerLink;
 use crate::rank::Rank;
 
 /// A way to a node.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Candidate {
     /// A tunnel of its agent that ends here.
     Agent(Arc<Registered>),
@@ -41,7 +41,7 @@ impl Candidate {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Agent(one), Self::Agent(other)) => Arc::ptr_eq(one, other),
-            (Self::Peer(one), Self::Peer(other)) => one.peer == other.peer,
+            (Self::Peer(one), Self::Peer(other)) => one.peer.instance == other.peer.instance,
             (Self::Agent(_), Self::Peer(_)) | (Self::Peer(_), Self::Agent(_)) => false,
         }
     }
