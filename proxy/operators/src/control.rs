@@ -684,6 +684,10 @@ fn stream_status(listed: &ListedStream) -> proto::StreamStatus {
         bytes_to_client: stream.bytes_to_client,
         idle_seconds: listed.idle().as_secs(),
         waits: listed.waits().is_some(),
+        tunnel: stream.tunnel.unwrap_or_default(),
+        peer: stream.peer.clone().unwrap_or_default(),
+        moves: stream.moves,
+        move_reason: stream.move_reason.unwrap_or_default().to_owned(),
     }
 }
 
