@@ -247,10 +247,10 @@ impl Share {
         self.stalled.is_some()
     }
 
-    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream moves to the
+    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream goes to the
     /// last position once its socket took all that it held at the current one: a byte now and then
     /// does not count as progress.
-    pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
+    pub(crate) fn consumed(&mut self, taken: usize, waiting: usize) {
         let Some((position, _)) = &mut self.stalled else {
             return;
         };

@@ -207,7 +207,7 @@ impl Incoming {
     /// Removes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
     pub(super) fn read(&mut self, most: usize) -> Result<Bytes, RelayError> {
         let taken = self.backlog.read(most);
-        self.moves(taken.len())?;
+        self.consumed(taken.len())?;
         Ok(taken)
     }
 
@@ -283,11 +283,11 @@ impl Incoming {
     /// The socket has taken `written` bytes, so the other end may send as many more.
     fn wrote(&mut self, written: usize) -> Result<(), RelayError> {
         self.backlog.advance(written);
-        self.moves(written)
+        self.consumed(written)
     }
 
-    fn moves(&mut self, taken: usize) -> Result<(), RelayError> {
-        self.share.moves(taken, self.backlog.memory());
+    fn consumed(&mut self, taken: usize) -> Result<(), RelayError> {
+        self.share.consumed(taken, self.backlog.memory());
         self.release(taken)
     }
 
