@@ -233,13 +233,16 @@ async fn open_in_any(
         }
         match error {
             // The peer has no tunnel of the node any more, and the agent got nothing.
-            OpenError::Refused(failure)
+            OpenError::Refused(ref failure)
                 if matches!(candidate, Candidate::Peer(_)) && failure.code == DialCode::Offline => {
             }
             // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
             // can work.
             OpenError::Tunnel(_) | OpenError::TimedOut => failed = Some(error),
-            error => return Err(open_failed(node, error)),
+            OpenError::Refused(_)
+            | OpenError::TooManyStreams(_)
+            | OpenError::Answer(_)
+            | OpenError::Client(_) => return Err(open_failed(node, error)),
         }
         tried.push(candidate);
         // A tunnel may have come up meanwhile.
