@@ -199,6 +199,8 @@ fn streams(number: usize, nodes: usize, time: u64) -> Vec<proto::StreamStatus> {
             bytes_to_backend: 600 + 11 * time,
             bytes_to_client: rate * time,
             waits: index == 8,
+            tunnel: 100 + index as u64,
+            ..proto::StreamStatus::default()
         });
     }
     streams

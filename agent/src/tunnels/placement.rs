@@ -11,7 +11,7 @@ use std::sync::Arc;
 use culvert_api::HostPort;
 use culvert_tunnel::Declined;
 use culvert_tunnel::proto::tunnel::Proxy;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -72,7 +72,7 @@ struct Inner {
     plan: Mutex<Plan>,
     /// Told of each change.
     changes: watch::Sender<()>,
-    /// Further tunnels that proxies have asked for and not got an answer to, and that there are some.
+    /// Further tunnels that were asked for and are not counted yet, by proxy, and that there are some.
     asked: Mutex<BTreeMap<ProxyId, u32>>,
     are_asked: Notify,
 }
@@ -117,11 +117,19 @@ impl Placement {
         }
     }
 
-    /// Waits until proxies ask for further tunnels. Returns how many each of them needs.
+    /// Waits until further tunnels are asked for. Returns how many each proxy needs. Those to which
+    /// there is no tunnel yet are invited.
     pub(super) async fn requests(&self) -> BTreeMap<ProxyId, u32> {
         self.0.are_asked.notified().await;
-        let asked = &self.0.asked;
-        std::mem::take(&mut asked.lock())
+        let mut asked = std::mem::take(&mut *self.0.asked.lock());
+        let mut plan = self.lock();
+        asked.retain(|proxy, _| plan.invite(proxy));
+        asked
+    }
+
+    /// The proxies that have only extra tunnels.
+    pub(super) fn invited(&self) -> BTreeSet<ProxyId> {
+        self.lock().invited().clone()
     }
 
     /// What the slot does next; if it dials, others take that into account.
@@ -192,10 +200,19 @@ impl Placement {
         self.0.changes.subscribe()
     }
 
+    fn ask(&self, proxy: ProxyId, count: u32) {
+        self.0.asked.lock().insert(proxy, count);
+        self.0.are_asked.notify_one();
+    }
+
     fn change<R>(&self, change: impl FnOnce(&mut Plan) -> R) -> R {
         let result = change(&mut self.0.plan.lock());
         self.0.changes.send_replace(());
         result
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Plan> {
+        self.0.plan.lock()
     }
 }
 
@@ -260,12 +277,17 @@ impl Seat {
     /// The proxy asks for so many further tunnels.
     pub(super) fn ask(&self, count: u32) {
         if let Some(Met::Claimed(by)) = &*self.met.borrow() {
-            let Inner {
-                asked, are_asked, ..
-            } = &*self.placement.0;
-            let mut asked = asked.lock();
-            asked.insert(by.clone(), count);
-            are_asked.notify_one();
+            self.placement.ask(by.clone(), count);
+        }
+    }
+
+    /// The proxy asks for so many tunnels to another one, of which streams come by way of it.
+    pub(super) fn ask_for(&self, proxy: &str, count: u32) {
+        let proxy = ProxyId::from(proxy);
+        if let Some(Met::Claimed(_)) = &*self.met.borrow()
+            && self.placement.lock().may_invite(&proxy)
+        {
+            self.placement.ask(proxy, count);
         }
     }
 }

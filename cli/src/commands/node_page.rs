@@ -18,12 +18,15 @@ use crate::pages::Pages;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::Session;
+use crate::stream::Stream;
 use crate::table::{Table, wrapped};
 use crate::tunnel_at::TunnelAt;
 use crate::verdict::{self, Verdict};
 
 /// The hub's admin port. Its pages are reached where the agent may dial it.
 const HUB_ADMIN_PORT: u16 = 7439;
+/// Connections in the text that have moved.
+const MOVED_MAX: usize = 4;
 /// Columns before what is said.
 const NAME_WIDTH: usize = 11;
 
@@ -33,6 +36,8 @@ struct NodePage {
     #[serde(flatten)]
     node: Node,
     tunnels_at: Vec<TunnelAt>,
+    /// Its connections that have moved to another tunnel.
+    moved: Vec<Stream>,
     agent: AgentSays,
     /// The hub's own status; absent without a hub that the agent may dial.
     hub: Option<Value>,
@@ -65,6 +70,7 @@ pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     };
     let page = NodePage {
         tunnels_at: tunnels(&answers, name),
+        moved: moved(&answers, name),
         node,
         agent,
         hub,
@@ -140,6 +146,18 @@ fn tunnels(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<TunnelAt> {
     tunnels
 }
 
+fn moved(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<Stream> {
+    let mut moved = Vec::new();
+    for host in all_ok(answers) {
+        for status in &host.streams {
+            if status.node == name.as_str() && status.moves > 0 {
+                moved.push(Stream::of(host.name(), status));
+            }
+        }
+    }
+    moved
+}
+
 fn text(page: &NodePage, screen: &Screen) -> String {
     let node = &page.node;
     let mark = screen.mark(verdict::of_node(node));
@@ -186,6 +204,14 @@ fn facts(page: &NodePage) -> Vec<(&'static str, String)> {
     if let Some(hub) = &page.hub {
         let link = hub["link"].as_str().unwrap_or("unknown");
         facts.push(("hub", format!("its link is {link}")));
+    }
+    for stream in page.moved.iter().take(MOVED_MAX) {
+        let way = stream.way().unwrap_or_default();
+        let text = format!("{} -> {}: {way}", stream.client, stream.destination);
+        facts.push(("moved", text));
+    }
+    if let Some(more) = page.moved.len().checked_sub(MOVED_MAX + 1) {
+        facts.push(("moved", format!("{} more: `culvert streams`", more + 1)));
     }
     facts
 }

@@ -92,7 +92,7 @@ fn text(answer: &Streams, screen: &Screen) -> String {
     text
 }
 
-/// From where to where, and whether it waits. The last column is the one that may be long.
+/// From where to where, whether it waits, and by which way. The last column is the one that may be long.
 fn connection(stream: &Stream) -> String {
     let mut text = format!("{} -> {}", stream.client, stream.destination);
     if !stream.node.is_empty() {
@@ -100,6 +100,9 @@ fn connection(stream: &Stream) -> String {
     }
     if stream.waits {
         text += ", waits for its backend";
+    }
+    if let Some(way) = stream.way() {
+        text += &format!(" ({way})");
     }
     text
 }

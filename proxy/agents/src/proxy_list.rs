@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::Drain;
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_tunnel::Tunnel;

@@ -204,7 +204,9 @@ impl Names {
         client: SocketAddr,
         destination: &Destination,
     ) -> Result<RoutedClient, RouteError> {
-        let mut record = self.router.begin(frontend, client.to_string(), destination);
+        let mut record = self
+            .router
+            .start_record(frontend, client.to_string(), destination);
         match self.router.route(destination.clone()) {
             Ok(route) => {
                 let kind = ClientKind::Address(client.ip().to_canonical());

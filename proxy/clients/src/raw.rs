@@ -47,7 +47,7 @@ impl RawClients {
         } = client;
         let mut record = self
             .router
-            .begin(frontend, address.to_string(), &destination);
+            .start_record(frontend, address.to_string(), &destination);
         let route = match self.router.route(destination) {
             Ok(route) => route,
             Err(error) => return record.not_routed(&RouteError::from(error)),

@@ -18,7 +18,7 @@ use culvert_proxy_core::advertise::Advertised;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{Directory, Editor};
 use culvert_proxy_peers::PrimaryClient;
-use culvert_proxy_streams::elsewhere::{PeerInfo, PeerView};
+use culvert_proxy_streams::peers::{PeerInfo, PeerView};
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::local_grpc;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;
@@ -333,6 +333,10 @@ fn stream_status(listed: &ListedStream) -> proto::StreamStatus {
         bytes_to_client: stream.bytes_to_client,
         idle_seconds: listed.idle().as_secs(),
         waits: listed.waits().is_some(),
+        tunnel: stream.tunnel.unwrap_or_default(),
+        peer: stream.peer.clone().unwrap_or_default(),
+        moves: stream.moves,
+        move_reason: stream.move_reason.unwrap_or_default().to_owned(),
     }
 }
 

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
 use culvert_daemon::Idle;
-use culvert_proxy_streams::live::{StreamView, Streams};
+use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::view::StreamView;
 
 /// All of them. Clones share them.
 #[derive(Clone)]
@@ -111,7 +112,7 @@ mod tests {
             .parse::<culvert_api::HostPort>()
             .unwrap()
             .into();
-        let record = streams.begin(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
+        let record = streams.start_record(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
         record.routed_to(&node);
         assert_eq!(list.waits_for(&node, 9100).len(), 0, "nobody has asked");
         record.transferred().into_tunnel.add(&[b'a'; 100]);

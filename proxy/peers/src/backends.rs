@@ -9,7 +9,7 @@ use culvert_api::NodeName;
 use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
 use culvert_proxy_streams::live::Forwarded;
 use culvert_proxy_streams::registry::Candidate;
-use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::proto::tunnel::{DialCode, DialProxyRequest, Open};
 use culvert_tunnel::{Backend, Backends, DialFailure, StreamEnd, ThroughTunnel};
 use parking_lot::Mutex;
 
@@ -21,6 +21,8 @@ pub(super) struct PeerBackends {
     peer: SocketAddr,
     /// The streams under way, by their numbers at the other proxy.
     forwarded: Mutex<HashMap<u64, Forwarded>>,
+    /// Held while an agent is asked for tunnels to the other proxy.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl PeerBackends {
@@ -29,6 +31,7 @@ impl PeerBackends {
             peers,
             peer,
             forwarded: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -72,6 +75,23 @@ impl Backends for PeerBackends {
         let forwarded = self.peers.streams.forward();
         self.forwarded.lock().insert(open.stream, forwarded);
         Ok(Backend::Agent(Box::new(through)))
+    }
+
+    /// One request of a link at a time is passed on: the other proxy repeats what is lost.
+    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+        let Ok(_asking) = self.asking.try_lock() else {
+            return;
+        };
+        let Ok(node) = request.node.parse::<NodeName>() else {
+            return;
+        };
+        let Some(registered) = self.peers.registry.preferred(&node) else {
+            return;
+        };
+        if let Err(error) = registered.tunnel.dial_proxy(&request).await {
+            let reason = culvert_daemon::chain(&error);
+            tracing::debug!(%node, reason, "ask an agent for tunnels to a peer");
+        }
     }
 
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_daemon::{Backoff, Problem, chain};
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::PeerRegistration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use culvert_api::ALPN_TUNNEL;
 use culvert_daemon::{Backoff, Problem, VERSION, chain};
 use culvert_proxy_core::instance::Instance;
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_tunnel::TunnelError;
 use culvert_tunnel::proto::tunnel::DescribeRequest;
 use tokio::task::JoinSet;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use culvert_api::proto::peer as proto;
 use culvert_api::proto::peer::peer_server::Peer;
 use culvert_proxy_core::directory::{Directory, Facts};
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registered;
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_proxy_trust::Revoked;

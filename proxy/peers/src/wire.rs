@@ -9,7 +9,7 @@ use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{
     Facts, MAX_ADDRESSES, MAX_BEHIND, MAX_PORTS, NodeSpec, VipRanges,
 };
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_trust::Revoked;
 
 /// Longest text of a peer.

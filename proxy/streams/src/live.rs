@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use culvert_api::NodeName;
@@ -11,14 +11,15 @@ use culvert_daemon::{Counts, chain};
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_core::metrics::{Metrics, UnansweredDial};
 use culvert_tunnel::{Direction, MovableStream, RelayError, Transferred};
-use serde::Serialize;
+use parking_lot::{Mutex, MutexGuard};
 use strum::VariantArray;
 use tokio::sync::watch;
 
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
 use crate::recent::Recent;
-use crate::registry::{Registered, TrackedStream, Tracking};
+use crate::registry::{Candidate, MoveReason, Registry, StreamPlace, TrackedStream, Tracking};
+use crate::view::StreamView;
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
@@ -77,7 +78,7 @@ struct Live {
     direct: AtomicBool,
     since: Instant,
     transferred: Arc<Transferred>,
-    /// Set if it can move.
+    /// Set once it is open in a tunnel.
     tracked: OnceLock<Arc<TrackedStream>>,
 }
 
@@ -109,38 +110,6 @@ impl StreamEvent {
         }
         view
     }
-}
-
-/// An open connection as `/debug/streams` shows it.
-#[derive(Debug, Serialize)]
-pub struct StreamView {
-    /// Its number.
-    pub stream: u64,
-    /// How it came to the proxy.
-    pub frontend: &'static str,
-    /// The client.
-    pub client: String,
-    /// What the client dialled.
-    pub original_dst: String,
-    /// The node.
-    pub node: Option<NodeName>,
-    /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
-    pub mechanism: &'static str,
-    /// The tunnel of the agent that it is in, where the agent can move it to another one.
-    pub tunnel: Option<u64>,
-    /// How often it has moved to another tunnel.
-    pub moves: u32,
-    /// Since it was accepted.
-    pub age_seconds: f64,
-    /// Payload so far.
-    pub bytes_to_backend: u64,
-    /// Payload so far.
-    pub bytes_to_client: u64,
-    /// Where the last bytes went: `to_backend`, `to_client`, or nothing while there are none.
-    pub last_bytes: Option<&'static str>,
-    /// Whether the backend has bytes of the client that it has not answered.
-    #[serde(skip)]
-    pub answer_is_due: bool,
 }
 
 /// A stream that is forwarded for another proxy.
@@ -185,7 +154,7 @@ impl Streams {
 
     /// Begins the record of a client whose destination is known. `client` is its address or a
     /// description.
-    pub fn begin(
+    pub fn start_record(
         &self,
         number: u64,
         frontend: Frontend,
@@ -245,16 +214,15 @@ impl Streams {
     /// The payload bytes of every open connection so far, by its number: to the backend and to the
     /// client.
     pub fn counts(&self) -> Vec<(u64, Counts)> {
-        let counts = |live: &Live| {
-            [
-                live.transferred.into_tunnel.bytes(),
-                live.transferred.out_of_tunnel.bytes(),
-            ]
-        };
-        self.lock()
-            .iter()
-            .map(|(number, live)| (*number, counts(live)))
-            .collect()
+        let mut counts = Vec::new();
+        for (number, live) in &*self.lock() {
+            let Transferred {
+                into_tunnel,
+                out_of_tunnel,
+            } = &*live.transferred;
+            counts.push((*number, [into_tunnel.bytes(), out_of_tunnel.bytes()]));
+        }
+        counts
     }
 
     /// How many connections are open, and how many streams are forwarded for other proxies.
@@ -273,14 +241,13 @@ impl Streams {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock()
     }
 }
 
 impl Live {
     fn view(&self) -> StreamView {
-        let tracked = self.tracked.get();
-        StreamView {
+        let mut view = StreamView {
             stream: self.number,
             frontend: self.frontend.label(),
             client: self.client.clone(),
@@ -291,8 +258,10 @@ impl Live {
             } else {
                 "tunnel"
             },
-            tunnel: tracked.map(|tracked| tracked.tunnel().generation),
-            moves: tracked.map_or(0, |tracked| tracked.moves()),
+            tunnel: None,
+            peer: None,
+            moves: 0,
+            move_reason: None,
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
@@ -301,7 +270,16 @@ impl Live {
                 Direction::OutOfTunnel => "to_client",
             }),
             answer_is_due: self.transferred.answer_is_due(),
+        };
+        if let Some(tracked) = self.tracked.get() {
+            match tracked.place() {
+                StreamPlace::Tunnel(number) => view.tunnel = Some(number),
+                StreamPlace::Peer(peer) => view.peer = Some(peer.host.clone()),
+            }
+            view.moves = tracked.moves();
+            view.move_reason = tracked.move_reason().map(MoveReason::label);
         }
+        view
     }
 }
 
@@ -327,22 +305,23 @@ impl StreamRecord {
         &self.live.transferred
     }
 
-    /// Lets the stream move from `tunnel` to others, until the result is dropped.
-    pub(crate) fn track(&self, stream: MovableStream, tunnel: Arc<Registered>) -> Tracking {
-        let Live {
-            number,
-            transferred,
-            tracked,
-            ..
-        } = &*self.live;
-        let tracking = Tracking::start(*number, stream, transferred.clone(), tunnel);
+    /// Shows which way the stream takes, which may change until the result is dropped.
+    pub(crate) fn track(
+        &self,
+        registry: &Registry,
+        node: &NodeName,
+        way: Candidate,
+        stream: Option<MovableStream>,
+    ) -> Tracking {
+        let transferred = self.live.transferred.clone();
+        let tracking = registry.track(self.live.number, node, way, stream, transferred);
         // It is set once, because a connection is opened once.
-        tracked.get_or_init(|| tracking.0.clone());
+        self.live.tracked.get_or_init(|| tracking.0.clone());
         tracking
     }
 
     /// Records how long the dial took, whatever came of it.
-    pub fn dialled(&mut self, took: Duration) {
+    pub fn set_dial_time(&mut self, took: Duration) {
         self.dial = Some(took);
     }
 
@@ -388,6 +367,7 @@ impl Drop for StreamRecord {
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             moves = view.moves,
+            move_reason = view.move_reason,
             duration_s = view.age_seconds,
             outcome,
             reason,

@@ -101,7 +101,7 @@ impl Agents {
         };
         let reason = why_down(&ended, &self.parts.drain);
         tracing::info!(%node, tunnel = generation, reason, "tunnel down");
-        self.parts.registry.history().ended(node, reason);
+        self.parts.registry.history().record_end(node, reason);
         ended
     }
 
@@ -129,7 +129,7 @@ impl Agents {
             self.parts
                 .registry
                 .history()
-                .refused(node, error.to_string());
+                .record_refusal(node, error.to_string());
         }
     }
 

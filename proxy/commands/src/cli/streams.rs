@@ -47,11 +47,15 @@ impl StreamsCommand {
 fn stream_table(streams: &[proto::StreamStatus]) -> String {
     let mut rows = Vec::new();
     for stream in streams {
-        let state = if stream.waits {
-            "waits for its backend"
-        } else {
-            ""
-        };
+        let mut state = Vec::new();
+        if stream.waits {
+            state.push("waits for its backend");
+        }
+        match stream.move_reason.as_str() {
+            "" => {}
+            "by_peer" => state.push("moved from another proxy"),
+            _ => state.push("moved from a shared tunnel"),
+        }
         let node = if stream.node.is_empty() {
             "-"
         } else {
@@ -67,7 +71,8 @@ fn stream_table(streams: &[proto::StreamStatus]) -> String {
             format!("{} s", stream.idle_seconds),
             stream.bytes_to_backend.to_string(),
             stream.bytes_to_client.to_string(),
-            state.to_owned(),
+            way(stream),
+            state.join(", "),
         ]);
     }
     let head = [
@@ -80,14 +85,49 @@ fn stream_table(streams: &[proto::StreamStatus]) -> String {
         "IDLE",
         "SENT",
         "RECEIVED",
+        "TUNNEL",
         "",
     ];
     table(&head, &rows)
 }
 
+/// The tunnel here that it is in, or the other proxy by way of which it goes.
+fn way(stream: &proto::StreamStatus) -> String {
+    if stream.tunnel > 0 {
+        stream.tunnel.to_string()
+    } else if stream.peer.is_empty() {
+        "-".to_owned()
+    } else {
+        format!("at {}", stream.peer)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stream_shows_its_tunnel_and_why_it_moved_there() {
+        let moved = proto::StreamStatus {
+            tunnel: 4711,
+            move_reason: "shared_tunnel".into(),
+            ..proto::StreamStatus::default()
+        };
+        let by_peer = proto::StreamStatus {
+            peer: "cloud-2".into(),
+            ..proto::StreamStatus::default()
+        };
+        let text = stream_table(&[moved, by_peer]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(
+            lines[1].contains("4711") && lines[1].contains("moved"),
+            "{text}"
+        );
+        assert!(
+            lines[2].contains("cloud-2") && !lines[2].contains("moved"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_stream_that_waits_is_marked() {

@@ -389,7 +389,7 @@ async fn a_proxy_counts_its_own_streams() {
     let (_path, control) = control(None);
     let streams = control.streams.streams();
     let destination = Destination::Address("10.0.3.7:9100".parse().unwrap());
-    let _open = streams.begin(1, Frontend::Nftables, "10.9.0.1:4000".into(), destination);
+    let _open = streams.start_record(1, Frontend::Nftables, "10.9.0.1:4000".into(), destination);
     let listed = control.list_proxies(Request::new(proto::ListProxiesRequest {}));
     let listed = listed.await.unwrap().into_inner();
     assert_eq!(listed.proxies[0].streams, 1);

@@ -155,14 +155,14 @@ async fn an_offline_node_is_told_with_what_was_last_seen_of_its_agent() {
             "fix: on edge-1: is culvert-agent",
         ],
     );
-    explainer.registry.history().ended(
+    explainer.registry.history().record_end(
         &node("edge-1"),
         "nothing came from the peer for 18 s".into(),
     );
     explainer
         .registry
         .history()
-        .refused(&node("edge-1"), "the certificate of edge-1 expired".into());
+        .record_refusal(&node("edge-1"), "the certificate of edge-1 expired".into());
     let refused = explainer.explain("10.0.3.7:9100", Dial::Yes).await.unwrap();
     says(
         &refused,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use culvert_api::NodeName;
 use culvert_api::proto::peer as proto;
 use culvert_daemon::chain;
-use culvert_proxy_streams::elsewhere::PeerChange;
+use culvert_proxy_streams::peers::PeerChange;
 
 use crate::Peers;
 use crate::connected::Role;

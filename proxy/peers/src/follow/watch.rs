@@ -10,7 +10,7 @@ use culvert_api::ALPN_PEER;
 use culvert_api::proto::peer as proto;
 use culvert_api::proto::peer::peer_client::PeerClient;
 use culvert_proxy_core::clock::UnixTime;
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_trust::identity::Leaf;
 use http::Uri;
 use hyper_util::rt::TokioIo;

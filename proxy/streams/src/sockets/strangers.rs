@@ -8,10 +8,11 @@ mod pool;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ipnet::IpNet;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -42,15 +43,12 @@ pub const DEFAULT_HANDSHAKES: u16 = 128;
 /// another. As many may wait for one as can be served while they wait. An enrolment may wait for the
 /// API server.
 fn limits(handshakes: u16) -> [Limits; 4] {
-    let of = |times: usize, spared: Duration| Limits {
-        permits: times * usize::from(handshakes.max(1)),
-        spared,
-    };
+    let handshakes = usize::from(handshakes.max(1));
     [
-        of(16, Duration::from_millis(500)),
-        of(16, Duration::from_secs(8)),
-        of(1, Duration::from_secs(8)),
-        of(2, Duration::from_secs(8)),
+        Limits::new(16 * handshakes, Duration::from_millis(500)),
+        Limits::new(16 * handshakes, Duration::from_secs(8)),
+        Limits::new(handshakes, Duration::from_secs(8)),
+        Limits::new(2 * handshakes, Duration::from_secs(8)),
     ]
 }
 
@@ -122,13 +120,12 @@ impl Strangers {
         let origin = Origin::of(address);
         let mut permits = self.lock();
         let now = Instant::now();
-        let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
-        let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
+        let known = usize::from(permits.is_known(&origin.host, now));
         let evicted = CancellationToken::new();
         if !permits.is_in_turn(known, phase, None) {
             return Err(Full);
         }
-        let number = permits.take(known, phase, origin, &evicted, now)?;
+        let number = permits.acquire(known, phase, origin, &evicted, now)?;
         drop(permits);
         Ok(HandshakePermit {
             strangers: self.clone(),
@@ -146,31 +143,35 @@ impl Strangers {
         let now = Instant::now();
         let known = &mut permits.known;
         let host = Origin::of(address).host;
-        if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
-            let oldest = known
-                .iter()
-                .min_by_key(|(_, since)| **since)
-                .map(|(host, _)| *host);
-            oldest.map(|oldest| known.remove(&oldest));
+        if known.len() >= KNOWN_MAX
+            && !known.contains_key(&host)
+            && let Some((&oldest, _)) = known.iter().min_by_key(|(_, since)| **since)
+        {
+            known.remove(&oldest);
         }
         known.insert(host, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Permits> {
-        self.0
-            .permits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.permits.lock()
     }
 
-    /// Takes a permit back.
-    fn take_back(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
+    /// Returns a permit to its pool.
+    fn release(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
         permits.pools[known][phase as usize].leave(number);
         self.0.returned[known][phase as usize].notify_one();
     }
 }
 
 impl Permits {
+    /// Whether a tunnel came from this network lately.
+    fn is_known(&self, host: &IpNet, now: Instant) -> bool {
+        match self.known.get(host) {
+            Some(since) => now.saturating_duration_since(*since) < KNOWN_FOR,
+            None => false,
+        }
+    }
+
     /// Whether nobody who waits for a handshake comes before `number`, or before a newcomer.
     fn is_in_turn(&self, known: usize, phase: Phase, number: Option<u64>) -> bool {
         let pools = &self.pools[known];
@@ -182,7 +183,7 @@ impl Permits {
             || !pools[Phase::Waiting as usize].has_before(number, free)
     }
 
-    fn take(
+    fn acquire(
         &mut self,
         known: usize,
         phase: Phase,
@@ -191,14 +192,13 @@ impl Permits {
         now: Instant,
     ) -> Result<u64, Full> {
         self.next += 1;
-        let taken = self.pools[known][phase as usize].take(
-            self.next,
-            origin,
-            evicted,
-            self.limits[phase as usize],
-            now,
-        );
-        taken.then_some(self.next).ok_or(Full)
+        let limits = self.limits[phase as usize];
+        let pool = &mut self.pools[known][phase as usize];
+        if pool.admit(self.next, origin, evicted, limits, now) {
+            Ok(self.next)
+        } else {
+            Err(Full)
+        }
     }
 }
 
@@ -244,14 +244,14 @@ impl HandshakePermit {
         if !permits.is_in_turn(self.known, phase, Some(self.number)) {
             return Err(Full);
         }
-        let number = permits.take(
+        let number = permits.acquire(
             self.known,
             phase,
             self.origin,
             &self.evicted,
             Instant::now(),
         )?;
-        strangers.take_back(&mut permits, self.known, self.phase, self.number);
+        strangers.release(&mut permits, self.known, self.phase, self.number);
         (self.phase, self.number) = (phase, number);
         Ok(())
     }
@@ -266,7 +266,7 @@ impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut permits = self.strangers.lock();
         self.strangers
-            .take_back(&mut permits, self.known, self.phase, self.number);
+            .release(&mut permits, self.known, self.phase, self.number);
     }
 }
 

@@ -10,7 +10,7 @@ use super::{DELIVERY_TIMEOUT, Incoming, RelayError, Relocation};
 use crate::frame::FrameError;
 
 /// The direction out of the tunnel.
-pub(super) struct Inward<'a> {
+pub(super) struct ReceiveHalves<'a> {
     /// The half that is read.
     pub(super) half: &'a mut Incoming,
     next: Next,
@@ -27,7 +27,7 @@ enum Next {
     Failed(Box<RelayError>),
 }
 
-impl<'a> Inward<'a> {
+impl<'a> ReceiveHalves<'a> {
     pub(super) fn new(half: &'a mut Incoming) -> Self {
         let relocation = half.relocation();
         Self {
@@ -114,7 +114,7 @@ impl<'a> Inward<'a> {
 }
 
 /// The relay has ended.
-impl Drop for Inward<'_> {
+impl Drop for ReceiveHalves<'_> {
     fn drop(&mut self) {
         if let Some(relocation) = &self.relocation {
             relocation.close();

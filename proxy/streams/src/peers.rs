@@ -1,6 +1,7 @@
 //! The tunnels that end at other proxies, as these report them, and the links to these proxies.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -29,11 +30,20 @@ pub struct PeerInfo {
 
 /// A connection to a peer that carries streams.
 pub struct PeerLink {
-    pub(crate) peer: Instance,
+    pub(crate) peer: Arc<PeerInfo>,
     pub(crate) tunnel: Tunnel,
-    /// The worker thread that moves the bytes of the link and of its streams.
+    /// The worker thread that relays the bytes of the link and of its streams.
     pub(crate) worker: Worker,
     number: u64,
+}
+
+impl fmt::Debug for PeerLink {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerLink")
+            .field("peer", &self.peer)
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A change of a peer's tunnels.
@@ -70,7 +80,7 @@ pub struct PeerView {
 
 /// All peers and their tunnels. Pure but for the links.
 #[derive(Default)]
-pub(crate) struct Elsewhere {
+pub(crate) struct Peers {
     peers: BTreeMap<Instance, Peer>,
     links: u64,
 }
@@ -84,7 +94,7 @@ struct Peer {
     links: Vec<Arc<PeerLink>>,
 }
 
-impl Elsewhere {
+impl Peers {
     /// Adds a peer without tunnels. `None`: it is there already.
     pub(crate) fn add(&mut self, info: Arc<PeerInfo>) -> Option<()> {
         if self.peers.contains_key(&info.instance) {
@@ -144,11 +154,10 @@ impl Elsewhere {
 
     /// Adds a link, and returns its number; `None`: the peer was forgotten.
     pub(crate) fn add_link(&mut self, peer: &Instance, tunnel: Tunnel) -> Option<u64> {
-        let instance = peer.clone();
         let peer = self.peers.get_mut(peer)?;
         self.links += 1;
         peer.links.push(Arc::new(PeerLink {
-            peer: instance,
+            peer: peer.info.clone(),
             tunnel,
             worker: Worker::current(),
             number: self.links,
@@ -162,30 +171,38 @@ impl Elsewhere {
         }
     }
 
+    /// Whether bulk data keeps a link busy.
+    pub(crate) fn has_busy_link(&self) -> bool {
+        let mut links = self.peers.values().flat_map(|peer| &peer.links);
+        links.any(|link| link.tunnel.is_busy())
+    }
+
     /// The ranks of the node's tunnels at all peers.
     pub(crate) fn ranks(&self, node: &NodeName) -> Vec<Rank> {
-        self.peers
-            .values()
-            .flat_map(|peer| peer.ranks(node))
-            .cloned()
-            .collect()
+        let mut ranks = Vec::new();
+        for peer in self.peers.values() {
+            ranks.extend(peer.ranks(node));
+        }
+        ranks
     }
 
     /// For each peer that has tunnels of the node and a link: the link with the fewest streams, and
     /// the ranks of these tunnels. The best peer comes first: one that answers and stays, then the
     /// one with the fewest streams.
     pub(crate) fn links(&self, node: &NodeName) -> Vec<(Arc<PeerLink>, Vec<Rank>)> {
-        let mut holders: Vec<_> = self
-            .peers
-            .values()
-            .filter(|peer| peer.nodes.contains_key(node))
-            .filter_map(|peer| Some((peer, peer.best_link()?)))
-            .collect();
+        let mut holders = Vec::new();
+        for peer in self.peers.values() {
+            if peer.nodes.contains_key(node)
+                && let Some(link) = peer.best_link()
+            {
+                holders.push((peer, link));
+            }
+        }
         holders
             .sort_by_key(|(peer, link)| (link.tunnel.is_silent(), peer.draining, peer.streams()));
         holders
             .into_iter()
-            .map(|(peer, link)| (link, peer.ranks(node).cloned().collect()))
+            .map(|(peer, link)| (link, peer.ranks(node)))
             .collect()
     }
 
@@ -196,11 +213,13 @@ impl Elsewhere {
 
     /// The peers that have a tunnel of the node.
     pub(crate) fn holders(&self, node: &NodeName) -> Vec<PeerView> {
-        self.peers
-            .values()
-            .filter(|peer| peer.nodes.contains_key(node))
-            .map(Peer::view)
-            .collect()
+        let mut holders = Vec::new();
+        for peer in self.peers.values() {
+            if peer.nodes.contains_key(node) {
+                holders.push(peer.view());
+            }
+        }
+        holders
     }
 }
 
@@ -216,9 +235,14 @@ impl Peer {
         Some(node)
     }
 
-    fn ranks(&self, node: &NodeName) -> impl Iterator<Item = &Rank> {
-        let numbers = self.nodes.get(node).into_iter().flatten();
-        numbers.filter_map(|number| self.tunnels.get(number).map(|(_, rank)| rank))
+    fn ranks(&self, node: &NodeName) -> Vec<Rank> {
+        let mut ranks = Vec::new();
+        for number in self.nodes.get(node).into_iter().flatten() {
+            if let Some((_, rank)) = self.tunnels.get(number) {
+                ranks.push(rank.clone());
+            }
+        }
+        ranks
     }
 
     fn best_link(&self) -> Option<Arc<PeerLink>> {
@@ -275,36 +299,36 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_elsewhere_while_any_peer_has_any_tunnel_of_it() {
-        let mut elsewhere = Elsewhere::default();
+    fn a_node_is_at_peers_while_any_peer_has_any_tunnel_of_it() {
+        let mut peers = Peers::default();
         let a = peer("a");
         let b = peer("b");
-        elsewhere.add(a.clone()).unwrap();
-        elsewhere.add(b.clone()).unwrap();
-        assert!(elsewhere.add(a.clone()).is_none(), "it is there");
-        elsewhere.change(&a.instance, opened(&[(1, "edge-1"), (2, "edge-1")]));
-        elsewhere.change(&b.instance, opened(&[(1, "edge-1"), (2, "edge-2")]));
+        peers.add(a.clone()).unwrap();
+        peers.add(b.clone()).unwrap();
+        assert!(peers.add(a.clone()).is_none(), "it is there");
+        peers.change(&a.instance, opened(&[(1, "edge-1"), (2, "edge-1")]));
+        peers.change(&b.instance, opened(&[(1, "edge-1"), (2, "edge-2")]));
         let closed = |numbers: &[u64]| PeerChange {
             closed: numbers.to_vec(),
             ..PeerChange::default()
         };
-        elsewhere.change(&a.instance, closed(&[1]));
-        assert_eq!(elsewhere.holders(&node("edge-1")).len(), 2);
-        elsewhere.change(&a.instance, closed(&[2, 9]));
-        assert_eq!(elsewhere.holders(&node("edge-1"))[0].info, b);
-        let gone = elsewhere.remove(&b.instance);
+        peers.change(&a.instance, closed(&[1]));
+        assert_eq!(peers.holders(&node("edge-1")).len(), 2);
+        peers.change(&a.instance, closed(&[2, 9]));
+        assert_eq!(peers.holders(&node("edge-1"))[0].info, b);
+        let gone = peers.remove(&b.instance);
         assert_eq!(gone.len(), 2);
-        assert!(!elsewhere.has(&node("edge-1")) && !elsewhere.has(&node("edge-2")));
+        assert!(!peers.has(&node("edge-1")) && !peers.has(&node("edge-2")));
     }
 
     #[test]
     fn a_number_that_a_peer_uses_again_is_another_tunnel() {
-        let mut elsewhere = Elsewhere::default();
+        let mut peers = Peers::default();
         let a = peer("a");
-        elsewhere.add(a.clone()).unwrap();
-        elsewhere.change(&a.instance, opened(&[(1, "edge-1")]));
-        let concerned = elsewhere.change(&a.instance, opened(&[(1, "edge-2")]));
+        peers.add(a.clone()).unwrap();
+        peers.change(&a.instance, opened(&[(1, "edge-1")]));
+        let concerned = peers.change(&a.instance, opened(&[(1, "edge-2")]));
         assert_eq!(concerned.len(), 2);
-        assert!(!elsewhere.has(&node("edge-1")) && elsewhere.has(&node("edge-2")));
+        assert!(!peers.has(&node("edge-1")) && peers.has(&node("edge-2")));
     }
 }
