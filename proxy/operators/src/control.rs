@@ -194,7 +194,7 @@ impl Service for Control {
         &self,
         request: Request<proto::PingRequest>,
     ) -> Result<Response<proto::PingResponse>, Status> {
-        let node = node_name(&request.into_inner().node)?;
+        let node = self.asked_node(&request.into_inner().node)?;
         let answer = ping::ping(&self.directory, &self.registry, node).await;
         answer
             .map(Response::new)
@@ -208,7 +208,7 @@ impl Service for Control {
         let request = request.into_inner();
         let node = match request.node.as_str() {
             "" => None,
-            name => Some(node_name(name)?),
+            name => Some(self.asked_node(name)?),
         };
         let mut listed = self.streams.all();
         if let Some(node) = node {
@@ -494,10 +494,15 @@ impl Control {
             revoked
                 .and(disarmed)
                 .map_err(|error| half_removed(node, &error))?;
-            return Err(Status::not_found(format!(
+            let mut text = format!(
                 "there is no node {node}; the certificates and tokens that it may have had are \
                  revoked"
-            )));
+            );
+            // Not removed by this name: whoever removes a node twice would remove another one.
+            if let Some(other) = self.directory.named(node.as_str()) {
+                text += &format!("; clients reach {other} by this name, and it stays");
+            }
+            return Err(Status::not_found(text));
         }
         let removed = self.editor.remove(node).map_err(ControlError::from);
         match revoked
@@ -526,6 +531,20 @@ impl Control {
                  still describes it: remove it there too",
                 file.display()
             ))),
+        }
+    }
+
+    /// The node that an operator asks about: the one with this name, or else as clients reach it.
+    fn asked_node(&self, text: &str) -> Result<NodeName, Status> {
+        let exact = node_name(text);
+        if let Ok(node) = &exact
+            && self.directory.contains(node)
+        {
+            return exact;
+        }
+        match self.directory.named(text) {
+            Some(named) => Ok(named),
+            None => exact,
         }
     }
 
@@ -596,6 +615,7 @@ impl Control {
                 .map(u32::from)
                 .collect(),
             name: node.name.to_string(),
+            names: self.directory.names_of(&node.name),
             addresses: node
                 .addresses
                 .iter()
