@@ -36,6 +36,7 @@ mod hostile;
 mod ipv6_only;
 mod life;
 mod monitoring;
+mod moved_addresses;
 mod moves;
 mod mptcp;
 mod name_requests;

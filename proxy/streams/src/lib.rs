@@ -13,6 +13,7 @@ pub mod fuzzing;
 pub mod history;
 pub mod limits;
 pub mod live;
+mod moved;
 pub mod moves;
 pub mod rank;
 pub mod recent;

@@ -8,6 +8,7 @@ use culvert_tunnel::{EarlyClient, RelayError, Socket, Stream};
 use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
 use crate::live::StreamRecord;
+use crate::moved::moved;
 use crate::registry::{Candidate, StreamOnItsWay, Tracking};
 use crate::route::{OpenedStream, Route, Router};
 
@@ -102,7 +103,10 @@ impl RoutedClient {
         socket: &Socket,
     ) -> Result<(), RelayError> {
         self.send_first(stream, pipelined);
-        let result = stream.relay(socket, self.record.transferred()).await;
+        let result = tokio::select! {
+            relayed = stream.relay(socket, self.record.transferred()) => relayed,
+            () = moved(&self.route, self.router.directory()) => Err(RelayError::Moved),
+        };
         self.record.relayed(&result);
         result
     }
