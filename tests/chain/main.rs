@@ -50,6 +50,7 @@ mod pressure;
 mod proxies;
 mod reach;
 mod resolvers;
+mod rootless;
 mod scale;
 mod secrets;
 mod silent_backends;
