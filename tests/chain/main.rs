@@ -13,6 +13,7 @@ mod check;
 mod churn;
 mod clocks;
 mod clones;
+mod cni;
 mod command_lines;
 mod connect;
 mod connect_port;
