@@ -2,6 +2,7 @@
 //! `culvert-proxy check` reads it. A field with `default` was added later: an older redirector
 //! omits it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -94,6 +95,10 @@ pub struct Installed {
     /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
     #[serde(default)]
     pub outer_bridges: Vec<String>,
+    /// How often the redirector has put right in the last [`RECENT`] what somebody had removed or
+    /// changed: `hooks`, `destinations` of the hooks, `nftables`, `routes`.
+    #[serde(default)]
+    pub repairs: BTreeMap<String, u64>,
     /// The exempt mark, and who else uses its bits.
     #[serde(default)]
     pub marks: Option<Marks>,

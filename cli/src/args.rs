@@ -314,7 +314,7 @@ pub(crate) struct StreamsArgs {
     pub(crate) idle: Option<Duration>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ObserveArgs {
     /// Go on with what comes, until interrupted.
     #[arg(short, long)]

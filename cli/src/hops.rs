@@ -154,7 +154,9 @@ impl HostPath {
         for Line { subject, text } in explained.lines {
             match subject.as_str() {
                 "fix" if !is_any_steered => self.fixes.push(text),
-                "fix" | "directory" => {}
+                "fix" => {}
+                // The proxy says it too, but for what this host keeps from being steered.
+                "directory" if ok => {}
                 _ => texts.push(format!("{subject}: {text}")),
             }
         }
@@ -246,6 +248,23 @@ mod tests {
             "{from:?}"
         );
         assert_eq!(from.fixes[0], "start culvert-redirector");
+    }
+
+    #[test]
+    fn an_address_in_a_network_of_the_host_is_said_to_be_left_alone_and_why() {
+        let explained = serde_json::from_str(
+            r#"[{"destination": "10.244.0.77:9100", "lines": [
+                {"subject": "directory", "text": "never steered: it is in 10.244.0.0/24"},
+                {"subject": "hooks", "text": "passes"},
+                {"subject": "fix", "text": "dial edge-2"}]}]"#,
+        );
+        let from = HostPath::of(answer(Ok(explained.expect("the page"))));
+        let kernel = &from.hops[0];
+        assert!(
+            !kernel.ok && kernel.text.contains("10.244.0.0/24"),
+            "{from:?}"
+        );
+        assert_eq!(from.fixes[0], "dial edge-2");
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! By which host a node is reached.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
 use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 
+use crate::answered::all_ok;
 use crate::control::Control;
+use crate::node::{is_named, listed_name};
 use crate::places::{Host, NoAnswer};
 use crate::session::Session;
 
@@ -40,10 +44,20 @@ pub(crate) async fn nearest_place<'a>(session: &'a Session, node: &NodeName) -> 
     }
 }
 
+/// The node's own name, if a zone follows it in `node`. A name that no proxy knows stays.
+pub(crate) async fn own_name(session: &Session, node: NodeName) -> NodeName {
+    let answers = session.ask(Duration::ZERO, node_list).await;
+    listed_name(all_ok(&answers), &node).unwrap_or(node)
+}
+
 /// How many tunnels of the node end there.
 async fn tunnels(place: &Host, node: &NodeName) -> Result<u32, NoAnswer> {
-    let mut control = Control::connect(place).await?;
-    let nodes = control.list_nodes(proto::ListNodesRequest {}).await?.nodes;
-    let found = nodes.iter().find(|status| status.name == node.as_str());
+    let nodes = node_list(place).await?;
+    let found = nodes.iter().find(|status| is_named(status, node));
     Ok(found.map_or(0, |status| status.tunnels))
+}
+
+async fn node_list(place: &Host) -> Result<Vec<proto::NodeStatus>, NoAnswer> {
+    let mut control = Control::connect(place).await?;
+    Ok(control.list_nodes(proto::ListNodesRequest {}).await?.nodes)
 }

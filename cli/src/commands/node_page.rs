@@ -13,7 +13,7 @@ use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::cloud_host::{CloudHost, Ready};
-use crate::node::{Node, NodeAddress, nodes};
+use crate::node::{Node, NodeAddress, listed_name, nodes};
 use crate::pages::Pages;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
@@ -60,7 +60,10 @@ struct AgentSays {
 pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
     note_unanswered(&answers)?;
-    let known = nodes(all_ok(&answers));
+    let hosts = all_ok(&answers);
+    let own_name = listed_name(hosts.iter().map(|host| &host.nodes), name);
+    let name = own_name.as_ref().unwrap_or(name);
+    let known = nodes(hosts);
     let Some(node) = known.into_iter().find(|node| node.node == name.as_str()) else {
         bail!("no edge node is named {name}: `culvert nodes` lists them");
     };

@@ -14,6 +14,7 @@ use crate::answered::Answered;
 use crate::args::{ObserveArgs, Output};
 use crate::control::Control;
 use crate::event::Event;
+use crate::nearest::own_name;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{clean, time_of_day};
 use crate::session::Session;
@@ -29,6 +30,11 @@ struct Events {
 /// # Errors
 /// No host has answered; with `--follow` none answers any more.
 pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()> {
+    let mut arguments = arguments.clone();
+    if let Some(node) = arguments.node.take() {
+        arguments.node = Some(own_name(session, node).await);
+    }
+    let arguments = &arguments;
     let follow = arguments.follow;
     let request = proto::ObserveRequest {
         follow,

@@ -13,6 +13,7 @@ use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::args::PingArgs;
 use crate::control::Control;
+use crate::node::is_named;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, milliseconds};
 use crate::session::Session;
@@ -112,7 +113,7 @@ async fn ask(place: &Host, arguments: &PingArgs) -> Result<Vec<Times>, NoAnswer>
 
 async fn has_tunnels(control: &mut Control, node: &NodeName) -> Result<bool, NoAnswer> {
     let nodes = control.list_nodes(proto::ListNodesRequest {}).await?.nodes;
-    let found = nodes.iter().find(|status| status.name == node.as_str());
+    let found = nodes.iter().find(|status| is_named(status, node));
     Ok(found.is_some_and(|status| status.tunnels > 0))
 }
 

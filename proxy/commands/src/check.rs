@@ -18,6 +18,7 @@ use culvert_proxy_cluster::KubernetesArgs;
 use serde_json::json;
 
 use facts::Facts;
+pub(crate) use facts::json;
 use finding::{Finding, Verdict, page};
 
 /// Exits with 0 if nothing has failed, warnings or not; with 1 if something has; with 2 if it was

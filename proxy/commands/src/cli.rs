@@ -370,11 +370,7 @@ mod tests {
             vip6: "fd00::1".into(),
             ports: vec![9100, 10250],
             tunnels: 2,
-            forbidden_ports: Vec::new(),
-            elsewhere: Vec::new(),
-            misplaced: String::new(),
-            misplaced_fix: String::new(),
-            large_packets_lost: false,
+            ..proto::NodeStatus::default()
         };
         assert_eq!(
             node_table(&[

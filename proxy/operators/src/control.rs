@@ -179,7 +179,7 @@ impl Service for Control {
         &self,
         request: Request<proto::PingRequest>,
     ) -> Result<Response<proto::PingResponse>, Status> {
-        let node = node_name(&request.into_inner().node)?;
+        let node = self.asked_node(&request.into_inner().node)?;
         let answer = ping::ping(&self.directory, &self.registry, node).await;
         answer
             .map(Response::new)
@@ -257,13 +257,27 @@ impl Control {
         }
     }
 
+    /// The node that an operator asks about: the one with this name, or else as clients reach it.
+    fn asked_node(&self, text: &str) -> Result<NodeName, Status> {
+        let exact = node_name(text);
+        if let Ok(node) = &exact
+            && self.directory.contains(node)
+        {
+            return exact;
+        }
+        match self.directory.named(text) {
+            Some(named) => Ok(named),
+            None => exact,
+        }
+    }
+
     /// The streams of a node; all, if it is not named.
     fn streams_of(&self, node: &str) -> Result<Vec<ListedStream>, Status> {
         let mut listed = self.streams.all();
         if node.is_empty() {
             return Ok(listed);
         }
-        let node = node_name(node)?;
+        let node = self.asked_node(node)?;
         listed.retain(|listed| listed.stream.node.as_ref() == Some(&node));
         // Streams of a node that was removed may end later.
         if listed.is_empty() && !self.directory.contains(&node) {

@@ -17,6 +17,7 @@ pub mod peers;
 pub mod rank;
 pub mod recent;
 pub mod registry;
+mod rerouted;
 pub mod route;
 pub mod routed;
 pub mod sockets;

@@ -51,7 +51,7 @@ pub struct OpenedStream {
 pub struct Route {
     /// The node and what its agent dials.
     pub target: Target,
-    destination: Destination,
+    pub(crate) destination: Destination,
     /// The ways to the node in the order in which they are tried.
     pub(crate) candidates: Vec<Candidate>,
 }

@@ -9,6 +9,7 @@ use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
 use crate::live::StreamRecord;
 use crate::registry::{StreamOnItsWay, Tracking};
+use crate::rerouted::rerouted;
 use crate::route::{OpenedStream, Route, Router};
 
 /// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
@@ -103,7 +104,10 @@ impl RoutedClient {
         socket: &Socket,
     ) -> Result<(), RelayError> {
         self.send_first(stream, pipelined);
-        let result = stream.relay(socket, self.record.transferred()).await;
+        let result = tokio::select! {
+            relayed = stream.relay(socket, self.record.transferred()) => relayed,
+            () = rerouted(&self.route, self.router.directory()) => Err(RelayError::Moved),
+        };
         self.record.relayed(&result);
         result
     }

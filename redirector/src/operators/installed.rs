@@ -1,6 +1,8 @@
 //! `/debug/installed`: what should be on this host and what the kernel has, for `culvert-proxy
 //! check`.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use axum::Json;
 use axum::extract::State;
@@ -9,6 +11,7 @@ use axum::routing::get;
 use culvert_api::installed::{Installed, Neighbours, SteeredPackets};
 use culvert_daemon::AdminPages;
 use ipnet::IpNet;
+use strum::VariantArray;
 use tokio::sync::watch;
 
 use super::debug::failed;
@@ -18,6 +21,7 @@ use crate::directory::Feed;
 use crate::mechanisms::bpf::{Hook, Pins, Surroundings, Tables, refusal_of_this_kernel};
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::{HostRoute, Routes, networks};
+use crate::metrics::Drift;
 use crate::own_networks::OwnNetworks;
 use crate::steering::{InForce, RecentCounts, Steering};
 
@@ -102,6 +106,7 @@ impl Sources {
             owner_chains,
             zoning_chains,
             outer_bridges: kernel.outer_bridges().await?,
+            repairs: self.repairs(),
             marks: Some(marks(config.intercept.mark).await),
         })
     }
@@ -124,6 +129,19 @@ impl Sources {
         let counts = tables.steered().ok()?;
         let [begun, admitted] = self.recent.hooks.moved(counts);
         Some(SteeredPackets { begun, admitted })
+    }
+
+    /// What was put right lately.
+    fn repairs(&self) -> BTreeMap<String, u64> {
+        let counts = self.recent.repairs.moved_until_now();
+        let mut repairs = BTreeMap::new();
+        for (drift, count) in Drift::VARIANTS.iter().zip(counts) {
+            if count > 0 {
+                let what: &'static str = drift.into();
+                repairs.insert(what.to_owned(), count);
+            }
+        }
+        repairs
     }
 
     fn other_versions(&self) -> Vec<String> {

@@ -338,7 +338,7 @@ async fn daemon(admin: SocketAddr) -> Answer<Daemon> {
     })
 }
 
-async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
+pub(crate) async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
     match get(admin, path).await? {
         (StatusCode::OK, text) => {
             serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}"))

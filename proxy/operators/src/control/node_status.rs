@@ -66,6 +66,7 @@ impl Control {
         let forbidden = self.forbidden_ports(&node).await;
         let mut status = proto::NodeStatus {
             name: node.name.to_string(),
+            names: self.directory.names_of(&node.name),
             vip4: node.vip4.to_string(),
             vip6: node.vip6.to_string(),
             ports: node.ports.iter().copied().map(u32::from).collect(),

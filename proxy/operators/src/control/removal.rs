@@ -53,10 +53,15 @@ impl Control {
         tokens_revoked.map_err(|error| half_removed(node, error))?;
         let removal = removed.map_err(|error| half_removed(node, error))?;
         if !is_present {
-            return Err(Status::not_found(format!(
+            let mut text = format!(
                 "there is no node {node}; the certificates and tokens that it may have had are \
                  revoked"
-            )));
+            );
+            // Not removed by this name: whoever removes a node twice would remove another one.
+            if let Some(other) = self.directory.named(node.as_str()) {
+                text += &format!("; clients reach {other} by this name, and it stays");
+            }
+            return Err(Status::not_found(text));
         }
         match removal {
             Removal::Gone => {

@@ -86,6 +86,41 @@ fn removal(node: &str) -> Request<proto::RemoveNodeRequest> {
     Request::new(proto::RemoveNodeRequest { name: node.into() })
 }
 
+async fn streams_of(control: &Control, node: &str) -> Result<(), Status> {
+    let request = proto::ListStreamsRequest {
+        node: node.into(),
+        ..proto::ListStreamsRequest::default()
+    };
+    control.list_streams(Request::new(request)).await.map(drop)
+}
+
+#[tokio::test]
+async fn operators_may_write_a_zone_and_remove_a_node_by_its_own_name_alone() {
+    let (_path, control) = control(None);
+    for node in ["edge-1", "edge-2", "edge-2.edge.internal"] {
+        control.create_token(wish(node, &[])).await.unwrap();
+    }
+    for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal."] {
+        streams_of(&control, name).await.unwrap();
+        let request = Request::new(proto::PingRequest { node: name.into() });
+        let answer = control.ping(request).await;
+        refused(answer, Code::FailedPrecondition, "edge-1 has no tunnel");
+    }
+    assert!(streams_of(&control, "edge-3.edge.internal").await.is_err());
+    let listed = control
+        .list_nodes(Request::new(proto::ListNodesRequest {}))
+        .await
+        .unwrap()
+        .into_inner()
+        .nodes;
+    assert_eq!(listed[0].names, ["edge-1", "edge-1.edge.internal"]);
+    assert_eq!(listed[1].names, ["edge-2"]);
+    let other = "edge-1 by this name";
+    let removed = control.remove_node(removal("edge-1.edge.internal")).await;
+    refused(removed, Code::NotFound, other);
+    streams_of(&control, "edge-1").await.unwrap();
+}
+
 fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, text: &str) {
     let status = answer.unwrap_err();
     assert!(

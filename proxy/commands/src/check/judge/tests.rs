@@ -155,7 +155,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 51] = [
+const FAULTS: [Fault; 52] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -445,6 +445,17 @@ const FAULTS: [Fault; 51] = [
                 installed
                     .withheld
                     .push("10.0.3.7 of edge-1: it is in 10.0.3.0/24".into());
+            });
+        },
+    ),
+    (
+        "drift",
+        Verdict::Warning,
+        "routes 3",
+        "deploy/network",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.repairs.insert("routes".into(), 3);
             });
         },
     ),
