@@ -43,7 +43,7 @@ pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The API server's own limit of a request is 60 s.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How often kubelet's certificate is looked at.
 const RELOAD: Duration = Duration::from_secs(30);
