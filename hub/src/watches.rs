@@ -144,6 +144,6 @@ fn from_memory(client: Client) -> Option<Response<Body>> {
     }
     let age = snapshot.age;
     let content_type = HeaderValue::from_static(client.read.encoding().content_type_of_watch());
-    let body = Session::from_memory(client, &snapshot).into_body();
+    let body = Session::from_memory(client, snapshot).into_body();
     Some(local::with_age(Response::new(body), content_type, age))
 }
