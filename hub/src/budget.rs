@@ -16,7 +16,7 @@ use crate::upstream::Credential;
 /// Of one identity. kube-proxy in a cluster of 10,000 services copies two lists of some 4 MiB.
 const OF_ONE: usize = 8 << 20;
 /// Of all together. The process grows by some more: allocators give memory back late.
-const OF_ALL: usize = 24 << 20;
+const OF_ALL: usize = 16 << 20;
 
 tokio::task_local! {
     /// Ends the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
@@ -157,19 +157,32 @@ impl Book {
         }
     }
 
-    /// Ends answers until this identity and all together are within their budgets.
+    /// Ends answers until this identity and all together are within their budgets. The oldest one
+    /// of an identity ends only if all hold twice the budget by such.
     fn keep_within(&mut self, identity: &str) {
-        while self.bytes_of(identity) > OF_ONE && self.end_one_of(identity) {}
-        while self.bytes > OF_ALL {
-            let most = self.by_identity.iter();
-            let most = most.max_by_key(|(_, account)| account.bytes);
-            let Some(most) = most.map(|(identity, _)| identity.clone()) else {
-                return;
-            };
-            if !self.end_one_of(&most) {
-                return;
+        while self.bytes_of(identity) > OF_ONE && self.end_one_of(identity, 1) {}
+        while self.bytes > OF_ALL
+            && let Some(identity) = self.largest(2)
+        {
+            self.end_one_of(&identity, 1);
+        }
+        while self.bytes > 2 * OF_ALL
+            && let Some(identity) = self.largest(1)
+        {
+            self.end_one_of(&identity, 0);
+        }
+    }
+
+    /// Who holds most, of those that have so many answers or more.
+    fn largest(&self, answers: usize) -> Option<String> {
+        let mut largest: Option<(&String, usize)> = None;
+        for (identity, account) in &self.by_identity {
+            let is_larger = largest.is_none_or(|(_, bytes)| account.bytes > bytes);
+            if account.entries.len() >= answers && is_larger {
+                largest = Some((identity, account.bytes));
             }
         }
+        largest.map(|(identity, _)| identity.clone())
     }
 
     fn bytes_of(&self, identity: &str) -> usize {
@@ -179,13 +192,13 @@ impl Book {
         }
     }
 
-    /// `false`: it has only one.
-    fn end_one_of(&mut self, identity: &str) -> bool {
+    /// Ends the largest answer, but not so many of the oldest. `false`: there is no other.
+    fn end_one_of(&mut self, identity: &str, oldest: usize) -> bool {
         let Some(account) = self.by_identity.get(identity) else {
             return false;
         };
-        let but_oldest = account.entries.iter().skip(1);
-        let Some((number, entry)) = but_oldest.max_by_key(|(_, entry)| entry.bytes) else {
+        let others = account.entries.iter().skip(oldest);
+        let Some((number, entry)) = others.max_by_key(|(_, entry)| entry.bytes) else {
             return false;
         };
         let number = *number;
@@ -230,14 +243,22 @@ mod tests {
     }
 
     #[test]
-    fn many_identities_have_no_more_than_one_budget_together() {
+    fn many_identities_have_no_more_than_one_budget_together_besides_their_oldest_answers() {
         let budget = Budget::default();
-        let mut charges = Vec::new();
-        for number in 0..100 {
-            for _ in 0..2 {
-                charges.push(charge(&budget, &format!("sa:a/{}", number % 20), 1 << 20));
-            }
+        let mut oldest = Vec::new();
+        let mut others = Vec::new();
+        for number in 0..20 {
+            oldest.push(charge(&budget, &format!("sa:a/{number}"), 1 << 20));
         }
-        assert!(budget.bytes() <= OF_ALL);
+        for number in 0..100 {
+            others.push(charge(&budget, &format!("sa:a/{}", number % 20), 1 << 20));
+        }
+        assert!(!oldest.iter().any(Charge::has_ended));
+        assert!(others.iter().all(Charge::has_ended));
+        for number in 20..40 {
+            oldest.push(charge(&budget, &format!("sa:a/{number}"), 1 << 20));
+        }
+        assert!(oldest.iter().any(Charge::has_ended));
+        assert!(budget.bytes() <= 2 * OF_ALL);
     }
 }

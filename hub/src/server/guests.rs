@@ -15,7 +15,7 @@ const MAX_UNKNOWN: usize = 256;
 /// Of those that have shown a token that the API server accepts: kube-proxy, the CNI and pods of the
 /// host's network have some ten each, and a node has some 110 pods. Together with the others it is
 /// less than a port has.
-const MAX_KNOWN: usize = 640;
+const MAX_KNOWN: usize = 512;
 /// Of those that carry an upgrade, as of exec and port-forward: nothing need move there for hours.
 const MAX_UPGRADED: usize = 100;
 

@@ -27,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// What of one answer waits to be written. A larger part waits alone.
 const MAX_QUEUED: usize = 64 << 10;
 /// What the API server may send meanwhile of an answer that is not read: its window.
-const WINDOW: usize = 128 << 10;
+const WINDOW: usize = 64 << 10;
 
 tokio::task_local! {
     /// Of the stream of HTTP/2, or the connection of HTTP/1.1, that is served.

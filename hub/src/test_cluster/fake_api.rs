@@ -56,6 +56,8 @@ pub(super) struct Shared {
     pub(super) refuses_node: AtomicBool,
     /// It takes requests, and answers none but probes.
     pub(super) hangs: AtomicBool,
+    /// It does not answer probes.
+    pub(super) hangs_probes: AtomicBool,
     /// All events so far: word, name, version.
     history: watch::Sender<Vec<(&'static str, String, u64)>>,
     /// Watches from earlier versions are answered with 410.
@@ -108,6 +110,7 @@ impl FakeApi {
             cut: watch::Sender::new(false),
             refuses_node: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            hangs_probes: AtomicBool::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
@@ -226,7 +229,11 @@ impl Shared {
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
         let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
-        if self.hangs.load(Ordering::Relaxed) && path != "/readyz" {
+        let hangs = match &*path {
+            "/readyz" => &self.hangs_probes,
+            _ => &self.hangs,
+        };
+        if hangs.load(Ordering::Relaxed) {
             return std::future::pending().await;
         }
         if request.headers().contains_key("upgrade") {

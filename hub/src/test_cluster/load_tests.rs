@@ -1,14 +1,16 @@
 //! More watches than a connection carries, clients that do not read, and upgrades: what one client
 //! does is not felt by the next.
 
-use tokio::time::{Duration, sleep, timeout};
+use std::sync::atomic::Ordering;
 
 use hyper_util::rt::TokioIo;
 use tokio::io::AsyncReadExt;
+use tokio::time::{Duration, sleep, timeout};
 
 use super::tests::{APP, PODS, exec, exec_as, watch_from, with_listed_pods};
 use super::{DEADLINE, TestWatch};
 use crate::upstream::connector::Protocols;
+use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
 
 const SERVICES: &str = "/api/v1/services";
@@ -91,7 +93,7 @@ async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
     for _ in 0..64 {
         cluster.api.happens("MODIFIED", &long_name);
         assert!(heard.next().await.is_some());
-        assert!(cluster.hub.budget.bytes() <= 24 << 20);
+        assert!(cluster.hub.budget.bytes() <= 16 << 20);
     }
     let ended = async {
         while watches() == 81 {
@@ -103,6 +105,33 @@ async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
     cluster.api.happens("MODIFIED", "a");
     assert_eq!(heard.next().await.as_deref(), Some("MODIFIED a"));
     drop(unread);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_too_busy_for_a_probe_is_not_cut_off() {
+    let cluster = with_listed_pods().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    let hangs = &cluster.api.shared.hangs_probes;
+    hangs.store(true, Ordering::Relaxed);
+    let upstream = &cluster.hub.upstream;
+    let mut probe = Box::pin(upstream.probe());
+    let long_name = "x".repeat(64 << 10);
+    let observation = loop {
+        tokio::select! {
+            (observation, _) = &mut probe => break observation,
+            () = sleep(Duration::from_millis(50)) => {
+                cluster.api.happens("MODIFIED", &long_name);
+                assert!(watch.next().await.is_some());
+            }
+        }
+    };
+    assert_eq!(observation, Observation::Heard);
+    let (observation, _) = upstream.probe().await;
+    assert_eq!(
+        observation,
+        Observation::TryFailed,
+        "it says nothing at all"
+    );
 }
 
 #[tokio::test]

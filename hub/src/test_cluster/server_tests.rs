@@ -109,6 +109,9 @@ async fn memory_answers_before_a_client_gives_up_on_an_api_server_that_hangs() {
     assert!(local.starts_with("local; age="), "{local}");
     let document = kubelet.send("GET", "/version?timeout=4s", empty()).await;
     assert!(document.headers().contains_key("culvert-hub"));
+    let watch = format!("{PODS}?watch=true&resourceVersion=100&timeout=4s");
+    let watch = kubelet.send("GET", &watch, empty()).await;
+    assert!(watch.headers().contains_key("culvert-hub"));
     let path = format!("{PODS}/a/status?timeout=4s");
     let status = r#"{"status":{"phase":"Running"}}"#;
     assert_eq!(kubelet.write("PATCH", &path, status).await.0, 200);

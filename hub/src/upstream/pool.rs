@@ -178,10 +178,9 @@ impl Pool {
 fn stream_window(credential: Credential, kind: RequestKind) -> u32 {
     match (credential, kind) {
         (Credential::Node, RequestKind::Short) => 1 << 20,
-        (Credential::Node, RequestKind::Long) | (Credential::Bearer, RequestKind::Short) => {
-            256 << 10
-        }
-        (Credential::Bearer, RequestKind::Long) => 128 << 10,
+        (Credential::Node, RequestKind::Long) => 256 << 10,
+        (Credential::Bearer, RequestKind::Short) => 128 << 10,
+        (Credential::Bearer, RequestKind::Long) => 64 << 10,
     }
 }
 

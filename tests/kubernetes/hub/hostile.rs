@@ -27,8 +27,11 @@ const GROWTH: u64 = 64 << 20;
 const SILENT: usize = 600;
 /// Requests of one attacker's process.
 const REQUESTS: usize = 500;
-/// Answers that each attacker begins and reads one byte a second of.
+/// Watches that an attacker begins and reads one byte a second of.
 const UNREAD: usize = 100;
+/// The same of schemas. A busy machine needs a second of its processor for these, and a third of
+/// what an identity may have at once leaves kubelet's requests their time.
+const UNREAD_SCHEMAS: usize = 30;
 /// Bytes in the ConfigMap that is changed before the eyes of who does not read.
 const LARGE: usize = 100 << 10;
 
@@ -70,9 +73,14 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
     ];
     let host = account(server, "default", "host")?;
     let mut slow = [
-        SlowReader::new("pod", attackers[0].client.clone(), watch),
-        SlowReader::new("host", host, watch),
-        SlowReader::new("without-rights", attackers[1].client.clone(), schema),
+        SlowReader::new("pod", attackers[0].client.clone(), UNREAD, watch),
+        SlowReader::new("host", host, UNREAD, watch),
+        SlowReader::new(
+            "without-rights",
+            attackers[1].client.clone(),
+            UNREAD_SCHEMAS,
+            schema,
+        ),
     ];
     let mut silent = Vec::new();
     let until = Instant::now() + duration();
@@ -184,15 +192,22 @@ fn stranger(round: usize, number: usize) -> String {
 struct SlowReader {
     name: &'static str,
     client: Client,
+    at_once: usize,
     request: fn(number: usize) -> String,
     running: Option<Process>,
 }
 
 impl SlowReader {
-    fn new(name: &'static str, client: Client, request: fn(usize) -> String) -> Self {
+    fn new(
+        name: &'static str,
+        client: Client,
+        at_once: usize,
+        request: fn(usize) -> String,
+    ) -> Self {
         Self {
             name,
             client,
+            at_once,
             request,
             running: None,
         }
@@ -205,7 +220,7 @@ impl SlowReader {
             return Ok(());
         }
         let mut config = String::new();
-        for number in 0..UNREAD {
+        for number in 0..self.at_once {
             if number > 0 {
                 config += "next\n";
             }
