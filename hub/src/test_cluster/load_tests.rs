@@ -8,7 +8,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{Duration, sleep, timeout};
 
 use super::tests::{APP, PODS, exec, exec_as, watch_from, with_listed_pods};
-use super::{DEADLINE, TestWatch};
+use super::{DEADLINE, TestCluster, TestWatch};
 use crate::upstream::connector::Protocols;
 use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
@@ -74,6 +74,12 @@ async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
     drop(unread);
 }
 
+/// Of all clients.
+fn watches(cluster: &TestCluster) -> u32 {
+    let counts = cluster.hub.limits.counts();
+    counts.values().map(|[_, long]| *long).sum()
+}
+
 #[tokio::test]
 async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
     let cluster = with_listed_pods().await;
@@ -84,11 +90,7 @@ async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
     for _ in 0..80 {
         unread.push(silent.send("GET", &path, empty()).await);
     }
-    let watches = || {
-        let counts = cluster.hub.limits.counts();
-        counts.values().map(|[_, long]| *long).sum::<u32>()
-    };
-    assert_eq!(watches(), 81);
+    assert_eq!(watches(&cluster), 81);
     let long_name = "x".repeat(64 << 10);
     for _ in 0..64 {
         cluster.api.happens("MODIFIED", &long_name);
@@ -96,12 +98,12 @@ async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
         assert!(cluster.hub.budget.bytes() <= 16 << 20);
     }
     let ended = async {
-        while watches() == 81 {
+        while watches(&cluster) == 81 {
             sleep(Duration::from_millis(5)).await;
         }
     };
     timeout(DEADLINE, ended).await.unwrap();
-    assert!(watches() > 1, "some are left");
+    assert!(watches(&cluster) > 1, "some are left");
     cluster.api.happens("MODIFIED", "a");
     assert_eq!(heard.next().await.as_deref(), Some("MODIFIED a"));
     drop(unread);
