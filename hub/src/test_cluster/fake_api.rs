@@ -220,6 +220,14 @@ impl Shared {
         99 + self.history.borrow().len() as u64
     }
 
+    fn hangs_at(&self, path: &str) -> bool {
+        let hangs = match path {
+            "/readyz" => &self.hangs_probes,
+            _ => &self.hangs,
+        };
+        hangs.load(Ordering::Relaxed)
+    }
+
     async fn answer(self: Arc<Self>, is_node: bool, request: Request<Incoming>) -> Response<Body> {
         let token = request.headers().get("authorization");
         let token = token.map(|value| value.to_str().unwrap().replace("Bearer ", ""));
@@ -229,11 +237,7 @@ impl Shared {
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
         let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
-        let hangs = match &*path {
-            "/readyz" => &self.hangs_probes,
-            _ => &self.hangs,
-        };
-        if hangs.load(Ordering::Relaxed) {
+        if self.hangs_at(&path) {
             return std::future::pending().await;
         }
         if request.headers().contains_key("upgrade") {
