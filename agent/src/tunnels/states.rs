@@ -171,10 +171,6 @@ impl Tunnels {
         }
         counts
     }
-
-    fn lock(&self) -> parking_lot::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
-        self.entries.lock()
-    }
 }
 
 impl SlotEntry {
