@@ -4,8 +4,14 @@ mod bundle;
 mod check;
 mod client;
 mod connect;
+mod connectivity_test;
 mod dashboard;
+mod first_proxy;
 mod forward;
+mod junit;
+mod migrate;
+mod node;
+mod node_list;
 mod node_page;
 mod nodes;
 mod observe;
@@ -43,6 +49,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             clap_complete::generate(shell, &mut program, "culvert", &mut std::io::stdout());
             Ok(())
         }
+        Command::Migrate(command) => migrate::run(&whom, &command).await,
         Command::Client(command) => client::run(&command, output),
         Command::Version { all: false } => {
             println!("culvert {}", culvert_daemon::BUILD);
@@ -66,13 +73,14 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
     match question {
         Question::Status(status) => status::run(session, &status).await,
         Question::Nodes(nodes) => nodes::run(session, &nodes).await,
-        Question::Node { node } => node_page::run(session, &node).await,
+        Question::Node(node) => node::run(session, &node).await,
         Question::Streams(streams) => streams::run(session, &streams).await,
         Question::Observe(observe) => observe::run(session, &observe).await,
         Question::Bundle(bundle) => bundle::run(session, &bundle).await,
         Question::Connect { destination } => connect::run(session, &destination).await,
-        Question::Check => check::run(session).await,
+        Question::Check(check) => check::run(session, &check).await,
         Question::Why { destination } => why::run(session, &destination).await,
+        Question::ConnectivityTest(test) => connectivity_test::run(session, &test).await,
         Question::Ping(ping) => ping::run(session, &ping).await,
         Question::Token(token) => token::run(session, &token).await,
     }

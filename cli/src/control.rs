@@ -46,6 +46,7 @@ calls! {
     list_proxies(ListProxiesRequest) -> ListProxiesResponse;
     list_streams(ListStreamsRequest) -> ListStreamsResponse;
     list_certificates(ListCertificatesRequest) -> ListCertificatesResponse;
+    remove_node(RemoveNodeRequest) -> RemoveNodeResponse;
     create_token(CreateTokenRequest) -> CreateTokenResponse;
     list_tokens(ListTokensRequest) -> ListTokensResponse;
     revoke_token(RevokeTokenRequest) -> RevokeTokenResponse;

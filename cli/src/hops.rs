@@ -31,7 +31,7 @@ pub(crate) struct HostPath {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Hop {
     /// `kernel`; `unused`, an address of the node that this host cannot steer, beside one that it
-    /// can; or what `culvert-proxy explain` names: `directory`, `tunnel`, `agent`, `dial`, ...
+    /// can; or what `culvert why` names: `directory`, `tunnel`, `agent`, `dial`, ...
     pub(crate) hop: String,
     /// Whether a connection gets past it.
     pub(crate) ok: bool,

@@ -51,6 +51,15 @@ pub(crate) enum Socket {
     Connect,
 }
 
+/// A client of the kubeconfig's API server.
+///
+/// # Errors
+/// There is no kubeconfig, or it is wrong.
+pub(crate) async fn api_client(whom: &Whom) -> Result<kube::Client> {
+    let (client, _left_out) = pods::client(whom).await?;
+    Ok(client)
+}
+
 impl Socket {
     /// The word of `culvert-proxy control-stdio --to`.
     fn flag_value(self) -> &'static str {
@@ -162,6 +171,15 @@ impl Host {
     /// Whether its proxy is part of a cluster.
     pub(crate) fn is_pod(&self) -> bool {
         matches!(self.way, Transport::Pod(_))
+    }
+
+    /// Whether what runs there has the API server of its own pod.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        match &self.way {
+            Transport::Pod(_) => true,
+            Transport::Local(_) => std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            Transport::Ssh(_) => false,
+        }
     }
 
     /// Connects with one of its sockets. By ssh and in a pod this succeeds before the socket is

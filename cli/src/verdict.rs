@@ -18,7 +18,7 @@ const LITTLE_LIFE: u64 = 10;
 /// Names in one line.
 const MOST_NAMES: usize = 8;
 
-/// How bad it is; the words are those of `culvert-proxy check`.
+/// How bad it is; the words are those of `culvert-proxy check-host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {

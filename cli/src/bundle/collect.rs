@@ -45,8 +45,8 @@ const PROGRAMS: [(Socket, &str); 2] = [
 const COMMANDS: [(&str, &str, &[&str]); 6] = [
     (
         "check.json",
-        "culvert-proxy check",
-        &["culvert-proxy", "check", "--output", "json"],
+        "culvert check",
+        &["culvert-proxy", "check-host"],
     ),
     (
         "rules.txt",

@@ -660,9 +660,7 @@ fn refused(error: &ControlError) -> Status {
 }
 
 fn no_such_node(node: &NodeName) -> Status {
-    Status::not_found(format!(
-        "no edge node is named {node}: see `culvert-proxy node list`"
-    ))
+    Status::not_found(format!("no edge node is named {node}: see `culvert nodes`"))
 }
 
 fn node_name(text: &str) -> Result<NodeName, Status> {

@@ -1,4 +1,4 @@
-//! `culvert-proxy explain`: what would happen to a connection, and why. This module gathers the
+//! `culvert why`: what would happen to a connection, and why. This module gathers the
 //! facts; `words` puts them into words.
 
 mod reported_rules;

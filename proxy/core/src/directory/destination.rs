@@ -47,9 +47,7 @@ pub enum ResolveError {
         nodes: NodeCount,
     },
     /// No node has the name.
-    #[error(
-        "no edge node is named {name:?} (the directory has {nodes}): see `culvert-proxy node list`"
-    )]
+    #[error("no edge node is named {name:?} (the directory has {nodes}): see `culvert nodes`")]
     UnknownName {
         /// What was dialled.
         name: String,

@@ -127,7 +127,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
             page.line("directory", "not an edge node's address");
             page.line("steering", "passes: the client dials it itself");
             page.fix(format!(
-                "if a node has it: `culvert-proxy token create NODE --address {address}`; in a \
+                "if a node has it: `culvert token create NODE --address {address}`; in a \
                  cluster its Node says it"
             ));
         }
@@ -137,7 +137,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
                 "dns",
                 format!("NXDOMAIN inside {}, REFUSED outside it", facts.zone),
             );
-            page.fix("`culvert-proxy node list` has all names");
+            page.fix("`culvert nodes` has all names");
         }
         ResolveError::OtherMeaning { advice, .. } => {
             page.line("directory", error.to_string());
@@ -266,7 +266,7 @@ fn waits(page: &mut Page, waits: &[Duration], target: &Target) {
         // It may also be a long answer that is not due yet.
         page.fixes.push(format!(
             "does the backend accept connections and answer none? Ask it on {} itself; \
-             `culvert-proxy streams {0}` shows who waits",
+             `culvert streams {0}` shows who waits",
             target.node
         ));
     }
@@ -300,7 +300,7 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
             if let Some(port) = facts.query.port.filter(|port| !owner.ports.contains(port)) {
                 page.fix(format!(
-                    "dial {}:{port}, or have the port steered: `culvert-proxy token create \
+                    "dial {}:{port}, or have the port steered: `culvert token create \
                      {name} --port {}`; in a cluster: \
                      ConfigMap culvert-ports",
                     facts.zone.full_name(name),
