@@ -331,8 +331,14 @@ pub(crate) struct ObserveArgs {
     pub(crate) follow: bool,
 
     /// Without --follow: how many events at most. Each proxy keeps some thousand.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub(crate) last: usize,
+    ///
+    /// 100, or all with --since.
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<usize>,
+
+    /// Only those of so long, such as 10m.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "follow")]
+    pub(crate) since: Option<Duration>,
 
     /// Only those to this node.
     #[arg(long)]

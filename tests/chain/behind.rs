@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 
 use crate::directory::{join, with_file, write};
-use crate::world::{self, ECHO, GREET, World};
+use crate::world::{self, ECHO, GREET};
 
 /// Both have a greeter, and the agent allows the first one alone.
 const CAMERA: &str = "192.168.1.20";

@@ -16,7 +16,10 @@ use crate::control::Control;
 use crate::event::Event;
 use crate::places::{Host, NoAnswer};
 use crate::screen::{clean, time_of_day};
-use crate::session::Session;
+use crate::session::{Session, now_seconds};
+
+/// How many events are shown if no flag says it.
+const USUAL_LAST: usize = 100;
 
 /// A proxy's own name, and its events.
 struct Events {
@@ -72,11 +75,24 @@ async fn last(
         }
     }
     all.sort_by_key(|event: &Event| event.unix_millis);
-    let skipped = all.len().saturating_sub(arguments.last);
+    if let Some(since) = arguments.since {
+        drop_before(&mut all, now_seconds().saturating_sub(since.as_secs()));
+    }
+    let most = arguments.last.unwrap_or(match arguments.since {
+        Some(_) => usize::MAX,
+        None => USUAL_LAST,
+    });
+    let skipped = all.len().saturating_sub(most);
     for event in &all[skipped..] {
         print(session, event)?;
     }
     Ok(())
+}
+
+/// Leaves those from this second on, and how many are missing.
+fn drop_before(events: &mut Vec<Event>, second: u64) {
+    let from = second.saturating_mul(1_000);
+    events.retain(|event| event.event == "lost" || event.unix_millis >= from);
 }
 
 async fn read_all(
@@ -246,6 +262,21 @@ mod tests {
         }
         assert!(wanted(&["--outcome", "finished"], &ended));
         assert!(!wanted(&["--outcome", "finished"], &begun));
+    }
+
+    #[test]
+    fn what_was_before_is_left_out() {
+        let at = |unix_millis, lost| {
+            let event = proto::StreamEvent {
+                unix_millis,
+                lost,
+                ..proto::StreamEvent::default()
+            };
+            Event::of("cloud-1", event)
+        };
+        let mut events = vec![at(0, 3), at(4_999, 0), at(5_000, 0)];
+        drop_before(&mut events, 5);
+        assert_eq!(events, [at(0, 3), at(5_000, 0)]);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! `culvert.control.v1`: the running proxy's answers to `culvert-proxy node ...`, `token ...` and
-//! `explain`.
+//! `culvert.control.v1`: the running proxy's answers to `culvert`.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
