@@ -25,7 +25,6 @@ Examples:
   culvert status                             this host, or the cluster of your kubeconfig
   culvert status --ssh root@cloud-1 --ssh root@cloud-2
   kubectl culvert why edge-7:10250           from every cloud node, hop by hop
-  culvert streams --idle 30s                 who waits for an answer
   culvert dashboard --open                   all of it in the browser
   culvert nodes -o json | jq '.nodes[] | select(.online | not) .node'
 
@@ -54,7 +53,12 @@ Examples:
 
 /// What Culvert's proxies, nodes and connections do, from all proxies at once.
 #[derive(Parser, Debug)]
-#[command(name = "culvert", version = culvert_daemon::BUILD, after_help = EXAMPLES)]
+#[command(
+    name = "culvert",
+    version = culvert_daemon::BUILD,
+    after_help = EXAMPLES,
+    disable_help_subcommand = true
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

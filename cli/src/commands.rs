@@ -29,7 +29,7 @@ use clap::CommandFactory;
 
 use crate::answered::Answered;
 use crate::args::{Arguments, Command, Question};
-use crate::places::NoAnswer;
+use crate::hosts::NoAnswer;
 use crate::screen::clean;
 use crate::session::Session;
 
@@ -92,10 +92,10 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
 /// None has.
 fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
     let mut answered = false;
-    for Answered { place, answer } in answers {
+    for Answered { host, answer } in answers {
         match answer {
             Ok(_) => answered = true,
-            Err(unanswered) => print_error(place, unanswered),
+            Err(unanswered) => print_error(host, unanswered),
         }
     }
     if !answered {
@@ -105,8 +105,8 @@ fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
 }
 
 /// Says on standard error that a host has not answered.
-fn print_error(place: &str, unanswered: &NoAnswer) {
-    eprintln!("# {}: {}", clean(place), clean(&unanswered.text));
+fn print_error(host: &str, unanswered: &NoAnswer) {
+    eprintln!("# {}: {}", clean(host), clean(&unanswered.text));
     eprintln!("#   fix: {}", unanswered.fix);
 }
 
@@ -121,10 +121,10 @@ struct Unheard {
 /// All that have not answered.
 fn unheard<T>(answers: &[Answered<T>]) -> Vec<Unheard> {
     let mut unheard = Vec::new();
-    for Answered { place, answer } in answers {
+    for Answered { host, answer } in answers {
         if let Err(unanswered) = answer {
             unheard.push(Unheard {
-                host: place.clone(),
+                host: host.clone(),
                 error: unanswered.text.clone(),
                 fix: unanswered.fix,
             });

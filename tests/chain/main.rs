@@ -52,6 +52,7 @@ mod resolvers;
 mod scale;
 mod secrets;
 mod silent_backends;
+mod ssh;
 mod stalls;
 mod steering;
 mod swarm;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::answered::Answered;
 use crate::args::CheckArgs;
 use crate::cloud_host::Redirector;
-use crate::places::{Finished, Host, NoAnswer};
+use crate::hosts::{Finished, Host, NoAnswer};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
@@ -56,7 +56,7 @@ struct Page {
 /// # Errors
 /// A check has failed, or a host has not answered.
 pub(super) async fn run(session: &Session, arguments: &CheckArgs) -> Result<()> {
-    let answers = session.ask(LONGER, |place| ask(place, arguments)).await;
+    let answers = session.ask(LONGER, |host| ask(host, arguments)).await;
     let hosts: Vec<HostChecks> = answers.into_iter().map(HostChecks::of).collect();
     let verdicts = hosts.iter().map(|host| host.verdict);
     let checks = Checks {
@@ -72,18 +72,18 @@ pub(super) async fn run(session: &Session, arguments: &CheckArgs) -> Result<()> 
     }
 }
 
-async fn ask(place: &Host, arguments: &CheckArgs) -> Result<Vec<Finding>, NoAnswer> {
+async fn ask(host: &Host, arguments: &CheckArgs) -> Result<Vec<Finding>, NoAnswer> {
     let mut words = vec!["check-host"];
-    if place.is_in_cluster() {
+    if host.is_in_cluster() {
         words.push("--kubernetes");
     }
-    let has_redirector = Redirector::is_present(place).await;
+    let has_redirector = Redirector::is_present(host).await;
     if !has_redirector {
         words.push("--without-redirector");
     }
     words.extend(arguments.proxy_flags.iter().map(String::as_str));
     let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
-    let finished = place.run_proxy(&words).await?;
+    let finished = host.run_proxy(&words).await?;
     let mut findings = findings(&finished)?;
     if !has_redirector {
         findings.insert(0, Finding::without_redirector());
@@ -115,7 +115,7 @@ impl HostChecks {
     fn of(answered: Answered<Vec<Finding>>) -> Self {
         match answered.answer {
             Ok(checks) => Self {
-                host: answered.place,
+                host: answered.host,
                 verdict: checks
                     .iter()
                     .map(|check| check.verdict)
@@ -125,7 +125,7 @@ impl HostChecks {
                 checks,
             },
             Err(unanswered) => Self {
-                host: answered.place,
+                host: answered.host,
                 verdict: Verdict::Failure,
                 error: Some(unanswered.text),
                 checks: Vec::new(),

@@ -8,7 +8,7 @@ use culvert_api::proto::control as proto;
 
 use super::print_error;
 use crate::control::Control;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
 use crate::session::Session;
 
 /// The first host that answers, in the order in which they were named.
@@ -20,15 +20,15 @@ pub(super) async fn first_proxy(session: &Session) -> Result<Control> {
     for answered in answers {
         match answered.answer {
             Ok(control) => return Ok(control),
-            Err(unanswered) => print_error(&answered.place, &unanswered),
+            Err(unanswered) => print_error(&answered.host, &unanswered),
         }
     }
     bail!("no proxy has answered");
 }
 
 /// A connection with a proxy that answers.
-async fn answering(place: &Host) -> Result<Control, NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn answering(host: &Host) -> Result<Control, NoAnswer> {
+    let mut control = Control::connect(host).await?;
     control.list_proxies(proto::ListProxiesRequest {}).await?;
     Ok(control)
 }

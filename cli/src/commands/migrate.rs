@@ -4,7 +4,7 @@ use anyhow::Result;
 use culvert_migrate::{ApiServer, MigrateCommand};
 
 use crate::args::Whom;
-use crate::places::api_client;
+use crate::hosts::api_client;
 
 /// Prints the manifests that are equal.
 ///

@@ -14,7 +14,7 @@ use crate::answered::Answered;
 use crate::args::{ObserveArgs, Output};
 use crate::control::Control;
 use crate::event::Event;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
 use crate::screen::{clean, time_of_day};
 use crate::session::{Session, now_seconds};
 
@@ -37,9 +37,7 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()
         follow,
         ..proto::ObserveRequest::default()
     };
-    let answers = session
-        .ask(Duration::ZERO, |place| ask(place, request))
-        .await;
+    let answers = session.ask(Duration::ZERO, |host| ask(host, request)).await;
     super::note_unanswered(&answers)?;
     if follow {
         follow_all(session, arguments, answers).await
@@ -48,8 +46,8 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()
     }
 }
 
-async fn ask(place: &Host, request: proto::ObserveRequest) -> Result<(Control, Events), NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn ask(host: &Host, request: proto::ObserveRequest) -> Result<(Control, Events), NoAnswer> {
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
     let events = control.observe(request).await?;
@@ -71,7 +69,7 @@ async fn last(
         };
         let read = timeout(session.timeout, read_all(&mut events, arguments, &mut all)).await;
         if !matches!(read, Ok(Ok(()))) {
-            print_error(&answered.place, &NoAnswer::late(session.timeout));
+            print_error(&answered.host, &NoAnswer::late(session.timeout));
         }
     }
     all.sort_by_key(|event: &Event| event.unix_millis);
@@ -117,7 +115,7 @@ async fn follow_all(
     let mut followed = Vec::new();
     for answered in answers {
         if let Ok(events) = answered.answer {
-            followed.push(follow_one(session, arguments, answered.place, events));
+            followed.push(follow_one(session, arguments, answered.host, events));
         }
     }
     for ended in join_all(followed).await {
@@ -130,7 +128,7 @@ async fn follow_all(
 async fn follow_one(
     session: &Session,
     arguments: &ObserveArgs,
-    place: String,
+    host: String,
     (_control, mut events): (Control, Events),
 ) -> Result<()> {
     loop {
@@ -142,11 +140,11 @@ async fn follow_one(
                 }
             }
             Ok(None) => {
-                eprintln!("# {}: the proxy has ended", clean(&place));
+                eprintln!("# {}: the proxy has ended", clean(&host));
                 return Ok(());
             }
             Err(status) => {
-                eprintln!("# {}: {}", clean(&place), clean(status.message()));
+                eprintln!("# {}: {}", clean(&host), clean(status.message()));
                 return Ok(());
             }
         }

@@ -13,7 +13,7 @@ use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::args::PingArgs;
 use crate::control::Control;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
 use crate::screen::{Screen, milliseconds};
 use crate::session::Session;
 use crate::table::Table;
@@ -51,7 +51,7 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
     let pauses = arguments.interval.saturating_mul(arguments.count.get());
     // Each time may take as long as the first one.
     let longer = pauses.saturating_add(session.timeout.saturating_mul(arguments.count.get()));
-    let answers = session.ask(longer, |place| ask(place, arguments)).await;
+    let answers = session.ask(longer, |host| ask(host, arguments)).await;
     let is_known = all_ok(&answers).iter().any(|answer| answer.is_known);
     let pings = Pings {
         node: arguments.node.to_string(),
@@ -108,8 +108,8 @@ struct Times {
     problem: String,
 }
 
-async fn ask(place: &Host, arguments: &PingArgs) -> Result<ProxyPings, NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn ask(host: &Host, arguments: &PingArgs) -> Result<ProxyPings, NoAnswer> {
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
     let Some(tunnels) = tunnels_of(&mut control, &arguments.node).await? else {
