@@ -365,7 +365,7 @@ pub(crate) struct ObserveArgs {
 pub(crate) struct CheckArgs {
     /// Flags that the proxies were started with and a check needs too, after `--`.
     ///
-    /// Such as --kubeconfig FILE, or --hosts-configmap NAMESPACE/NAME.
+    /// Such as --kubeconfig FILE.
     #[arg(last = true, value_name = "FLAG")]
     pub(crate) proxy_flags: Vec<String>,
 }

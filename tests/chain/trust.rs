@@ -248,7 +248,7 @@ fn a_revoked_token_is_refused() {
             .lines()
             .find(|line| line.contains("edge-2"))
             .with_context(|| listed.clone())?;
-        let id = line.split_whitespace().next().context("no id")?;
+        let id = line.split_whitespace().nth(1).context("no id")?;
         workspace::output(&mut world.culvert.control(&["token", "revoke", id]))?;
         expect_refused_join(world, Host::Edge2, &join, "token")
     });
