@@ -17,6 +17,7 @@ mod bundle;
 mod client_certificate;
 mod cloud_host;
 mod commands;
+mod connectivity;
 mod control;
 mod event;
 mod hops;

@@ -8,13 +8,13 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_api::proto::control as proto;
 use culvert_daemon::counted;
 use futures_util::stream::{self, StreamExt};
-use serde::Serialize;
 
 use super::{junit, note_unanswered};
 use crate::answered::all_ok;
 use crate::args::ConnectivityArgs;
 use crate::cloud_host::CloudHost;
-use crate::hops::{self, HostPath};
+use crate::connectivity::{Connectivity, NodeReach, Trial};
+use crate::hops;
 use crate::node::nodes;
 use crate::screen::Screen;
 use crate::session::Session;
@@ -23,34 +23,6 @@ use crate::verdict::Verdict;
 
 /// Nodes that are dialled at once, from all hosts. Each takes two connections with every host.
 const AT_ONCE: usize = 8;
-
-/// The answer.
-#[derive(Debug, Serialize)]
-pub(crate) struct Connectivity {
-    pub(crate) port: u16,
-    /// Pairs of a host and a node that were tried, and those without a connection.
-    pub(crate) tried: usize,
-    pub(crate) failed: usize,
-    pub(crate) nodes: Vec<NodeReach>,
-}
-
-/// From where a node is reached.
-#[derive(Debug, Serialize)]
-pub(crate) struct NodeReach {
-    pub(crate) node: String,
-    pub(crate) from: Vec<Trial>,
-}
-
-/// A dial from one host.
-#[derive(Debug, Serialize)]
-pub(crate) struct Trial {
-    pub(crate) host: String,
-    pub(crate) reachable: bool,
-    /// The first hop that is broken, and what it says; empty: none is.
-    pub(crate) broken: String,
-    /// What to do then.
-    pub(crate) fix: String,
-}
 
 /// Tries all of them, and writes the file for JUnit.
 ///
@@ -117,29 +89,6 @@ async fn reach(session: &Session, node: String, port: u16) -> NodeReach {
         from.push(Trial::of(path));
     }
     NodeReach { node, from }
-}
-
-impl Connectivity {
-    fn add(&mut self, reach: NodeReach) {
-        self.tried += reach.from.len();
-        self.failed += reach.from.iter().filter(|trial| !trial.reachable).count();
-        self.nodes.push(reach);
-    }
-}
-
-impl Trial {
-    fn of(path: HostPath) -> Self {
-        let mut broken = String::new();
-        if let Some(hop) = path.hops.iter().find(|hop| !hop.ok) {
-            broken = format!("{}: {}", hop.hop, hop.text);
-        }
-        Self {
-            host: path.host,
-            reachable: path.reachable,
-            broken,
-            fix: path.fixes.into_iter().next().unwrap_or_default(),
-        }
-    }
 }
 
 fn text(answer: &Connectivity, screen: &Screen) -> String {

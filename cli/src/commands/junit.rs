@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::connectivity_test::{Connectivity, Trial};
+use crate::connectivity::{Connectivity, Trial};
 
 /// A test case for each pair of a host and a node.
 pub(super) fn report(answer: &Connectivity) -> String {
@@ -57,7 +57,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::connectivity_test::NodeReach;
+    use crate::connectivity::NodeReach;
 
     #[test]
     fn what_others_say_is_text_in_the_report() {

@@ -91,12 +91,23 @@ pub(super) fn found(world: &World) -> Result<String> {
     for host in array(&checks, "hosts")? {
         ensure!(host["error"].is_null(), "{checks:#}");
         for check in array(host, "checks")? {
-            let text = |field: &str| check[field].as_str().unwrap_or_default();
-            let (verdict, name, found) = (text("verdict"), text("check"), text("found"));
-            lines += &format!("{verdict} {name} on {}: {found}\n", host["host"]);
+            lines += &check_line(&host["host"], check);
         }
     }
     Ok(lines)
+}
+
+fn check_line(host: &Value, check: &Value) -> String {
+    format!(
+        "{} {} on {host}: {}\n",
+        text(check, "verdict"),
+        text(check, "check"),
+        text(check, "found")
+    )
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
 }
 
 /// What happens to a connection from every host, a line for each hop.
@@ -105,8 +116,7 @@ pub(super) fn why(world: &World, destination: &str) -> Result<String> {
     let mut lines = String::new();
     for from in array(&why, "from")? {
         for hop in array(from, "hops")? {
-            let text = |field: &str| hop[field].as_str().unwrap_or_default();
-            lines += &format!("{}: {}\n", text("hop"), text("text"));
+            lines += &format!("{}: {}\n", text(hop, "hop"), text(hop, "text"));
         }
     }
     Ok(lines)
