@@ -290,7 +290,7 @@ pub(crate) struct RunArgs {
 pub(crate) enum Command {
     /// Runs the agent, as the program does without a subcommand. The flags of the agent follow it.
     Run,
-    /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it
+    /// Exchanges a token from `culvert token create` for this node's certificate, stores it
     /// and exits.
     Join(JoinArgs),
     /// Changes what the running agent logs, until the next change or restart.

@@ -1,5 +1,5 @@
 //! `/debug/installed` of a redirector: what should be on its host, and what the kernel has.
-//! `culvert-proxy check` reads it. A field with `default` was added later: an older redirector
+//! `culvert check` reads it. A field with `default` was added later: an older redirector
 //! omits it.
 
 use std::collections::BTreeMap;

@@ -15,12 +15,8 @@ use culvert_proxy_clients::forward::args::ForwardArgs;
 use culvert_proxy_clients::names::args::NameArgs;
 use culvert_proxy_cluster::KubernetesArgs;
 use culvert_proxy_commands::check::CheckCommand;
-use culvert_proxy_commands::cli::{
-    ExplainCommand, NodeCommand, PingCommand, StatusCommand, StreamsCommand, TokenCommand,
-};
 use culvert_proxy_commands::control_stdio::{ControlStdioCommand, Sockets};
 use culvert_proxy_core::advertise::PeerAdvertise;
-use culvert_proxy_migrate::MigrateCommand;
 use culvert_proxy_operators::spans::SpanArgs;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -28,7 +24,7 @@ pub(crate) use listen::{ListenArgs, any_address};
 pub(crate) use trust::TrustArgs;
 
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
-/// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds
+/// any configuration: it makes its own certificate authority, and `culvert token create` adds
 /// nodes.
 #[derive(Parser, Debug)]
 #[command(name = "culvert-proxy", version = culvert_daemon::BUILD, next_line_help = true)]
@@ -36,8 +32,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Root-only socket on which the running proxy answers the `node`, `token` and `explain`
-    /// commands.
+    /// Root-only socket on which the running proxy answers `culvert`.
     #[arg(
         long,
         env = "CULVERT_CONTROL_SOCKET",
@@ -95,27 +90,9 @@ impl Args {
 pub(crate) enum Command {
     /// Runs the proxy, as the program does without a subcommand. The flags of the proxy follow it.
     Run,
-    /// Lists and removes edge nodes.
-    #[command(subcommand)]
-    Node(NodeCommand),
-    /// Makes, lists and revokes the one-time tokens by which agents join.
-    #[command(subcommand)]
-    Token(TokenCommand),
-    /// Lists the proxies: this one and its peers, with their tunnels, links and certificates.
-    Status(StatusCommand),
-    /// Lists clients' connections under way at this proxy, those that wait for their backend first.
-    Streams(StreamsCommand),
-    /// Says what would happen to a connection, and why: to any address, VIP or name, with or
-    /// without a port.
-    Explain(ExplainCommand),
-    /// Measures the round trip to a node's agent in each tunnel that ends at this proxy.
-    Ping(PingCommand),
-    /// Goes through all that connections rest on, on this host and in the cluster, and says what is
-    /// wrong and the fix.
-    Check(Box<CheckCommand>),
-    /// Reads the settings of YurtTunnel, SuperEdge or konnectivity and prints the equal manifests
-    /// of Culvert, and what has no equal.
-    Migrate(Box<MigrateCommand>),
+    /// Checks this host, for `culvert check`, and prints what it finds as JSON.
+    #[command(hide = true)]
+    CheckHost(Box<CheckCommand>),
     /// Connects standard input and output with a socket of this host: `culvert` runs it by ssh or in a
     /// pod.
     ControlStdio(ControlStdioCommand),

@@ -208,7 +208,7 @@ impl Proxy {
             self.cluster.is_some() || self.facts.is_some() || self.has_directory_file();
         if !waits_for_nodes && self.directory.nodes().is_empty() {
             tracing::info!(
-                "there is no node yet; next, on this host: culvert-proxy token create NODE, which \
+                "there is no node yet; next, on this host: culvert token create NODE, which \
                  prints the command that joins it"
             );
         }

@@ -55,6 +55,7 @@ mod rootless;
 mod scale;
 mod secrets;
 mod silent_backends;
+mod ssh;
 mod stalls;
 mod steering;
 mod swarm;

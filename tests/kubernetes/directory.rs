@@ -32,7 +32,7 @@ fn delete(server: &ApiServer, what: &[&str]) -> Result<()> {
 /// IPv4 VIPs by node, as a proxy lists them.
 fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
     let listed = proxy.nodes()?;
-    let rows = listed.lines().skip(1).filter(|line| !line.starts_with('*'));
+    let rows = listed.lines().filter(|line| !line.starts_with('*'));
     let cells = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
     Ok(cells
         .map(|cells| (cells[0].to_owned(), cells[3].to_owned()))
@@ -178,7 +178,7 @@ fn outage(server: &mut ApiServer) -> Result<()> {
 
 fn old(proxy: &Proxy) -> Result<()> {
     wait::until("the directory says how old it is", DEADLINE, || {
-        let listed = proxy.control(&["node", "list"]).output()?;
+        let listed = proxy.control(&["nodes"]).output()?;
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
         ensure!(
             said.contains("the API server last confirmed these nodes") && said.contains(" s ago"),

@@ -13,9 +13,10 @@ use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::cloud_host::{CloudHost, Ready};
+use crate::hosts::{Host, NoAnswer};
+use crate::nearest::host_with_tunnel;
 use crate::node::{Node, NodeAddress, listed_name, nodes};
 use crate::pages::Pages;
-use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::Session;
 use crate::stream::Stream;
@@ -67,8 +68,8 @@ pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     let Some(node) = known.into_iter().find(|node| node.node == name.as_str()) else {
         bail!("no edge node is named {name}: `culvert nodes` lists them");
     };
-    let (agent, hub) = match nearest(session, &answers, name) {
-        Some(place) => edge_programs(session, place, name).await,
+    let (agent, hub) = match host_with_tunnel(session, &answers, name.as_str()) {
+        Some(host) => edge_programs(session, host, name).await,
         None => (AgentSays::default(), None),
     };
     let page = NodePage {
@@ -82,29 +83,14 @@ pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     session.print(&page, text)
 }
 
-/// A place whose proxy has a tunnel of the node.
-fn nearest<'a>(
-    session: &'a Session,
-    answers: &[Answered<CloudHost>],
-    name: &NodeName,
-) -> Option<&'a Host> {
-    for (place, answered) in session.places.cloud.iter().zip(answers) {
-        let mut tunnels = answered.ok().map(|host| host.tunnels.iter())?;
-        if tunnels.any(|tunnel| tunnel.node == name.as_str()) {
-            return Some(place);
-        }
-    }
-    None
-}
-
 async fn edge_programs(
     session: &Session,
-    place: &Host,
+    host: &Host,
     name: &NodeName,
 ) -> (AgentSays, Option<Value>) {
     let (agent, hub) = tokio::join!(
-        tokio::time::timeout(session.timeout, ask_agent(place, name)),
-        tokio::time::timeout(session.timeout, ask_hub(place, name))
+        tokio::time::timeout(session.timeout, ask_agent(host, name)),
+        tokio::time::timeout(session.timeout, ask_hub(host, name))
     );
     let agent = match agent {
         Ok(Ok(ready)) => AgentSays {
@@ -127,13 +113,13 @@ async fn edge_programs(
     (agent, hub)
 }
 
-async fn ask_agent(place: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
-    let mut pages = Pages::connect_node(place, name, AGENT_ADMIN_PORT).await?;
+async fn ask_agent(host: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
+    let mut pages = Pages::connect_node(host, name, AGENT_ADMIN_PORT).await?;
     Ready::ask(&mut pages).await
 }
 
-async fn ask_hub(place: &Host, name: &NodeName) -> Result<Value, NoAnswer> {
-    let mut pages = Pages::connect_node(place, name, HUB_ADMIN_PORT).await?;
+async fn ask_hub(host: &Host, name: &NodeName) -> Result<Value, NoAnswer> {
+    let mut pages = Pages::connect_node(host, name, HUB_ADMIN_PORT).await?;
     pages.json("/debug/status").await
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum EnrollError {
     #[error(transparent)]
     Account(#[from] AccountError),
     #[error(
-        "the request has two tokens: one of `culvert-proxy token create` or one of a service \
+        "the request has two tokens: one of `culvert token create` or one of a service \
          account"
     )]
     TwoTokens,

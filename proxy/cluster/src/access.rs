@@ -1,4 +1,4 @@
-//! The facts that `culvert-proxy check` collects from the cluster: the proxy's permissions, the API
+//! The facts that `culvert check` collects from the cluster: the proxy's permissions, the API
 //! server's clock, and the ConfigMaps of ports.
 
 use std::collections::BTreeSet;

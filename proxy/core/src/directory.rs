@@ -1,7 +1,7 @@
 //! The nodes with their names, addresses and VIPs, and whether each is online: the only source of
 //! truth on this proxy.
 //!
-//! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory,
+//! Two sources are merged: nodes made by `culvert token create`, kept in the state directory,
 //! and the file given with `--directory`, which takes precedence for its nodes. In a Kubernetes
 //! cluster its Nodes are the only source, because all proxies must agree on the VIPs. A proxy that
 //! follows another one (`--follow`) has that one's nodes and VIPs, and nothing else. After each

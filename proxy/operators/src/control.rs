@@ -1,5 +1,4 @@
-//! `culvert.control.v1`: the running proxy's answers to `culvert-proxy node ...`, `token ...` and
-//! `explain`.
+//! `culvert.control.v1`: the running proxy's answers to `culvert`.
 
 mod error;
 mod node_status;
@@ -323,9 +322,7 @@ fn line_message(line: Line) -> proto::ExplainLine {
 }
 
 fn no_such_node(node: &NodeName) -> Status {
-    Status::not_found(format!(
-        "no edge node is named {node}: see `culvert-proxy node list`"
-    ))
+    Status::not_found(format!("no edge node is named {node}: see `culvert nodes`"))
 }
 
 fn node_name(text: &str) -> Result<NodeName, Status> {

@@ -1,5 +1,5 @@
-//! `culvert-proxy explain`: what would happen to a connection, and why. This module gathers the
-//! facts; `words` makes the text.
+//! `culvert why`: what would happen to a connection, and why. This module gathers the facts; `words`
+//! makes the text.
 
 mod reported_rules;
 mod words;

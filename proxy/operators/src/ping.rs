@@ -17,9 +17,9 @@ const PING_TIME: Duration = Duration::from_secs(5);
 /// The reason why nobody is asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PingError {
-    #[error("no edge node is named {0}: see `culvert-proxy node list`")]
+    #[error("no edge node is named {0}: see `culvert nodes`")]
     Unknown(NodeName),
-    #[error("{0} has no tunnel: `culvert-proxy explain {0}` says since when, and why")]
+    #[error("{0} has no tunnel: `culvert why {0}` says since when, and why")]
     Offline(NodeName),
     #[error("{node} has tunnels only at {}: ask the proxy there", hosts.join(" and "))]
     Elsewhere { node: NodeName, hosts: Vec<String> },

@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The quantiles of all tunnels' round-trip times. A label for each node would create thousands of
-/// series. `/debug/tunnels` and `culvert-proxy explain` show each tunnel's.
+/// series. `/debug/tunnels` and `culvert why` show each tunnel's.
 const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
 
 /// Computes its metrics at each scrape.

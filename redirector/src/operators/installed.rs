@@ -1,4 +1,4 @@
-//! `/debug/installed`: what should be on this host and what the kernel has, for `culvert-proxy
+//! `/debug/installed`: what should be on this host and what the kernel has, for `culvert
 //! check`.
 
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(crate) fn route(
         in_force: steering.in_force(),
         recent: steering.recent(),
     };
-    let content = "all that is in force on this host: what `culvert-proxy check` reads";
+    let content = "all that is in force on this host: what `culvert check` reads";
     AdminPages::new()
         .page("/debug/installed", content, get(installed))
         .with_state(sources)

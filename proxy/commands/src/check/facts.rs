@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::local_ports::LocalPorts;
 use super::{CheckCommand, dial, dns, resolver};
-use crate::cli::Client;
+use crate::control_client::Client;
 
 /// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
 const TIMEOUT: Duration = Duration::from_secs(10);

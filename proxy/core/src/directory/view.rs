@@ -22,7 +22,7 @@ use super::vips::{VipRanges, Vips};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// `culvert-proxy token create`.
+    /// `culvert token create`.
     TokenCreate,
     /// The file given with `--directory`.
     File,

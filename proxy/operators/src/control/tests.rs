@@ -1,7 +1,7 @@
 //! What operators can do, and what they are told.
 
 use culvert_daemon::Idle;
-use culvert_proxy_commands::cli::Client;
+use culvert_proxy_commands::control_client::Client;
 use culvert_proxy_core::directory::{self, Destination, DirectoryConfig, Handles};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
@@ -386,7 +386,7 @@ async fn operators_reach_the_proxy_through_its_socket() {
     );
     assert_eq!(
         refusal,
-        "there is no token nothing: see `culvert-proxy token list`"
+        "there is no token nothing: see `culvert token list`"
     );
     let error = Client::connect(&at).await.err().unwrap().to_string();
     assert!(

@@ -127,7 +127,7 @@ fn a_port_that_is_not_steered_or_not_allowed_comes_with_the_fix() {
         &[
             "steering: passes: steered on ports 9100 only\n",
             "agent: dials 10.0.3.7:22\n",
-            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert-proxy token \
+            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert token \
              create edge-1 --port 9100,22`; in a cluster: ConfigMap culvert-ports",
         ],
     );
@@ -228,7 +228,7 @@ async fn what_leads_to_no_node_is_explained_too() {
             "192.0.2.1",
             &[
                 "directory: not an edge node's address",
-                "fix: if a node has it: `culvert-proxy token create",
+                "fix: if a node has it: `culvert token create",
             ],
         ),
         ("198.18.9.9", &["in the range of VIPs, but no node's"]),

@@ -120,7 +120,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
                 "dns",
                 format!("NXDOMAIN inside {}, REFUSED outside it", facts.zone),
             );
-            page.fix("`culvert-proxy node list` has all names");
+            page.fix("`culvert nodes` has all names");
         }
         ResolveError::OtherMeaning { advice, .. } => {
             page.line("directory", error.to_string());
@@ -175,7 +175,7 @@ fn unknown_address(page: &mut Page, address: IpAddr) {
     page.line("directory", "not an edge node's address");
     page.line("steering", "passes: the client dials it itself");
     page.fix(format!(
-        "if a node has it: `culvert-proxy token create NODE --address {address}`; in a cluster its \
+        "if a node has it: `culvert token create NODE --address {address}`; in a cluster its \
          Node says it"
     ));
 }
@@ -270,7 +270,7 @@ fn waits(page: &mut Page, waits: &[Duration], target: &Target) {
         // It may also be a long answer that is not due yet.
         page.fixes.push(format!(
             "does the backend accept connections and answer none? Ask it on {} itself; \
-             `culvert-proxy streams {0}` shows who waits",
+             `culvert streams {0}` shows who waits",
             target.node
         ));
     }
@@ -306,7 +306,7 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
                 && !owner.ports.contains(&port)
             {
                 page.fix(format!(
-                    "dial {}:{port}, or have the port steered: `culvert-proxy token create \
+                    "dial {}:{port}, or have the port steered: `culvert token create \
                      {name} --port {}`; in a cluster: \
                      ConfigMap culvert-ports",
                     facts.zone.full_name(name),

@@ -392,7 +392,7 @@ const FAULTS: [Fault; 52] = [
         "streams",
         Verdict::Warning,
         "2 connections without an answer",
-        "culvert-proxy streams",
+        "culvert streams",
         |facts| {
             let waits = StreamStatus {
                 node: "edge-2".into(),

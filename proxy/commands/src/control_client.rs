@@ -56,18 +56,9 @@ impl Client {
     ///
     /// The proxy does not answer, or refuses.
     pub async fn list_nodes(&mut self) -> Result<Vec<proto::NodeStatus>> {
-        Ok(self.list_nodes_with_note().await?.nodes)
-    }
-
-    pub(crate) async fn list_nodes_with_note(&mut self) -> Result<proto::ListNodesResponse> {
         let answer = self.0.list_nodes(proto::ListNodesRequest {}).await;
-        Ok(answer.map_err(|status| refusal(&status))?.into_inner())
-    }
-
-    pub(crate) async fn list_proxies(&mut self) -> Result<Vec<proto::ProxyStatus>> {
-        let answer = self.0.list_proxies(proto::ListProxiesRequest {}).await;
         let answer = answer.map_err(|status| refusal(&status))?;
-        Ok(answer.into_inner().proxies)
+        Ok(answer.into_inner().nodes)
     }
 
     pub(crate) async fn list_streams(
@@ -87,18 +78,6 @@ impl Client {
             .map_err(|status| refusal(&status))?
             .into_inner()
             .certificates)
-    }
-
-    pub(crate) async fn explain(
-        &mut self,
-        request: proto::ExplainRequest,
-    ) -> Result<proto::ExplainResponse> {
-        Ok(self
-            .0
-            .explain(request)
-            .await
-            .map_err(|status| refusal(&status))?
-            .into_inner())
     }
 
     /// Removes a node.
@@ -131,12 +110,6 @@ impl Client {
             .await
             .map_err(|status| refusal(&status))?
             .into_inner())
-    }
-
-    pub(crate) async fn ping(&mut self, node: &NodeName) -> Result<proto::PingResponse> {
-        let node = node.to_string();
-        let answer = self.0.ping(proto::PingRequest { node }).await;
-        Ok(answer.map_err(|status| refusal(&status))?.into_inner())
     }
 
     /// All tokens.

@@ -193,7 +193,7 @@ impl ProxyPod {
 }
 
 /// A client, and the forward proxy that it does not use.
-async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)> {
+pub(super) async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)> {
     let source = match &whom.kubeconfig {
         Some(file) => Source::File(file),
         None => Source::Kubectl,

@@ -1,9 +1,10 @@
-//! `culvert-proxy migrate`: reads the settings of another tunnel, and prints what of Culvert is equal.
+//! `culvert migrate`: reads the settings of another tunnel, and prints what of Culvert is equal.
 //!
 //! The output is a kustomization. Its comments have each setting that was found: its equal, or why
 //! it has none. Nothing that might be a secret is printed: no value of a setting without an equal.
 #![forbid(unsafe_code)]
 
+mod api_server;
 mod dry_run;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
@@ -22,8 +23,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, ValueEnum};
-use culvert_proxy_cluster::{Cluster, KubernetesArgs};
 
+pub use api_server::ApiServer;
 use meaning::Problem;
 use objects::Lookup;
 use plan::Plan;
@@ -51,9 +52,6 @@ pub struct MigrateCommand {
     /// Send the printed manifests to the API server, which checks them and changes nothing.
     #[arg(long)]
     dry_run: bool,
-
-    #[command(flatten)]
-    kubernetes: KubernetesArgs,
 }
 
 /// A tunnel whose settings can be read.
@@ -67,32 +65,28 @@ enum Tunnel {
 }
 
 impl MigrateCommand {
+    /// Whether it needs the API server: without files to read the objects, or for a dry run.
+    #[must_use]
+    pub fn asks_cluster(&self) -> bool {
+        self.files.is_empty() || self.dry_run
+    }
+
     /// Prints the kustomization, and how many settings have an equal.
-    pub async fn run(&self) -> Result<()> {
-        let cluster = if self.kubernetes.is_in_cluster() {
-            Some(Cluster::open(&self.kubernetes).await?)
-        } else {
-            None
-        };
-        let found = match &cluster {
-            _ if !self.files.is_empty() => self.read_files()?,
-            Some(cluster) => self.from.read_cluster(cluster).await?,
-            None => anyhow::bail!(
-                "nothing to read: give the files of {}, or --kubeconfig FILE to read its objects \
-                 from the cluster",
-                self.from.name()
-            ),
+    ///
+    /// # Errors
+    /// Something cannot be read, or has no meaning; or the API server refuses it.
+    pub async fn run(&self, cluster: Option<&ApiServer>) -> Result<()> {
+        let found = match cluster {
+            Some(cluster) if self.files.is_empty() => self.from.read_cluster(cluster).await?,
+            Some(_) | None => self.read_files()?,
         };
         let (plan, report) = self.from.translate(&found)?;
         print!("{}", page::page(self.from, &plan, &report, &self.deploy));
         eprintln!("# {}", report.summary());
-        if self.dry_run {
-            let cluster = cluster.context(
-                "--dry-run asks the API server: give --kubeconfig FILE, or --kubernetes in a pod",
-            )?;
-            dry_run::send(&cluster, &plan).await?;
+        match cluster {
+            Some(cluster) if self.dry_run => dry_run::send(cluster, &plan).await,
+            Some(_) | None => Ok(()),
         }
-        Ok(())
     }
 
     fn read_files(&self) -> Result<Vec<PlacedPiece>, Problem> {
@@ -130,7 +124,7 @@ impl Tunnel {
         }
     }
 
-    async fn read_cluster(self, cluster: &Cluster) -> Result<Vec<PlacedPiece>> {
+    async fn read_cluster(self, cluster: &ApiServer) -> Result<Vec<PlacedPiece>> {
         let objects = objects::read(cluster, self.objects())
             .await
             .with_context(|| format!("read the objects of {}", self.name()))?;

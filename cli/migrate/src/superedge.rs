@@ -60,18 +60,18 @@ const SETTINGS: Table = &[
     ),
     (
         "mode.cloud.stream.server.channelzaddr",
-        NoEqual("`culvert-proxy status` and /debug show streams; there is no channelz"),
+        NoEqual("`culvert status` and /debug show streams; there is no channelz"),
     ),
     (
         "mode.cloud.stream.server.channelz_addr",
-        NoEqual("`culvert-proxy status` and /debug show streams; there is no channelz"),
+        NoEqual("`culvert status` and /debug show streams; there is no channelz"),
     ),
     ("mode.cloud.stream.server.key", Equal(OWN_AUTHORITY)),
     ("mode.cloud.stream.server.cert", Equal(OWN_AUTHORITY)),
     (
         "mode.cloud.stream.server.tokenfile",
         Equal(
-            "not needed: agents enrol by the token of their pod; `culvert-proxy token create NODE` without a cluster",
+            "not needed: agents enrol by the token of their pod; `culvert token create NODE` without a cluster",
         ),
     ),
     ("mode.cloud.stream.dns.configmap", Equal(NAMES)),
@@ -295,10 +295,10 @@ fn tokens(place: &str, nodes: &[String], report: &mut Report) {
     for node in nodes {
         let meaning = match node.as_str() {
             "default" => Meaning::no_equal(
-                "refused: whoever has this token becomes any node. Agents enrol by the token of their pod; without a cluster `culvert-proxy token create --nodes FILE --group` makes one token for the nodes that you list",
+                "refused: whoever has this token becomes any node. Agents enrol by the token of their pod; without a cluster `culvert token create --nodes FILE --group` makes one token for the nodes that you list",
             ),
             _ => Meaning::equal(format!(
-                "not needed in a cluster: its agent enrols by the token of its pod. Without one: culvert-proxy token create {node}"
+                "not needed in a cluster: its agent enrols by the token of its pod. Without one: culvert token create {node}"
             )),
         };
         report.add(place, node, meaning);

@@ -28,7 +28,7 @@ use ssh::Ssh;
 #[derive(Debug)]
 pub(crate) struct Host {
     name: String,
-    way: Transport,
+    transport: Transport,
 }
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ enum Transport {
     Pod(Box<ProxyPod>),
 }
 
-/// A socket of a place.
+/// A socket of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Socket {
     /// Where the proxy answers people.
@@ -49,6 +49,15 @@ pub(crate) enum Socket {
     Redirector,
     /// HTTP CONNECT to nodes.
     Connect,
+}
+
+/// A client of the kubeconfig's API server.
+///
+/// # Errors
+/// There is no kubeconfig, or it is wrong.
+pub(crate) async fn api_client(whom: &Whom) -> Result<kube::Client> {
+    let (client, _left_out) = pods::client(whom).await?;
+    Ok(client)
 }
 
 impl Socket {
@@ -85,7 +94,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// The places that the flags name. Without any: this host, or else the kubeconfig's cluster.
+    /// The hosts that the flags name. Without any: this host, or else the kubeconfig's cluster.
     ///
     /// # Errors
     /// There is none of these, or the cluster does not list its pods.
@@ -93,25 +102,25 @@ impl Hosts {
         let wants_cluster =
             whom.context.is_some() || whom.kubeconfig.is_some() || is_kubectls_plugin();
         let is_named = wants_cluster || !whom.ssh.is_empty();
-        let mut places = Self {
+        let mut hosts = Self {
             cloud: Vec::new(),
             edge: Vec::new(),
         };
         if whom.local || !is_named {
-            places.add_this_host(&whom.run_dir);
+            hosts.add_this_host(&whom.run_dir);
         }
         for host in &whom.ssh {
-            places.cloud.push(Host {
+            hosts.cloud.push(Host {
                 name: host.clone(),
-                way: Transport::Ssh(Ssh::new(host, whom.timeout)),
+                transport: Transport::Ssh(Ssh::new(host, whom.timeout)),
             });
         }
-        let is_empty = places.cloud.is_empty() && places.edge.is_empty();
+        let is_empty = hosts.cloud.is_empty() && hosts.edge.is_empty();
         if wants_cluster || (is_empty && !whom.local && pods::has_kubeconfig()) {
             for pod in ProxyPod::list(whom).await? {
-                places.cloud.push(Host {
+                hosts.cloud.push(Host {
                     name: pod.host.clone(),
-                    way: Transport::Pod(Box::new(pod)),
+                    transport: Transport::Pod(Box::new(pod)),
                 });
             }
         } else if is_empty {
@@ -121,7 +130,7 @@ impl Hosts {
                 whom.run_dir.display()
             );
         }
-        Ok(places)
+        Ok(hosts)
     }
 
     /// The context of the cluster that is asked, if one is.
@@ -140,7 +149,7 @@ impl Hosts {
         if local.has_proxy() {
             self.cloud.push(Host {
                 name: "this host".to_owned(),
-                way: Transport::Local(local),
+                transport: Transport::Local(local),
             });
         }
     }
@@ -161,13 +170,22 @@ impl Host {
 
     /// Whether its proxy is part of a cluster.
     pub(crate) fn is_pod(&self) -> bool {
-        matches!(self.way, Transport::Pod(_))
+        matches!(self.transport, Transport::Pod(_))
+    }
+
+    /// Whether what runs there has the API server of its own pod.
+    pub(crate) fn is_in_cluster(&self) -> bool {
+        match &self.transport {
+            Transport::Pod(_) => true,
+            Transport::Local(_) => std::env::var_os("KUBERNETES_SERVICE_HOST").is_some(),
+            Transport::Ssh(_) => false,
+        }
     }
 
     /// Connects with one of its sockets. By ssh and in a pod this succeeds before the socket is
     /// reached: what is wrong is known after a failure only ([`Connection::unanswered`]).
     pub(crate) async fn connect(&self, socket: Socket) -> Result<Connection, NoAnswer> {
-        match &self.way {
+        match &self.transport {
             Transport::Local(local) => local.connect(socket).await,
             Transport::Ssh(ssh) => ssh.connect(&socket.command()).await,
             Transport::Pod(pod) => pod.connect(&socket.command()).await,
@@ -183,7 +201,7 @@ impl Host {
 
     /// Runs a command there; in a cluster in the proxy's container.
     pub(crate) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
-        match &self.way {
+        match &self.transport {
             Transport::Local(local) => local.run(words).await,
             Transport::Ssh(ssh) => ssh.run(words).await,
             Transport::Pod(pod) => pod.run(words).await,
@@ -192,7 +210,7 @@ impl Host {
 
     /// Logs of all pods of Culvert and events of their namespace, if it is one of them.
     pub(crate) async fn cluster_texts(&self, deadline: Duration) -> Vec<ClusterText> {
-        match &self.way {
+        match &self.transport {
             Transport::Pod(pod) => pod.cluster_texts(deadline).await,
             Transport::Local(_) | Transport::Ssh(_) => Vec::new(),
         }

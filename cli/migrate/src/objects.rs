@@ -3,10 +3,11 @@
 
 use std::fmt;
 
-use culvert_proxy_cluster::{Cluster, RequestError};
 use http::Request;
 use http::header::CONTENT_TYPE;
 use serde_json::Value;
+
+use crate::api_server::{ApiServer, RequestError};
 
 /// The sender of dry runs, as the API server logs it.
 const FIELD_MANAGER: &str = "culvert-migrate";
@@ -89,7 +90,7 @@ impl fmt::Display for Lookup {
 
 /// Those of the objects that exist, in the given order.
 pub(super) async fn read(
-    cluster: &Cluster,
+    cluster: &ApiServer,
     lookups: &[Lookup],
 ) -> Result<Vec<Value>, RequestError> {
     let mut objects = Vec::new();
@@ -116,7 +117,7 @@ pub(super) async fn read(
 
 /// The API server's judgement of an object: server-side apply, without changing anything. An
 /// object whose namespace does not exist yet is judged in namespace `default`.
-pub(super) async fn dry_run(cluster: &Cluster, mut object: Value) -> Result<(), RequestError> {
+pub(super) async fn dry_run(cluster: &ApiServer, mut object: Value) -> Result<(), RequestError> {
     match apply_dry(cluster, &object).await {
         Err(error) if error.is_absent() && object["metadata"]["namespace"].is_string() => {
             object["metadata"]["namespace"] = ANY_NAMESPACE.into();
@@ -126,7 +127,7 @@ pub(super) async fn dry_run(cluster: &Cluster, mut object: Value) -> Result<(), 
     }
 }
 
-async fn apply_dry(cluster: &Cluster, object: &Value) -> Result<(), RequestError> {
+async fn apply_dry(cluster: &ApiServer, object: &Value) -> Result<(), RequestError> {
     let path = path(object).ok_or_else(|| RequestError::Answer {
         code: 0,
         message: "it is of a kind that Culvert's manifests do not have".to_owned(),

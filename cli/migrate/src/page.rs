@@ -17,7 +17,7 @@ const EGRESS_STEPS: [&str; 3] = [
 /// The kustomization, below what it takes and what was found.
 pub(super) fn page(from: Tunnel, plan: &Plan, report: &Report, deploy: &str) -> String {
     let mut page = format!(
-        "# Made by `culvert-proxy migrate --from {}`. Save it as kustomization.yaml and apply its folder with\n\
+        "# Made by `culvert migrate --from {}`. Save it as kustomization.yaml and apply its folder with\n\
          # `kubectl apply -k`. docs/migrate.md has the steps.\n",
         from.flag_value()
     );
@@ -29,8 +29,7 @@ pub(super) fn page(from: Tunnel, plan: &Plan, report: &Report, deploy: &str) -> 
         let steps_of = EGRESS_STEPS.into_iter().chain(after);
         steps(&mut page, "Then, in this order:", steps_of);
     } else {
-        let title =
-            "Then, once the agents have tunnels (`culvert-proxy node list`), in this order:";
+        let title = "Then, once the agents have tunnels (`culvert nodes`), in this order:";
         steps(&mut page, title, after);
     }
     page.push_str(&found(from, report));
@@ -68,7 +67,7 @@ fn removal(plan: &Plan) -> Vec<String> {
                 .map(|it| format!("-f saved-{it}.yaml"))
                 .collect();
             steps.push(format!(
-                "try what went through the other tunnel, such as `kubectl logs` of a pod on an edge node. `kubectl apply {}` is the way back; `culvert-proxy explain NODE:10250 --dial` says why it failed",
+                "try what went through the other tunnel, such as `kubectl logs` of a pod on an edge node. `kubectl apply {}` is the way back; `culvert why NODE:10250` says why it failed",
                 files.join(" ")
             ));
         }

@@ -5,9 +5,9 @@
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::counted;
-use culvert_proxy_cluster::Cluster;
 use serde_json::{Value, json};
 
+use super::ApiServer;
 use super::kubernetes::{Object, text};
 use super::objects::dry_run;
 use super::plan::{Component, Plan};
@@ -19,7 +19,7 @@ const HOSTS: &str = include_str!("../../../deploy/rendered/hosts.yaml");
 const EGRESS_SELECTOR: &str = include_str!("../../../deploy/rendered/egress-selector.yaml");
 
 /// Asks the API server for its judgement of each object.
-pub(super) async fn send(cluster: &Cluster, plan: &Plan) -> Result<()> {
+pub(super) async fn send(cluster: &ApiServer, plan: &Plan) -> Result<()> {
     let objects = objects(plan)?;
     let count = objects.len();
     let mut refused = Vec::new();
