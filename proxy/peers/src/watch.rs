@@ -1,7 +1,7 @@
 //! `culvert.peer.v1`: tells other proxies which tunnels end here, what was revoked, that this proxy
 //! drains, and if they follow it, its directory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use culvert_api::proto::peer as proto;
 use culvert_api::proto::peer::peer_server::Peer;
 use culvert_proxy_core::directory::{Directory, Facts};
 use culvert_proxy_streams::elsewhere::PeerInfo;
-use culvert_proxy_streams::registry::Registered;
+use culvert_proxy_streams::registry::{Registered, TunnelFeed};
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_proxy_trust::Revoked;
 use futures_util::Stream;
@@ -48,6 +48,7 @@ impl Peer for PeerService {
         }
         let watcher = Watcher {
             peers: self.0.clone(),
+            tunnels: self.0.registry.feed(),
             changes: Changes {
                 tunnels: self.0.registry.changes(),
                 revoked: self.0.trust.revocation_news(),
@@ -70,6 +71,7 @@ impl Peer for PeerService {
 /// What one peer was told.
 struct Watcher {
     peers: Arc<Peers>,
+    tunnels: TunnelFeed,
     changes: Changes,
     told: Option<Told>,
 }
@@ -91,8 +93,6 @@ struct News {
 
 #[derive(Default)]
 struct Told {
-    /// The node of each tunnel, by generation.
-    tunnels: BTreeMap<u64, Arc<Registered>>,
     draining: bool,
     revoked: BTreeSet<Revoked>,
     facts: Option<Arc<Facts>>,
@@ -196,14 +196,21 @@ impl Watcher {
         } else {
             before.revoked.clone()
         };
-        let all = self.peers.registry.all().into_iter();
         let present = Told {
-            tunnels: all.map(|tunnel| (tunnel.generation, tunnel)).collect(),
             draining: is_draining(*self.peers.agents.borrow()),
             revoked,
             facts,
         };
-        let update = present.since(&before);
+        let tunnels = self.tunnels.news();
+        let update = proto::Update {
+            opened: tunnels
+                .opened
+                .values()
+                .map(|tunnel| as_proto(tunnel))
+                .collect(),
+            closed: tunnels.closed,
+            ..present.since(&before)
+        };
         let draining = present.draining;
         self.told = Some(present);
         let proxy = is_first.then(|| proxy_message(&self.peers.own));
@@ -224,18 +231,10 @@ impl Watcher {
 }
 
 impl Told {
-    /// What is new since `before`.
+    /// What is new since `before`, without the tunnels.
     fn since(&self, before: &Self) -> proto::Update {
-        let opened = self.tunnels.values();
-        let opened = opened.filter(|tunnel| !before.tunnels.contains_key(&tunnel.generation));
-        let closed = before.tunnels.keys();
-        let closed = closed.filter(|generation| !self.tunnels.contains_key(generation));
         let has_other_facts = self.facts != before.facts;
         proto::Update {
-            proxy: None,
-            opened: opened.map(|tunnel| as_proto(tunnel)).collect(),
-            closed: closed.copied().collect(),
-            draining: false,
             revoked: self
                 .revoked
                 .difference(&before.revoked)
@@ -246,6 +245,7 @@ impl Told {
                 .as_deref()
                 .filter(|_| has_other_facts)
                 .map(directory_message),
+            ..proto::Update::default()
         }
     }
 }

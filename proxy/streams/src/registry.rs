@@ -5,6 +5,7 @@
 //! streams use them only if there is no other.
 
 mod candidates;
+mod feed;
 mod heavy;
 mod misplaced;
 mod peers;
@@ -34,6 +35,8 @@ use crate::history::History;
 use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
+use feed::Feeds;
+pub use feed::{TunnelChanges, TunnelFeed};
 pub use peers::PeerRegistration;
 use tracked::TunnelStreams;
 pub(crate) use tracked::{TrackedStream, Tracking};
@@ -66,6 +69,7 @@ struct State {
     generation: u64,
     nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
     elsewhere: Elsewhere,
+    feeds: Feeds,
 }
 
 impl State {
@@ -274,6 +278,7 @@ impl Registry {
             unused.unwrap_or(&open[0]).close.cancel();
         }
         tunnels.push(registered.clone());
+        state.feeds.opened(&registered);
         // The lock is held, so that the directory gets all changes of a node in their order.
         self.0
             .directory
@@ -365,8 +370,10 @@ impl Drop for Registration {
             return;
         };
         tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
+        let is_last = tunnels.is_empty();
         self.registry.0.metrics.tunnels.dec();
-        if tunnels.is_empty() {
+        state.feeds.closed(self.registered.generation);
+        if is_last {
             state.nodes.remove(node);
             let presence = state.presence(node);
             self.registry.0.directory.set_presence(node, presence);
