@@ -15,7 +15,7 @@ use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::{Registration, Registry};
 use culvert_proxy_streams::sockets::proxy_protocol::{self, Balancers, HeaderError};
 use culvert_proxy_streams::sockets::strangers::{
-    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
+    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake,
 };
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
@@ -260,7 +260,7 @@ impl Agents {
         } else {
             enter(Phase::Silent)
         };
-        let permit = entered.inspect_err(|_| say_busy(&socket))?;
+        let permit = entered.inspect_err(|_| strangers.turn_away(&socket, client.ip()))?;
         if !is_balanced {
             return Ok((socket, permit));
         }
@@ -275,7 +275,7 @@ impl Agents {
         *client = real;
         let permit = strangers
             .enter(real.ip(), Phase::Silent)
-            .inspect_err(|_| say_busy(&socket))?;
+            .inspect_err(|_| strangers.turn_away(&socket, real.ip()))?;
         Ok((socket, permit))
     }
 
