@@ -16,7 +16,7 @@ use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::proxy_protocol::{self, Balancers, HeaderError};
 use culvert_proxy_streams::sockets::strangers::{
-    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
+    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake,
 };
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::identity::IdentityError;
@@ -289,7 +289,7 @@ impl Agents {
         match self.parts.strangers.enter(client, Phase::Silent) {
             Ok(permit) => Ok(permit),
             Err(full) => {
-                say_busy(socket);
+                self.parts.strangers.turn_away(socket, client);
                 Err(full.into())
             }
         }

@@ -38,7 +38,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::{broadcast, watch as signal};
 
-pub use allocation::{Allocation, Proposal};
+pub use allocation::{Allocation, Proposal, ShardedAllocation};
 pub use cluster_nodes::{CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, LeftOut};
 pub use cluster_writer::ClusterWriter;
 pub use destination::{Destination, ResolveError, Target};
@@ -53,7 +53,7 @@ pub use uid::NodeUid;
 pub(crate) use view::Census;
 pub use view::{AddressView, BehindView, Clouds, NodeView, Source};
 use view::{Difference, View};
-pub use vips::{VipError, VipLimits, VipRanges};
+pub use vips::{MAX_VIP_SHARDS, VipError, VipRanges, VipShards, Vips};
 use watch::Step;
 pub use watch::{Change, Event, Watcher};
 

@@ -1,7 +1,7 @@
 //! `culvert.peer.v1`: reports to other proxies which tunnels end here, what was revoked, that this
 //! proxy drains, and if they follow it, its directory.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use culvert_api::proto::peer as proto;
 use culvert_api::proto::peer::peer_server::Peer;
 use culvert_proxy_core::directory::{Directory, Facts};
 use culvert_proxy_streams::peers::PeerInfo;
-use culvert_proxy_streams::registry::Registered;
+use culvert_proxy_streams::registry::{Registered, TunnelFeed};
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_proxy_trust::Revoked;
 use futures_util::Stream;
@@ -48,6 +48,7 @@ impl Peer for PeerService {
         }
         let watcher = Watcher {
             peers: self.0.clone(),
+            tunnels: self.0.registry.feed(),
             signals: Signals {
                 tunnels: self.0.registry.changes(),
                 revoked: self.0.trust.revocation_changes(),
@@ -70,6 +71,7 @@ impl Peer for PeerService {
 /// Reports to one peer.
 struct Watcher {
     peers: Arc<Peers>,
+    tunnels: TunnelFeed,
     signals: Signals,
     /// What the peer has; `None`: nothing yet.
     reported: Option<Report>,
@@ -93,8 +95,6 @@ struct Changed {
 /// All that a peer is to know at one time.
 #[derive(Default)]
 struct Report {
-    /// The node of each tunnel, by generation.
-    tunnels: BTreeMap<u64, Arc<Registered>>,
     draining: bool,
     revoked: BTreeSet<Revoked>,
     facts: Option<Arc<Facts>>,
@@ -189,6 +189,11 @@ impl Watcher {
         let before = self.reported.take().unwrap_or_default();
         let present = self.present(changed, &before).await;
         let mut update = present.since(&before);
+        let tunnels = self.tunnels.news();
+        update.closed = tunnels.closed;
+        for tunnel in tunnels.opened.values() {
+            update.opened.push(tunnel_message(tunnel));
+        }
         let differs = update != proto::Update::default() || present.draining != before.draining;
         update.draining = present.draining;
         if is_first {
@@ -215,9 +220,7 @@ impl Watcher {
         } else {
             before.revoked.clone()
         };
-        let tunnels = self.peers.registry.all().into_iter();
         Report {
-            tunnels: tunnels.map(|tunnel| (tunnel.generation, tunnel)).collect(),
             draining: is_draining(*self.peers.agents.borrow()),
             revoked,
             facts,
@@ -233,19 +236,9 @@ impl Watcher {
 }
 
 impl Report {
-    /// What is new since `before`.
+    /// What is new since `before`, without the tunnels.
     fn since(&self, before: &Self) -> proto::Update {
         let mut update = proto::Update::default();
-        for (generation, tunnel) in &self.tunnels {
-            if !before.tunnels.contains_key(generation) {
-                update.opened.push(tunnel_message(tunnel));
-            }
-        }
-        for generation in before.tunnels.keys() {
-            if !self.tunnels.contains_key(generation) {
-                update.closed.push(*generation);
-            }
-        }
         for revoked in self.revoked.difference(&before.revoked) {
             update.revoked.push(revocation_message(revoked));
         }

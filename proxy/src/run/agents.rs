@@ -15,7 +15,7 @@ use culvert_proxy_peers::Peers;
 use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
 use culvert_proxy_streams::sockets::listen::{self, Accepting};
 use culvert_proxy_streams::sockets::proxy_protocol::Balancers;
-use culvert_proxy_streams::sockets::strangers::Strangers;
+use culvert_proxy_streams::sockets::strangers::{Clients, Strangers};
 use culvert_tunnel::{Congestion, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use socket2::Protocol;
 use tokio::net::TcpListener;
@@ -77,7 +77,7 @@ impl Proxy {
             },
             congestion: congestion.or_system(),
             metrics: self.metrics.clone(),
-            strangers: Strangers::new(listen.max_handshakes),
+            strangers: Strangers::of(Clients::Agents, listen.max_handshakes),
             balancers: Balancers::new(&listen.proxy_protocol),
             instance: self.instance.clone(),
             proxies,

@@ -2,6 +2,7 @@
 //! it ends.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
@@ -54,6 +55,9 @@ impl Frontend {
         }
     }
 }
+
+/// How many open connections are copied under one lock.
+const COPIED_AT_ONCE: usize = 1024;
 
 /// All open connections of clients. Clones share it.
 #[derive(Clone)]
@@ -215,12 +219,12 @@ impl Streams {
     /// client.
     pub fn counts(&self) -> Vec<(u64, Counts)> {
         let mut counts = Vec::new();
-        for (number, live) in &*self.lock() {
+        for live in self.all() {
             let Transferred {
                 into_tunnel,
                 out_of_tunnel,
             } = &*live.transferred;
-            counts.push((*number, [into_tunnel.bytes(), out_of_tunnel.bytes()]));
+            counts.push((live.number, [into_tunnel.bytes(), out_of_tunnel.bytes()]));
         }
         counts
     }
@@ -234,10 +238,27 @@ impl Streams {
 
     /// Every open connection, oldest first.
     pub fn views(&self) -> Vec<StreamView> {
-        // The texts are made without the lock, because connections that begin and end wait for the
-        // lock.
-        let live: Vec<_> = self.lock().values().cloned().collect();
-        live.iter().map(|live| live.view()).collect()
+        self.all().iter().map(|live| live.view()).collect()
+    }
+
+    /// Connections that begin and end wait for the lock, so it is held for [`COPIED_AT_ONCE`] only,
+    /// and not while texts are made.
+    fn all(&self) -> Vec<Arc<Live>> {
+        let mut all: Vec<Arc<Live>> = Vec::new();
+        loop {
+            let after = match all.last() {
+                Some(last) => Bound::Excluded(last.number),
+                None => Bound::Unbounded,
+            };
+            let before = all.len();
+            let live = self.lock();
+            for (_, live) in live.range((after, Bound::Unbounded)).take(COPIED_AT_ONCE) {
+                all.push(live.clone());
+            }
+            if all.len() - before < COPIED_AT_ONCE {
+                return all;
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
@@ -403,5 +424,33 @@ impl Drop for StreamRecord {
             });
         }
         count_tx.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_api::HostPort;
+
+    use super::*;
+
+    #[test]
+    fn every_connection_is_listed_once_however_many_there_are() {
+        let streams = Streams::passing_on(Metrics::default(), None);
+        let destination: Destination = "10.0.3.7:9100".parse::<HostPort>().unwrap().into();
+        let mut records = Vec::new();
+        for number in 0..2 * COPIED_AT_ONCE as u64 + 1 {
+            let client = "10.0.0.1:1".to_owned();
+            records.push(streams.start_record(number, Frontend::Ebpf, client, destination.clone()));
+        }
+        let numbers = || -> Vec<u64> {
+            let counts = streams.counts();
+            counts.iter().map(|(number, _)| *number).collect()
+        };
+        let all: Vec<u64> = (0..records.len() as u64).collect();
+        assert_eq!(numbers(), all);
+        records.pop();
+        assert_eq!(numbers(), all[..all.len() - 1]);
+        records.clear();
+        assert!(numbers().is_empty());
     }
 }

@@ -5,6 +5,7 @@
 //! streams use them only if there is no other.
 
 mod candidates;
+mod feed;
 mod heavy;
 mod misplaced;
 mod peers;
@@ -35,6 +36,8 @@ use crate::peers::Peers;
 use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
+use feed::Feeds;
+pub use feed::{TunnelChanges, TunnelFeed};
 pub use peers::PeerRegistration;
 use tracked::TrackedStreams;
 pub(crate) use tracked::{MoveReason, StreamPlace, TrackedStream, Tracking};
@@ -69,6 +72,7 @@ struct State {
     generation: u64,
     nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
     peers: Peers,
+    feeds: Feeds,
 }
 
 impl State {
@@ -297,6 +301,7 @@ impl Registry {
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
         make_room(tunnels);
         tunnels.push(registered.clone());
+        state.feeds.opened(&registered);
         // The lock is held, so that the directory gets all changes of a node in their order.
         self.0
             .directory
@@ -388,8 +393,10 @@ impl Drop for Registration {
             return;
         };
         tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
+        let is_last = tunnels.is_empty();
         self.registry.0.metrics.tunnels.dec();
-        if tunnels.is_empty() {
+        state.feeds.closed(self.registered.generation);
+        if is_last {
             state.nodes.remove(node);
             let presence = state.presence(node);
             self.registry.0.directory.set_presence(node, presence);

@@ -17,6 +17,8 @@ const AT_ONCE: usize = 32;
 const SCRAPED: usize = 100_000;
 /// Concurrent queries.
 const QUERIES: usize = 8;
+/// MiB of all copies together.
+const COPIED: usize = 1024;
 /// Number of bare `connect()` calls.
 const CONNECTS: usize = 5_000;
 
@@ -44,6 +46,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
             ))
         }
         Work::Bulk { .. }
+        | Work::Copies { .. }
         | Work::Ping { .. }
         | Work::Scrapes { .. }
         | Work::NewConnections
@@ -59,6 +62,16 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 Work::Bulk { direction, streams } => {
                     format!(
                         "bulk {endpoint} {} {streams} {seconds}{pids}",
+                        direction.name()
+                    )
+                }
+                Work::Copies { direction, streams } => {
+                    let mebibytes = match pace {
+                        Pace::Quick => COPIED / 8,
+                        Pace::Full => COPIED,
+                    };
+                    format!(
+                        "copies {endpoint} {} {streams} {mebibytes}{pids}",
                         direction.name()
                     )
                 }

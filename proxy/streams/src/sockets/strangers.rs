@@ -3,6 +3,7 @@
 //! connections lock nobody out. A crowd waits for handshakes in the order of its arrival: whoever is
 //! turned away comes again, and that costs more than to wait.
 
+mod bookings;
 mod handshake;
 mod pool;
 
@@ -11,12 +12,15 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_api::busy;
 use ipnet::IpNet;
 use parking_lot::{Mutex, MutexGuard};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use bookings::Bookings;
 pub use handshake::{HandshakeError, handshake, say_busy};
 use pool::{Limits, Origin, Pool};
 
@@ -63,12 +67,22 @@ const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The number of remembered addresses. One more replaces the oldest.
 const KNOWN_MAX: usize = 16 << 10;
 
+/// Who comes to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Agents: an alert can tell them when to come again.
+    Agents,
+    /// Any client of TLS.
+    Others,
+}
+
 /// The permits. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Strangers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    clients: Clients,
     permits: Mutex<Permits>,
     /// Told when a permit of that pool is returned.
     returned: [[Notify; 4]; 2],
@@ -79,6 +93,8 @@ struct Permits {
     limits: [Limits; 4],
     /// The pools of strangers and of addresses that lately had a tunnel.
     pools: [[Pool; 4]; 2],
+    /// For each of the two: when those come again who were turned away.
+    bookings: [Bookings; 2],
     known: HashMap<IpNet, Instant>,
     next: u64,
 }
@@ -103,13 +119,21 @@ pub struct Full;
 impl Strangers {
     /// Permits for so many TLS handshakes at once, and for what comes before and after them.
     pub fn new(handshakes: u16) -> Self {
+        Self::of(Clients::Others, handshakes)
+    }
+
+    /// The same for a port of these clients.
+    pub fn of(clients: Clients, handshakes: u16) -> Self {
+        let now = Instant::now();
         let permits = Permits {
             limits: limits(handshakes),
             pools: Default::default(),
+            bookings: [Bookings::new(now), Bookings::new(now)],
             known: HashMap::new(),
             next: 0,
         };
         Self(Arc::new(Shared {
+            clients,
             permits: Mutex::new(permits),
             returned: Default::default(),
         }))
@@ -120,7 +144,7 @@ impl Strangers {
         let origin = Origin::of(address);
         let mut permits = self.lock();
         let now = Instant::now();
-        let known = usize::from(permits.is_known(&origin.host, now));
+        let known = permits.index_of(origin, now);
         let evicted = CancellationToken::new();
         if !permits.is_in_turn(known, phase, None) {
             return Err(Full);
@@ -135,6 +159,30 @@ impl Strangers {
             number,
             evicted,
         })
+    }
+
+    /// Tells a client that has no permit that it cannot be served now, and an agent when to come
+    /// again.
+    pub fn turn_away(&self, client: &TcpStream, address: IpAddr) {
+        let mut permits = self.lock();
+        let known = permits.index_of(Origin::of(address), Instant::now());
+        let alert = self.busy_alert(&mut permits, known);
+        drop(permits);
+        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to tell.
+        client.try_write(&handshake::busy(alert)).ok();
+    }
+
+    /// The description of the alert for one of that pool who is turned away.
+    fn busy_alert(&self, permits: &mut Permits, known: usize) -> u8 {
+        match self.0.clients {
+            Clients::Agents => {
+                let waiting = permits.pools[known][Phase::Waiting as usize].len();
+                let chance = rand::random_range(0.0..1.0);
+                let wait = permits.bookings[known].next(waiting, Instant::now(), chance);
+                busy::alert(wait)
+            }
+            Clients::Others => handshake::INTERNAL_ERROR,
+        }
     }
 
     /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
@@ -159,16 +207,19 @@ impl Strangers {
     /// Returns a permit to its pool.
     fn release(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
         permits.pools[known][phase as usize].leave(number);
+        if phase == Phase::Handshake {
+            permits.bookings[known].handshake_ended(Instant::now());
+        }
         self.0.returned[known][phase as usize].notify_one();
     }
 }
 
 impl Permits {
-    /// Whether a tunnel came from this network lately.
-    fn is_known(&self, host: &IpNet, now: Instant) -> bool {
-        match self.known.get(host) {
-            Some(since) => now.saturating_duration_since(*since) < KNOWN_FOR,
-            None => false,
+    /// The index into the pools: 1 if a tunnel came from this network lately.
+    fn index_of(&self, origin: Origin, now: Instant) -> usize {
+        match self.known.get(&origin.host) {
+            Some(since) => usize::from(now.saturating_duration_since(*since) < KNOWN_FOR),
+            None => 0,
         }
     }
 
@@ -234,6 +285,12 @@ impl HandshakePermit {
             }
         };
         timeout(patience, in_turn).await.map_err(|_| Full)
+    }
+
+    /// The description of the alert with which the connection is turned away.
+    fn busy_alert(&self) -> u8 {
+        let mut permits = self.strangers.lock();
+        self.strangers.busy_alert(&mut permits, self.known)
     }
 
     /// Takes a permit of the next phase and returns the present one. If all of the next phase are

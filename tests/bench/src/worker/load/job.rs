@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use super::backend::Backend;
 use super::endpoint::Endpoint;
 use super::scrape::Reuse;
-use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping, scrape};
+use super::{Direction, Figures, Sent, bulk, connects, copies, dns, memory, ping, scrape};
 
 /// A line of input.
 #[derive(Parser)]
@@ -28,6 +28,15 @@ pub(super) enum Job {
         direction: Direction,
         streams: usize,
         seconds: f64,
+        #[arg(long)]
+        pid: Vec<u32>,
+    },
+    /// Streams that copy so many MiB in all, until the last one has ended
+    Copies {
+        endpoint: Endpoint,
+        direction: Direction,
+        streams: usize,
+        mebibytes: usize,
         #[arg(long)]
         pid: Vec<u32>,
     },
@@ -119,6 +128,13 @@ impl Job {
                 seconds,
                 pid,
             } => bulk::run(&endpoint, direction, streams, seconds, &pid, backend),
+            Self::Copies {
+                endpoint,
+                direction,
+                streams,
+                mebibytes,
+                pid,
+            } => copies::run(&endpoint, direction, streams, mebibytes << 20, &pid),
             Self::Ping {
                 endpoint,
                 connections,
