@@ -13,6 +13,7 @@ pub mod deps;
 pub mod dist;
 pub mod e2e;
 pub mod enter;
+pub mod flags;
 pub mod fuzz;
 pub mod image;
 pub mod kube;
