@@ -19,6 +19,7 @@ pub mod image;
 pub mod kube;
 mod licences;
 pub mod manifests;
+pub mod pictures;
 pub mod processor;
 pub mod setup;
 pub mod structure;
