@@ -64,20 +64,23 @@ fn usage(name: &str, command: &Command) -> String {
         }
     }
     for flag in flags(command) {
-        let long = flag.get_long().unwrap_or_default();
-        let value = match flag.get_action() {
-            ArgAction::Set | ArgAction::Append => format!(" {}", value(flag)),
-            _ => String::new(),
-        };
-        let words = format!("--{long}{value}");
-        let words = match flag.is_required_set() {
-            true => words,
-            false => format!("[{words}]"),
-        };
-        usage.push_str(&format!(" {words}"));
-        if matches!(flag.get_action(), ArgAction::Append) {
-            usage.push_str("...");
-        }
+        usage.push(' ');
+        usage.push_str(&flag_usage(flag));
+    }
+    usage
+}
+
+/// `[--address IP]...`.
+fn flag_usage(flag: &Arg) -> String {
+    let mut usage = format!("--{}", flag.get_long().unwrap_or_default());
+    if flag.get_action().takes_values() {
+        usage.push_str(&format!(" {}", value(flag)));
+    }
+    if !flag.is_required_set() {
+        usage = format!("[{usage}]");
+    }
+    if matches!(flag.get_action(), ArgAction::Append) {
+        usage.push_str("...");
     }
     usage
 }

@@ -38,13 +38,18 @@ pub(super) fn picture(bench: &Value) -> Result<String> {
         text(bench, "run")?,
     );
     for (number, row) in rows.iter().enumerate() {
-        let column = u32::try_from(number % COLUMNS)?;
-        let line = u32::try_from(number / COLUMNS)?;
-        let x = 20.0 + f64::from(column) * PANEL;
-        let y = 16.0 + f64::from(line) * high;
+        let (x, y) = corner(number, high)?;
         panel(&mut picture, systems, row, x, y)?;
     }
     Ok(picture.finish())
+}
+
+/// Where a panel begins.
+fn corner(number: usize, high: f64) -> Result<(f64, f64)> {
+    let column = u32::try_from(number % COLUMNS)?;
+    let line = u32::try_from(number / COLUMNS)?;
+    let x = 20.0 + f64::from(column) * PANEL;
+    Ok((x, 16.0 + f64::from(line) * high))
 }
 
 /// One row, with a scale of its own.
@@ -52,30 +57,37 @@ fn panel(picture: &mut Picture, systems: &[Value], row: &Value, x: f64, y: f64) 
     picture.text("title", Anchor::Start, x, y + 16.0, text(row, "short")?);
     let unit = format!("{}; {} is better", text(row, "unit")?, text(row, "better")?);
     picture.text("small", Anchor::Start, x, y + 36.0, unit);
-    let mut shown = Vec::new();
-    for (system, figure) in systems.iter().zip(list(row, "figures")?) {
-        let name = system.as_str().context("a system without a name")?;
-        let figure = figure.as_f64().context("a figure that is no number")?;
-        if name != NOT_SHOWN {
-            shown.push((name, figure));
-        }
+    let bars = bars(systems, list(row, "figures")?)?;
+    let mut most = 0.0;
+    for (_, figure) in &bars {
+        most = f64::max(most, *figure);
     }
-    let most = shown
-        .iter()
-        .fold(0.0, |most, (_, figure)| f64::max(most, *figure));
     let mut y = y + HEAD;
-    for (name, figure) in shown {
-        let class = if name.starts_with("Culvert") {
-            "ours"
-        } else {
-            "other"
-        };
-        let long = figure / most * LONGEST;
-        picture.text("small", Anchor::End, x + BAR_AT - 8.0, y + 13.0, name);
-        picture.rect(class, x + BAR_AT, y, long, BAR - 5.0);
-        let after = x + BAR_AT + long + 6.0;
-        picture.text("small", Anchor::Start, after, y + 13.0, written(figure));
+    for (name, figure) in bars {
+        bar(picture, (x, y), name, figure, figure / most * LONGEST);
         y += BAR;
     }
     Ok(())
+}
+
+/// The figures of a row that have bars, each with its system.
+fn bars<'a>(systems: &'a [Value], figures: &[Value]) -> Result<Vec<(&'a str, f64)>> {
+    let mut bars = Vec::new();
+    for (system, figure) in systems.iter().zip(figures) {
+        let name = system.as_str().context("a system without a name")?;
+        let figure = figure.as_f64().context("a figure that is no number")?;
+        if name != NOT_SHOWN {
+            bars.push((name, figure));
+        }
+    }
+    Ok(bars)
+}
+
+fn bar(picture: &mut Picture, (x, y): (f64, f64), name: &str, figure: f64, long: f64) {
+    let is_ours = name.starts_with("Culvert");
+    let class = if is_ours { "ours" } else { "other" };
+    picture.text("small", Anchor::End, x + BAR_AT - 8.0, y + 13.0, name);
+    picture.rect(class, x + BAR_AT, y, long, BAR - 5.0);
+    let after = x + BAR_AT + long + 6.0;
+    picture.text("small", Anchor::Start, after, y + 13.0, written(figure));
 }

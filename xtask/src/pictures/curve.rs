@@ -23,22 +23,7 @@ pub(super) fn picture(scale: &Value) -> Result<String> {
     let title = text(scale, "title")?;
     let mut picture = Picture::new(960, 420, title);
     picture.text("title", Anchor::Start, 20.0, 30.0, title);
-    picture.line("axis", &[(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)]);
-    for mark in (0_u8..=LAST as u8).step_by(STEP) {
-        let x = across(f64::from(mark));
-        picture.text(
-            "small",
-            Anchor::Middle,
-            x,
-            BOTTOM + 20.0,
-            format!("{mark} s"),
-        );
-    }
-    for share in [0.0, 0.5, 1.0] {
-        let y = up(share);
-        let tunnels = written(all * share);
-        picture.text("small", Anchor::End, LEFT - 10.0, y + 5.0, tunnels);
-    }
+    axes(&mut picture, all);
     let mut points = Vec::new();
     for measured in list(scale, "back")? {
         let seconds = number(measured, "seconds")?;
@@ -55,6 +40,26 @@ pub(super) fn picture(scale: &Value) -> Result<String> {
     }
     picture.text("small", Anchor::Start, 20.0, 402.0, text(scale, "run")?);
     Ok(picture.finish())
+}
+
+/// Seconds to the right, tunnels up.
+fn axes(picture: &mut Picture, all: f64) {
+    picture.line("axis", &[(LEFT, TOP), (LEFT, BOTTOM), (RIGHT, BOTTOM)]);
+    for mark in (0_u8..=LAST as u8).step_by(STEP) {
+        let x = across(f64::from(mark));
+        picture.text(
+            "small",
+            Anchor::Middle,
+            x,
+            BOTTOM + 20.0,
+            format!("{mark} s"),
+        );
+    }
+    for share in [0.0, 0.5, 1.0] {
+        let y = up(share);
+        let tunnels = written(all * share);
+        picture.text("small", Anchor::End, LEFT - 10.0, y + 5.0, tunnels);
+    }
 }
 
 /// Where the label of a point is, away from the curve, which rises.

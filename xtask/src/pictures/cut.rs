@@ -30,25 +30,36 @@ pub(super) fn picture(hub: &Value) -> Result<String> {
     picture.text("title", Anchor::Start, 20.0, 30.0, title);
     let local = CUT + noticed * SECOND;
     let again = BACK + seen * SECOND;
-    for (x, what) in [(CUT, "the link is cut"), (BACK, "the link is back")] {
-        picture.line("axis", &[(x, 62.0), (x, 280.0)]);
-        picture.text("small", Anchor::Middle, x, 56.0, what);
-    }
+    ends(&mut picture);
     let mut y = 80.0;
     for (name, spans) in rows(local, again) {
         row(&mut picture, y, name, &spans);
         y += 62.0;
     }
-    let noticed = format!("at most {} s", written(noticed));
-    let middle = f64::midpoint(CUT, local);
-    picture.text("small", Anchor::Middle, middle, 296.0, noticed);
-    let seen = format!("{} s", written(seen));
-    let middle = f64::midpoint(BACK, again);
-    picture.text("small", Anchor::Middle, middle, 296.0, seen);
+    under(
+        &mut picture,
+        (CUT, local),
+        &format!("at most {} s", written(noticed)),
+    );
+    under(&mut picture, (BACK, again), &format!("{} s", written(seen)));
     let failed = written(failed);
     let run = format!("{}; requests that failed: {failed}", text(hub, "run")?);
     picture.text("small", Anchor::Start, 20.0, 320.0, run);
     Ok(picture.finish())
+}
+
+/// The two moments that divide the time.
+fn ends(picture: &mut Picture) {
+    for (x, what) in [(CUT, "the link is cut"), (BACK, "the link is back")] {
+        picture.line("axis", &[(x, 62.0), (x, 280.0)]);
+        picture.text("small", Anchor::Middle, x, 56.0, what);
+    }
+}
+
+/// How long a part of the time is, below all rows.
+fn under(picture: &mut Picture, (from, to): (f64, f64), long: &str) {
+    let middle = f64::midpoint(from, to);
+    picture.text("small", Anchor::Middle, middle, 296.0, long);
 }
 
 fn rows(local: f64, again: f64) -> [(&'static str, Vec<Span>); 3] {

@@ -1,7 +1,7 @@
 //! The demo as it ran: recorded as an asciicast (version 2, of asciinema), and drawn as a terminal
 //! whose lines come when they came.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, PipeReader};
 use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
@@ -36,6 +36,14 @@ pub(super) fn record(path: &Path) -> Result<()> {
     let mut demo = command.spawn().context("start the demo")?;
     // It has the ends that write. With ours, the pipe would not end.
     drop(command);
+    let cast = cast(reader, started)?;
+    let status = demo.wait()?;
+    ensure!(status.success(), "the demo ended with {status}\n{cast}");
+    std::fs::write(path, cast).with_context(|| format!("write {}", path.display()))
+}
+
+/// What comes out of a pipe, until it ends.
+fn cast(reader: PipeReader, started: Instant) -> Result<String> {
     let head = json!({"version": 2, "width": COLUMNS, "height": 50, "command": "cargo xtask demo"});
     let mut cast = format!("{head}\n");
     for line in BufReader::new(reader).lines() {
@@ -46,9 +54,7 @@ pub(super) fn record(path: &Path) -> Result<()> {
         ]);
         cast.push_str(&format!("{event}\n"));
     }
-    let status = demo.wait()?;
-    ensure!(status.success(), "the demo ended with {status}\n{cast}");
-    std::fs::write(path, cast).with_context(|| format!("write {}", path.display()))
+    Ok(cast)
 }
 
 /// The picture of a recording.
