@@ -13,6 +13,7 @@ mod backoff;
 mod chain;
 mod closed_pipe;
 mod counted;
+mod flags_page;
 mod forward_proxy;
 mod generate;
 mod handover;

@@ -8,16 +8,17 @@ use clap::error::ErrorKind;
 use clap::{Command, Parser};
 
 use crate::closed_pipe::exit_when_reader_is_gone;
-use crate::generate;
 use crate::introduction::{Introduction, is_on_a_terminal};
 use crate::small_pages::use_small_pages;
+use crate::{flags_page, generate};
 
 /// The subcommand that runs the daemon.
 const RUN: &str = "run";
 /// Exit status of a program that was called wrongly, as clap has it.
 const USAGE: u8 = 2;
 
-/// Parses the command line and runs it, or writes its man pages and completions (`--generate DIR`).
+/// Parses the command line and runs it, or writes what others make of it (`--generate DIR`,
+/// `--flags-page`).
 /// Prints an error after the name of the program. Without any argument on a terminal it prints the
 /// introduction, before it reads any setting.
 pub async fn run_main<A: Parser>(
@@ -32,6 +33,10 @@ pub async fn run_main<A: Parser>(
     if arguments.len() == 1 && is_on_a_terminal() {
         eprint!("{}", introduction.text(&program));
         return ExitCode::from(USAGE);
+    }
+    if flags_page::is_requested(&arguments) {
+        print!("{}", flags_page::section(&program));
+        return ExitCode::SUCCESS;
     }
     let name = program.get_name().to_owned();
     let done = match generate::requested_folder(arguments.iter().cloned()) {

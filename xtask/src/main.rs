@@ -7,8 +7,8 @@ use anyhow::Result;
 use clap::{Parser, Subcommand};
 use culvert_lab::probe;
 use xtask::{
-    bench, book, build_ebpf, cluster, demo, deps, dist, e2e, enter, fuzz, image, kube, manifests,
-    setup, structure, test,
+    bench, book, build_ebpf, cluster, demo, deps, dist, e2e, enter, flags, fuzz, image, kube,
+    manifests, pictures, setup, structure, test,
 };
 
 /// All automation of Culvert. The two commands a newcomer needs are `demo` and `test`.
@@ -53,6 +53,10 @@ enum Task {
     Dist(dist::Args),
     /// Render the manifests of deploy/overlays into deploy/rendered
     Manifests,
+    /// Write docs/flags.md from the help of the programs
+    Flags,
+    /// Make the pictures of the documents from figures and a recording
+    Pictures(pictures::Args),
     /// Make web pages with search of the documents, in target/book
     Book,
     /// Run a command as a process of one of the held demo's hosts: cloud, edge-1, edge-2 or edge-3
@@ -90,6 +94,8 @@ fn run(task: Task) -> Result<ExitCode> {
         Task::Image(args) => image::run(&args)?,
         Task::Dist(args) => dist::run(&args)?,
         Task::Manifests => manifests::run()?,
+        Task::Flags => flags::run()?,
+        Task::Pictures(args) => pictures::run(&args)?,
         Task::Book => book::run()?,
         Task::Enter(args) => return enter::run(&args),
         Task::Probe(args) => probe::run(&args)?,

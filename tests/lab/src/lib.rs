@@ -10,6 +10,7 @@ pub mod culvert;
 pub mod cut;
 pub mod dns;
 pub mod failures;
+pub mod flags_page;
 pub mod go_program;
 pub mod host;
 pub mod hub;
