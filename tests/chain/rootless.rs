@@ -35,13 +35,12 @@ impl Container {
         })?;
         let mut command = cloud.command(network.program());
         command.env("LD_LIBRARY_PATH", network.libraries());
-        match network {
+        if matches!(network, Unpacked::Passt) {
             // As root it would become `nobody`, who may not join the container.
-            Unpacked::Passt => {
-                command.args(["--config-net", "--foreground", "--runas", "0:0", &pid])
-            }
-            _ => command.args(["--configure", "--mtu=65520", &pid, "tap0"]),
-        };
+            command.args(["--config-net", "--foreground", "--runas", "0:0", &pid]);
+        } else {
+            command.args(["--configure", "--mtu=65520", &pid, "tap0"]);
+        }
         let network = cloud.start_process("container-network", &mut command)?;
         let container = Self {
             holder,

@@ -88,7 +88,7 @@ impl VipStore {
         let proposal = Arc::new(proposal);
         for _ in 0..ATTEMPTS {
             self.read(proposal.shards()).await?;
-            let kept = self.kept(&proposal)?;
+            let kept = self.allocation(&proposal)?;
             let task = computed(proposal.clone(), kept, nodes.clone());
             let agreed = workers.next().run(task).await;
             let agreed = agreed.expect("computing VIPs does not panic");
@@ -147,7 +147,7 @@ impl VipStore {
     }
 
     /// What the cluster has; `None`: nothing yet.
-    fn kept(&self, proposal: &Proposal) -> Result<Option<ShardedAllocation>, AgreeError> {
+    fn allocation(&self, proposal: &Proposal) -> Result<Option<ShardedAllocation>, AgreeError> {
         let Some(first) = self.found.iter().flatten().next() else {
             return Ok(None);
         };
@@ -162,7 +162,7 @@ impl VipStore {
         }
         let vips = self.found.iter();
         let vips = vips.map(|shard| shard.as_ref().map(|shard| shard.vips.clone()));
-        Ok(Some(proposal.kept(first.ranges, vips.collect())))
+        Ok(Some(proposal.of_shards(first.ranges, vips.collect())))
     }
 
     /// Writes what differs. A further ConfigMap is announced in the first one before it is made.

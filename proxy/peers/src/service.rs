@@ -189,7 +189,7 @@ impl Watcher {
         let before = self.reported.take().unwrap_or_default();
         let present = self.present(changed, &before).await;
         let mut update = present.since(&before);
-        let tunnels = self.tunnels.news();
+        let tunnels = self.tunnels.unseen_changes();
         update.closed = tunnels.closed;
         for tunnel in tunnels.opened.values() {
             update.opened.push(tunnel_message(tunnel));

@@ -92,7 +92,7 @@ impl Sources {
             keeper_problem: in_force.keeper_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
-            routes: routes.into_iter().map(|route| route.net).collect(),
+            routes: networks_of(routes),
             withheld: self.withheld(&kernel).await?,
             intercept_ports: config.intercept.ports.clone(),
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
@@ -218,6 +218,10 @@ async fn foreign_chains() -> [Vec<String>; 3] {
 }
 
 /// Other programs at the hook's attach point; `None` if ours is alone there.
+fn networks_of(routes: Vec<HostRoute>) -> Vec<IpNet> {
+    routes.into_iter().map(|route| route.net).collect()
+}
+
 fn neighbours(hook: &Hook) -> Option<Neighbours> {
     let Surroundings { before, after, .. } = hook.surroundings()?;
     if before.is_empty() && after.is_empty() {

@@ -59,7 +59,7 @@ impl Proposal {
 
     /// The cluster's allocation by its shards, lowest first. What a lost shard (`None`) had is what
     /// this proxy remembers.
-    pub fn kept(&self, ranges: VipRanges, found: Vec<Option<Vips>>) -> ShardedAllocation {
+    pub fn of_shards(&self, ranges: VipRanges, found: Vec<Option<Vips>>) -> ShardedAllocation {
         let shards = VipShards::read(found, &self.last.vips);
         ShardedAllocation { ranges, shards }
     }
@@ -76,7 +76,7 @@ impl Proposal {
     ) -> Result<ShardedAllocation, VipError> {
         let ShardedAllocation { ranges, shards } = match kept {
             Some(kept) => self.fits(&kept.ranges).map(|()| kept)?,
-            None => self.kept(self.last.ranges, vec![None; self.shards()]),
+            None => self.of_shards(self.last.ranges, vec![None; self.shards()]),
         };
         Ok(ShardedAllocation {
             ranges,

@@ -70,7 +70,7 @@ impl Registry {
 
 impl TunnelFeed {
     /// What has changed since the last call.
-    pub fn news(&self) -> TunnelChanges {
+    pub fn unseen_changes(&self) -> TunnelChanges {
         let mut state = self.registry.lock();
         let unseen = state.feeds.unseen.get_mut(&self.number);
         unseen.map(std::mem::take).unwrap_or_default()

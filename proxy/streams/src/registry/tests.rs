@@ -192,17 +192,17 @@ async fn a_reader_gets_all_tunnels_and_then_one_entry_for_each_change() {
     let slow = registry.feed();
     let none: Vec<u64> = Vec::new();
     let opened = |changes: &TunnelChanges| changes.opened.keys().copied().collect::<Vec<u64>>();
-    let all = reader.news();
+    let all = reader.unseen_changes();
     assert_eq!((opened(&all), &all.closed), (vec![1, 2], &none));
     let third = register(&registry, "run", "2").await;
     drop(first);
-    let news = reader.news();
+    let news = reader.unseen_changes();
     assert_eq!((opened(&news), news.closed), (vec![3], vec![1]));
     drop(register(&registry, "run", "3").await);
-    let nothing = reader.news();
+    let nothing = reader.unseen_changes();
     assert!(nothing.opened.is_empty() && nothing.closed.is_empty());
     drop(third);
-    let late = slow.news();
+    let late = slow.unseen_changes();
     assert_eq!((opened(&late), &late.closed), (vec![2], &none));
     drop((reader, slow));
     assert!(

@@ -57,6 +57,44 @@ pub(super) struct Cluster {
     slices: &'static str,
 }
 
+/// What files with the targets of direct clients say.
+struct Targets<'a> {
+    folder: &'a Path,
+    authority: &'a Path,
+    node: &'a SelfSigned,
+    near: &'a str,
+    far: &'a str,
+}
+
+impl Targets<'_> {
+    fn write_kubeconfig(&self, name: &str, address: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{name}.kubeconfig"));
+        let content = kubeconfig_of(address, self.authority, self.node);
+        std::fs::write(&path, content.to_string())?;
+        Ok(path)
+    }
+
+    fn write(&self, name: &str, is_http2: bool) -> Result<Direct> {
+        Ok(Direct {
+            near: self.write_one(&format!("{name}-near"), self.near, is_http2)?,
+            far: self.write_one(&format!("{name}-far"), self.far, is_http2)?,
+        })
+    }
+
+    fn write_one(&self, name: &str, address: &str, is_http2: bool) -> Result<PathBuf> {
+        write_target(
+            &self.folder.join(format!("{name}.json")),
+            &json!({
+                "address": address,
+                "authority": self.authority,
+                "certificate": self.node.certificate,
+                "key": self.node.key,
+                "http2": is_http2,
+            }),
+        )
+    }
+}
+
 impl Cluster {
     /// Starts it and makes the objects.
     pub(super) fn start(
@@ -90,32 +128,17 @@ impl Cluster {
             &json!({ "address": local, "authority": authority, "token": token_of(&server)? }),
         )?;
         let (link, far) = start_link(programs, &cut)?;
-        let targets = |name: &str, is_http2: bool| {
-            let target = |distance: &str, address: &str| {
-                write_target(
-                    &folder.join(format!("{name}-{distance}.json")),
-                    &json!({
-                        "address": address,
-                        "authority": authority,
-                        "certificate": node.certificate,
-                        "key": node.key,
-                        "http2": is_http2,
-                    }),
-                )
-            };
-            anyhow::Ok(Direct {
-                near: target("near", &cut)?,
-                far: target("far", &far)?,
-            })
+        let targets = Targets {
+            folder: &folder,
+            authority: &authority,
+            node: &node,
+            near: &cut,
+            far: &far,
         };
-        let direct = targets("direct", false)?;
-        let direct_http2 = targets("direct-http2", true)?;
-        let kubeconfig = folder.join("node.kubeconfig");
-        let content = kubeconfig_of(&cut, &authority, &node);
-        std::fs::write(&kubeconfig, content.to_string())?;
-        let far_kubeconfig = folder.join("far.kubeconfig");
-        let content = kubeconfig_of(&far, &authority, &node);
-        std::fs::write(&far_kubeconfig, content.to_string())?;
+        let direct = targets.write("direct", false)?;
+        let direct_http2 = targets.write("direct-http2", true)?;
+        let kubeconfig = targets.write_kubeconfig("node", &cut)?;
+        let far_kubeconfig = targets.write_kubeconfig("far", &far)?;
         let slices = if server.minor_version()? < 21 {
             "/apis/discovery.k8s.io/v1beta1/namespaces/many/endpointslices"
         } else {

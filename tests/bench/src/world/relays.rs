@@ -116,12 +116,12 @@ fn simple_tls(starter: &Starter<'_>) -> Result<[Process; 2]> {
     let simple = ["--simple", "--certificate", &certificate];
     let of_far = ["relay-far", "--listen", &far_at, "--backend", &backend];
     let of_near = ["relay-near", "--listen", &near_at, "--far", &far_at];
-    let far = starter.worker("simple-tls-far", far, &words(&of_far, &simple))?;
-    let near = starter.worker("simple-tls-near", near, &words(&of_near, &simple))?;
+    let far = starter.worker("simple-tls-far", far, &joined(&of_far, &simple))?;
+    let near = starter.worker("simple-tls-near", near, &joined(&of_near, &simple))?;
     Ok([near, far])
 }
 
-fn words(some: &[&str], more: &[&str]) -> Vec<String> {
+fn joined(some: &[&str], more: &[&str]) -> Vec<String> {
     let all = some.iter().chain(more);
     all.map(|word| (*word).to_owned()).collect()
 }

@@ -35,14 +35,14 @@ impl Bookings {
 
     /// Counts a handshake that ended.
     pub(super) fn handshake_ended(&mut self, now: Instant) {
-        self.turn(now);
+        self.start_second(now);
         self.ended = self.ended.saturating_add(1);
     }
 
     /// After what time one comes again whom `waiting` others precede. `chance` is from 0 to 1: who
     /// cannot be promised a place comes at a random time, so that not all come together.
     pub(super) fn next(&mut self, waiting: usize, now: Instant, chance: f64) -> Duration {
-        self.turn(now);
+        self.start_second(now);
         let each = SECOND / self.ended.max(self.ended_before).max(LEAST);
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         let latest = now + LONGEST;
@@ -54,7 +54,7 @@ impl Bookings {
         place.saturating_duration_since(now).max(SHORTEST)
     }
 
-    fn turn(&mut self, now: Instant) {
+    fn start_second(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.second);
         if age < SECOND {
             return;

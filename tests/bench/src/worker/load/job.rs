@@ -145,11 +145,7 @@ impl Job {
                 warm_up,
                 late,
             } => {
-                let directions = match direction {
-                    Some(direction) => vec![direction],
-                    None => vec![Direction::Up, Direction::Down],
-                };
-                let directions = directions.into_iter().cycle().take(bulk);
+                let directions = alternating(direction).cycle().take(bulk);
                 let [pause, warm_up, time] = [pause, warm_up, seconds].map(Duration::from_secs_f64);
                 let times = ping::Times {
                     pause,
@@ -210,5 +206,13 @@ impl Job {
                 seconds,
             } => dns::run(server, &name, at_once, seconds),
         }
+    }
+}
+
+/// The direction alone, or both.
+fn alternating(direction: Option<Direction>) -> std::vec::IntoIter<Direction> {
+    match direction {
+        Some(direction) => vec![direction].into_iter(),
+        None => vec![Direction::Up, Direction::Down].into_iter(),
     }
 }
