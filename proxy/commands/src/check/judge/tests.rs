@@ -526,7 +526,7 @@ const FAULTS: [Fault; 52] = [
         "tunnels",
         Verdict::Warning,
         "1 of 2 nodes offline: edge-2",
-        "explain edge-2",
+        "why edge-2",
         |facts| {
             change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
         },
@@ -535,7 +535,7 @@ const FAULTS: [Fault; 52] = [
         "tunnels",
         Verdict::Failure,
         "no node has a tunnel",
-        "explain edge-1",
+        "why edge-1",
         |facts| {
             change(&mut facts.nodes, |nodes| {
                 nodes.iter_mut().for_each(|node| node.tunnels = 0)
