@@ -194,36 +194,48 @@ async fn first_install(
     Ok((layout, listed))
 }
 
-/// Replaces what is in the tables, or the tables themselves where these are not as ours are. Returns
+/// Replaces the rules in the tables, or the tables themselves where these are not as ours are. Returns
 /// nft's listing of them, without what changes by itself; `None` if another program has changed them
 /// already: the next inspection installs them again.
 async fn replace(
     wanted: &TableSpec,
     layout: Layout,
 ) -> Result<Option<serde_json::Value>, NftError> {
-    let in_place = run(&render(wanted, layout, Replace::Contents)).await;
-    if in_place.is_ok()
-        && let Some(listed) = list_if(wanted, layout).await?
+    let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
+    if run(&render(wanted, layout, Replace::Rules)).await.is_ok()
+        && let Some(found) = list(layout, &[]).await?
+        && TableParts::of_json(&found).has_sets_and_chains_of(&parts)
+        && remove_further_elements(&found, wanted, layout).await?
     {
-        return Ok(Some(listed));
+        return Ok(fixed_if(found, &parts));
     }
     run(&render(wanted, layout, Replace::Tables)).await?;
-    list_if(wanted, layout).await
+    let found = list(layout, &TERSE).await?.unwrap_or_default();
+    Ok(fixed_if(found, &parts))
 }
 
-/// nft's listing of the tables, without what changes by itself, if they have the parts of `wanted`.
-async fn list_if(
+/// Removes the edge addresses that are not wanted, of an earlier directory. Returns whether the sets
+/// have what is wanted then.
+async fn remove_further_elements(
+    found: &serde_json::Value,
     wanted: &TableSpec,
     layout: Layout,
-) -> Result<Option<serde_json::Value>, NftError> {
-    let parts = TableParts::of(wanted, layout).map_err(NftError::Output)?;
-    let Some(found) = list(layout, &TERSE).await? else {
-        return Ok(None);
-    };
-    if TableParts::of_json(&found) != parts {
-        return Ok(None);
+) -> Result<bool, NftError> {
+    let found = TableElements::of_json(found);
+    let gone = found.edges_beside(&wanted.edges);
+    if !gone.is_empty() {
+        run(&element_changes(&gone, &[], layout)).await?;
     }
-    Ok(Some(fixed(found)))
+    Ok(found.without(&gone) == TableElements::of(wanted))
+}
+
+/// The listing without what changes by itself, if it has these parts.
+fn fixed_if(found: serde_json::Value, parts: &TableParts) -> Option<serde_json::Value> {
+    if TableParts::of_json(&found) == *parts {
+        Some(fixed(found))
+    } else {
+        None
+    }
 }
 
 /// The parts of the table in the kernel; `None` without a table.

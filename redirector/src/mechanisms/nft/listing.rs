@@ -34,6 +34,19 @@ impl TableElements {
         elements
     }
 
+    /// The edge addresses that are not among `wanted`.
+    pub(super) fn edges_beside(&self, wanted: &BTreeSet<SocketAddr>) -> Vec<SocketAddr> {
+        self.edges.difference(wanted).copied().collect()
+    }
+
+    /// The elements after `gone` have been removed.
+    pub(super) fn without(mut self, gone: &[SocketAddr]) -> Self {
+        for edge in gone {
+            self.edges.remove(edge);
+        }
+        self
+    }
+
     /// Whether this port of an edge address is in a set.
     pub(crate) fn has_edge(&self, edge: SocketAddr) -> bool {
         self.edges.contains(&edge)
@@ -174,6 +187,11 @@ impl TableParts {
             }
         }
         parts
+    }
+
+    /// Whether both have as many sets and chains.
+    pub(super) fn has_sets_and_chains_of(&self, other: &Self) -> bool {
+        self.sets == other.sets && self.chains == other.chains
     }
 
     /// Whether the elements of this address' family are refused, without an intercept address.

@@ -32,9 +32,10 @@ const LAST_PRIORITY: i32 = 300;
 /// What a transaction replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Replace {
-    /// The rules and elements. The chains stay, so that no packet passes them unseen. Fails if a
-    /// chain or set is of another kind, and leaves further ones there.
-    Contents,
+    /// The rules. The chains stay, so that no packet passes them unseen, and so do elements, which a
+    /// packet may be looked up in meanwhile: missing ones are added. Fails if a chain or set is of
+    /// another kind, and leaves further ones there, and further elements.
+    Rules,
     /// The tables, whatever their state. For a moment both chains of a hook are there, and Linux asks
     /// the new one first: a packet that comes before the transaction ends at the one, and after it
     /// at the other, finds no rule at all.
@@ -95,8 +96,8 @@ impl Rendering<'_> {
     fn render(mut self) {
         self.clear();
         for family in self.table.families {
-            self.set(edge_set(self.table, *family, self.spec));
-            self.set(vip_set(self.table, *family, self.spec));
+            self.batch.add(edge_set(self.table, *family, self.spec));
+            self.batch.add(vip_set(self.table, *family, self.spec));
         }
         self.chain(STEER, None, steering_rules(self.spec, self.table.families));
         self.chain(
@@ -126,7 +127,7 @@ impl Rendering<'_> {
         // Deleting or flushing a missing table is an error; adding an existing one is not.
         self.batch.add(NfListObject::Table(declaration(self.table)));
         match self.replace {
-            Replace::Contents => {
+            Replace::Rules => {
                 let table = FlushObject::Table(declaration(self.table));
                 self.batch.add_cmd(NfCmd::Flush(table));
             }
@@ -136,18 +137,6 @@ impl Rendering<'_> {
                 self.batch.add(NfListObject::Table(declaration(self.table)));
             }
         }
-    }
-
-    fn set(&mut self, set: Box<Set<'static>>) {
-        if self.replace == Replace::Contents {
-            let empty = Box::new(Set {
-                elem: None,
-                ..(*set).clone()
-            });
-            self.batch.add(NfListObject::Set(empty.clone()));
-            self.batch.add_cmd(NfCmd::Flush(FlushObject::Set(empty)));
-        }
-        self.batch.add(NfListObject::Set(set));
     }
 
     fn chain(
@@ -188,7 +177,7 @@ fn declaration(table: &LayoutTable) -> Table<'static> {
     }
 }
 
-fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> Box<Set<'static>> {
+fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let kinds = vec![address_type(family), SetType::InetService];
     let elements = of_family(family, spec.edges.iter().copied());
     set(
@@ -200,7 +189,7 @@ fn edge_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> Box<Set<'s
     )
 }
 
-fn vip_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> Box<Set<'static>> {
+fn vip_set(table: &LayoutTable, family: Family, spec: &TableSpec) -> NfListObject<'static> {
     let elements = spec.vip_range(family).map(prefix).into_iter().collect();
     let flags = Some(HashSet::from([SetFlag::Interval]));
     set(
@@ -218,7 +207,7 @@ fn set(
     set_type: SetTypeValue<'static>,
     elements: Vec<Expr>,
     flags: Option<HashSet<SetFlag>>,
-) -> Box<Set<'static>> {
+) -> NfListObject<'static> {
     let elem = if elements.is_empty() {
         None
     } else {
@@ -226,7 +215,7 @@ fn set(
     };
     let family = table.family;
     let table = TABLE.into();
-    Box::new(Set {
+    let set = Set {
         family,
         table,
         name: name.into(),
@@ -234,7 +223,8 @@ fn set(
         flags,
         elem,
         ..Set::default()
-    })
+    };
+    NfListObject::Set(Box::new(set))
 }
 
 fn elements(

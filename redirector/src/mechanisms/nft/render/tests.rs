@@ -91,8 +91,8 @@ fn marked_packets_leave_before_anything_is_translated() {
 }
 
 #[test]
-fn contents_are_replaced_without_deleting_anything_that_packets_pass() {
-    let commands = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Contents));
+fn rules_are_replaced_without_deleting_anything_that_packets_pass() {
+    let commands = rendered(&render(&spec(v4_only()), Layout::Joint, Replace::Rules));
     let commands = commands["nftables"].as_array().unwrap();
     assert!(
         commands
