@@ -8,9 +8,8 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use culvert_api::{AllowedRange, HostPort};
 use culvert_daemon::{
-    LogCommand, LogFormat, SegmentArgs, listen_address, parse_duration, parse_size,
+    LogCommand, LogFormat, TunnelTcpArgs, listen_address, parse_duration, parse_size,
 };
-use culvert_tunnel::Congestion;
 
 use crate::certificate::join::JoinArgs;
 
@@ -233,19 +232,8 @@ pub(crate) struct RunArgs {
     #[arg(long, env = "CULVERT_MPTCP")]
     pub(crate) mptcp: bool,
 
-    /// TCP congestion control of tunnels: `auto`, `system` or a name. `auto` is bbr where the round
-    /// trip is 10 ms or more and the kernel has bbr, and the system's elsewhere. Bbr keeps its speed
-    /// on a link that loses packets and after a pause, and may leave others on the link less.
-    #[arg(
-        long,
-        env = "CULVERT_TUNNEL_CONGESTION",
-        value_name = "NAME",
-        default_value = "auto"
-    )]
-    pub(crate) tunnel_congestion: Congestion,
-
     #[command(flatten)]
-    pub(crate) segments: SegmentArgs,
+    pub(crate) tunnel_tcp: TunnelTcpArgs,
 
     /// How long streams may go on after SIGTERM.
     #[arg(
@@ -302,7 +290,7 @@ pub(crate) struct RunArgs {
 pub(crate) enum Command {
     /// Runs the agent, as the program does without a subcommand. The flags of the agent follow it.
     Run,
-    /// Exchanges a token from `culvert-proxy token create` for this node's certificate, stores it
+    /// Exchanges a token from `culvert token create` for this node's certificate, stores it
     /// and exits.
     Join(JoinArgs),
     /// Changes what the running agent logs, until the next change or restart.

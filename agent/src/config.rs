@@ -81,6 +81,7 @@ impl Config {
             metrics: run.metrics_listen,
             socket: admin_socket,
         };
+        let Ok(tunnel_congestion) = run.tunnel_tcp.tunnel_congestion.parse::<Congestion>();
         let state = StateDir::new(state_dir);
         let source = match (run.cluster_config, run.service_account_token) {
             (Some(folder), Some(token)) => Source::Cluster(ClusterSource {
@@ -110,8 +111,8 @@ impl Config {
             stream_window: run.stream_window,
             budget: Budget::new(run.buffer_budget as usize),
             keepalive: run.keepalive,
-            tunnel_congestion: run.tunnel_congestion,
-            tunnel_mss: run.segments.tunnel_mss,
+            tunnel_congestion,
+            tunnel_mss: run.tunnel_tcp.tunnel_mss,
             mptcp: run.mptcp,
             grace: run.grace,
         })

@@ -33,7 +33,7 @@ const INTRODUCTION: Introduction = Introduction {
     first_commands: &[
         (
             "join ...",
-            "gets a certificate: `culvert-proxy token create` in the cloud prints the whole command",
+            "gets a certificate: `culvert token create` in the cloud prints the whole command",
         ),
         (
             "run",

@@ -1,7 +1,8 @@
 //! `/debug/installed` of a redirector: what should be on its host, and what the kernel has.
-//! `culvert-proxy check` reads it. A field with `default` was added later: an older redirector
+//! `culvert check` reads it. A field with `default` was added later: an older redirector
 //! omits it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -94,6 +95,10 @@ pub struct Installed {
     /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
     #[serde(default)]
     pub outer_bridges: Vec<String>,
+    /// How often the redirector has put right in the last [`RECENT`] what somebody had removed or
+    /// changed: `hooks`, `destinations` of the hooks, `nftables`, `routes`.
+    #[serde(default)]
+    pub repairs: BTreeMap<String, u64>,
     /// The exempt mark, and who else uses its bits.
     #[serde(default)]
     pub marks: Option<Marks>,
@@ -165,14 +170,21 @@ impl Mechanism {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Both, Self::Ebpf, Self::Nftables, Self::None];
 
-    /// The mechanism in force if connect hooks and nftables are or are not installed.
+    /// The same, with connect hooks too.
     #[must_use]
-    pub const fn of(hooks: bool, nftables: bool) -> Self {
-        match (hooks, nftables) {
-            (true, true) => Self::Both,
-            (true, false) => Self::Ebpf,
-            (false, true) => Self::Nftables,
-            (false, false) => Self::None,
+    pub const fn with_ebpf(self) -> Self {
+        match self {
+            Self::Both | Self::Nftables => Self::Both,
+            Self::Ebpf | Self::None => Self::Ebpf,
+        }
+    }
+
+    /// The same, with nftables too.
+    #[must_use]
+    pub const fn with_nftables(self) -> Self {
+        match self {
+            Self::Both | Self::Ebpf => Self::Both,
+            Self::Nftables | Self::None => Self::Nftables,
         }
     }
 
@@ -305,15 +317,23 @@ mod tests {
                 mechanism.label(),
                 "{mechanism:?}"
             );
-            assert_eq!(
-                Mechanism::of(mechanism.has_ebpf(), mechanism.has_nftables()),
-                mechanism
-            );
         }
         for refusal in [Refusal::HostUnreachable, Refusal::NotPermitted] {
             assert_eq!(serde_json::to_value(refusal).unwrap(), refusal.label());
         }
         assert_eq!(serde_json::to_value(HookScope::Host).unwrap(), "host");
+    }
+
+    #[test]
+    fn a_mechanism_with_another_has_both() {
+        for mechanism in Mechanism::ALL {
+            let with_ebpf = mechanism.with_ebpf();
+            assert!(with_ebpf.has_ebpf());
+            assert_eq!(with_ebpf.has_nftables(), mechanism.has_nftables());
+            let with_nftables = mechanism.with_nftables();
+            assert!(with_nftables.has_nftables());
+            assert_eq!(with_nftables.has_ebpf(), mechanism.has_ebpf());
+        }
     }
 
     #[test]

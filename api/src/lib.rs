@@ -5,6 +5,7 @@
 pub mod agent_config;
 mod allow_list;
 mod allowed_range;
+pub mod busy;
 mod host_port;
 pub mod installed;
 mod join_command;

@@ -1,11 +1,11 @@
 //! What one of the hosts that are asked at the same time answers.
 
-use crate::places::NoAnswer;
+use crate::hosts::NoAnswer;
 
-/// What a place answered, or why it did not.
+/// What a host answered, or why it did not.
 #[derive(Debug)]
 pub(crate) struct Answered<T> {
-    pub(crate) place: String,
+    pub(crate) host: String,
     pub(crate) answer: Result<T, NoAnswer>,
 }
 

@@ -1,5 +1,7 @@
 //! The command line.
 
+mod edge_nodes;
+
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -9,6 +11,9 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use culvert_api::{NodeName, Query};
 use culvert_daemon::parse_duration;
+use culvert_migrate::MigrateCommand;
+
+pub(crate) use edge_nodes::{NodeArgs, NodeCommand, TokenCommand, TokenCreate};
 
 /// The namespace of the manifests.
 pub(crate) const USUAL_NAMESPACE: &str = "culvert-system";
@@ -20,7 +25,6 @@ Examples:
   culvert status                             this host, or the cluster of your kubeconfig
   culvert status --ssh root@cloud-1 --ssh root@cloud-2
   kubectl culvert why edge-7:10250           from every cloud node, hop by hop
-  culvert streams --idle 30s                 who waits for an answer
   culvert dashboard --open                   all of it in the browser
   culvert nodes -o json | jq '.nodes[] | select(.online | not) .node'
 
@@ -49,7 +53,12 @@ Examples:
 
 /// What Culvert's proxies, nodes and connections do, from all proxies at once.
 #[derive(Parser, Debug)]
-#[command(name = "culvert", version = culvert_daemon::BUILD, after_help = EXAMPLES)]
+#[command(
+    name = "culvert",
+    version = culvert_daemon::BUILD,
+    after_help = EXAMPLES,
+    disable_help_subcommand = true
+)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -144,6 +153,10 @@ pub(crate) enum Command {
     /// Makes certificates of clients that come by TLS, such as Prometheus.
     #[command(subcommand)]
     Client(ClientCommand),
+    /// The settings of another tunnel as manifests of Culvert.
+    ///
+    /// Of YurtTunnel, SuperEdge or konnectivity. Comments say what has no equal. Reads files, or else the objects of the kubeconfig's cluster.
+    Migrate(MigrateCommand),
     /// The version of this program, or of all.
     Version {
         /// Ask proxies and redirectors, and proxies for the versions of agents.
@@ -166,11 +179,8 @@ pub(crate) enum Question {
     Status(StatusArgs),
     /// The edge nodes: online or not, tunnels, round trips, addresses.
     Nodes(NodesArgs),
-    /// All that is known of one node, and what its agent says.
-    Node {
-        /// The node's name.
-        node: NodeName,
-    },
+    /// All that is known of one node, and what its agent says; or removes it.
+    Node(NodeArgs),
     /// Clients' connections, those that wait for their backend first.
     Streams(StreamsArgs),
     /// Connections as they begin and end, refused ones too.
@@ -178,7 +188,7 @@ pub(crate) enum Question {
     /// Shows the last ones, and with -f all that come.
     Observe(ObserveArgs),
     /// Checks all that connections rest on, on every cloud host.
-    Check,
+    Check(CheckArgs),
     /// What happens to a connection from every cloud host, and the fix.
     ///
     /// With a port the node's agent dials it; nothing is sent.
@@ -186,6 +196,10 @@ pub(crate) enum Question {
         /// A node's name, an address or a VIP, with or without a port: edge-7:10250.
         destination: Query,
     },
+    /// Whether each node is reached from each cloud host.
+    ///
+    /// The node's agent dials a port; nothing is sent.
+    ConnectivityTest(ConnectivityArgs),
     /// Round trips to a node's agent, in each of its tunnels.
     Ping(PingArgs),
     /// One archive with all that helps to find out later what was wrong.
@@ -314,15 +328,21 @@ pub(crate) struct StreamsArgs {
     pub(crate) idle: Option<Duration>,
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug)]
 pub(crate) struct ObserveArgs {
     /// Go on with what comes, until interrupted.
     #[arg(short, long)]
     pub(crate) follow: bool,
 
     /// Without --follow: how many events at most. Each proxy keeps some thousand.
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    pub(crate) last: usize,
+    ///
+    /// 100, or all with --since.
+    #[arg(long, value_name = "N")]
+    pub(crate) last: Option<usize>,
+
+    /// Only those of so long, such as 10m.
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "follow")]
+    pub(crate) since: Option<Duration>,
 
     /// Only those to this node.
     #[arg(long)]
@@ -342,6 +362,34 @@ pub(crate) struct ObserveArgs {
 }
 
 #[derive(Args, Debug)]
+pub(crate) struct CheckArgs {
+    /// Flags that the proxies were started with and a check needs too, after `--`.
+    ///
+    /// Such as --kubeconfig FILE.
+    #[arg(last = true, value_name = "FLAG")]
+    pub(crate) proxy_flags: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct ConnectivityArgs {
+    /// Only these nodes.
+    pub(crate) nodes: Vec<NodeName>,
+
+    /// The port that is dialled (default: that of kubelet).
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 10250,
+        hide_default_value = true
+    )]
+    pub(crate) port: u16,
+
+    /// Also write a report as JUnit has it.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) junit: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
 pub(crate) struct PingArgs {
     /// The node's name.
     pub(crate) node: NodeName,
@@ -353,46 +401,6 @@ pub(crate) struct PingArgs {
     /// The pause between two times.
     #[arg(long, short, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) interval: Duration,
-}
-
-#[derive(Subcommand, Debug)]
-pub(crate) enum TokenCommand {
-    /// Lists the tokens.
-    List,
-    /// Adds or changes a node, and prints the command with which its agent joins. It works once,
-    /// until it expires.
-    Create(TokenCreate),
-    /// Makes a token useless.
-    Revoke {
-        /// The token's id, as `culvert token list` shows it.
-        id: String,
-    },
-}
-
-#[derive(Args, Debug)]
-pub(crate) struct TokenCreate {
-    /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
-    pub(crate) node: NodeName,
-
-    /// An address that the node has in its own network; repeat it for more. Left out: those that the
-    /// node has stay.
-    #[arg(long, value_name = "IP", value_delimiter = ',')]
-    pub(crate) address: Vec<IpAddr>,
-
-    /// A port on these addresses that is steered into the proxy; repeat it for more. Left out: the
-    /// usual ones, or those that the node has.
-    #[arg(
-        long,
-        value_name = "N",
-        value_delimiter = ',',
-        value_parser = clap::value_parser!(u16).range(1..),
-    )]
-    pub(crate) port: Vec<u16>,
-
-    /// How long the token may be used, such as 30m or 2d; otherwise as the proxy's --token-lifetime
-    /// says.
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
-    pub(crate) lifetime: Option<Duration>,
 }
 
 /// Hosts are not asked more often than once in a second.

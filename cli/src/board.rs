@@ -1,8 +1,9 @@
 //! What is known at present and what was known before, shared by whoever asks and whoever shows it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -43,6 +44,6 @@ impl SharedBoard {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Board> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }

@@ -6,8 +6,8 @@ use http::StatusCode;
 use serde::Deserialize;
 
 use crate::control::Control;
+use crate::hosts::{Host, NoAnswer, Socket};
 use crate::pages::Pages;
-use crate::places::{Host, NoAnswer, Socket};
 
 /// The most failures that a host is asked for.
 const MAX_FAILURES: u32 = 50;
@@ -86,11 +86,9 @@ pub(crate) struct CloudConnections {
 
 impl CloudConnections {
     /// Connects with all of them at once.
-    pub(crate) async fn connect(place: &Host) -> Result<Self, NoAnswer> {
-        let (control, proxy) = tokio::join!(
-            Control::connect(place),
-            Pages::connect(place, Socket::Proxy)
-        );
+    pub(crate) async fn connect(host: &Host) -> Result<Self, NoAnswer> {
+        let (control, proxy) =
+            tokio::join!(Control::connect(host), Pages::connect(host, Socket::Proxy));
         Ok(Self {
             control: control?,
             proxy: proxy?,
@@ -99,11 +97,11 @@ impl CloudConnections {
     }
 
     /// Asks all of it at once.
-    pub(crate) async fn ask(&mut self, place: &Host) -> Result<CloudHost, NoAnswer> {
+    pub(crate) async fn ask(&mut self, host: &Host) -> Result<CloudHost, NoAnswer> {
         let (control, proxy, redirector) = tokio::join!(
             FromControl::ask(&mut self.control),
             ProxyPages::ask(&mut self.proxy),
-            Redirector::ask(place, &mut self.redirector)
+            Redirector::ask(host, &mut self.redirector)
         );
         let control = control?;
         let proxy = proxy?;
@@ -179,9 +177,9 @@ impl Traffic {
 
 impl CloudHost {
     /// Asks once.
-    pub(crate) async fn ask(place: &Host) -> Result<Self, NoAnswer> {
-        let mut connections = CloudConnections::connect(place).await?;
-        connections.ask(place).await
+    pub(crate) async fn ask(host: &Host) -> Result<Self, NoAnswer> {
+        let mut connections = CloudConnections::connect(host).await?;
+        connections.ask(host).await
     }
 
     /// The host's own name.
@@ -254,14 +252,14 @@ impl ProxyPages {
 
 impl Redirector {
     /// Asks over the connection that there is, or else over a new one.
-    async fn ask(place: &Host, kept: &mut Option<Pages>) -> Self {
+    async fn ask(host: &Host, kept: &mut Option<Pages>) -> Self {
         if let Some(mut pages) = kept.take()
             && let Ok(answer) = RedirectorPages::ask(&mut pages).await
         {
             *kept = Some(pages);
             return Self::Answers(Box::new(answer));
         }
-        match RedirectorPages::connect(place).await {
+        match RedirectorPages::connect(host).await {
             Ok((pages, answer)) => {
                 *kept = Some(pages);
                 Self::Answers(Box::new(answer))
@@ -274,8 +272,8 @@ impl Redirector {
 
 impl Redirector {
     /// Whether one has made its socket there.
-    pub(crate) async fn is_present(place: &Host) -> bool {
-        match RedirectorPages::ask_ready(place).await {
+    pub(crate) async fn is_present(host: &Host) -> bool {
+        match RedirectorPages::ask_ready(host).await {
             Ok(_) => true,
             Err(unanswered) => !unanswered.is_absent,
         }
@@ -283,13 +281,13 @@ impl Redirector {
 }
 
 impl RedirectorPages {
-    async fn ask_ready(place: &Host) -> Result<Ready, NoAnswer> {
-        let mut pages = Pages::connect(place, Socket::Redirector).await?;
+    async fn ask_ready(host: &Host) -> Result<Ready, NoAnswer> {
+        let mut pages = Pages::connect(host, Socket::Redirector).await?;
         Ready::ask(&mut pages).await
     }
 
-    async fn connect(place: &Host) -> Result<(Pages, Self), NoAnswer> {
-        let mut pages = Pages::connect(place, Socket::Redirector).await?;
+    async fn connect(host: &Host) -> Result<(Pages, Self), NoAnswer> {
+        let mut pages = Pages::connect(host, Socket::Redirector).await?;
         let answer = Self::ask(&mut pages).await?;
         Ok((pages, answer))
     }

@@ -4,8 +4,14 @@ mod bundle;
 mod check;
 mod client;
 mod connect;
+mod connectivity_test;
 mod dashboard;
+mod first_proxy;
 mod forward;
+mod junit;
+mod migrate;
+mod node;
+mod node_list;
 mod node_page;
 mod nodes;
 mod observe;
@@ -23,7 +29,7 @@ use clap::CommandFactory;
 
 use crate::answered::Answered;
 use crate::args::{Arguments, Command, Question};
-use crate::places::NoAnswer;
+use crate::hosts::NoAnswer;
 use crate::screen::clean;
 use crate::session::Session;
 
@@ -43,6 +49,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
             clap_complete::generate(shell, &mut program, "culvert", &mut std::io::stdout());
             Ok(())
         }
+        Command::Migrate(command) => migrate::run(&whom, &command).await,
         Command::Client(command) => client::run(&command, output),
         Command::Version { all: false } => {
             println!("culvert {}", culvert_daemon::BUILD);
@@ -66,13 +73,14 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
     match question {
         Question::Status(status) => status::run(session, &status).await,
         Question::Nodes(nodes) => nodes::run(session, &nodes).await,
-        Question::Node { node } => node_page::run(session, &node).await,
+        Question::Node(node) => node::run(session, &node).await,
         Question::Streams(streams) => streams::run(session, &streams).await,
         Question::Observe(observe) => observe::run(session, &observe).await,
         Question::Bundle(bundle) => bundle::run(session, &bundle).await,
         Question::Connect { destination } => connect::run(session, &destination).await,
-        Question::Check => check::run(session).await,
+        Question::Check(check) => check::run(session, &check).await,
         Question::Why { destination } => why::run(session, &destination).await,
+        Question::ConnectivityTest(test) => connectivity_test::run(session, &test).await,
         Question::Ping(ping) => ping::run(session, &ping).await,
         Question::Token(token) => token::run(session, &token).await,
     }
@@ -84,10 +92,10 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
 /// None has.
 fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
     let mut answered = false;
-    for Answered { place, answer } in answers {
+    for Answered { host, answer } in answers {
         match answer {
             Ok(_) => answered = true,
-            Err(unanswered) => print_error(place, unanswered),
+            Err(unanswered) => print_error(host, unanswered),
         }
     }
     if !answered {
@@ -97,8 +105,8 @@ fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
 }
 
 /// Says on standard error that a host has not answered.
-fn print_error(place: &str, unanswered: &NoAnswer) {
-    eprintln!("# {}: {}", clean(place), clean(&unanswered.text));
+fn print_error(host: &str, unanswered: &NoAnswer) {
+    eprintln!("# {}: {}", clean(host), clean(&unanswered.text));
     eprintln!("#   fix: {}", unanswered.fix);
 }
 
@@ -113,10 +121,10 @@ struct Unheard {
 /// All that have not answered.
 fn unheard<T>(answers: &[Answered<T>]) -> Vec<Unheard> {
     let mut unheard = Vec::new();
-    for Answered { place, answer } in answers {
+    for Answered { host, answer } in answers {
         if let Err(unanswered) = answer {
             unheard.push(Unheard {
-                host: place.clone(),
+                host: host.clone(),
                 error: unanswered.text.clone(),
                 fix: unanswered.fix,
             });

@@ -10,7 +10,7 @@ use hyper_util::rt::TokioIo;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
-use crate::places::{ByteStream, Connection, Host, NoAnswer, Socket};
+use crate::hosts::{ByteStream, Connection, Host, NoAnswer, Socket};
 
 /// A list of all nodes of a large site is larger than gRPC's usual 4 MiB.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
@@ -46,6 +46,7 @@ calls! {
     list_proxies(ListProxiesRequest) -> ListProxiesResponse;
     list_streams(ListStreamsRequest) -> ListStreamsResponse;
     list_certificates(ListCertificatesRequest) -> ListCertificatesResponse;
+    remove_node(RemoveNodeRequest) -> RemoveNodeResponse;
     create_token(CreateTokenRequest) -> CreateTokenResponse;
     list_tokens(ListTokensRequest) -> ListTokensResponse;
     revoke_token(RevokeTokenRequest) -> RevokeTokenResponse;
@@ -54,9 +55,9 @@ calls! {
 }
 
 impl Control {
-    /// Connects with the proxy of a place.
-    pub(crate) async fn connect(place: &Host) -> Result<Self, NoAnswer> {
-        let mut connection = place.connect(Socket::Control).await?;
+    /// Connects with the proxy of a host.
+    pub(crate) async fn connect(host: &Host) -> Result<Self, NoAnswer> {
+        let mut connection = host.connect(Socket::Control).await?;
         let channel = match connection.take_stream() {
             Ok(stream) => channel(stream).await,
             Err(error) => Err(error),

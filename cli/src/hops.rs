@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::answered::Answered;
 use crate::control::Control;
+use crate::hosts::{Host, NoAnswer, Socket};
 use crate::pages::Pages;
-use crate::places::{Host, NoAnswer, Socket};
 use crate::session::Session;
 
 /// A proxy gives its agent 9 s for a dial.
@@ -31,7 +31,7 @@ pub(crate) struct HostPath {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Hop {
     /// `kernel`; `unused`, an address of the node that this host cannot steer, beside one that it
-    /// can; or what `culvert-proxy explain` names: `directory`, `tunnel`, `agent`, `dial`, ...
+    /// can; or what `culvert why` names: `directory`, `tunnel`, `agent`, `dial`, ...
     pub(crate) hop: String,
     /// Whether a connection gets past it.
     pub(crate) ok: bool,
@@ -61,7 +61,7 @@ struct Line {
 /// Asks all hosts at once.
 pub(crate) async fn ask_all(session: &Session, request: &proto::ExplainRequest) -> Vec<HostPath> {
     let longer = if request.dial { DIAL } else { Duration::ZERO };
-    let answers = session.ask(longer, |place| ask(place, request)).await;
+    let answers = session.ask(longer, |host| ask(host, request)).await;
     answers.into_iter().map(HostPath::of).collect()
 }
 
@@ -72,10 +72,10 @@ struct HostAnswer {
     proxy: proto::ExplainResponse,
 }
 
-async fn ask(place: &Host, request: &proto::ExplainRequest) -> Result<HostAnswer, NoAnswer> {
+async fn ask(host: &Host, request: &proto::ExplainRequest) -> Result<HostAnswer, NoAnswer> {
     let (kernel, proxy) = tokio::join!(
-        ask_kernel(place, &request.destination),
-        ask_proxy(place, request)
+        ask_kernel(host, &request.destination),
+        ask_proxy(host, request)
     );
     let (host, proxy) = proxy?;
     Ok(HostAnswer {
@@ -85,19 +85,19 @@ async fn ask(place: &Host, request: &proto::ExplainRequest) -> Result<HostAnswer
     })
 }
 
-async fn ask_kernel(place: &Host, destination: &str) -> Result<Vec<Explained>, NoAnswer> {
+async fn ask_kernel(host: &Host, destination: &str) -> Result<Vec<Explained>, NoAnswer> {
     // Brackets of IPv6 are not allowed in a path.
     let escaped = destination.replace('[', "%5B").replace(']', "%5D");
     let path = format!("/debug/explain/{escaped}");
-    let mut pages = Pages::connect(place, Socket::Redirector).await?;
+    let mut pages = Pages::connect(host, Socket::Redirector).await?;
     pages.json(&path).await
 }
 
 async fn ask_proxy(
-    place: &Host,
+    host: &Host,
     request: &proto::ExplainRequest,
 ) -> Result<(String, proto::ExplainResponse), NoAnswer> {
-    let mut control = Control::connect(place).await?;
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
     Ok((own.host, control.explain(request.clone()).await?))
@@ -109,7 +109,7 @@ impl HostPath {
             Ok(answer) => answer,
             Err(unanswered) => {
                 return Self {
-                    host: answered.place,
+                    host: answered.host,
                     reachable: false,
                     hops: vec![Hop::new("proxy", false, unanswered.text)],
                     fixes: vec![unanswered.fix.to_owned()],
@@ -154,7 +154,9 @@ impl HostPath {
         for Line { subject, text } in explained.lines {
             match subject.as_str() {
                 "fix" if !is_any_steered => self.fixes.push(text),
-                "fix" | "directory" => {}
+                "fix" => {}
+                // The proxy says it too, but for what this host keeps from being steered.
+                "directory" if ok => {}
                 _ => texts.push(format!("{subject}: {text}")),
             }
         }
@@ -210,7 +212,7 @@ mod tests {
             ..proto::ExplainResponse::default()
         };
         Answered {
-            place: "root@cloud-1".to_owned(),
+            host: "root@cloud-1".to_owned(),
             answer: Ok(HostAnswer {
                 host: "cloud-1".to_owned(),
                 kernel,
@@ -246,6 +248,23 @@ mod tests {
             "{from:?}"
         );
         assert_eq!(from.fixes[0], "start culvert-redirector");
+    }
+
+    #[test]
+    fn an_address_in_a_network_of_the_host_is_said_to_be_left_alone_and_why() {
+        let explained = serde_json::from_str(
+            r#"[{"destination": "10.244.0.77:9100", "lines": [
+                {"subject": "directory", "text": "never steered: it is in 10.244.0.0/24"},
+                {"subject": "hooks", "text": "passes"},
+                {"subject": "fix", "text": "dial edge-2"}]}]"#,
+        );
+        let from = HostPath::of(answer(Ok(explained.expect("the page"))));
+        let kernel = &from.hops[0];
+        assert!(
+            !kernel.ok && kernel.text.contains("10.244.0.0/24"),
+            "{from:?}"
+        );
+        assert_eq!(from.fixes[0], "dial edge-2");
     }
 
     #[test]

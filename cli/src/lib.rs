@@ -3,7 +3,7 @@
 //! exec in their pods. It is one command each time, keeps no state, and listens nowhere but on
 //! loopback, for `dashboard` and `forward`.
 //!
-//! A command (`commands/`) asks all `places` at once with a deadline each (`session`), puts the
+//! A command (`commands/`) asks all `hosts` at once with a deadline each (`session`), puts the
 //! answers together, and prints them as text or as JSON from the same types. What is wrong, and how
 //! wrong, is decided in `verdict` alone. `dashboard` and `top` ask again and again (`watch`), and show
 //! the same `board`: as pages (`web`, `board_server`) and on a terminal (`top`).
@@ -17,15 +17,16 @@ mod bundle;
 mod client_certificate;
 mod cloud_host;
 mod commands;
+mod connectivity;
 mod control;
 mod event;
 mod hops;
+mod hosts;
 mod nearest;
 mod node;
 mod node_choice;
 mod node_stream;
 mod pages;
-mod places;
 mod screen;
 mod session;
 mod site;

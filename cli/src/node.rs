@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use culvert_api::NodeName;
+use culvert_api::proto::control::NodeStatus;
 use serde::Serialize;
 
 use crate::cloud_host::CloudHost;
@@ -67,9 +69,27 @@ pub(crate) fn nodes<'a>(hosts: impl IntoIterator<Item = &'a CloudHost>) -> Vec<N
     nodes.into_values().collect()
 }
 
+/// Whether this is the node that `name` names, as its proxy reads names: a zone may follow.
+pub(crate) fn is_named(status: &NodeStatus, name: &NodeName) -> bool {
+    status.name == name.as_str() || status.names.iter().any(|known| known == name.as_str())
+}
+
+/// The own name of the node that `name` names, by the lists of these proxies.
+pub(crate) fn listed_name<'a>(
+    lists: impl IntoIterator<Item = &'a Vec<NodeStatus>>,
+    name: &NodeName,
+) -> Option<NodeName> {
+    for list in lists {
+        if let Some(status) = list.iter().find(|status| is_named(status, name)) {
+            return status.name.parse().ok();
+        }
+    }
+    None
+}
+
 impl Node {
     /// What any proxy says alike.
-    fn describe(&mut self, status: &culvert_api::proto::control::NodeStatus) {
+    fn describe(&mut self, status: &NodeStatus) {
         self.node.clone_from(&status.name);
         self.vip4.clone_from(&status.vip4);
         self.vip6.clone_from(&status.vip6);
@@ -111,5 +131,33 @@ impl Node {
             .round_trip_ms
             .map_or(round_trip, |known| known.min(round_trip));
         self.round_trip_ms = Some(nearest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_may_follow_a_nodes_name_as_its_proxy_says() {
+        let status = |name: &str, names: &[&str]| NodeStatus {
+            name: name.into(),
+            names: names.iter().map(|name| (*name).to_owned()).collect(),
+            ..NodeStatus::default()
+        };
+        // The second one's proxy is older and says no names.
+        let lists = [
+            vec![status("edge-1", &["edge-1", "edge-1.edge.internal"])],
+            vec![status("edge-2", &[])],
+        ];
+        for (text, name) in [
+            ("edge-1", Some("edge-1")),
+            ("edge-1.edge.internal", Some("edge-1")),
+            ("edge-2", Some("edge-2")),
+            ("edge-2.edge.internal", None),
+        ] {
+            let found = listed_name(&lists, &text.parse().expect("a name"));
+            assert_eq!(found.as_ref().map(NodeName::as_str), name, "{text}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::NodeName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::places::{ByteStream, Connection, Host, NoAnswer, Socket};
+use crate::hosts::{ByteStream, Connection, Host, NoAnswer, Socket};
 
 /// The proxy's answer to CONNECT.
 const MAX_HEAD_BYTES: usize = 8 << 10;
@@ -12,13 +12,13 @@ const MAX_HEAD_BYTES: usize = 8 << 10;
 /// Bytes to and from a port of a node. They pass for as long as the connection lives.
 pub(crate) type NodeStream = (Connection, Box<dyn ByteStream>);
 
-/// Connects by the proxy of one place.
+/// Connects by the proxy of one host.
 pub(crate) async fn connect_node(
-    place: &Host,
+    host: &Host,
     node: &NodeName,
     port: u16,
 ) -> Result<NodeStream, NoAnswer> {
-    let mut connection = place.connect(Socket::Connect).await?;
+    let mut connection = host.connect(Socket::Connect).await?;
     let mut stream = connection.take_stream()?;
     match ask_for(&mut stream, node, port).await {
         Ok(()) => Ok((connection, stream)),

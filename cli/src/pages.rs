@@ -15,8 +15,8 @@ use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 
+use crate::hosts::{ByteStream, Connection, Host, NoAnswer, Socket};
 use crate::node_stream::connect_node;
-use crate::places::{ByteStream, Connection, Host, NoAnswer, Socket};
 
 /// Tunnels of ten thousand nodes take some MiB.
 const MAX_PAGE_BYTES: usize = 64 << 20;
@@ -30,18 +30,18 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// The pages of a program of a place.
-    pub(crate) async fn connect(place: &Host, socket: Socket) -> Result<Self, NoAnswer> {
-        Self::over(place.connect(socket).await?).await
+    /// The pages of a program of a host.
+    pub(crate) async fn connect(host: &Host, socket: Socket) -> Result<Self, NoAnswer> {
+        Self::over(host.connect(socket).await?).await
     }
 
     /// The pages of a program on a node, which its agent dials.
     pub(crate) async fn connect_node(
-        place: &Host,
+        host: &Host,
         node: &NodeName,
         port: u16,
     ) -> Result<Self, NoAnswer> {
-        let (connection, stream) = connect_node(place, node, port).await?;
+        let (connection, stream) = connect_node(host, node, port).await?;
         Ok(Self::start(connection, stream).await?)
     }
 

@@ -10,13 +10,13 @@ use tokio::time::timeout;
 
 use crate::answered::Answered;
 use crate::args::{Output, Whom};
-use crate::places::{Host, Hosts, NoAnswer};
+use crate::hosts::{Host, Hosts, NoAnswer};
 use crate::screen::Screen;
 
 /// Whom to ask, and where the answer goes.
 #[derive(Debug)]
 pub(crate) struct Session {
-    pub(crate) places: Hosts,
+    pub(crate) hosts: Hosts,
     pub(crate) timeout: Duration,
     pub(crate) output: Output,
     pub(crate) screen: Screen,
@@ -29,7 +29,7 @@ impl Session {
     /// Nobody is there to be asked.
     pub(crate) async fn start(whom: &Whom, output: Output) -> Result<Self> {
         Ok(Self {
-            places: Hosts::find(whom).await?,
+            hosts: Hosts::find(whom).await?,
             timeout: whom.timeout,
             output,
             screen: Screen::of_output(),
@@ -37,7 +37,7 @@ impl Session {
     }
 
     /// Asks every host with a proxy, for `longer` than the usual time. The answers are in the order
-    /// of the places.
+    /// of the hosts.
     pub(crate) async fn ask<'a, T, F>(
         &'a self,
         longer: Duration,
@@ -48,13 +48,13 @@ impl Session {
     {
         let deadline = self.timeout.saturating_add(longer);
         let mut questions = Vec::new();
-        for place in &self.places.cloud {
-            questions.push(timeout(deadline, question(place)));
+        for host in &self.hosts.cloud {
+            questions.push(timeout(deadline, question(host)));
         }
         let mut answers = Vec::new();
-        for (place, answer) in self.places.cloud.iter().zip(join_all(questions).await) {
+        for (host, answer) in self.hosts.cloud.iter().zip(join_all(questions).await) {
             answers.push(Answered {
-                place: place.name().to_owned(),
+                host: host.name().to_owned(),
                 answer: answer.unwrap_or_else(|_| Err(NoAnswer::late(deadline))),
             });
         }

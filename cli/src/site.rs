@@ -45,13 +45,13 @@ impl Site {
         let mut hosts = Vec::new();
         let mut failures = Vec::new();
         let mut traffic = HashMap::new();
-        for Answered { place, answer } in answers {
+        for Answered { host, answer } in answers {
             let answer = answer.map(|watched| {
                 traffic.insert(watched.host.name().to_owned(), watched.traffic);
                 failures.extend(watched.failures);
                 watched.host
             });
-            hosts.push(Answered { place, answer });
+            hosts.push(Answered { host, answer });
         }
         failures.sort_by_key(|event: &Event| Reverse(event.unix_millis));
         let mut site = Self {

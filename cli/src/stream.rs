@@ -24,9 +24,32 @@ pub(crate) struct Stream {
     pub(crate) bytes_to_client: u64,
     /// The backend has the last bytes, and has not answered.
     pub(crate) waits: bool,
+    /// The tunnel of the proxy that it is in.
+    pub(crate) tunnel: Option<u64>,
+    /// The host of the other proxy by way of which it goes.
+    pub(crate) peer: Option<String>,
+    /// How often it has moved to another tunnel.
+    pub(crate) moves: u32,
+    /// Why it moved last: `shared_tunnel` or `by_peer`.
+    pub(crate) move_reason: Option<String>,
 }
 
 impl Stream {
+    /// The way that it takes, and why; `None` while it has none.
+    pub(crate) fn way(&self) -> Option<String> {
+        let mut text = match (self.tunnel, &self.peer) {
+            (Some(tunnel), _) => format!("tunnel {tunnel}"),
+            (None, Some(peer)) => format!("by proxy {peer}"),
+            (None, None) => return None,
+        };
+        match self.move_reason.as_deref() {
+            Some("by_peer") => text += ", moved from another proxy",
+            Some(_) => text += ", moved from a shared tunnel",
+            None => {}
+        }
+        Some(text)
+    }
+
     /// Orders those that wait for the longest first.
     pub(crate) fn urgency(&self) -> Reverse<(bool, u64)> {
         Reverse((self.waits, self.idle_seconds))
@@ -46,6 +69,42 @@ impl Stream {
             bytes_to_backend: status.bytes_to_backend,
             bytes_to_client: status.bytes_to_client,
             waits: status.waits,
+            tunnel: (status.tunnel != 0).then_some(status.tunnel),
+            peer: non_empty(&status.peer),
+            moves: status.moves,
+            move_reason: non_empty(&status.move_reason),
         }
+    }
+}
+
+fn non_empty(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_connection_is_and_why_it_moved_is_said() {
+        let status = proto::StreamStatus {
+            tunnel: 7,
+            moves: 1,
+            move_reason: "by_peer".to_owned(),
+            ..proto::StreamStatus::default()
+        };
+        let way = Stream::of("cloud-1", &status).way().unwrap();
+        assert!(
+            way.starts_with("tunnel 7") && way.contains("moved"),
+            "{way}"
+        );
+        let status = proto::StreamStatus {
+            peer: "cloud-2".to_owned(),
+            ..proto::StreamStatus::default()
+        };
+        let way = Stream::of("cloud-1", &status).way().unwrap();
+        assert!(way.contains("cloud-2") && !way.contains("moved"), "{way}");
+        let unopened = Stream::of("cloud-1", &proto::StreamStatus::default());
+        assert_eq!(unopened.way(), None);
     }
 }

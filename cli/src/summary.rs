@@ -124,13 +124,13 @@ fn proxies(answers: &[Answered<CloudHost>], now_seconds: u64) -> Vec<Proxy> {
             Ok(host) => {
                 asked.extend(host.proxies.first().map(|own| own.instance.as_str()));
                 proxies.push(Proxy {
-                    asked_as: Some(answered.place.clone()),
+                    asked_as: Some(answered.host.clone()),
                     ..Proxy::answering(host, verdict)
                 });
             }
             Err(unanswered) => proxies.push(Proxy {
-                host: answered.place.clone(),
-                asked_as: Some(answered.place.clone()),
+                host: answered.host.clone(),
+                asked_as: Some(answered.host.clone()),
                 verdict,
                 state: "no answer",
                 error: Some(unanswered.text.clone()),

@@ -8,7 +8,7 @@ use culvert_api::proto::control as proto;
 use crate::answered::Answered;
 use crate::cloud_host::{CloudHost, Ready, Redirector, Traffic, Tunnel};
 use crate::event::Event;
-use crate::places::NoAnswer;
+use crate::hosts::NoAnswer;
 use crate::site::{Site, WatchedAnswer};
 use crate::watch::History;
 
@@ -44,7 +44,7 @@ fn at_time(nodes: usize, time: u64) -> Site {
     let mut answers = Vec::new();
     for (number, host) in HOSTS.iter().enumerate() {
         answers.push(Answered {
-            place: (*host).to_owned(),
+            host: (*host).to_owned(),
             answer: Ok(answer(number, nodes, time)),
         });
     }
@@ -60,7 +60,7 @@ pub(crate) fn site_with_a_dead_host(nodes: usize) -> Site {
             _ => Ok(answer(number, nodes, 0)),
         };
         answers.push(Answered {
-            place: (*host).to_owned(),
+            host: (*host).to_owned(),
             answer,
         });
     }
@@ -199,6 +199,8 @@ fn streams(number: usize, nodes: usize, time: u64) -> Vec<proto::StreamStatus> {
             bytes_to_backend: 600 + 11 * time,
             bytes_to_client: rate * time,
             waits: index == 8,
+            tunnel: 100 + index as u64,
+            ..proto::StreamStatus::default()
         });
     }
     streams

@@ -18,7 +18,7 @@ const LITTLE_LIFE: u64 = 10;
 /// Names in one line.
 const MOST_NAMES: usize = 8;
 
-/// How bad it is; the words are those of `culvert-proxy check`.
+/// How bad it is; the words are those of `culvert-proxy check-host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
@@ -58,7 +58,7 @@ pub(crate) fn problems(
     }
     problems.extend(of_versions(answers));
     problems.extend(of_offline(nodes));
-    problems.extend(nodes.iter().filter_map(of_place));
+    problems.extend(nodes.iter().filter_map(of_misplaced));
     problems.sort_by_key(|problem| std::cmp::Reverse(problem.verdict));
     problems
 }
@@ -70,7 +70,7 @@ pub(crate) fn of_host(answered: &Answered<CloudHost>, now_seconds: u64) -> Vec<P
         Err(unanswered) => {
             return vec![Problem {
                 verdict: Verdict::Failure,
-                subject: answered.place.clone(),
+                subject: answered.host.clone(),
                 found: unanswered.text.clone(),
                 fix: unanswered.fix.to_owned(),
             }];
@@ -235,7 +235,7 @@ fn of_offline(nodes: &[Node]) -> Option<Problem> {
 }
 
 /// A node whose agents are not where it is.
-fn of_place(node: &Node) -> Option<Problem> {
+fn of_misplaced(node: &Node) -> Option<Problem> {
     if node.misplaced.is_empty() {
         return None;
     }

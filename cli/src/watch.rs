@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::answered::Answered;
 use crate::cloud_host::CloudConnections;
 use crate::event::Event;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
 use crate::session::{Session, now_seconds};
 use crate::site::{Site, WatchedAnswer};
 pub(crate) use history::History;
@@ -29,7 +29,7 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(session: Arc<Session>) -> Self {
         let mut connections = Vec::new();
-        connections.resize_with(session.places.cloud.len(), || None);
+        connections.resize_with(session.hosts.cloud.len(), || None);
         Self {
             session,
             connections,
@@ -40,14 +40,14 @@ impl Watch {
     pub(crate) async fn ask(&mut self) -> (Site, Instant) {
         let deadline = self.session.timeout;
         let mut questions = Vec::new();
-        for (place, kept) in self.session.places.cloud.iter().zip(&mut self.connections) {
-            questions.push(timeout(deadline, ask(place, kept)));
+        for (host, kept) in self.session.hosts.cloud.iter().zip(&mut self.connections) {
+            questions.push(timeout(deadline, ask(host, kept)));
         }
         let mut answers = Vec::new();
         let answered = join_all(questions).await;
-        for (place, answer) in self.session.places.cloud.iter().zip(answered) {
+        for (host, answer) in self.session.hosts.cloud.iter().zip(answered) {
             answers.push(Answered {
-                place: place.name().to_owned(),
+                host: host.name().to_owned(),
                 answer: answer.unwrap_or_else(|_| Err(NoAnswer::late(deadline))),
             });
         }
@@ -57,24 +57,24 @@ impl Watch {
 
 /// Asks over the connections that there are; over new ones if they lead nowhere, because a program
 /// ends them after a while. Those of a question that is given up are in use, so they are not kept.
-async fn ask(place: &Host, kept: &mut Option<CloudConnections>) -> Result<WatchedAnswer, NoAnswer> {
+async fn ask(host: &Host, kept: &mut Option<CloudConnections>) -> Result<WatchedAnswer, NoAnswer> {
     if let Some(mut connections) = kept.take()
-        && let Ok(answer) = ask_over(place, &mut connections).await
+        && let Ok(answer) = ask_over(host, &mut connections).await
     {
         *kept = Some(connections);
         return Ok(answer);
     }
-    let mut connections = CloudConnections::connect(place).await?;
-    let answer = ask_over(place, &mut connections).await?;
+    let mut connections = CloudConnections::connect(host).await?;
+    let answer = ask_over(host, &mut connections).await?;
     *kept = Some(connections);
     Ok(answer)
 }
 
 async fn ask_over(
-    place: &Host,
+    host: &Host,
     connections: &mut CloudConnections,
 ) -> Result<WatchedAnswer, NoAnswer> {
-    let host = connections.ask(place).await?;
+    let host = connections.ask(host).await?;
     let mut failures = Vec::new();
     for event in connections.failures().await? {
         failures.push(Event::of(host.name(), event));

@@ -2,11 +2,9 @@
 //! pages. Requests that change something, which only the log filter does, are served on a Unix
 //! socket only: other users reach the TCP listener, and so do pods through a tunnel.
 
-use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use axum::extract::{DefaultBodyLimit, Request, State};
@@ -20,18 +18,15 @@ use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
-use tokio::time::sleep;
 
 use crate::admin_pages::AdminPages;
 use crate::http::serve_http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::process_metrics;
-use crate::{Gate, Listeners, Logs, Readiness, SocketUse};
+use crate::{Listeners, Logs, OptionalPort, Readiness, SocketUse, TakenPorts};
 
 /// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
 const LOG_FILTER_BYTES: usize = 4096;
-/// Pause before a port that is taken is tried again.
-const BIND_AGAIN: Duration = Duration::from_secs(2);
 
 /// The addresses of the admin server.
 #[derive(Clone, Debug)]
@@ -48,9 +43,9 @@ pub struct AdminListen {
 
 /// The admin listeners, bound but not yet serving.
 pub struct Admin {
-    port: Port,
+    port: OptionalPort,
     pages: Router,
-    metrics: Option<(Port, Router)>,
+    metrics: Option<(OptionalPort, Router)>,
     local: Option<(LocalSocket, Router)>,
 }
 
@@ -59,6 +54,17 @@ struct Parts {
     readiness: Readiness,
     /// The program's own, and those of its process: the program's may have a prefix.
     registries: Arc<[Registry; 2]>,
+}
+
+impl Parts {
+    fn new(readiness: Readiness, registry: Registry) -> Self {
+        let mut process = Registry::default();
+        process_metrics::register(&mut process);
+        Self {
+            readiness,
+            registries: Arc::new([registry, process]),
+        }
+    }
 }
 
 impl Admin {
@@ -78,72 +84,32 @@ impl Admin {
         logs: Logs,
         debug: AdminPages,
     ) -> Result<Self> {
-        let gate = readiness.gate("admin");
-        gate.open();
-        let port = Port::bind(listeners, listen.address, "--admin-listen", gate)?;
-        let mut process = Registry::default();
-        process_metrics::register(&mut process);
-        let parts = Parts {
-            readiness: readiness.clone(),
-            registries: Arc::new([registry, process]),
-        };
-        let plain = AdminPages::new()
-            .page("/livez", "ok, while the program runs", get(async || "ok\n"))
-            .page("/readyz", "ok, or what is missing; and remarks", get(ready))
-            .page("/metrics", "for Prometheus", get(metrics))
-            .with_state(parts.clone());
-        let log = AdminPages::new().page(
-            "/debug/log",
-            "PUT changes what is logged",
-            put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
-        );
-        let local = listeners.local(&listen.socket, SocketAccess::Owner, SocketUse::Admin);
-        let local = local.inspect_err(|error| {
-            let reason = format!("{error:#}");
-            tracing::warn!(
-                reason,
-                "no admin socket: the log filter stays as it is; --admin-socket names another path"
-            );
-        });
-        let elsewhere = format!(
-            "log filters are changed by `{} log FILTER` on this host\n",
-            listen.program
-        );
-        let moved = Router::new().route(
-            "/debug/log",
-            any(async move || {
-                (
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    [(header::ALLOW, "")],
-                    elsewhere.clone(),
-                )
-            }),
-        );
-        let metrics = match listen.metrics {
-            Some(address) => {
-                let gate = readiness.gate("metrics");
-                gate.open();
-                let router = Router::new()
-                    .route("/metrics", get(self::metrics))
-                    .with_state(parts);
-                let port = Port::bind(listeners, address, "--metrics-listen", gate)?;
-                Some((port, router))
+        let taken = TakenPorts::new(&readiness, "admin");
+        let port = bind_port(listeners, listen.address, "--admin-listen", &taken)?;
+        let parts = Parts::new(readiness, registry);
+        let mut metrics_port = None;
+        if let Some(address) = listen.metrics {
+            let port = bind_port(listeners, address, "--metrics-listen", &taken)?;
+            let router = Router::new().route("/metrics", get(metrics));
+            metrics_port = Some((port, router.with_state(parts.clone())));
+        }
+        let mut local = None;
+        match listeners.local(&listen.socket, SocketAccess::Owner, SocketUse::Admin) {
+            Ok(socket) => local = Some((socket, all_pages(listen, &parts, &debug, logs))),
+            Err(error) => {
+                let reason = format!("{error:#}");
+                tracing::warn!(
+                    reason,
+                    "no admin socket: the log filter stays as it is; --admin-socket names another \
+                     path"
+                );
             }
-            None => None,
-        };
-        let all = plain
-            .clone()
-            .merge(log.with_state(logs))
-            .merge(debug.clone());
-        let all = all.with_index(listen.program);
-        let mut guarded = debug;
-        guarded.router = guarded.router.layer(from_fn(refuse_foreign_names));
-        let pages = plain.merge(guarded).with_index(listen.program);
+        }
         Ok(Self {
             port,
-            pages: pages.merge(moved),
-            metrics,
-            local: local.ok().map(|socket| (socket, all)),
+            pages: tcp_pages(listen, &parts, debug),
+            metrics: metrics_port,
+            local,
         })
     }
 
@@ -167,7 +133,7 @@ impl Admin {
         } = self;
         let metrics = async {
             if let Some((port, router)) = metrics {
-                port.serve(router).await;
+                serve_port(port, router).await;
             }
         };
         let local = async {
@@ -175,83 +141,68 @@ impl Admin {
                 serve_http(|| socket.accept(), router.clone()).await;
             }
         };
-        tokio::join!(port.serve(pages), metrics, local);
+        tokio::join!(serve_port(port, pages), metrics, local);
         Ok(())
     }
 }
 
-/// A port of the admin server, which another program may have for now.
-struct Port {
+fn bind_port(
+    listeners: &Listeners,
     address: SocketAddr,
-    /// The flag, for messages.
     flag: &'static str,
-    listener: Option<TcpListener>,
-    listeners: Listeners,
-    gate: Gate,
+    taken: &TakenPorts,
+) -> Result<OptionalPort> {
+    let listeners = listeners.clone();
+    OptionalPort::bind(address, flag, taken, move || {
+        let bound = listeners.tcp(address, SocketUse::Admin, || {
+            std::net::TcpListener::bind(address)
+        });
+        bound.with_context(|| format!("bind {address}"))
+    })
 }
 
-impl Port {
-    fn bind(
-        listeners: &Listeners,
-        address: SocketAddr,
-        flag: &'static str,
-        gate: Gate,
-    ) -> Result<Self> {
-        let mut port = Self {
-            address,
-            flag,
-            listener: None,
-            listeners: listeners.clone(),
-            gate,
-        };
-        match port.try_bind() {
-            Ok(listener) => port.listener = Some(listener),
-            Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                let fix = "find its user with `ss -tanp`; net.ipv4.ip_local_reserved_ports keeps \
-                           it from connections of other programs";
-                tracing::warn!(%address, flag, fix, "the port is taken; trying again");
-                port.gate
-                    .remark(Some(format!("{address} is taken, trying again: {fix}")));
-            }
-            Err(error) => return Err(error).with_context(|| format!("bind {flag} {address}")),
-        }
-        Ok(port)
-    }
+/// The pages that every program has.
+fn common_pages(parts: &Parts) -> AdminPages {
+    AdminPages::new()
+        .page("/livez", "ok, while the program runs", get(async || "ok\n"))
+        .page("/readyz", "ok, or what is missing; and remarks", get(ready))
+        .page("/metrics", "for Prometheus", get(metrics))
+        .with_state(parts.clone())
+}
 
-    fn try_bind(&self) -> io::Result<TcpListener> {
-        self.listeners.tcp(self.address, SocketUse::Admin, || {
-            std::net::TcpListener::bind(self.address)
-        })
-    }
+/// The pages of the socket.
+fn all_pages(listen: &AdminListen, parts: &Parts, debug: &AdminPages, logs: Logs) -> Router {
+    let log = AdminPages::new().page(
+        "/debug/log",
+        "PUT changes what is logged",
+        put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
+    );
+    let pages = common_pages(parts).merge(log.with_state(logs));
+    pages.merge(debug.clone()).with_index(listen.program)
+}
 
-    fn local_addr(&self) -> SocketAddr {
-        let bound = self.listener.as_ref().map(TcpListener::local_addr);
-        match bound {
-            Some(Ok(address)) => address,
-            Some(Err(_)) | None => self.address,
-        }
-    }
+/// The pages of the port, which change nothing.
+fn tcp_pages(listen: &AdminListen, parts: &Parts, debug: AdminPages) -> Router {
+    let mut guarded = debug;
+    guarded.router = guarded.router.layer(from_fn(refuse_foreign_names));
+    let pages = common_pages(parts)
+        .merge(guarded)
+        .with_index(listen.program);
+    let advice = format!(
+        "log filters are changed by `{} log FILTER` on this host\n",
+        listen.program
+    );
+    let refused = any(async move || {
+        let no_method = [(header::ALLOW, "")];
+        (StatusCode::METHOD_NOT_ALLOWED, no_method, advice.clone())
+    });
+    pages.merge(Router::new().route("/debug/log", refused))
+}
 
-    /// Serves for ever, once the port is free.
-    async fn serve(mut self, router: Router) {
-        let listener = match self.listener.take() {
-            Some(listener) => listener,
-            None => self.bind_when_free().await,
-        };
-        serve_http(|| accept(&listener), router).await;
-    }
-
-    async fn bind_when_free(&self) -> TcpListener {
-        loop {
-            sleep(BIND_AGAIN).await;
-            if let Ok(listener) = self.try_bind() {
-                let Self { address, flag, .. } = self;
-                tracing::info!(%address, flag, "the port is free again");
-                self.gate.remark(None);
-                return listener;
-            }
-        }
-    }
+/// Serves for ever, once the port is free.
+async fn serve_port(port: OptionalPort, router: Router) {
+    let listener = port.listener().await;
+    serve_http(|| accept(&listener), router).await;
 }
 
 async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream> {
@@ -339,8 +290,11 @@ async fn set_log_filter(State(logs): State<Logs>, filter: String) -> Response {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpStream, UnixStream};
+    use tokio::time::sleep;
 
     use super::*;
     use crate::log_command::LogCommand;

@@ -1,7 +1,7 @@
 //! A file of YurtTunnel, SuperEdge or konnectivity, as `migrate` reads it.
 #![no_main]
 
-use culvert_proxy_migrate::fuzzing::migrated;
+use culvert_migrate::fuzzing::migrated;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -3,6 +3,7 @@
 pub(crate) mod absence;
 pub(crate) mod documents;
 mod events;
+mod list;
 pub(crate) mod local;
 mod node_writes;
 mod tokens;

@@ -39,7 +39,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use self::answers::ServedVersions;
-pub(crate) use self::answers::{GetAnswer, Item, ListAnswer, Snapshot};
+pub(crate) use self::answers::{Cursor, GetAnswer, Item, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};
 use self::documents::Documents;

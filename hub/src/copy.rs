@@ -13,6 +13,7 @@ use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
+use crate::budget::Charge;
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::list_body::{ListBody, is_kind_of};
@@ -27,6 +28,8 @@ use crate::wire::split::{ObjectSplitter, SplitError};
 
 /// What one copy may hold while it waits.
 const MAX_QUEUED_BYTES: usize = 256 << 10;
+/// Smaller ones count as nothing.
+const SMALL_COPY: usize = 32 << 10;
 /// Chunks of small answers are small too.
 const MAX_QUEUED_CHUNKS: usize = 1024;
 
@@ -65,13 +68,18 @@ enum Chunk {
 
 impl Copies {
     /// Copies a body while it is read.
-    pub(crate) fn tee(&self, body: AnswerBody, copy: CopyOf) -> Body {
+    pub(crate) fn tee(&self, body: AnswerBody, copy: CopyOf, charge: Charge) -> Body {
         let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let queued = Arc::new(AtomicUsize::new(0));
         let copy = Arc::new(copy);
         let mut tasks = lock(&self.0);
         while tasks.try_join_next().is_some() {}
-        tasks.spawn(run(copy.clone(), chunk_rx, queued.clone()));
+        let chunks = Chunks {
+            chunks: chunk_rx,
+            queued: queued.clone(),
+            charge,
+        };
+        tasks.spawn(run(copy.clone(), chunks));
         let queue = Some(Queue {
             chunk_tx,
             queued,
@@ -191,8 +199,7 @@ impl CopyOf {
     }
 }
 
-async fn run(copy: Arc<CopyOf>, chunks: mpsc::Receiver<Chunk>, queued: Arc<AtomicUsize>) {
-    let chunks = Chunks { chunks, queued };
+async fn run(copy: Arc<CopyOf>, chunks: Chunks) {
     let copied = match &copy.copied {
         Copied::Objects(read) if read.verb == Verb::Get => copy_object(&copy, read, chunks).await,
         Copied::Objects(read) => copy_list(&copy, read, chunks).await,
@@ -210,9 +217,17 @@ async fn run(copy: Arc<CopyOf>, chunks: mpsc::Receiver<Chunk>, queued: Arc<Atomi
 struct Chunks {
     chunks: mpsc::Receiver<Chunk>,
     queued: Arc<AtomicUsize>,
+    charge: Charge,
 }
 
 impl Chunks {
+    /// What the copy has taken so far.
+    fn copied(&mut self, bytes: usize) {
+        if bytes >= SMALL_COPY {
+            self.charge.set(bytes);
+        }
+    }
+
     /// `None`: the answer is not complete and nothing more comes.
     async fn next(&mut self) -> Option<Chunk> {
         let chunk = self.chunks.recv().await?;
@@ -231,7 +246,10 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
                 copy.is_behind(DOCUMENT_TOO_LONG);
                 return;
             }
-            Chunk::Bytes(bytes) => body.extend_from_slice(&bytes),
+            Chunk::Bytes(bytes) => {
+                body.extend_from_slice(&bytes);
+                chunks.copied(body.capacity());
+            }
             Chunk::End => {
                 let DocumentCopy {
                     read,
@@ -260,7 +278,10 @@ async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(
     let mut splitter = ObjectSplitter::new(read.encoding(), read.shape());
     while let Some(chunk) = chunks.next().await {
         match chunk {
-            Chunk::Bytes(bytes) => splitter.push(&bytes)?,
+            Chunk::Bytes(bytes) => {
+                splitter.push(&bytes)?;
+                chunks.copied(splitter.body().len());
+            }
             Chunk::End => {
                 return keep_object(copy, read, splitter);
             }
@@ -302,7 +323,10 @@ async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(),
     };
     while let Some(chunk) = chunks.next().await {
         match chunk {
-            Chunk::Bytes(bytes) => list.push(&bytes)?,
+            Chunk::Bytes(bytes) => {
+                list.push(&bytes)?;
+                chunks.copied(list.bytes());
+            }
             Chunk::End => {
                 let filled = list.finish(&copy.memory, read, &copy.reader)?;
                 tracing::debug!(?filled, scope = read.scope.text(), "a list was copied");

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 
+use crate::budget::{Budget, Charge};
 use crate::cache::{Identity, Verb, Verdict};
 use crate::copy::{Copied, Copies, CopyOf};
 use crate::filters::Filters;
@@ -18,13 +19,14 @@ use crate::relay::relayed;
 use crate::reviews::Reviews;
 use crate::turns::Turns;
 use crate::upstream::pool::{AnswerBody, RequestKind};
-use crate::upstream::{Body, Upstream, remove_hop_by_hop};
+use crate::upstream::{Body, Credential, Upstream, remove_hop_by_hop};
 
 /// What every request needs.
 pub(crate) struct Hub {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
+    pub(crate) budget: Budget,
     pub(crate) reviews: Reviews,
     pub(crate) turns: Turns,
     pub(crate) metrics: Arc<Metrics>,
@@ -79,9 +81,19 @@ impl Hub {
             reader,
             copied,
         };
+        let charge = self.charge(&copy.reader);
         let (mut head, body) = answer.into_parts();
         remove_hop_by_hop(&mut head.headers);
-        Response::from_parts(head, self.copies.tee(body, copy))
+        Response::from_parts(head, self.copies.tee(body, copy, charge))
+    }
+
+    /// For what the answer that is served now holds of this reader's budget.
+    pub(crate) fn charge(&self, reader: &Identity) -> Charge {
+        let credential = match reader {
+            Identity::Node => Credential::Node,
+            Identity::ServiceAccount { .. } | Identity::User(_) => Credential::Bearer,
+        };
+        self.budget.charge(credential, &reader.to_string())
     }
 
     /// Passes a request on; nothing is remembered.

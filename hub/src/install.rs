@@ -100,7 +100,10 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<()> {
     // Last: until here, uninstall can be repeated.
     std::fs::remove_file(&kept).with_context(|| format!("remove {}", kept.display()))?;
     println!("{} is as it was before install", path.display());
-    println!("next: systemctl restart kubelet && systemctl disable --now culvert-hub");
+    println!(
+        "next: systemctl restart kubelet; pods that run ask the hub until they are made again: \
+         then systemctl disable --now culvert-hub"
+    );
     Ok(())
 }
 

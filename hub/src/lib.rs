@@ -8,6 +8,7 @@
 mod answers;
 mod args;
 mod authority;
+mod budget;
 mod cache;
 mod config;
 mod copy;

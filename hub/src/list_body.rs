@@ -85,6 +85,11 @@ impl ListBody {
         Ok(())
     }
 
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.held_bytes + self.copy.bytes()
+    }
+
     /// The body has ended: the set is this list now.
     pub(crate) fn finish(
         mut self,
@@ -121,6 +126,7 @@ impl ListBody {
 
     fn cut_held(&mut self) -> Result<(), SplitError> {
         self.expected = None;
+        self.held_bytes = 0;
         for bytes in std::mem::take(&mut self.held) {
             self.cut(&bytes)?;
         }

@@ -12,7 +12,9 @@ use crate::relay::is_encoded_as;
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 use crate::request::info::{self, RequestInfo, ResourceRequest};
-use crate::request::options::{Collection, IncludedObject, ListOptions, flag, is_understood};
+use crate::request::options::{
+    Collection, IncludedObject, ListOptions, client_timeout, flag, is_understood,
+};
 use crate::upstream::pool::RequestKind;
 use crate::upstream::upgrade::is_upgrade;
 use crate::upstream::{Body, empty};
@@ -21,7 +23,7 @@ use crate::wire::{Encoding, Shape};
 /// What is left for an answer from memory of the time that a client gives.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
 /// For clients that give no time: one object, and a list, which an API server may have to read.
-const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Of an object and of a namespace.
@@ -67,7 +69,7 @@ impl Read {
     /// must still have time to get that.
     pub(crate) fn patience(&self) -> Duration {
         match self.time_of_client() {
-            Some(given) => given.saturating_sub(ANSWER_TIME).max(given / 2),
+            Some(given) => before_end_of(given),
             None if self.scope.selection.name.is_some() => OBJECT_PATIENCE,
             None => LIST_PATIENCE,
         }
@@ -110,6 +112,18 @@ impl Read {
         }
         Some(plain)
     }
+}
+
+/// How long the API server may take for what is no read of objects. `None`: its client does not say
+/// how long it waits.
+pub(crate) fn patience_of(uri: &Uri) -> Option<Duration> {
+    let query = uri.query().unwrap_or_default();
+    client_timeout(query).map(before_end_of)
+}
+
+/// When memory answers a client that gives so much time.
+fn before_end_of(given: Duration) -> Duration {
+    given.saturating_sub(ANSWER_TIME).max(given / 2)
 }
 
 impl Plan {

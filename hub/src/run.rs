@@ -12,6 +12,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
 use crate::authority::{KUBELET_PORT, LocalAuthority};
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::copy::Copies;
 use crate::endpoints::learn_servers;
@@ -155,6 +156,7 @@ impl Parts {
             upstream,
             memory,
             limits: Limits::default(),
+            budget: Budget::default(),
             reviews: Reviews::default(),
             turns: Turns::default(),
             metrics,

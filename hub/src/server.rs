@@ -20,6 +20,7 @@ use self::port::ConnectionPermit;
 use self::review::{Review, review};
 use self::unread::WatchedBody;
 use crate::answers::{absence, documents, local, writes};
+use crate::budget::Charge;
 use crate::cache::{Identity, Verb};
 use crate::copy::Copied;
 use crate::hub::Hub;
@@ -77,6 +78,7 @@ impl Hub {
             self.metrics.answered(proof.kind(), Answer::Refused);
             return refusal::too_many();
         };
+        let charge = self.budget.charge(proof.credential(), &limited);
         let access = Access {
             started: Instant::now(),
             request: format!("{} {}", request.method(), request.uri().path()),
@@ -87,13 +89,19 @@ impl Hub {
         let answer = if caller.proof == Proof::Nothing {
             self.answer_stranger(plan, request).await
         } else if let Plan::Upgrade = plan {
-            self.upgrade(&caller.proof, request, permit.take()).await
+            let guest = peer.guest.clone();
+            let upgraded = self.upgrade(&caller.proof, request, guest.clone(), permit.take());
+            let answer = upgraded.await;
+            if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+                guest.is_upgraded();
+            }
+            answer
         } else {
             self.clone()
                 .answer_caller(&caller, plan, kind, request)
                 .await
         };
-        self.finish(&caller.proof, access, permit, answer)
+        self.finish(&caller.proof, access, (permit, charge), answer)
     }
 
     /// Finds out who asks, as far as the API server says so.
@@ -138,7 +146,7 @@ impl Hub {
         &self,
         proof: &Proof,
         access: Access,
-        permit: Option<RequestPermit>,
+        (permit, charge): (Option<RequestPermit>, Charge),
         answer: Response<Body>,
     ) -> Response<Body> {
         // An answer of the hub's own has a body.
@@ -157,7 +165,7 @@ impl Hub {
             started: access.started,
         };
         let metrics = self.metrics.clone();
-        answer.map(|body| WatchedBody::boxed(body, metrics, (line, permit)))
+        answer.map(|body| WatchedBody::boxed(body, charge, metrics, (line, permit)))
     }
 
     /// Whose limit counts. Whose a new token is, nobody knows yet: its name must not use up the limit of
@@ -218,6 +226,7 @@ impl Hub {
         &self,
         proof: &Proof,
         request: Request<Body>,
+        guest: Arc<Guest>,
         permit: Option<RequestPermit>,
     ) -> Response<Body> {
         let link = self.upstream.link.status(proof.credential());
@@ -225,8 +234,10 @@ impl Hub {
             return refusal::unavailable(&link.reason);
         }
         let connection = request.extensions().get::<ConnectionPermit>().cloned();
-        let held = (permit, connection);
-        let upgraded = self.upstream.upgrade(proof.credential(), request, held);
+        let held = (permit, connection, guest.clone());
+        let displaced = async move { guest.displaced().await };
+        let credential = proof.credential();
+        let upgraded = self.upstream.upgrade(credential, request, displaced, held);
         match upgraded.await {
             Ok(answer) => answer,
             Err(error) => refusal::unavailable(&culvert_daemon::chain(&error)),

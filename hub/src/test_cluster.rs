@@ -4,6 +4,7 @@ mod backup_tests;
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
+mod fleet_tests;
 mod load_tests;
 mod operator_tests;
 mod pod_tests;
@@ -52,7 +53,7 @@ const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The whole of it.
 struct TestCluster {
-    api: FakeApi,
+    api: Arc<FakeApi>,
     hub: Arc<Hub>,
     address: String,
     pod_address: String,
@@ -68,7 +69,8 @@ impl TestCluster {
         Self::start_with(FakeApi::start().await, Arc::new(state)).await
     }
 
-    async fn start_with(api: FakeApi, state: Arc<tempfile::TempDir>) -> Self {
+    async fn start_with(api: impl Into<Arc<FakeApi>>, state: Arc<tempfile::TempDir>) -> Self {
+        let api = api.into();
         let servers = vec![api.address.clone()];
         Self::start_over(&servers, api, state, None, ForwardProxies::default()).await
     }
@@ -76,11 +78,12 @@ impl TestCluster {
     /// With these addresses of the API server, and another credential than the node's certificate.
     async fn start_over(
         servers: &[String],
-        api: FakeApi,
+        api: impl Into<Arc<FakeApi>>,
         state: Arc<tempfile::TempDir>,
         credential: Option<NodeCredential>,
         forward: ForwardProxies,
     ) -> Self {
+        let api = api.into();
         let authority = state.path().join("api.crt");
         if !authority.exists() {
             std::fs::write(&authority, &api.authority).unwrap();
@@ -384,7 +387,11 @@ struct TestWatch {
 impl TestWatch {
     /// Word and name of the next event, such as `ADDED a`. `None`: the end.
     async fn next(&mut self) -> Option<String> {
-        let event = self.next_event().await?;
+        self.next_within(DEADLINE).await
+    }
+
+    async fn next_within(&mut self, deadline: Duration) -> Option<String> {
+        let event = self.next_event_within(deadline).await?;
         let object = &event["object"];
         let object = object["rows"].get(0).map_or(object, |row| &row["object"]);
         let name = object["metadata"]["name"].as_str().unwrap_or("-");
@@ -393,12 +400,16 @@ impl TestWatch {
 
     /// The next event. `None`: the end.
     async fn next_event(&mut self) -> Option<serde_json::Value> {
+        self.next_event_within(DEADLINE).await
+    }
+
+    async fn next_event_within(&mut self, deadline: Duration) -> Option<serde_json::Value> {
         loop {
             if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.read.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let frame = timeout(DEADLINE, self.body.frame()).await.unwrap()?;
+            let frame = timeout(deadline, self.body.frame()).await.unwrap()?;
             if let Ok(bytes) = frame.unwrap().into_data() {
                 self.read.extend_from_slice(&bytes);
             }

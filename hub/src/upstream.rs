@@ -43,8 +43,11 @@ pub(crate) type BodyError = Box<dyn std::error::Error + Send + Sync>;
 pub(crate) type Body = UnsyncBoxBody<Bytes, BodyError>;
 
 /// The API server's own limit of a request is 60 s.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
+pub(crate) const HEAD_TIMEOUT: Duration = Duration::from_secs(65);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// An API server that sends so much during a probe is busy and not cut off. Answers to pings are
+/// less: one that hangs sends them.
+const BUSY: u64 = 16 << 10;
 /// How often kubelet's certificate is looked at.
 const RELOAD: Duration = Duration::from_secs(30);
 
@@ -178,7 +181,12 @@ impl Upstream {
         };
         let pools = self.pools();
         let answer = pools.node.send(RequestKind::Short, request);
+        let heard = self.link.heard_bytes();
         match timeout(PROBE_TIMEOUT, answer).await {
+            Err(_) if self.link.heard_bytes() - heard >= BUSY => {
+                let reason = "a probe had no answer within 3 s, and other answers came";
+                (Observation::Heard, reason.to_owned())
+            }
             Err(_) => failed("a probe had no answer within 3 s".to_owned()),
             Ok(Err(error)) => failed(format!("a probe failed: {}", culvert_daemon::chain(&error))),
             Ok(Ok(answer)) if answer.status().is_server_error() => {

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 use crate::answers::local;
 use crate::hub::Hub;
 use crate::identity::Caller;
-use crate::reads::{Read, RepeatableRead, make_readable, may_be_kept};
+use crate::reads::{Read, RepeatableRead, make_readable, may_be_kept, patience_of};
 use crate::refusal;
 use crate::relay::relayed;
 use crate::upstream::pool::{AnswerBody, RequestKind};
@@ -57,8 +57,9 @@ pub(crate) async fn answer(
         return asked.remembered(&link.reason);
     }
     let upstream = asked.hub.upstream.clone();
+    let patience = patience_of(request.uri()).unwrap_or(PATIENCE);
     let mut sent = Box::pin(upstream.send(credential, RequestKind::Long, request));
-    let sent = match timeout(PATIENCE, &mut sent).await {
+    let sent = match timeout(patience.min(PATIENCE), &mut sent).await {
         Ok(sent) => sent,
         Err(_) => {
             upstream.link.suspect();
@@ -144,6 +145,6 @@ fn from_memory(client: Client) -> Option<Response<Body>> {
     }
     let age = snapshot.age;
     let content_type = HeaderValue::from_static(client.read.encoding().content_type_of_watch());
-    let body = Session::from_memory(client, &snapshot).into_body();
+    let body = Session::from_memory(client, snapshot).into_body();
     Some(local::with_age(Response::new(body), content_type, age))
 }

@@ -1,32 +1,30 @@
 //! The command line, and the environment variables that stand in for it.
 
-use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
+mod listen;
+mod trust;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
-use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, PEER_PORT};
-use culvert_daemon::{
-    LogCommand, LogFormat, SegmentArgs, listen_address, parse_duration, parse_size,
-};
+use culvert_api::ports::PEER_PORT;
+use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
 use culvert_proxy_clients::forward::args::ForwardArgs;
 use culvert_proxy_clients::names::args::NameArgs;
 use culvert_proxy_cluster::KubernetesArgs;
 use culvert_proxy_commands::check::CheckCommand;
-use culvert_proxy_commands::cli::{
-    ExplainCommand, NodeCommand, PingCommand, StatusCommand, StreamsCommand, TokenCommand,
-};
 use culvert_proxy_commands::control_stdio::{ControlStdioCommand, Sockets};
 use culvert_proxy_core::advertise::PeerAdvertise;
-use culvert_proxy_migrate::MigrateCommand;
 use culvert_proxy_operators::spans::SpanArgs;
-use culvert_proxy_streams::sockets::strangers::DEFAULT_HANDSHAKES;
-use culvert_tunnel::Congestion;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
+pub(crate) use listen::{ListenArgs, any_address};
+pub(crate) use trust::TrustArgs;
+
 /// Takes tunnels from agents on edge nodes, and connects cloud clients through them. Runs without
-/// any configuration: it makes its own certificate authority, and `culvert-proxy token create` adds
+/// any configuration: it makes its own certificate authority, and `culvert token create` adds
 /// nodes.
 #[derive(Parser, Debug)]
 #[command(name = "culvert-proxy", version = culvert_daemon::BUILD, next_line_help = true)]
@@ -34,8 +32,7 @@ pub(crate) struct Args {
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 
-    /// Root-only socket on which the running proxy answers the `node`, `token` and `explain`
-    /// commands.
+    /// Root-only socket on which the running proxy answers `culvert`.
     #[arg(
         long,
         env = "CULVERT_CONTROL_SOCKET",
@@ -93,27 +90,9 @@ impl Args {
 pub(crate) enum Command {
     /// Runs the proxy, as the program does without a subcommand. The flags of the proxy follow it.
     Run,
-    /// Lists and removes edge nodes.
-    #[command(subcommand)]
-    Node(NodeCommand),
-    /// Makes, lists and revokes the one-time tokens by which agents join.
-    #[command(subcommand)]
-    Token(TokenCommand),
-    /// Lists the proxies: this one and its peers, with their tunnels, links and certificates.
-    Status(StatusCommand),
-    /// Lists clients' connections under way at this proxy, those that wait for their backend first.
-    Streams(StreamsCommand),
-    /// Says what would happen to a connection, and why: to any address, VIP or name, with or
-    /// without a port.
-    Explain(ExplainCommand),
-    /// Measures the round trip to a node's agent in each tunnel that ends at this proxy.
-    Ping(PingCommand),
-    /// Goes through all that connections rest on, on this host and in the cluster, and says what is
-    /// wrong and the fix.
-    Check(Box<CheckCommand>),
-    /// Reads the settings of YurtTunnel, SuperEdge or konnectivity and prints the equal manifests
-    /// of Culvert, and what has no equal.
-    Migrate(Box<MigrateCommand>),
+    /// Checks this host, for `culvert check`, and prints what it finds as JSON.
+    #[command(hide = true)]
+    CheckHost(Box<CheckCommand>),
     /// Connects standard input and output with a socket of this host: `culvert` runs it by ssh or in a
     /// pod.
     ControlStdio(ControlStdioCommand),
@@ -195,258 +174,6 @@ pub(crate) struct RunArgs {
     pub(crate) grace: Duration,
 }
 
-/// Every address of this host, of both families.
-pub(crate) fn listen(port: u16) -> SocketAddr {
-    (Ipv6Addr::UNSPECIFIED, port).into()
-}
-
-/// Where the proxy listens.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Listeners")]
-pub(crate) struct ListenArgs {
-    /// Where agents connect.
-    #[arg(
-        long,
-        env = "CULVERT_AGENT_LISTEN",
-        value_name = "IP:PORT",
-        default_value_t = listen(AGENT_PORT)
-    )]
-    pub(crate) agent_listen: SocketAddr,
-
-    /// Accept MPTCP from agents that have `--mptcp`: their tunnels survive a change of the edge's
-    /// address. Others use TCP.
-    #[arg(long, env = "CULVERT_MPTCP")]
-    pub(crate) mptcp: bool,
-
-    /// TCP congestion control of tunnels: `auto`, `system` or a name. `auto` is bbr where the round
-    /// trip is 10 ms or more and the kernel has bbr, and the system's elsewhere. Bbr keeps its speed
-    /// on a link that loses packets and after a pause, and may leave others on the link less.
-    #[arg(
-        long,
-        env = "CULVERT_TUNNEL_CONGESTION",
-        value_name = "NAME",
-        default_value = "auto"
-    )]
-    pub(crate) tunnel_congestion: Congestion,
-
-    #[command(flatten)]
-    pub(crate) segments: SegmentArgs,
-
-    /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
-    /// header, version 2: logs and limits take the client's address from it. Their connections are
-    /// refused without a header, and nobody else's has one. Whoever is in these ranges may claim
-    /// any address. Repeat it for more.
-    #[arg(
-        long,
-        env = "CULVERT_PROXY_PROTOCOL",
-        value_name = "CIDR",
-        value_delimiter = ','
-    )]
-    pub(crate) proxy_protocol: Vec<IpNet>,
-
-    /// TLS handshakes that may go on at once at the agent port, and as many at --connect-listen.
-    /// Sixteen times as many connections may wait before theirs, twice as many enrol. Further ones
-    /// are sent away and come again.
-    #[arg(
-        long,
-        env = "CULVERT_MAX_HANDSHAKES",
-        value_name = "N",
-        default_value_t = DEFAULT_HANDSHAKES,
-        value_parser = clap::value_parser!(u16).range(1..),
-    )]
-    pub(crate) max_handshakes: u16,
-
-    /// Where the kernel steers clients' connections; repeat it for more. Connect hooks need all
-    /// addresses: they lead to 127.64.0.0/10 and to the node's own.
-    #[arg(
-        long,
-        env = "CULVERT_INTERCEPT_LISTEN",
-        value_name = "IP:PORT",
-        value_delimiter = ',',
-        default_values_t = INTERCEPT_PORTS.map(listen)
-    )]
-    pub(crate) intercept_listen: Vec<SocketAddr>,
-
-    /// Unix socket for HTTP CONNECT, mode 0660.
-    #[arg(
-        long,
-        env = "CULVERT_CONNECT_SOCKET",
-        value_name = "PATH",
-        default_value = "/run/culvert/connect.sock"
-    )]
-    pub(crate) connect_socket: PathBuf,
-
-    /// Where clients with a certificate connect for HTTP CONNECT, such as [::]:7402. Off by
-    /// default.
-    #[arg(
-        long,
-        env = "CULVERT_CONNECT_LISTEN",
-        value_name = "IP:PORT",
-        requires = "connect_client_ca"
-    )]
-    pub(crate) connect_listen: Option<SocketAddr>,
-
-    /// The authorities of --connect-listen's clients (PEM); read again when it changes, for new
-    /// connections. It must not have the agents': an edge node is no such client.
-    #[arg(
-        long,
-        env = "CULVERT_CONNECT_CLIENT_CA",
-        value_name = "FILE",
-        requires = "connect_listen"
-    )]
-    pub(crate) connect_client_ca: Option<PathBuf>,
-
-    /// Lets the clients of --connect-listen also reach what needs no tunnel: a cluster's cloud
-    /// nodes, any port, and the ranges of --direct. By default they reach edge nodes only; clients
-    /// of --connect-socket reach all of it.
-    #[arg(
-        long,
-        env = "CULVERT_CONNECT_LISTEN_DIRECT",
-        requires = "connect_listen"
-    )]
-    pub(crate) connect_listen_direct: bool,
-
-    /// What HTTP CONNECT may reach without a tunnel, dialled from the proxy itself, besides the
-    /// cloud nodes of a Kubernetes cluster: service and pod addresses, for kube-apiserver's egress
-    /// selector. Repeat it for more.
-    #[arg(
-        long,
-        env = "CULVERT_DIRECT",
-        value_name = "CIDR",
-        value_delimiter = ','
-    )]
-    pub(crate) direct: Vec<IpNet>,
-
-    /// Unix socket on which the redirector learns the directory.
-    #[arg(
-        long,
-        env = "CULVERT_DIRECTORY_SOCKET",
-        value_name = "PATH",
-        default_value = "/run/culvert/directory.sock"
-    )]
-    pub(crate) directory_socket: PathBuf,
-
-    /// Where the redirector keeps the sockets of clients between two proxies: its
-    /// --handover-socket.
-    #[arg(
-        long,
-        env = "CULVERT_REDIRECTOR_HANDOVER_SOCKET",
-        value_name = "PATH",
-        default_value = "/run/culvert/redirector/handover.sock"
-    )]
-    pub(crate) redirector_handover_socket: PathBuf,
-
-    /// Address of /livez, /readyz, /metrics and /debug.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_LISTEN",
-        value_name = "IP:PORT",
-        default_value = "127.0.0.1:7409"
-    )]
-    pub(crate) admin_listen: SocketAddr,
-
-    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach
-    /// --admin-listen. Off by default.
-    #[arg(
-        long,
-        env = "CULVERT_METRICS_LISTEN",
-        value_name = "IP[:PORT]",
-        value_parser = metrics_listen
-    )]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-}
-
-/// Who agents and proxy are to each other.
-#[derive(clap::Args, Debug)]
-#[command(next_help_heading = "Trust")]
-pub(crate) struct TrustArgs {
-    /// How agents reach this proxy, for join commands: a DNS name or address and a port; repeat it
-    /// for more. Default: this host's own address and the port of --agent-listen.
-    #[arg(
-        long,
-        env = "CULVERT_ADVERTISE",
-        value_name = "HOST:PORT",
-        value_delimiter = ','
-    )]
-    pub(crate) advertise: Vec<HostPort>,
-
-    /// The name in the proxy's certificate, which agents verify whatever host they dial.
-    #[arg(
-        long,
-        env = "CULVERT_SERVER_NAME",
-        value_name = "NAME",
-        default_value = culvert_api::PROXY_SERVER_NAME,
-    )]
-    pub(crate) server_name: String,
-
-    /// Your own certificate authority (PEM) in place of the one that the proxy makes.
-    #[arg(
-        long,
-        env = "CULVERT_CA_CERT",
-        value_name = "FILE",
-        requires = "ca_key",
-        conflicts_with = "tls_cert"
-    )]
-    pub(crate) ca_cert: Option<PathBuf>,
-
-    /// The key of --ca-cert (PEM).
-    #[arg(
-        long,
-        env = "CULVERT_CA_KEY",
-        value_name = "FILE",
-        requires = "ca_cert"
-    )]
-    pub(crate) ca_key: Option<PathBuf>,
-
-    /// A ready certificate for this proxy (PEM, chain included): no authority is kept here, and
-    /// agents bring ready ones too.
-    #[arg(
-        long,
-        env = "CULVERT_TLS_CERT",
-        value_name = "FILE",
-        requires_all = ["tls_key", "agent_ca"],
-    )]
-    pub(crate) tls_cert: Option<PathBuf>,
-
-    /// The key of --tls-cert (PEM).
-    #[arg(
-        long,
-        env = "CULVERT_TLS_KEY",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub(crate) tls_key: Option<PathBuf>,
-
-    /// The authorities of the agents' certificates (PEM), to go with --tls-cert.
-    #[arg(
-        long,
-        env = "CULVERT_AGENT_CA",
-        value_name = "FILE",
-        requires = "tls_cert"
-    )]
-    pub(crate) agent_ca: Option<PathBuf>,
-
-    /// How long an agent's certificate lasts; agents renew it after half to two thirds of that.
-    /// Default: 30d, and 24h in a Kubernetes cluster.
-    #[arg(
-        long,
-        env = "CULVERT_CERTIFICATE_LIFETIME",
-        value_name = "DURATION",
-        value_parser = parse_duration,
-    )]
-    pub(crate) certificate_lifetime: Option<Duration>,
-
-    /// How long a token may be used, unless `token create` says otherwise.
-    #[arg(
-        long,
-        env = "CULVERT_TOKEN_LIFETIME",
-        value_name = "DURATION",
-        default_value = "24h",
-        value_parser = parse_duration,
-    )]
-    pub(crate) token_lifetime: Duration,
-}
-
 /// How proxies reach each other.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Peers")]
@@ -478,7 +205,7 @@ pub(crate) struct PeerArgs {
         long,
         env = "CULVERT_PEER_LISTEN",
         value_name = "IP:PORT",
-        default_value_t = listen(PEER_PORT)
+        default_value_t = any_address(PEER_PORT)
     )]
     pub(crate) peer_listen: SocketAddr,
 
@@ -540,9 +267,4 @@ pub(crate) struct DirectoryArgs {
         default_value = "edge.internal"
     )]
     pub(crate) dns_zone: String,
-}
-
-/// `--metrics-listen`: port 7408, unless it names another.
-fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
-    listen_address(text, 7_408)
 }

@@ -17,19 +17,11 @@ use args::{Args, Command};
 
 /// What the program says on a terminal without arguments.
 const INTRODUCTION: Introduction = Introduction {
-    first_commands: &[
-        (
-            "run",
-            "takes tunnels and clients. As a service: systemctl enable --now culvert-proxy",
-        ),
-        (
-            "token create NODE",
-            "adds an edge node and prints the command that joins it",
-        ),
-        ("check", "what is wrong on this host, and the fix"),
-        ("status", "the proxies and their tunnels"),
-    ],
-    pages: "docs/install.md, docs/flags.md, docs/troubleshooting.md",
+    first_commands: &[(
+        "run",
+        "takes tunnels and clients. As a service: systemctl enable --now culvert-proxy",
+    )],
+    pages: "`culvert` asks and changes a running proxy; docs/install.md, docs/flags.md",
 };
 
 /// Runs the command line; prints the error if it fails.
@@ -47,16 +39,11 @@ async fn start(args: Args) -> Result<()> {
         log_format,
         run,
     } = args;
-    let control = &control_socket;
     match command {
-        Some(Command::Node(command)) => command.run(control).await,
-        Some(Command::Token(command)) => command.run(control).await,
-        Some(Command::Status(command)) => command.run(control).await,
-        Some(Command::Streams(command)) => command.run(control).await,
-        Some(Command::Explain(command)) => command.run(control).await,
-        Some(Command::Ping(command)) => command.run(control).await,
-        Some(Command::Check(command)) => command.run(control, run.listen.admin_listen).await,
-        Some(Command::Migrate(command)) => command.run().await,
+        Some(Command::CheckHost(command)) => {
+            command.run(&control_socket, run.listen.admin_listen).await;
+            Ok(())
+        }
         Some(Command::ControlStdio(command)) => command.run(&sockets),
         Some(Command::Log(command)) => command.run(&admin_socket).await,
         None | Some(Command::Run) => {

@@ -19,7 +19,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use culvert_api::NodeName;
 use culvert_daemon::{
-    Listeners, Logs, Readiness, SocketUse, Supervisor, Workers, report_to_systemd,
+    Listeners, Logs, OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts, Workers,
+    report_to_systemd,
 };
 use culvert_proxy_cluster::NameService;
 use culvert_proxy_core::advertise::Advertised;
@@ -32,8 +33,8 @@ use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::{Frozen, StateDir};
 use culvert_proxy_operators::spans::SpanExporter;
 use culvert_proxy_peers::own_info;
-use culvert_proxy_streams::elsewhere::PeerInfo;
 use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::route::Router;
 use culvert_proxy_streams::sockets::local_socket::{Access, LocalSocket};
@@ -46,7 +47,6 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
-use self::optional_port::{OptionalPort, TakenPorts};
 use crate::config::Config;
 use crate::handover::{Departure, Takeover};
 
@@ -155,7 +155,7 @@ struct Proxy {
 impl Proxy {
     /// Takes sockets over, or binds them. If one cannot be had, a proxy that runs goes on.
     fn bind(&self, sockets: &Sockets, readiness: &Readiness) -> Result<Bound> {
-        let taken = TakenPorts::new(readiness);
+        let taken = TakenPorts::new(readiness, "ports");
         let directory = &self.config.listen.directory_socket;
         Ok(Bound {
             agents: self.bind_agents()?,
@@ -208,7 +208,7 @@ impl Proxy {
             self.cluster.is_some() || self.facts.is_some() || self.has_directory_file();
         if !waits_for_nodes && self.directory.nodes().is_empty() {
             tracing::info!(
-                "there is no node yet; next, on this host: culvert-proxy token create NODE, which \
+                "there is no node yet; next, on this host: culvert token create NODE, which \
                  prints the command that joins it"
             );
         }

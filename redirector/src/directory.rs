@@ -2,6 +2,7 @@
 
 mod connect;
 mod daemon_set;
+mod reconnect;
 mod saved;
 mod update;
 mod watch;

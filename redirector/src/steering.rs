@@ -20,7 +20,7 @@ use crate::mechanisms::bpf::{EbpfMechanism, Pins};
 use crate::mechanisms::nft::{Events, NftTable};
 use crate::mechanisms::recent::Recent;
 use crate::mechanisms::vip_routes::Routes;
-use crate::metrics::SteeringMetrics;
+use crate::metrics::{Drift, Repair, SteeringMetrics};
 use crate::own_networks::{OwnNetworks, Withheld};
 use culvert_api::installed::Mechanism;
 
@@ -49,6 +49,8 @@ pub(crate) struct Steering {
     in_force: watch::Sender<InForce>,
     progress: Progress,
     recent: RecentCounts,
+    /// How often each was put right, as [`Drift::VARIANTS`] orders it.
+    repairs: [u64; 4],
 }
 
 /// What the mechanisms have counted lately. Clones share it.
@@ -58,6 +60,8 @@ pub(crate) struct RecentCounts {
     pub(crate) table: Recent<4>,
     /// As [`crate::mechanisms::bpf::Tables::steered`] orders them.
     pub(crate) hooks: Recent<2>,
+    /// What was put right, as [`Drift::VARIANTS`] orders it.
+    pub(crate) repairs: Recent<4>,
 }
 
 /// Progress on the last plan.
@@ -146,7 +150,12 @@ impl Steering {
             metrics,
             in_force: watch::Sender::new(InForce::NOTHING),
             progress: Progress::default(),
-            recent: RecentCounts { table, hooks },
+            recent: RecentCounts {
+                table,
+                hooks,
+                repairs: Recent::default(),
+            },
+            repairs: [0; 4],
         };
         let known = steering.plan();
         if let Some(plan) = &known {
@@ -196,6 +205,11 @@ impl Steering {
                 }
             }
         }
+    }
+
+    fn repaired(&mut self, drift: Drift) {
+        self.metrics.drifted(drift, Repair::Repaired);
+        self.repairs[drift as usize] += 1;
     }
 
     fn renew_lease(&mut self) {

@@ -3,14 +3,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::ensure;
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Cause, Client};
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 
 use crate::directory::{join, with_file, write};
-use crate::world::{self, ECHO, GREET, World};
+use crate::world::{self, ECHO, GREET};
 
 /// Both have a greeter, and the agent allows the first one alone.
 const CAMERA: &str = "192.168.1.20";
@@ -45,7 +45,7 @@ fn a_device_behind_a_node_is_reached_by_its_address_where_file_and_agent_both_na
 
             let printer = format!("{PRINTER}:{GREET}");
             ensure!(world.greeting(PRINTER).is_err(), "the agent allows it");
-            let told = explain(world, &printer)?;
+            let told = world.culvert.why(&printer)?;
             for words in ["behind edge-1", "fix", &format!("`--allow {printer}`")] {
                 ensure!(told.contains(words), "no {words:?} in {told}");
             }
@@ -53,13 +53,13 @@ fn a_device_behind_a_node_is_reached_by_its_address_where_file_and_agent_both_na
             let claim = format!("[nodes.edge-2]\nbehind = [\"{CAMERA}:{GREET}\"]\n");
             write(world, &nodes(&claim))?;
             wait::until("a second claim is refused", PATIENCE, || {
-                let listed = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
+                let listed = workspace::output(&mut world.culvert.control(&["nodes"]))?;
                 let both = format!("{CAMERA}:{GREET} belongs to edge-1 and edge-2");
                 ensure!(listed.contains(&both), "{listed}");
                 ensure!(world.greeting(CAMERA).is_err(), "one of them answers");
                 Ok(())
             })?;
-            let told = explain(world, &format!("{CAMERA}:{GREET}"))?;
+            let told = world.culvert.why(&format!("{CAMERA}:{GREET}"))?;
             ensure!(told.contains("belongs to edge-1 and edge-2"), "{told}");
 
             write(world, &nodes(""))?;
@@ -74,10 +74,4 @@ fn nodes(further: &str) -> String {
         "[nodes.edge-1]\naddresses = [\"10.0.3.7\"]\n\
          behind = [\"{CAMERA}:{GREET}\", \"{PRINTER}:{GREET}\", \"203.0.113.1:{GREET}\"]\n{further}"
     )
-}
-
-/// What the proxy tells of a destination, reachable or not.
-fn explain(world: &World<'_>, destination: &str) -> Result<String> {
-    let told = world.culvert.control(&["explain", destination]).output()?;
-    Ok(String::from_utf8_lossy(&told.stdout).into_owned())
 }

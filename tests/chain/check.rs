@@ -1,4 +1,4 @@
-//! Tests that `culvert-proxy check` names what is broken, and its fix.
+//! Tests that `culvert check` names what is broken, and its fix.
 
 use std::fs;
 use std::process::Command;
@@ -24,12 +24,15 @@ struct Checked {
 
 impl Checked {
     fn of(world: &World<'_>) -> Result<Self> {
-        let mut check: Command = world.culvert.control(&["check", "--output", "json"]);
-        let done = check.output().context("run culvert-proxy check")?;
+        let mut check: Command = world.culvert.control(&["check", "-o", "json"]);
+        let done = check.output().context("run culvert check")?;
         let said = String::from_utf8_lossy(&done.stdout);
         let said: Value = serde_json::from_str(&said)
             .with_context(|| format!("{said} {}", String::from_utf8_lossy(&done.stderr)))?;
-        let findings = said["checks"].as_array().context("no checks")?.clone();
+        let findings = said["hosts"][0]["checks"]
+            .as_array()
+            .context("no checks")?
+            .clone();
         Ok(Self {
             passed: done.status.success(),
             findings,
@@ -166,10 +169,7 @@ fn a_check_names_a_missing_hook_a_stopped_redirector_and_an_offline_node_with_th
             world,
             "tunnels",
             "warning",
-            &[
-                "1 of 2 nodes offline: edge-2",
-                "culvert-proxy explain edge-2",
-            ],
+            &["1 of 2 nodes offline: edge-2", "culvert why edge-2"],
             || Ok(()),
         )?;
 

@@ -85,7 +85,7 @@ fn revoke(world: &World<'_>) -> Result<()> {
     proxies::control(world, FIRST, &["node", "remove", "edge-1"])?;
     for number in [FIRST, FAST, SLOW] {
         wait::until(&format!("proxy {number} has no node"), TIME, || {
-            let listed = proxies::control(world, number, &["node", "list"])?;
+            let listed = proxies::control(world, number, &["nodes"])?;
             ensure!(!listed.contains("edge-1"), "{listed}");
             Ok(())
         })?;

@@ -33,7 +33,7 @@ fn a_host_with_the_state_directory_of_another_takes_none_of_its_connections_and_
         }
         held.check()?;
         wait::until("all that an operator reads names them", PATIENCE, || {
-            for command in [&["check"][..], &["explain", "edge-1"], &["node", "list"]] {
+            for command in [&["check"][..], &["why", "edge-1"], &["nodes"]] {
                 let output = world.culvert.control(command).output()?;
                 let said = String::from_utf8_lossy(&output.stdout);
                 let names_both = said.contains("2 agents have its certificate")

@@ -57,13 +57,6 @@ impl<'lab> People<'lab> {
         let cloud = world.lab.site(Host::Cloud);
         let folder = cloud.file("people");
         std::fs::create_dir_all(folder.join("bin"))?;
-        let sockets = [
-            ("control.sock", "control.sock"),
-            ("connect.sock", "connect.sock"),
-            ("proxy/admin.sock", "admin.sock"),
-            ("redirector/admin.sock", "redirector.sock"),
-        ];
-        link_all(&folder.join("run"), world, &sockets)?;
         for key in ["user", "server"] {
             let mut command = Command::new("ssh-keygen");
             command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
@@ -97,7 +90,7 @@ impl<'lab> People<'lab> {
         );
         command
             .env("PATH", path)
-            .env("CULVERT_RUN_DIR", self.folder.join("run"))
+            .env("CULVERT_RUN_DIR", self.lab.site(Host::Cloud).file("run"))
             .env("KUBECONFIG", "/nonexistent");
         command
     }
@@ -122,16 +115,6 @@ impl<'lab> People<'lab> {
             Ok(())
         })
     }
-}
-
-/// A folder of sockets as a host has it, of links to those of the lab.
-pub(crate) fn link_all(folder: &Path, world: &World<'_>, sockets: &[(&str, &str)]) -> Result<()> {
-    for (path, name) in sockets {
-        let path = folder.join(path);
-        std::fs::create_dir_all(path.parent().context("it is in a folder")?)?;
-        std::os::unix::fs::symlink(world.culvert.socket(name), path)?;
-    }
-    Ok(())
 }
 
 /// An `ssh` with a configuration of its own: `cloud-N` is the host of proxy N, and nothing listens on
@@ -354,6 +337,7 @@ fn every_field_of_every_answer_is_documented_and_no_other() {
             "streams",
             "check",
             "why edge-2:9004",
+            "connectivity-test edge-1 edge-2 --port 9004",
             "ping edge-1 -c 2 -i 100ms",
             "token list",
             "version --all",

@@ -117,7 +117,7 @@ fn addresses_that_the_cloud_uses_itself_are_never_steered() {
                 !steered.contains("10.0.3.7") && !steered.contains("203.0.113.1:"),
                 "{steered}"
             );
-            let listed = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
+            let listed = workspace::output(&mut world.culvert.control(&["nodes"]))?;
             ensure!(
                 listed.contains("10.0.0.0/16") && listed.contains("203.0.113.1"),
                 "no reason given: {listed}"

@@ -92,7 +92,7 @@ fn command(line: &str) -> Option<(PathBuf, Vec<&str>)> {
     let start = if is_ours(words.first()?) {
         0
     } else {
-        // As in `kubectl exec POD -- culvert-proxy status`.
+        // As in `kubectl exec POD -- culvert status`.
         words.iter().position(|word| *word == "--")? + 1
     };
     let (program, arguments) = words[start..].split_first()?;

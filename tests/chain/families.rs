@@ -61,7 +61,7 @@ fn a_service_that_listens_in_one_family_is_reached_by_name_and_by_the_vips_of_bo
                 ensure!(page == "edge-1\n", "{address}: {url}: {page}");
             }
             let target = format!("edge-1:{port}");
-            let mut explain = world.culvert.control(&["explain", &target, "--dial"]);
+            let mut explain = world.culvert.control(&["why", &target]);
             let said = workspace::output(&mut explain)?;
             ensure!(said.contains("dial       ok"), "{address}: {said}");
         }

@@ -66,7 +66,7 @@ fn the_commands_of_the_page_lead_to_a_prometheus_that_scrapes_every_machine() {
                 Ok(())
             })?;
         }
-        ensure!(check.contains(" check "), "{check}");
+        ensure!(check.ends_with(" check"), "{check}");
         user.run(&format!("{settings}\n{check}"))?;
         let asked = user.run(scrape)?;
         ensure!(asked.contains("\"machine-2:9100\""), "{asked}");

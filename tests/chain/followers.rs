@@ -148,7 +148,7 @@ fn a_node_that_is_removed_at_a_follower_is_out_at_all_proxies() {
                 ensure!(tunnels == serde_json::json!([]), "{number}: {tunnels}");
                 Ok(())
             })?;
-            let listed = proxies::control(world, number, &["node", "list"])?;
+            let listed = proxies::control(world, number, &["nodes"])?;
             ensure!(!listed.contains("edge-1"), "{listed}");
         }
         // The node is there again, but its agents have the old certificate.

@@ -17,7 +17,7 @@ use culvert_lab::workspace;
 use crate::world::{self, ECHO, GREET, World};
 
 const EDGE: &[Host] = &[Host::Edge1];
-const SSH: u16 = 22;
+pub(crate) const SSH: u16 = 22;
 /// The ports of the proxy.
 const OWN_SSH: u16 = 2222;
 const OWN_ECHO: u16 = 2223;
@@ -112,13 +112,13 @@ fn forwarding(clients: &str) -> Options {
 }
 
 /// The key of a user and that of a server.
-struct Keys {
-    user: PathBuf,
+pub(crate) struct Keys {
+    pub(crate) user: PathBuf,
     server: PathBuf,
 }
 
 impl Keys {
-    fn make(edge: &Site) -> Result<Self> {
+    pub(crate) fn make(edge: &Site) -> Result<Self> {
         let [user, server] = ["user", "server"].map(|name| edge.file(name));
         for key in [&user, &server] {
             let mut command = Command::new("ssh-keygen");
@@ -128,13 +128,13 @@ impl Keys {
         Ok(Self { user, server })
     }
 
-    fn start_sshd(&self, edge: &Site) -> Result<Process> {
+    pub(crate) fn start_sshd(&self, edge: &Site) -> Result<Process> {
         let configuration = edge.file("sshd_config");
         std::fs::write(
             &configuration,
             format!(
                 "Port {SSH}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
-                 PidFile none\nPermitRootLogin yes\n",
+                 PidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
                 self.server.display(),
                 public(&self.user).display()
             ),
@@ -149,10 +149,16 @@ impl Keys {
         edge.start_process("sshd", &mut command)
     }
 
+    /// The server's key, as a line about known hosts ends.
+    pub(crate) fn server_line(&self) -> Result<String> {
+        std::fs::read_to_string(public(&self.server)).context("the server's key")
+    }
+
     /// Logs in as root at the proxy's port. The server's key is the only one that is trusted.
     fn log_in<'a>(&self, ssh: &'a mut Command) -> &'a mut Command {
         let known = self.server.with_extension("known");
-        let line = std::fs::read_to_string(public(&self.server))
+        let line = self
+            .server_line()
             .map(|key| format!("[127.0.0.1]:{OWN_SSH} {key}"));
         std::fs::write(&known, line.unwrap_or_default()).expect("the lab's folder can be written");
         ssh.args(["-F", "none", "-p", &OWN_SSH.to_string(), "-i"])

@@ -82,7 +82,7 @@ fn programs_with_full_disks_start_again_and_serve_and_change_nothing_that_they_c
         let create =
             || workspace::output(&mut world.culvert.control(&["token", "create", "edge-9"]));
         ensure!(create().is_err(), "a token that is not on disk");
-        let nodes = || workspace::output(&mut world.culvert.control(&["node", "list"]));
+        let nodes = || workspace::output(&mut world.culvert.control(&["nodes"]));
         ensure!(!nodes()?.contains("edge-9"), "a node that is not on disk");
         for path in in_the_way {
             fs::remove_dir(path)?;

@@ -51,7 +51,7 @@ fn a_proxy_that_takes_the_place_of_another_refuses_nobody_and_breaks_no_stream()
             streams.end()?;
             wait_ended(&mut old)?;
             world.culvert.wait_for_proxy()?;
-            workspace::output(&mut world.culvert.control(&["node", "list"]))?;
+            workspace::output(&mut world.culvert.control(&["nodes"]))?;
             wait::throughout("the new one alone", Duration::from_secs(1), || Ok(()))?;
             all_answered(&mut loads, "the new proxy runs alone")?;
         }
@@ -232,9 +232,9 @@ fn three_proxies_are_replaced_in_turn_and_no_client_of_any_notices() {
             };
             let other = if replaced == FIRST { SECOND } else { FIRST };
             wait::until("another proxy follows both", DEADLINE, || {
-                let status = proxies::control(world, other, &["status"])?;
-                let links = status.matches(" away ").count();
-                ensure!(links == 2 && status.contains("draining"), "{status}");
+                let peers = proxies::peers(world, other)?;
+                let is_draining = peers.iter().any(|peer| peer["draining"] == true);
+                ensure!(proxies::linked(&peers) == 2 && is_draining, "{peers:#?}");
                 Ok(())
             })?;
             wait::throughout("both run", Duration::from_secs(2), || {

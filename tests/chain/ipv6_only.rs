@@ -55,7 +55,7 @@ fn hosts_and_pods_without_ipv4_reach_a_node_by_address_vip_and_name() {
             );
         }
         let target = format!("[{EDGE_V6}]:{GREET}");
-        let mut explain = world.culvert.control(&["explain", &target, "--dial"]);
+        let mut explain = world.culvert.control(&["why", &target]);
         let said = workspace::output(&mut explain)?;
         ensure!(said.contains("edge-1"), "{said}");
         let check = world.culvert.control(&["check"]).output()?;

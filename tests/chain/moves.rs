@@ -1,11 +1,16 @@
 //! Streams with bulk data move to tunnels of their own, and keep all their bytes.
 
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::probe::{Client, Report};
 use culvert_lab::wait::{self, PATIENCE};
 
+use crate::connect;
+use crate::proxies::{self, SECOND, peer_flags};
 use crate::world::{self, ECHO, SOURCE, World};
 
 /// Downloads of 1 GiB, more than the agent has tunnels for from the begin.
@@ -50,6 +55,86 @@ fn heavy_streams_get_tunnels_of_their_own_and_the_bytes_of_all_are_whole() {
         drop(downloads);
         first.expect(&Report::Received(alone))
     });
+}
+
+#[test]
+fn a_heavy_stream_by_way_of_another_proxy_moves_to_a_tunnel_that_ends_at_its_own() {
+    let prepare = |lab: &culvert_lab::Lab| {
+        let mut options = proxies::prepare_three(lab, &[Host::Edge1])?;
+        let agent = ["--proxies", "1", "--extra-tunnels", "4"];
+        options.agent.extend(agent.map(str::to_owned));
+        Ok(options)
+    };
+    world::prepared(&[Host::Edge1], prepare, |world| {
+        let mut further = peer_flags();
+        further.extend(["--advertise".to_owned(), proxies::for_agents(SECOND)]);
+        let _second = proxies::start(world, SECOND, &further)?;
+        let socket = proxies::connect_socket(world, SECOND);
+        let target = format!("edge-1:{SOURCE}");
+        let mut download = None;
+        wait::until("the second proxy reaches the node", PATIENCE, || {
+            download = Some(Download::start(connect::stream(&socket, &target)?)?);
+            Ok(())
+        })?;
+        let mut download = download.context("no download")?;
+        let second = world.lab.site(Host::Cloud);
+        let tunnels = second.json(proxies::admin(SECOND), "/debug/tunnels")?;
+        ensure!(tunnels == serde_json::json!([]), "{tunnels}");
+        let stream = |world: &World<'_>| {
+            let site = world.lab.site(Host::Cloud);
+            let listed = site.json(proxies::admin(SECOND), "/debug/streams")?;
+            Ok::<_, anyhow::Error>(listed[0].clone())
+        };
+        ensure!(stream(world)?["peer"].is_string(), "{}", stream(world)?);
+        while stream(world)?["tunnel"].is_null() {
+            download.pieces(64)?;
+        }
+        let moved = stream(world)?;
+        ensure!(moved["move_reason"] == "by_peer", "{moved}");
+        ensure!(moved["peer"].is_null() && moved["moves"] == 1, "{moved}");
+        let listed = proxies::control(world, SECOND, &["streams"])?;
+        ensure!(listed.contains("moved from another proxy"), "{listed}");
+        // What was on its way through the other proxy, and then it needs that no longer.
+        download.pieces(256)?;
+        world.culvert.proxy.kill()?;
+        download.pieces(64)
+    });
+}
+
+/// A download from a source, of which each piece is checked.
+struct Download {
+    socket: UnixStream,
+    first: Vec<u8>,
+    number: u64,
+}
+
+impl Download {
+    const PIECE: usize = 64 << 10;
+
+    fn start(mut socket: UnixStream) -> Result<Self> {
+        let mut first = vec![0; Self::PIECE];
+        socket.read_exact(&mut first)?;
+        Ok(Self {
+            socket,
+            first,
+            number: 0,
+        })
+    }
+
+    /// Reads so many more. Each begins with its number, and is like the first after it.
+    fn pieces(&mut self, count: u64) -> Result<()> {
+        let mut piece = vec![0; Self::PIECE];
+        for _ in 0..count {
+            self.socket.read_exact(&mut piece)?;
+            self.number += 1;
+            ensure!(
+                piece[..8] == self.number.to_le_bytes() && piece[8..] == self.first[8..],
+                "piece {} is another one",
+                self.number
+            );
+        }
+        Ok(())
+    }
 }
 
 /// The tunnels of the streams to a port.

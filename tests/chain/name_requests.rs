@@ -108,6 +108,25 @@ fn a_connection_that_switches_protocols_stays_with_the_node_of_its_request() {
     });
 }
 
+/// One job of Prometheus may have targets with several ports, and one `proxy_url`.
+#[test]
+fn a_url_with_another_port_than_this_one_stands_for_is_refused_and_says_which() {
+    with_servers(|world| {
+        let other = HTTP + 1;
+        let urls = [
+            format!("http://edge-2:{other}/name"),
+            format!("http://edge-2:{HTTP}/name"),
+        ];
+        let said = curl(world, &urls)?;
+        let refusal = said.strip_suffix("edge-2 1\n").context("one answer")?;
+        ensure!(
+            refusal.contains(&other.to_string()) && refusal.contains(&HTTP.to_string()),
+            "{said}"
+        );
+        Ok(())
+    });
+}
+
 #[test]
 fn an_answer_without_a_length_arrives_whole() {
     with_servers(|world| {

@@ -97,7 +97,7 @@ fn a_proxy_without_nodes_says_how_to_add_the_first_one_and_one_with_nodes_does_n
         let options = world::with_defaults(Options::default());
         let mut culvert = Culvert::start(lab, &[], options)?;
         let hints = |culvert: &Culvert<'_>| {
-            let hint = "culvert-proxy token create NODE";
+            let hint = "culvert token create NODE";
             culvert.proxy.log().matches(hint).count()
         };
         wait::until("the log names the next command", PATIENCE, || {
@@ -422,8 +422,7 @@ fn a_file_of_nodes_gets_a_join_command_for_each() {
             .context("a wrong file is used")?;
         let words = "line 2: \"192.168.7.x\" is not an IP address";
         ensure!(error.to_string().contains(words), "{error}");
-        let list =
-            |culvert: &Culvert<'_>| workspace::output(&mut culvert.control(&["node", "list"]));
+        let list = |culvert: &Culvert<'_>| workspace::output(&mut culvert.control(&["nodes"]));
         let before = list(&world.culvert)?;
         ensure!(!before.contains("edge-11"), "it was used in part: {before}");
 

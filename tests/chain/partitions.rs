@@ -128,20 +128,12 @@ fn wait_greets_through(world: &World<'_>, number: u16) -> Result<()> {
     wait::until(&what, TIME, || greets_through(world, number))
 }
 
-/// The lines of `status` at proxy `number` about itself and its peers.
-fn proxy_lines(world: &World<'_>, number: u16) -> Result<Vec<String>> {
-    let status = proxies::control(world, number, &["status"])?;
-    let lines = status.lines().skip(1).map(str::to_owned);
-    Ok(lines.take_while(|line| !line.is_empty()).collect())
-}
-
 /// Fails unless proxy `number` lists that many peers, each with a link.
 fn check_peers(world: &World<'_>, number: u16, count: usize) -> Result<()> {
-    let lines = proxy_lines(world, number)?;
-    let linked = lines.iter().filter(|line| line.contains(" away "));
+    let peers = proxies::peers(world, number)?;
     ensure!(
-        lines.len() == count + 1 && linked.count() == count,
-        "{number}: {lines:#?}"
+        peers.len() == count && proxies::linked(&peers) == count,
+        "{number}: {peers:#?}"
     );
     Ok(())
 }
@@ -172,7 +164,7 @@ fn a_peer_behind_a_cut_is_forgotten_and_no_connection_fails_while_another_one_ha
         wait_all_linked(world)?;
         for dropped in Dropped::EACH {
             wait::until("two proxies have the node", TIME, || {
-                let explained = proxies::control(world, THIRD, &["explain", "edge-1"])?;
+                let explained = proxies::why(world, THIRD, "edge-1")?;
                 let holders = explained.matches(" at proxy ").count();
                 ensure!(holders == 2, "{explained}");
                 Ok(())
@@ -210,8 +202,7 @@ fn a_node_behind_a_cut_is_offline_and_connections_fail_with_a_reason_in_time() {
                 Ok(())
             };
             let offline = || {
-                let explained = proxies::control(world, THIRD, &["explain", "edge-1"]);
-                let explained = explained.unwrap_or_else(|error| format!("{error:#}"));
+                let explained = proxies::why(world, THIRD, "edge-1")?;
                 ensure!(explained.contains("offline"), "{explained}");
                 Ok(())
             };
@@ -283,7 +274,7 @@ fn a_node_that_is_removed_behind_a_cut_loses_its_tunnels_when_the_cut_heals() {
         greets_through(world, SECOND).context("it cannot know")?;
         drop(cut);
         second.wait_logged("agent connection", &[("reason", "edge-1")], TIME)?;
-        let listed = proxies::control(world, SECOND, &["node", "list"])?;
+        let listed = proxies::control(world, SECOND, &["nodes"])?;
         ensure!(!listed.contains("edge-1"), "{listed}");
         // It is there again, but its agents have the old certificate.
         proxies::control(world, FIRST, &["token", "create", "edge-1"])?;

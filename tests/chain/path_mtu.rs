@@ -60,7 +60,7 @@ fn packets_of_the_agent_that_are_lost_for_their_size_are_named_at_both_ends() {
         wait_for_reason(world, FIX)?;
         end(small)?;
         // Nobody can read that log while larger answers end the tunnel.
-        for command in [&["explain", "edge-1"][..], &["check"]] {
+        for command in [&["why", "edge-1"][..], &["check"]] {
             wait::until("the cloud names it", PATIENCE, || {
                 let said = world.culvert.control(command).output()?;
                 let said = String::from_utf8_lossy(&said.stdout).into_owned();
@@ -94,8 +94,7 @@ fn packets_of_a_client_that_are_lost_for_their_size_are_named_by_the_proxy() {
             log.contains(FIX).then_some(()).context("not yet")
         })?;
         end(upload)?;
-        let explained = world.culvert.control(&["explain", "edge-1"]).output()?;
-        let explained = String::from_utf8_lossy(&explained.stdout).into_owned();
+        let explained = world.culvert.why("edge-1")?;
         ensure!(explained.contains(FIX), "{explained}");
 
         Ok(())

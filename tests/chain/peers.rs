@@ -9,6 +9,7 @@ use culvert_lab::cut::Cut;
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait};
+use serde_json::Value;
 
 use crate::connect;
 use crate::proxies::{self, FIRST, SECOND, THIRD, peer_flags};
@@ -52,11 +53,13 @@ fn every_proxy_reaches_a_node_whose_tunnels_end_at_one_of_them() {
             "a proxy lists all three, and who has the node",
             TIME,
             || {
-                let status = proxies::control(world, SECOND, &["status"])?;
-                let links = status.matches(" away ").count();
-                ensure!(status.contains("this proxy") && links == 2, "{status}");
-                let nodes = proxies::control(world, SECOND, &["node", "list"])?;
-                ensure!(nodes.contains("0 (also "), "{nodes}");
+                let peers = proxies::peers(world, SECOND)?;
+                ensure!(proxies::linked(&peers) == 2, "{peers:#?}");
+                let nodes = proxies::control(world, SECOND, &["nodes", "-o", "json"])?;
+                let nodes: Value = serde_json::from_str(&nodes)?;
+                let node = &nodes["nodes"][0];
+                let is_elsewhere = node["online"] == true && node["tunnels"] == 0;
+                ensure!(is_elsewhere, "{nodes:#}");
                 Ok(())
             },
         )
@@ -98,12 +101,12 @@ fn a_cut_between_proxies_is_said_and_heals() {
         let _second = start(world, SECOND)?;
         let reached = || greets_through(world, SECOND);
         wait::until("the second proxy reaches the node", TIME, reached)?;
-        let explain = || proxies::control(world, SECOND, &["explain", "edge-1"]);
+        let explain = || proxies::why(world, SECOND, "edge-1");
         let explained = explain()?;
         ensure!(explained.contains("at proxy "), "{explained}");
         let cut = Cut::to_port(world.lab, Host::Cloud, proxies::peer_port(FIRST))?;
         wait::until("the second proxy says that the way is cut", TIME, || {
-            let explained = explain().unwrap_or_else(|error| format!("{error:#}"));
+            let explained = explain()?;
             ensure!(explained.contains("offline"), "{explained}");
             Ok(())
         })?;

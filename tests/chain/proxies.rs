@@ -2,14 +2,16 @@
 //! those of the first one with another number: 7N00 to 7N13, `proxy-N`, `connect-N.sock`.
 
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::cloud_host::CloudHost;
-use culvert_lab::culvert::Options;
+use culvert_lab::culvert::{Options, ask, link_sockets, printed};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait, workspace};
+use serde_json::Value;
 
 use crate::world::{self, World};
 use culvert_lab::pki::{Authority, text};
@@ -49,17 +51,50 @@ pub(crate) fn connect_socket(world: &World<'_>, number: u16) -> PathBuf {
     world.culvert.socket(&file("connect", number))
 }
 
-/// A `culvert-proxy` subcommand that talks to the running proxy.
+/// A `culvert` command that asks proxy `number`.
 pub(crate) fn control(world: &World<'_>, number: u16, args: &[&str]) -> Result<String> {
-    let mut command = world
-        .lab
-        .site(Host::Cloud)
-        .command(workspace::binary("culvert-proxy"));
-    command
-        .args(args)
-        .arg("--control-socket")
-        .arg(world.culvert.socket(&file("control", number)));
-    workspace::output(&mut command)
+    workspace::output(&mut command(world, number, args)?)
+}
+
+/// What `culvert why` says of a destination at proxy `number`, reached or not.
+pub(crate) fn why(world: &World<'_>, number: u16, destination: &str) -> Result<String> {
+    printed(&mut command(world, number, &["why", destination])?)
+}
+
+fn command(world: &World<'_>, number: u16, args: &[&str]) -> Result<Command> {
+    let folder = world.culvert.socket(&format!("run-{number}"));
+    let sockets = [
+        ("control.sock", "control"),
+        ("connect.sock", "connect"),
+        ("proxy/admin.sock", "admin"),
+    ];
+    let sockets = sockets.map(|(place, name)| (place, world.culvert.socket(&file(name, number))));
+    link_sockets(&folder, &sockets)?;
+    Ok(ask(world.lab.site(Host::Cloud), &folder, args))
+}
+
+/// The other proxies that proxy `number` knows, as its page has them.
+pub(crate) fn peers(world: &World<'_>, number: u16) -> Result<Vec<Value>> {
+    // By its socket: some tests have proxies on several hosts.
+    let socket = text(&world.culvert.socket(&file("admin", number)));
+    let asked = [
+        "-sf",
+        "--unix-socket",
+        &socket,
+        "http://localhost/debug/peers",
+    ];
+    let page = world.lab.site(Host::Cloud).output("curl", asked)?;
+    serde_json::from_str(&page).context("no list")
+}
+
+/// Those of them with a link whose round trip is measured.
+pub(crate) fn linked(peers: &[Value]) -> usize {
+    let mut count = 0;
+    for peer in peers {
+        let has_links = peer["links"].as_u64().is_some_and(|links| links > 0);
+        count += usize::from(has_links && peer["round_trip_seconds"].is_number());
+    }
+    count
 }
 
 fn file(socket: &str, number: u16) -> String {

@@ -134,9 +134,11 @@ fn is_named(world: &World<'_>, waiting: &[u16]) -> Result<()> {
     wait::until("the check names them", PATIENCE, || {
         let listed = run(&mut world.culvert.control(&["streams", "--idle", "30s"]))?;
         ensure!(listed.lines().count() == all + 1, "{listed}");
-        let checked = run(&mut world.culvert.control(&["check", "--output", "json"]))?;
+        let checked = run(&mut world.culvert.control(&["check", "-o", "json"]))?;
         let checked: Value = serde_json::from_str(&checked)?;
-        let findings = checked["checks"].as_array().context("no checks")?;
+        let findings = checked["hosts"][0]["checks"]
+            .as_array()
+            .context("no checks")?;
         let finding = findings
             .iter()
             .find(|finding| finding["check"] == "streams")
@@ -151,7 +153,7 @@ fn is_named(world: &World<'_>, waiting: &[u16]) -> Result<()> {
     })?;
     for port in PORTS.iter().chain([&STOPPED]) {
         let target = format!("edge-1:{}", port.number);
-        let explained = run(&mut world.culvert.control(&["explain", &target, "--dial"]))?;
+        let explained = world.culvert.why(&target)?;
         let is_named = explained.contains("have no answer");
         ensure!(is_named == waiting.contains(&port.number), "{explained}");
     }

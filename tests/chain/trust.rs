@@ -248,7 +248,7 @@ fn a_revoked_token_is_refused() {
             .lines()
             .find(|line| line.contains("edge-2"))
             .with_context(|| listed.clone())?;
-        let id = line.split_whitespace().next().context("no id")?;
+        let id = line.split_whitespace().nth(1).context("no id")?;
         workspace::output(&mut world.culvert.control(&["token", "revoke", id]))?;
         expect_refused_join(world, Host::Edge2, &join, "token")
     });
@@ -287,7 +287,7 @@ fn a_removed_node_loses_its_tunnels_at_once_and_for_good() {
     world::with(EDGE, Options::default(), |world| {
         workspace::output(&mut world.culvert.control(&["node", "remove", "edge-1"]))?;
         world.culvert.wait_offline(Host::Edge1, PATIENCE)?;
-        let nodes = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
+        let nodes = workspace::output(&mut world.culvert.control(&["nodes"]))?;
         ensure!(!nodes.contains("edge-1"), "{nodes}");
         wait::throughout(
             "its agent, which tries on, gets no tunnel",

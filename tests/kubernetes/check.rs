@@ -1,4 +1,4 @@
-//! `culvert-proxy check --kubernetes`: missing permissions of a service account, and an invalid
+//! `culvert check`: missing permissions of a service account, and an invalid
 //! ConfigMap.
 
 use anyhow::{Context, Result, ensure};
@@ -11,20 +11,20 @@ use crate::proxy::Proxy;
 
 /// The verdict of a check, and its text.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
-    let mut command = proxy.control(&[
+    let words = [
         "check",
         "--output",
         "json",
-        "--redirector-admin",
-        "127.0.0.1:1",
-    ]);
-    command
-        .args(["--kubeconfig", kubeconfig])
-        .env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
+        "--",
+        "--kubeconfig",
+        kubeconfig,
+    ];
+    let mut command = proxy.control(&words);
+    command.env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
     let done = command.output()?;
     let said: Value = serde_json::from_slice(&done.stdout)
         .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
-    let found = said["checks"]
+    let found = said["hosts"][0]["checks"]
         .as_array()
         .into_iter()
         .flatten()

@@ -117,7 +117,7 @@ fn claimed_by_an_edge(server: &mut ApiServer) -> Result<()> {
     let refused = |proxy: &Proxy| {
         claims.iter().try_for_each(|(address, reason)| {
             wait_for_routing(proxy, "edge-1", address, ["protected", reason])?;
-            let explained = proxy.explain(&[&format!("{address}:443")])?;
+            let explained = proxy.why(&format!("{address}:443"))?;
             let is_vip = address.starts_with("198.18.");
             let passes = explained.contains("never steered")
                 || explained.contains("passes: the client dials it itself");
@@ -153,7 +153,7 @@ fn unknown_ranges(server: &mut ApiServer) -> Result<()> {
         "10.0.3.7",
         ["protected", "give --edge-range, or "],
     )?;
-    let by_name = bare.explain(&["edge-1:10250"])?;
+    let by_name = bare.why("edge-1:10250")?;
     ensure!(
         by_name.contains("name of edge-1; every port of its VIPs"),
         "{by_name}"

@@ -9,7 +9,7 @@ use culvert_lab::host::Host;
 use culvert_lab::{Lab, dns, skip, wait, workspace};
 use serde_json::{Value, json};
 
-use crate::cluster::{DEADLINE, apply, edge, get, node, set_status, with_server};
+use crate::cluster::{DEADLINE, apply, config_map, edge, get, node, set_status, with_server};
 use crate::proxy::Proxy;
 
 /// Seconds since the API server last confirmed the directory.
@@ -32,19 +32,21 @@ fn delete(server: &ApiServer, what: &[&str]) -> Result<()> {
 /// IPv4 VIPs by node, as a proxy lists them.
 fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
     let listed = proxy.nodes()?;
-    let rows = listed.lines().skip(1).filter(|line| !line.starts_with('*'));
+    let rows = listed.lines().filter(|line| !line.starts_with('*'));
     let cells = rows.map(|line| line.split_whitespace().collect::<Vec<_>>());
     Ok(cells
         .map(|cells| (cells[0].to_owned(), cells[3].to_owned()))
         .collect())
 }
 
-/// The host part of each node in the cluster's ConfigMap, and its version.
+/// The host part of each node in the cluster's first ConfigMap, and its version.
 fn kept(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
-    let map = get(
-        server,
-        &["configmap", "-n", "culvert-system", "culvert-vips"],
-    )?;
+    kept_in(server, "culvert-vips")
+}
+
+/// The same in one of them.
+fn kept_in(server: &ApiServer, name: &str) -> Result<(BTreeMap<String, u32>, String)> {
+    let map = get(server, &["configmap", "-n", "culvert-system", name])?;
     let vips: Value = serde_json::from_str(map["data"]["vips"].as_str().context("no vips")?)?;
     let version = map["metadata"]["resourceVersion"]
         .as_str()
@@ -178,7 +180,7 @@ fn outage(server: &mut ApiServer) -> Result<()> {
 
 fn old(proxy: &Proxy) -> Result<()> {
     wait::until("the directory says how old it is", DEADLINE, || {
-        let listed = proxy.control(&["node", "list"]).output()?;
+        let listed = proxy.control(&["nodes"]).output()?;
         let said = String::from_utf8_lossy(&listed.stderr).into_owned();
         ensure!(
             said.contains("the API server last confirmed these nodes") && said.contains(" s ago"),
@@ -260,6 +262,62 @@ fn agreement(server: &ApiServer) -> Result<()> {
     ensure!(
         vips(&other)?.is_empty() && all_agree(&proxies, 60)? == after,
         "it changes nothing"
+    );
+    Ok(())
+}
+
+#[test]
+fn nodes_for_which_one_config_map_has_no_vips_have_those_of_a_second_one() {
+    with_server(|server| second_config_map(server));
+}
+
+/// The VIPs of an earlier version, in one ConfigMap: all host parts of its block are taken.
+fn second_config_map(server: &ApiServer) -> Result<()> {
+    let usable = (1..8192_u32).filter(|part| !matches!(part & 0xff, 0 | 0xff));
+    let held: BTreeMap<String, u32> = usable.map(|part| (format!("e{part}"), part)).collect();
+    let data = json!({
+        "vip4-range": "198.18.0.0/15",
+        "vip6-range": "fd00:1::/64",
+        "vips": json!({"held": held, "resting": {}}).to_string(),
+    });
+    config_map(server, "culvert-system", "culvert-vips", &data)?;
+    edge(server, "e7", "10.0.3.7")?;
+    edge(server, "new-1", "10.0.3.8")?;
+    let proxies = [
+        Proxy::start(server, "proxy-1", &[])?,
+        Proxy::start(server, "proxy-2", &[])?,
+    ];
+    let agreed = all_agree(&proxies, 2)?;
+    ensure!(
+        agreed["e7"] == "198.18.0.7" && agreed["new-1"] == "198.18.32.1",
+        "{agreed:?}"
+    );
+    let [first, second] = ["culvert-vips", "culvert-vips-1"].map(|name| kept_in(server, name));
+    ensure!(first?.0 == BTreeMap::from([("e7".to_owned(), 7)]));
+    let (second, _) = second?;
+    ensure!(
+        second == BTreeMap::from([("new-1".to_owned(), 8193)]),
+        "{second:?}"
+    );
+
+    let (_, first_version) = kept(server)?;
+    edge(server, "new-2", "10.0.3.9")?;
+    let more = all_agree(&proxies, 3)?;
+    ensure!(more["new-2"] == "198.18.32.2", "{more:?}");
+    ensure!(
+        kept(server)?.1 == first_version,
+        "a change of one ConfigMap is none of the others"
+    );
+
+    delete(
+        server,
+        &["configmap", "-n", "culvert-system", "culvert-vips-1"],
+    )?;
+    edge(server, "new-3", "10.0.3.10")?;
+    let after = all_agree(&proxies, 4)?;
+    ensure!(
+        after["new-1"] == agreed["new-1"] && after["new-3"] == "198.18.32.3",
+        "{after:?}"
     );
     Ok(())
 }

@@ -438,14 +438,14 @@ fn direct(server: &ApiServer) -> Result<()> {
         ],
         DEADLINE,
     )?;
-    let explained = proxy.explain(&[&target, "--dial"])?;
+    let explained = proxy.why(&target)?;
     ensure!(
         explained.contains("direct: dialled from the proxy itself") && explained.contains("ok:"),
         "{explained}"
     );
     // The cloud node of the cluster is dialled too. Here its documentation address does not answer.
     wait::until("the cloud node", DEADLINE, || {
-        let cloud = proxy.explain(&["master:10250"])?;
+        let cloud = proxy.why("master:10250")?;
         ensure!(
             cloud.contains("cloud node master") && cloud.contains("192.0.2.10:10250"),
             "{cloud}"

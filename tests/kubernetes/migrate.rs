@@ -1,4 +1,4 @@
-//! `culvert-proxy migrate`: what other tunnels have in a real API server, and what becomes of it.
+//! `culvert migrate`: what other tunnels have in a real API server, and what becomes of it.
 
 use std::process::Command;
 
@@ -12,14 +12,14 @@ use crate::proxy::program;
 
 /// Applies the manifests of another tunnel, as the unit tests read them.
 fn install(server: &ApiServer, tunnel: &str) -> Result<()> {
-    let folder = workspace::root().join("proxy/migrate/tests/predecessors");
+    let folder = workspace::root().join("cli/migrate/tests/predecessors");
     let manifests = folder.join(format!("{tunnel}.yaml"));
     workspace::output(server.kubectl().args(["apply", "-f"]).arg(manifests)).map(drop)
 }
 
 /// What the program prints on both outputs.
 fn migrate(server: &ApiServer, tunnel: &str, further: &[&str]) -> Result<[String; 2]> {
-    let mut command: Command = program("culvert-proxy");
+    let mut command: Command = program("culvert");
     command.args(["migrate", "--from", tunnel, "--kubeconfig"]);
     let done = command.arg(server.kubeconfig()).args(further).output()?;
     let text = |bytes| String::from_utf8(bytes).context("its output is text");

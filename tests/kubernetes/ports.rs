@@ -136,7 +136,7 @@ fn followed(server: &ApiServer) -> Result<()> {
     agent.mount_until(server, "the proxy", |_, told| told.contains(&address))?;
     agent.mount_ports(server)?;
     proxy.wait_for_stream(&format!("edge-1:{backend}"))?;
-    let explained = proxy.explain(&[&later])?;
+    let explained = proxy.why(&later)?;
     ensure!(explained.contains("refuses to dial"), "{explained}");
     let tunnels = proxy.process.logged("tunnel up", &[]).len();
 
@@ -144,7 +144,7 @@ fn followed(server: &ApiServer) -> Result<()> {
     patch(server, &json!({ "localhost-ports": port }))?;
     agent.mount_ports(server)?;
     proxy.wait_for_stream(&later)?;
-    let explained = proxy.explain(&[&later])?;
+    let explained = proxy.why(&later)?;
     let dials = format!("dials 127.0.0.1:{port}");
     ensure!(explained.contains(&dials), "{explained}");
     ensure!(

@@ -9,9 +9,11 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
+use culvert_lab::culvert::{ask_local, link_sockets, printed};
 use culvert_lab::ports::free_address;
 use culvert_lab::process::{Process, bound};
 use culvert_lab::{wait, workspace};
+use serde_json::Value;
 
 use crate::cluster::DEADLINE;
 use crate::loopback::{STREAM_TIMEOUT, echo, http_get};
@@ -70,6 +72,13 @@ impl Proxy {
                 .arg(format!("--{socket}-socket"))
                 .arg(folder.join(format!("{socket}.sock")));
         }
+        let sockets = [
+            ("control.sock", "control.sock"),
+            ("connect.sock", "connect.sock"),
+            ("proxy/admin.sock", "admin.sock"),
+        ];
+        let sockets = sockets.map(|(place, name)| (place, folder.join(name)));
+        link_sockets(&folder.join("run"), &sockets)?;
         command.args([
             "--agent-listen",
             &agents.to_string(),
@@ -113,13 +122,11 @@ impl Proxy {
             .context("the authority on disk")
     }
 
-    /// A `culvert-proxy ARGS` command for this proxy.
+    /// A `culvert ARGS` command that asks this proxy.
     pub(crate) fn control(&self, args: &[&str]) -> Command {
-        let mut command = program("culvert-proxy");
-        command
-            .args(args)
-            .arg("--control-socket")
-            .arg(self.folder.join("control.sock"));
+        let mut command = program("culvert");
+        ask_local(&mut command, &self.folder.join("run"));
+        command.args(args);
         command
     }
 
@@ -128,9 +135,35 @@ impl Proxy {
         self.admin
     }
 
-    /// Its list of nodes.
+    /// Its list of nodes: a line for each with its tunnels, addresses, VIPs and ports, then the
+    /// reasons why some of the addresses, those with a star, do not lead to their nodes.
     pub(crate) fn nodes(&self) -> Result<String> {
-        workspace::output(&mut self.control(&["node", "list"]))
+        let listed = workspace::output(&mut self.control(&["nodes", "--output", "json"]))?;
+        let listed: Value = serde_json::from_str(&listed)?;
+        let mut lines = String::new();
+        let mut reasons = String::new();
+        for node in listed["nodes"].as_array().context("no list")? {
+            let mut addresses = Vec::new();
+            for own in node["addresses"].as_array().context("no addresses")? {
+                let problem = own["problem"].as_str().unwrap_or_default();
+                let star = if problem.is_empty() { "" } else { "*" };
+                addresses.push(format!("{}{star}", own["address"].as_str().unwrap_or("?")));
+                reasons += &format!("* {problem}\n");
+            }
+            let text = |field: &str| node[field].as_str().unwrap_or_default();
+            let ports = node["ports"].as_array().context("no ports")?;
+            let ports: Vec<String> = ports.iter().map(Value::to_string).collect();
+            lines += &format!(
+                "{} {} {} {} {} {}\n",
+                text("node"),
+                node["tunnels"],
+                addresses.join(","),
+                text("vip4"),
+                text("vip6"),
+                ports.join(",")
+            );
+        }
+        Ok(lines + &reasons)
     }
 
     /// Waits until its list has a line of a node with these words.
@@ -147,10 +180,9 @@ impl Proxy {
         })
     }
 
-    /// Its explanation of a connection, whatever the exit code.
-    pub(crate) fn explain(&self, args: &[&str]) -> Result<String> {
-        let mut command = self.control(&["explain"]);
-        Ok(String::from_utf8_lossy(&command.args(args).output()?.stdout).into_owned())
+    /// What `culvert why` says of a destination, reached or not.
+    pub(crate) fn why(&self, destination: &str) -> Result<String> {
+        printed(&mut self.control(&["why", destination]))
     }
 
     /// The socket on which it serves the directory to the redirector.
@@ -159,7 +191,7 @@ impl Proxy {
     }
 
     /// The JSON page at this path.
-    pub(crate) fn json(&self, path: &str) -> Result<serde_json::Value> {
+    pub(crate) fn json(&self, path: &str) -> Result<Value> {
         let answer = http_get(self.admin, path)?;
         let (_, body) = answer
             .split_once("\r\n\r\n")

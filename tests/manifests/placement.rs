@@ -106,6 +106,7 @@ fn keeps_to_the_cloud(pod: &Value, edge_label: &str) -> Result<()> {
     let terms = pod.pointer(TERMS).and_then(Value::as_array);
     let terms = terms.context("it runs on every node")?;
     ensure!(!terms.is_empty(), "it has no terms");
+    // With a kubelet's own label a pod may be kept off its node, and never brought there.
     for term in terms {
         let Some(requirements) = term["matchExpressions"].as_array() else {
             bail!("a term without labels: {term}");

@@ -115,7 +115,7 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
     cloud.run("apt remove culvert-redirector")?;
     let left = cloud.run(IN_KERNEL)?;
     ensure!(left.is_empty(), "the removed redirector left {left}");
-    cloud.run("apt purge culvert-proxy culvert-redirector")?;
+    cloud.run("apt purge culvert culvert-proxy culvert-redirector")?;
     edge.run("apt purge culvert-agent")?;
     let now = [cloud.run(ON_DISK)?, edge.run(ON_DISK)?];
     ensure!(now == disks, "purge left {now:?}, and before was {disks:?}");

@@ -118,7 +118,7 @@ fn an_installation_starts_and_enables_nothing() {
         "./usr/lib/systemd/network/05-culvert.network",
         "./usr/share/bash-completion/completions/culvert-redirector",
         "./usr/share/fish/vendor_completions.d/culvert-agent.fish",
-        "./usr/share/man/man1/culvert-proxy-token-create.1.gz",
+        "./usr/share/man/man1/culvert-token-create.1.gz",
         "./usr/share/zsh/vendor-completions/_culvert-agent",
     ] {
         assert!(
@@ -225,7 +225,7 @@ fn an_installation_by_rpm_starts_and_enables_nothing() {
         "./usr/lib/systemd/network/05-culvert.network",
         "./usr/lib/systemd/system/culvert-hub.service",
         "./usr/share/licenses/culvert-agent/LICENSES",
-        "./usr/share/man/man1/culvert-proxy-token-create.1.gz",
+        "./usr/share/man/man1/culvert-token-create.1.gz",
         "./usr/share/zsh/site-functions/_culvert-agent",
     ] {
         let is_there = done.left.iter().any(|left| left == path);

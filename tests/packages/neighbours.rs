@@ -89,9 +89,11 @@ fn a_unit_with_ip_address_deny_needs_the_addresses_that_it_is_steered_to_and_che
             let status = cloud.ask(allowed)?;
             ensure!(status == expected, "with {allowed}: {status}");
         }
-        let mut check = cloud.culvert.control(&["check", "--output", "json"]);
+        let mut check = cloud.culvert.control(&["check", "-o", "json"]);
         let checked: Value = serde_json::from_slice(&check.output()?.stdout)?;
-        let rows = checked["checks"].as_array().context("no checks")?;
+        let rows = checked["hosts"][0]["checks"]
+            .as_array()
+            .context("no checks")?;
         let row = rows.iter().find(|row| row["check"] == "firewall");
         let row = row.context("no such row")?;
         ensure!(row["verdict"] == "warning", "{row}");

@@ -28,7 +28,7 @@ use crate::error::TunnelError;
 use crate::gate::Gate;
 use crate::http2::{self, Keepalive};
 use crate::io::SocketState;
-use crate::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy};
+use crate::proto::tunnel::{DescribeRequest, DescribeResponse, DialProxyRequest, Open, Proxy};
 use crate::proxy_end::Tunnel;
 use crate::relay::RelayError;
 use crate::role::Role;
@@ -64,6 +64,12 @@ pub trait Backends: Send + Sync + 'static {
 
     /// The proxy asks for so many further tunnels, at once, for bulk data.
     fn tunnels_wanted(&self, _count: u32) {}
+
+    /// The proxy asks for tunnels to another proxy, at once, for bulk data that comes by way of it. A
+    /// proxy asks the agent of the node that is named.
+    fn proxy_wants_tunnels(&self, _request: DialProxyRequest) -> impl Future<Output = ()> + Send {
+        std::future::ready(())
+    }
 }
 
 /// Where a stream goes.

@@ -11,9 +11,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::sync::futures::OwnedNotified;
 
@@ -126,11 +127,7 @@ impl Budget {
     }
 
     fn lock(&self) -> MutexGuard<'_, StalledStreams> {
-        self.0
-            .process
-            .stalled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.process.stalled.lock()
     }
 }
 
@@ -250,10 +247,10 @@ impl Share {
         self.stalled.is_some()
     }
 
-    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream moves to the
+    /// The socket has taken `taken` bytes, and `waiting` bytes still wait. The stream goes to the
     /// last position once its socket took all that it held at the current one: a byte now and then
     /// does not count as progress.
-    pub(crate) fn moves(&mut self, taken: usize, waiting: usize) {
+    pub(crate) fn consumed(&mut self, taken: usize, waiting: usize) {
         let Some((position, _)) = &mut self.stalled else {
             return;
         };

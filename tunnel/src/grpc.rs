@@ -12,6 +12,8 @@ pub(crate) const OPEN: &str = "/culvert.tunnel.v1.Agent/Open";
 pub(crate) const RESUME: &str = "/culvert.tunnel.v1.Agent/Resume";
 /// Path of `Agent.Dial`.
 pub(crate) const DIAL: &str = "/culvert.tunnel.v1.Agent/Dial";
+/// Path of `Agent.DialProxy`.
+pub(crate) const DIAL_PROXY: &str = "/culvert.tunnel.v1.Agent/DialProxy";
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
 const STATUS: &str = "grpc-status";

@@ -12,8 +12,8 @@ mod backlog;
 mod between_tunnels;
 mod error;
 mod into_tunnel;
-mod inward;
 mod out_of_tunnel;
+mod receive_halves;
 mod relocation;
 
 use std::future::poll_fn;
@@ -27,11 +27,12 @@ pub(crate) use between_tunnels::between_tunnels;
 pub use error::RelayError;
 use into_tunnel::into_tunnel;
 pub(crate) use into_tunnel::{reset, send_first, send_now};
-use inward::Inward;
 pub(crate) use out_of_tunnel::Incoming;
 use out_of_tunnel::out_of_tunnel;
+use receive_halves::ReceiveHalves;
 pub(crate) use relocation::{Relocation, SendHalf};
 
+use crate::answer::Direction;
 use crate::budget::Budget;
 use crate::budget::outbox::Payload;
 use crate::grpc;
@@ -58,31 +59,31 @@ pub(crate) async fn relay(
     socket.on_close(Close::Reset);
     let budget = incoming.budget();
     let relocation = incoming.relocation();
-    let mut inward = Inward::new(incoming);
-    let mut inward = pin!(out_of_tunnel(
+    let mut halves = ReceiveHalves::new(incoming);
+    let mut from_tunnel = pin!(out_of_tunnel(
         socket,
-        &mut inward,
+        &mut halves,
         role,
         &transferred.out_of_tunnel
     ));
     let first = {
-        let mut outward = Outward {
+        let mut to_tunnel = ToTunnel {
             socket,
             send,
             budget,
             meter: &transferred.into_tunnel,
             role,
         };
-        let outward = pin!(outward.run(relocation.as_deref()));
-        first_half(inward.as_mut(), outward).await
+        let to_tunnel = pin!(to_tunnel.run(relocation.as_deref()));
+        first_half(from_tunnel.as_mut(), to_tunnel).await
     };
     finish(send, role, first.as_ref().err());
     if let Some(relocation) = &relocation {
         relocation.sent_all();
     }
     let result = match first {
-        Ok(Direction::Inward) => Ok(()),
-        Ok(Direction::Outward) => second_half(inward, socket, send, role).await,
+        Ok(Direction::OutOfTunnel) => Ok(()),
+        Ok(Direction::IntoTunnel) => second_half(from_tunnel, socket, send, role).await,
         Err(error) => Err(error),
     };
     if result.is_ok() {
@@ -92,7 +93,7 @@ pub(crate) async fn relay(
 }
 
 /// The direction from the socket into the tunnel.
-struct Outward<'a> {
+struct ToTunnel<'a> {
     socket: &'a Socket,
     send: &'a mut SendStream<Payload>,
     /// Of the tunnel that it sends by.
@@ -101,7 +102,7 @@ struct Outward<'a> {
     role: Role,
 }
 
-impl Outward<'_> {
+impl ToTunnel<'_> {
     /// Copies until the socket's end, by another tunnel from the moment on at which one is offered.
     /// Each wait of the copy is at a frame boundary: what was read was sent.
     async fn run(&mut self, relocation: Option<&Relocation>) -> Result<(), RelayError> {
@@ -126,32 +127,24 @@ impl Outward<'_> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
-    /// Tunnel to socket.
-    Inward,
-    /// Socket to tunnel.
-    Outward,
-}
-
 /// Runs both directions until the one into the tunnel has ended, and returns the one that ended
 /// last. After a failure of one direction, the other delivers its data if its own source and sink
 /// still work. Boxed: few streams get there, and the future of every stream would be larger.
 async fn first_half(
-    mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
-    mut outward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
+    mut from_tunnel: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
+    mut to_tunnel: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
 ) -> Result<Direction, RelayError> {
     tokio::select! {
         biased;
-        ended = inward.as_mut() => match ended {
-            Ok(()) => outward.await.map(|()| Direction::Inward),
-            Err(error @ RelayError::Socket(_)) => Err(Box::pin(after_delivery(outward, error)).await),
+        ended = from_tunnel.as_mut() => match ended {
+            Ok(()) => to_tunnel.await.map(|()| Direction::OutOfTunnel),
+            Err(error @ RelayError::Socket(_)) => Err(Box::pin(after_delivery(to_tunnel, error)).await),
             Err(error) => Err(error),
         },
-        ended = outward.as_mut() => match ended {
-            Ok(()) => Ok(Direction::Outward),
+        ended = to_tunnel.as_mut() => match ended {
+            Ok(()) => Ok(Direction::IntoTunnel),
             Err(error @ RelayError::Socket(_)) => Err(error),
-            Err(error) => Err(Box::pin(after_delivery(inward, error)).await),
+            Err(error) => Err(Box::pin(after_delivery(from_tunnel, error)).await),
         },
     }
 }
@@ -159,19 +152,19 @@ async fn first_half(
 /// Runs the direction out of the tunnel to its end. The other direction has ended, so failures of
 /// the socket and of the stream are watched here.
 async fn second_half(
-    mut inward: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
+    mut from_tunnel: Pin<&mut impl Future<Output = Result<(), RelayError>>>,
     socket: &Socket,
     send: &mut SendStream<Payload>,
     role: Role,
 ) -> Result<(), RelayError> {
     let failed = tokio::select! {
         biased;
-        ended = inward.as_mut() => match ended {
+        ended = from_tunnel.as_mut() => match ended {
             Err(error) => error,
             Ok(()) => return Ok(()),
         },
         failed = socket.failure() => RelayError::Socket(failed),
-        failed = reset(send) => Box::pin(after_delivery(inward, failed)).await,
+        failed = reset(send) => Box::pin(after_delivery(from_tunnel, failed)).await,
     };
     if role == Role::Proxy {
         send.send_reset(Reason::CANCEL);

@@ -1,7 +1,9 @@
 //! Counters of payload bytes, for each stream and for all streams of a program.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::answer::{Answer, Direction};
 
@@ -98,7 +100,7 @@ impl Meter {
     }
 
     fn answer(&self) -> MutexGuard<'_, Answer> {
-        self.answer.lock().unwrap_or_else(PoisonError::into_inner)
+        self.answer.lock()
     }
 
     /// Bytes so far.

@@ -59,10 +59,15 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn build() -> Result<()> {
     build_ebpf::run()?;
-    let packages = ["culvert-proxy", "culvert-agent", "culvert-redirector"]
-        .map(|package| ["--package", package]);
+    let packages = [
+        "culvert",
+        "culvert-proxy",
+        "culvert-agent",
+        "culvert-redirector",
+    ]
+    .map(|package| ["--package", package]);
     progress::run(
-        "build the three programs",
+        "build the four programs",
         workspace::cargo()
             .arg("build")
             .args(packages.as_flattened()),

@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         .env("PATH", workspace::path_with_folder_of(&programs)?);
     if host == Host::Cloud {
         command
-            .env("CULVERT_CONTROL_SOCKET", files.join("control.sock"))
+            .env("CULVERT_RUN_DIR", files.join("run"))
             .env("CULVERT_STATE_DIR", files.join("redirector"));
     }
     let status = command.status()?;

@@ -72,7 +72,7 @@ pub fn run(args: &Args) -> Result<()> {
         let mut platforms = Vec::new();
         for program in &built {
             if program.name == name {
-                platforms.push(platform(program, contents)?);
+                platforms.push(platform(program, contents, &built)?);
             }
         }
         write(&Image { name, platforms })?;
@@ -117,19 +117,32 @@ pub(crate) fn release(processors: &[Processor]) -> Result<Vec<PathBuf>> {
     Ok(archives)
 }
 
-fn platform(program: &Program, contents: Contents) -> Result<Platform> {
-    let mut layer = Tar::default();
+/// A program, and the licences of its parts.
+fn add_program(layer: &mut Tar, program: &Program) -> Result<()> {
     layer.file(
         &format!("usr/bin/{}", program.name),
         0o755,
         std::fs::read(&program.path)?,
     );
-    layer.file("etc/nsswitch.conf", 0o644, NAME_SERVICES.into());
     layer.file(
         &format!("usr/share/doc/{}/copyright", program.name),
         0o644,
         licences::of_crates(program.name, program.processor)?.into(),
     );
+    Ok(())
+}
+
+/// The `culvert` for a processor.
+fn for_people(built: &[Program], processor: Processor) -> Result<&Program> {
+    let mut found = built.iter();
+    let found = found.find(|other| other.name == "culvert" && other.processor == processor);
+    found.context("culvert is not compiled")
+}
+
+fn platform(program: &Program, contents: Contents, built: &[Program]) -> Result<Platform> {
+    let mut layer = Tar::default();
+    layer.file("etc/nsswitch.conf", 0o644, NAME_SERVICES.into());
+    add_program(&mut layer, program)?;
     let mut loaded = BTreeMap::new();
     let mut licences = BTreeMap::new();
     match program.linked {
@@ -142,6 +155,13 @@ fn platform(program: &Program, contents: Contents) -> Result<Platform> {
     }
     match contents {
         Contents::Program => {}
+        Contents::WithCulvert => {
+            let culvert = for_people(built, program.processor)?;
+            add_program(&mut layer, culvert)?;
+            if let Linked::Libraries = culvert.linked {
+                loaded.extend(libraries::of(&culvert.path, culvert.processor)?);
+            }
+        }
         Contents::WithNft => {
             loaded.extend(nft::with_libraries(program.processor)?);
             licences.extend(nft::licences(program.processor)?);

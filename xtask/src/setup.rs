@@ -66,7 +66,7 @@ const PROGRAMS: [(&str, &str, Use); 20] = [
 ];
 
 /// Programs that are unpacked, with their use.
-const UNPACKED: [(Unpacked, Use); 7] = [
+const UNPACKED: [(Unpacked, Use); 10] = [
     (Unpacked::Prometheus, Use::Labs),
     (Unpacked::NodeExporter, Use::Labs),
     (Unpacked::SystemdResolved, Use::Tests),
@@ -74,6 +74,9 @@ const UNPACKED: [(Unpacked, Use); 7] = [
     (Unpacked::Nginx, Use::Tests),
     (Unpacked::Ufw, Use::Tests),
     (Unpacked::Firewalld, Use::Tests),
+    (Unpacked::Slirp4netns, Use::Tests),
+    (Unpacked::Passt, Use::Tests),
+    (Unpacked::CniPlugins, Use::Tests),
 ];
 
 /// Packages of Debian 12 that can compile for eBPF, without rustup's nightly.

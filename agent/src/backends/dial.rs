@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_api::{Candidates, NodeName};
@@ -14,6 +14,7 @@ use culvert_tunnel::{
     tune_relayed,
 };
 use nix::net::if_::InterfaceFlags;
+use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -71,15 +72,12 @@ impl NodeBackends {
             backend,
             _active: self.metrics.stream(),
         };
-        self.dialled
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(dialled);
+        self.dialled.lock().push(dialled);
         Ok(Backend::Socket(socket, tried))
     }
 
     fn own_addresses(&self) -> io::Result<Arc<OwnAddresses>> {
-        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut own = self.own.lock();
         if let Some((read, addresses)) = &*own
             && read.elapsed() < OWN_ADDRESSES_AGE
         {
@@ -91,7 +89,7 @@ impl NodeBackends {
     }
 
     fn remove_dialled(&self, stream: u64) -> Option<Dialled> {
-        let mut dialled = self.dialled.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut dialled = self.dialled.lock();
         let at = dialled
             .iter()
             .position(|dialled| dialled.stream == stream)?;

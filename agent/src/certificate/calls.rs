@@ -51,7 +51,7 @@ pub(crate) struct Enrolled {
 /// What stands for a certificate before there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Credential<'a> {
-    /// Of `culvert-proxy token create`, and the node to become if the token is for several.
+    /// Of `culvert token create`, and the node to become if the token is for several.
     Join(&'a Token, Option<&'a NodeName>),
     /// Of the agent's pod.
     ServiceAccount(&'a Token),

@@ -4,11 +4,12 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use culvert_api::HostPort;
 use culvert_daemon::Problem;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::certificate::cluster::account_token::TokenFile;
@@ -243,7 +244,7 @@ impl Certificates {
         let text = self.source.with_settings(renewed.text.clone());
         let identity = self.source.parse(&text)?;
         let stored = state.store(&renewed);
-        *self.unsaved() = match &stored {
+        *self.unsaved.lock() = match &stored {
             Ok(()) => None,
             Err(_) => Some(Unsaved {
                 renewed,
@@ -265,12 +266,12 @@ impl Certificates {
 
     /// Whether the certificate in use is not stored.
     pub(crate) fn is_unsaved(&self) -> bool {
-        self.unsaved().is_some()
+        self.unsaved.lock().is_some()
     }
 
     /// When the certificate was stored, or given if it is not stored.
     pub(crate) fn stored_at(&self) -> Option<SystemTime> {
-        if let Some(unsaved) = &*self.unsaved() {
+        if let Some(unsaved) = &*self.unsaved.lock() {
             return Some(unsaved.since);
         }
         self.renewable()?.stored_at()
@@ -278,20 +279,16 @@ impl Certificates {
 
     /// The pod whose token brought the certificate, in a cluster.
     pub(crate) fn pod(&self) -> Option<String> {
-        if let Some(unsaved) = &*self.unsaved() {
+        if let Some(unsaved) = &*self.unsaved.lock() {
             return Some(unsaved.renewed.joined.pod.clone());
         }
         let joined = self.renewable()?.joined().ok()?;
         Some(joined.pod)
     }
 
-    fn unsaved(&self) -> MutexGuard<'_, Option<Unsaved>> {
-        self.unsaved.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Stores what could not be stored. Returns whether there still is something.
     fn store_unsaved(&self) -> bool {
-        let mut unsaved = self.unsaved();
+        let mut unsaved = self.unsaved.lock();
         let Some(held) = &*unsaved else {
             return false;
         };
@@ -343,7 +340,7 @@ impl Certificates {
         if self.store_unsaved() {
             return self.current();
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         match self.read_again(&mut seen) {
             Ok(()) => seen.problem = Problem::default(),
             Err(error) => {

@@ -18,7 +18,7 @@ use crate::dial::pin::Pin;
 use crate::dial::tls;
 use owner::Owner;
 
-/// What `culvert-proxy token create` prints.
+/// What `culvert token create` prints.
 #[derive(clap::Args, Debug)]
 pub(crate) struct JoinArgs {
     /// A proxy to join at, and to keep tunnels to afterwards; repeat it for more.

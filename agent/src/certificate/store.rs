@@ -52,7 +52,7 @@ pub(crate) struct Renewed {
 pub(crate) enum StateError {
     #[error(
         "this agent has not joined: {} is missing; run the `culvert-agent join` command that \
-         `culvert-proxy token create` prints",
+         `culvert token create` prints",
         .0.display()
     )]
     NotJoined(PathBuf),

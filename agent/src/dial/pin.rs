@@ -19,9 +19,7 @@ pub(crate) struct Pin([u8; 32]);
 
 /// A text that is not a pin.
 #[derive(Debug, thiserror::Error)]
-#[error(
-    "{0:?} is not a CA pin: copy `sha256:` and its 64 hex digits from `culvert-proxy token create`"
-)]
+#[error("{0:?} is not a CA pin: copy `sha256:` and its 64 hex digits from `culvert token create`")]
 pub(crate) struct InvalidPin(String);
 
 /// The peer's certificates do not include the pinned one.

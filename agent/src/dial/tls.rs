@@ -3,7 +3,9 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
+use culvert_api::busy;
 use rustls::client::WantsClientCert;
 use rustls::pki_types::ServerName;
 use rustls::{
@@ -64,7 +66,11 @@ pub(crate) enum TlsError {
          are yet; its metric \
          culvert_proxy_agent_connections_total counts them"
     )]
-    Busy(#[source] Error),
+    Busy {
+        /// From when to when to come again, if the proxy says so.
+        times: Option<[Duration; 2]>,
+        source: Error,
+    },
     #[error("TLS handshake")]
     Handshake(#[source] io::Error),
     #[error("use the agent's certificate")]
@@ -124,7 +130,18 @@ impl TlsError {
             | Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
                 Self::NoCommonProtocol
             }
-            Error::AlertReceived(AlertDescription::InternalError) => Self::Busy(tls),
+            Error::AlertReceived(AlertDescription::InternalError) => Self::Busy {
+                times: None,
+                source: tls,
+            },
+            Error::AlertReceived(AlertDescription::Unknown(description))
+                if busy::times(*description).is_some() =>
+            {
+                Self::Busy {
+                    times: busy::times(*description),
+                    source: tls,
+                }
+            }
             Error::InvalidMessage(_) => Self::NotTls(tls),
             Error::AlertReceived(alert) if is_refusal(*alert) => Self::Refused(tls),
             _ => Self::Handshake(error),
@@ -230,6 +247,24 @@ mod tests {
                 .contains("no new connections at the moment"),
             "{error}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_proxy_that_has_no_place_for_the_agent_says_when_to_come_again() {
+        let (near, mut far) = tokio::io::duplex(4 << 10);
+        let wait = Duration::from_secs(3);
+        far.write_all(&[21, 3, 3, 0, 2, 2, busy::alert(wait)])
+            .await
+            .unwrap();
+        let config = trusting(RootCertStore::empty(), b"h2");
+        let error = handshake(near, config, &"culvert-proxy".try_into().unwrap())
+            .await
+            .err()
+            .unwrap();
+        let TlsError::Busy { times, .. } = error else {
+            panic!("{error}");
+        };
+        assert_eq!(times.unwrap()[0], wait);
     }
 
     /// The error of a handshake with a server that has `config`.

@@ -1,5 +1,5 @@
 //! How many tunnels a proxy gets: one more than bulk data keeps busy, so that a new connection need
-//! not wait for it, or as many as it asks for.
+//! not wait for it, or as many as it asks for. An invited proxy gets none but these.
 
 use std::collections::BTreeMap;
 
@@ -15,6 +15,14 @@ const FEWER_AFTER: u32 = 60;
 pub(super) struct Counted {
     pub(super) up: u8,
     pub(super) busy: u8,
+    pub(super) is_invited: bool,
+}
+
+impl Counted {
+    /// How many there are without bulk data.
+    fn always(self, spread: Spread) -> u8 {
+        if self.is_invited { 0 } else { spread.tunnels }
+    }
 }
 
 /// What the proxies get beside what they always get. It is looked at once a second.
@@ -81,7 +89,8 @@ impl Demand {
 impl ProxyDemand {
     fn ask(&mut self, spread: Spread, counted: Counted, count: u32) {
         let all = counted.up.saturating_add(count.min(u8::MAX.into()) as u8);
-        let extra = all.saturating_sub(spread.tunnels).min(spread.extra);
+        let extra = all.saturating_sub(counted.always(spread));
+        let extra = extra.min(spread.extra);
         if extra > self.extra {
             *self = Self {
                 extra,
@@ -91,10 +100,14 @@ impl ProxyDemand {
     }
 
     fn look(&mut self, spread: Spread, counted: Counted) {
-        let extra = (counted.busy + 1).saturating_sub(spread.tunnels);
-        let extra = extra.min(spread.extra);
+        let always = counted.always(spread);
+        let needed = match counted.busy {
+            0 => 0,
+            busy => busy + 1,
+        };
+        let extra = needed.saturating_sub(always).min(spread.extra);
         // One that is on its way is not busy yet.
-        let all_are_up = counted.up >= spread.tunnels.saturating_add(self.extra);
+        let all_are_up = counted.up >= always.saturating_add(self.extra);
         self.more = if extra > self.extra && all_are_up {
             self.more + 1
         } else {
@@ -143,7 +156,12 @@ mod tests {
         /// The extra tunnels after so many looks at a proxy with these tunnels.
         fn after(&mut self, looks: u32, up: u8, busy: u8) -> u8 {
             let proxy = ProxyId::from("a");
-            let tunnels = [(proxy.clone(), Counted { up, busy })].into();
+            let counted = Counted {
+                up,
+                busy,
+                is_invited: false,
+            };
+            let tunnels = [(proxy.clone(), counted)].into();
             let all = (0..looks).map(|_| self.demand.after(&tunnels));
             let last = all.last().unwrap_or_default();
             last.get(&proxy).copied().unwrap_or_default()
@@ -154,7 +172,12 @@ mod tests {
     fn a_proxy_gets_the_tunnels_that_it_asks_for_at_once_up_to_a_limit_and_no_others() {
         let mut looks = Looks::new();
         let proxy = ProxyId::from("a");
-        let up = [(proxy.clone(), Counted { up: 2, busy: 2 })].into();
+        let counted = Counted {
+            up: 2,
+            busy: 2,
+            is_invited: false,
+        };
+        let up = [(proxy.clone(), counted)].into();
         let mut ask = |name: &str, count| {
             let asked = [(ProxyId::from(name), count)].into();
             looks
@@ -171,6 +194,33 @@ mod tests {
         assert_eq!(ask("a", 0), Some(2));
         assert_eq!(looks.after(FEWER_AFTER - 1, 4, 0), 2);
         assert_eq!(looks.after(1, 4, 0), 0, "they are no longer busy");
+    }
+
+    #[test]
+    fn an_invited_proxy_has_what_it_asked_for_until_bulk_data_needs_it_no_longer() {
+        let mut demand = Looks::new().demand;
+        let proxy = ProxyId::from("invited");
+        let mut counted = Counted {
+            is_invited: true,
+            ..Counted::default()
+        };
+        let asked = [(proxy.clone(), 2)].into();
+        let tunnels = [(proxy.clone(), counted)].into();
+        let extra = demand.after_requests(&asked, &tunnels);
+        assert_eq!(extra.get(&proxy), Some(&2));
+        assert_eq!(demand.after(&tunnels).get(&proxy), Some(&2), "on their way");
+        counted.up = 2;
+        counted.busy = 1;
+        let busy = [(proxy.clone(), counted)].into();
+        for _ in 0..2 * FEWER_AFTER {
+            assert_eq!(demand.after(&busy).get(&proxy), Some(&2));
+        }
+        counted.busy = 0;
+        let idle = [(proxy.clone(), counted)].into();
+        for _ in 1..FEWER_AFTER {
+            assert_eq!(demand.after(&idle).get(&proxy), Some(&2));
+        }
+        assert_eq!(demand.after(&idle).get(&proxy), None);
     }
 
     #[test]

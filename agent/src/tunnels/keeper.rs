@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use crate::tunnels::demand::Demand;
+use crate::tunnels::demand::{Counted, Demand};
 use crate::tunnels::placement::{ProxyId, SlotNumber, Spread};
 use crate::tunnels::slot::{Shared, TunnelSlot};
 use crate::tunnels::states::Tunnels;
@@ -58,11 +58,11 @@ impl TunnelKeeper {
                     even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);
                 }
                 asked = self.shared.placement.requests() => {
-                    let extra = demand.after_requests(&asked, &self.all.counted());
+                    let extra = demand.after_requests(&asked, &self.counted());
                     self.want(extra, &mut slots, &drain);
                 }
                 _ = look.tick() => {
-                    let extra = demand.after(&self.all.counted());
+                    let extra = demand.after(&self.counted());
                     self.want(extra, &mut slots, &drain);
                 }
                 Some(ended) = slots.join_next() => ended.context("a tunnel's task panicked")?,
@@ -73,6 +73,15 @@ impl TunnelKeeper {
             ended.context("a tunnel's task panicked")?;
         }
         Ok(())
+    }
+
+    /// The tunnels to each proxy that has some or is invited.
+    fn counted(&self) -> BTreeMap<ProxyId, Counted> {
+        let mut counted = self.all.counted();
+        for proxy in self.shared.placement.invited() {
+            counted.entry(proxy).or_default().is_invited = true;
+        }
+        counted
     }
 
     /// Proxies get this many extra tunnels from now on.

@@ -6,11 +6,12 @@ mod plan;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use culvert_api::HostPort;
 use culvert_tunnel::Declined;
 use culvert_tunnel::proto::tunnel::Proxy;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -71,7 +72,7 @@ struct Inner {
     plan: Mutex<Plan>,
     /// Told of each change.
     changes: watch::Sender<()>,
-    /// Further tunnels that proxies have asked for and not got an answer to, and that there are some.
+    /// Further tunnels that were asked for and are not counted yet, by proxy, and that there are some.
     asked: Mutex<BTreeMap<ProxyId, u32>>,
     are_asked: Notify,
 }
@@ -111,21 +112,29 @@ impl Placement {
 
     /// Proxies get this many extra tunnels from now on.
     pub(super) fn want(&self, extra: BTreeMap<ProxyId, u8>) {
-        if self.lock().want(extra) {
+        if self.0.plan.lock().want(extra) {
             self.0.changes.send_replace(());
         }
     }
 
-    /// Waits until proxies ask for further tunnels. Returns how many each of them needs.
+    /// Waits until further tunnels are asked for. Returns how many each proxy needs. Those to which
+    /// there is no tunnel yet are invited.
     pub(super) async fn requests(&self) -> BTreeMap<ProxyId, u32> {
         self.0.are_asked.notified().await;
-        let asked = &self.0.asked;
-        std::mem::take(&mut asked.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut asked = std::mem::take(&mut *self.0.asked.lock());
+        let mut plan = self.lock();
+        asked.retain(|proxy, _| plan.invite(proxy));
+        asked
+    }
+
+    /// The proxies that have only extra tunnels.
+    pub(super) fn invited(&self) -> BTreeSet<ProxyId> {
+        self.lock().invited().clone()
     }
 
     /// What the slot does next; if it dials, others take that into account.
     pub(super) fn next(&self, slot: SlotNumber, look: Look) -> Choice {
-        let mut plan = self.lock();
+        let mut plan = self.0.plan.lock();
         let choice = plan.choose(slot, look, Instant::now());
         match &choice {
             Choice::Dial(address) => plan.dials(slot, address),
@@ -159,19 +168,19 @@ impl Placement {
 
     /// Whether the slot has a tunnel, which another one may be about to replace.
     pub(super) fn has_tunnel(&self, slot: SlotNumber) -> bool {
-        self.lock().has_tunnel(slot)
+        self.0.plan.lock().has_tunnel(slot)
     }
 
     /// Whether the slot's tunnel is to end even if the slot finds no other place.
     pub(super) fn may_end(&self, slot: SlotNumber) -> bool {
-        self.lock().may_end(slot)
+        self.0.plan.lock().may_end(slot)
     }
 
     /// Completes when the slot's tunnel should end.
     pub(super) async fn leaving(&self, slot: SlotNumber) -> Leave {
         let mut changes = self.changes();
         loop {
-            let leave = self.lock().should_leave(slot);
+            let leave = self.0.plan.lock().should_leave(slot);
             if let Some(leave) = leave {
                 return leave;
             }
@@ -184,21 +193,26 @@ impl Placement {
 
     /// How many reasons there were so far to look behind a shared address again.
     pub(super) fn reasons_to_look(&self) -> u64 {
-        self.lock().reasons_to_look
+        self.0.plan.lock().reasons_to_look
     }
 
     pub(super) fn changes(&self) -> watch::Receiver<()> {
         self.0.changes.subscribe()
     }
 
+    fn ask(&self, proxy: ProxyId, count: u32) {
+        self.0.asked.lock().insert(proxy, count);
+        self.0.are_asked.notify_one();
+    }
+
     fn change<R>(&self, change: impl FnOnce(&mut Plan) -> R) -> R {
-        let result = change(&mut self.lock());
+        let result = change(&mut self.0.plan.lock());
         self.0.changes.send_replace(());
         result
     }
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
-        self.0.plan.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.plan.lock()
     }
 }
 
@@ -263,12 +277,17 @@ impl Seat {
     /// The proxy asks for so many further tunnels.
     pub(super) fn ask(&self, count: u32) {
         if let Some(Met::Claimed(by)) = &*self.met.borrow() {
-            let Inner {
-                asked, are_asked, ..
-            } = &*self.placement.0;
-            let mut asked = asked.lock().unwrap_or_else(PoisonError::into_inner);
-            asked.insert(by.clone(), count);
-            are_asked.notify_one();
+            self.placement.ask(by.clone(), count);
+        }
+    }
+
+    /// The proxy asks for so many tunnels to another one, of which streams come by way of it.
+    pub(super) fn ask_for(&self, proxy: &str, count: u32) {
+        let proxy = ProxyId::from(proxy);
+        if let Some(Met::Claimed(_)) = &*self.met.borrow()
+            && self.placement.lock().may_invite(&proxy)
+        {
+            self.placement.ask(proxy, count);
         }
     }
 }

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use culvert_api::{ALPN_TUNNEL, HostPort};
 use culvert_daemon::{Drain, VERSION, jittered};
-use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open, Proxy, TunnelEnd};
+use culvert_tunnel::proto::tunnel::{
+    DescribeRequest, DescribeResponse, DialProxyRequest, Open, Proxy, TunnelEnd,
+};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS, Declined,
     DialFailure, MovableStreams, SocketState, StreamEnd,
@@ -447,6 +449,10 @@ impl Backends for SlotBackends {
 
     fn tunnels_wanted(&self, count: u32) {
         self.seat.ask(count);
+    }
+
+    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+        self.seat.ask_for(&request.proxy, request.count);
     }
 }
 

@@ -1,12 +1,13 @@
 //! The present states of the agent's tunnels, for `/debug` and readiness.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use culvert_api::HostPort;
 use culvert_daemon::{Counts, Gate, Idle};
 use culvert_tunnel::{AgentTunnelState, LiveStream, SocketState, Transferred};
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use crate::tunnels::demand::Counted;
@@ -109,7 +110,7 @@ impl Tunnels {
     /// The tunnels to each proxy.
     pub(super) fn counted(&self) -> BTreeMap<ProxyId, Counted> {
         let mut counted = BTreeMap::<ProxyId, Counted>::new();
-        for up in self.lock().values().filter_map(Entry::up) {
+        for up in self.entries.lock().values().filter_map(Entry::up) {
             let to_it = counted.entry(up.proxy.clone()).or_default();
             to_it.up += 1;
             to_it.busy += u8::from(up.socket.is_busy());
@@ -118,7 +119,8 @@ impl Tunnels {
     }
 
     pub(crate) fn tunnels(&self) -> Vec<TunnelView> {
-        self.lock()
+        self.entries
+            .lock()
             .iter()
             .map(|(number, entry)| entry.view(*number))
             .collect()
@@ -128,7 +130,7 @@ impl Tunnels {
     pub(crate) fn totals(&self) -> [usize; 2] {
         let mut tunnels = 0;
         let mut streams = 0;
-        for up in self.lock().values().filter_map(Entry::up) {
+        for up in self.entries.lock().values().filter_map(Entry::up) {
             tunnels += 1;
             streams += up.state.streams().len();
         }
@@ -139,7 +141,7 @@ impl Tunnels {
         let now = Instant::now();
         self.idle.look(self.counts(), now);
         let mut streams = Vec::new();
-        for (number, entry) in &*self.lock() {
+        for (number, entry) in &*self.entries.lock() {
             streams.extend(entry.streams(*number, &self.idle, now));
         }
         streams
@@ -148,7 +150,7 @@ impl Tunnels {
     /// Round-trip times of the tunnels that are up, by slot.
     pub(crate) fn round_trips(&self) -> Vec<(SlotNumber, Duration)> {
         let mut round_trips = Vec::new();
-        for (number, entry) in &*self.lock() {
+        for (number, entry) in &*self.entries.lock() {
             if let Some(round_trip) = entry.round_trip() {
                 round_trips.push((*number, round_trip));
             }
@@ -164,14 +166,10 @@ impl Tunnels {
 
     fn counts(&self) -> Vec<(StreamKey, Counts)> {
         let mut counts = Vec::new();
-        for (number, entry) in &*self.lock() {
+        for (number, entry) in &*self.entries.lock() {
             counts.extend(entry.counts(*number));
         }
         counts
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<SlotNumber, Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -197,7 +195,7 @@ impl SlotEntry {
     }
 
     fn set(&self, state: TunnelState, change: impl FnOnce(&mut Entry)) {
-        let mut entries = self.tunnels.lock();
+        let mut entries = self.tunnels.entries.lock();
         let entry = entries.entry(self.number).or_insert_with(|| Entry {
             state: TunnelState::Spare,
             since: Instant::now(),
@@ -235,7 +233,7 @@ fn newest_error(entries: &BTreeMap<SlotNumber, Entry>) -> Option<&str> {
 
 impl Drop for SlotEntry {
     fn drop(&mut self) {
-        let mut entries = self.tunnels.lock();
+        let mut entries = self.tunnels.entries.lock();
         entries.remove(&self.number);
         self.judge(&entries);
     }

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 use super::*;
 use crate::args::Output;
 use crate::board::Board;
-use crate::places::Hosts;
+use crate::hosts::Hosts;
 use crate::screen::Screen;
 use crate::testing::{node_name, site, watched_site};
 use crate::web::Frame;
@@ -55,7 +55,7 @@ fn serve(runtime: &Runtime, board: Board) -> Result<SocketAddr> {
 
 fn serve_shared(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<SocketAddr> {
     let session = Session {
-        places: Hosts {
+        hosts: Hosts {
             cloud: Vec::new(),
             edge: Vec::new(),
         },

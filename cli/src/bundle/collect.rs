@@ -18,9 +18,10 @@ use crate::cloud_host::CloudHost;
 use crate::control::Control;
 use crate::event::Event;
 use crate::hops;
+use crate::hosts::{Host, NoAnswer, Socket};
+use crate::nearest::host_with_tunnel;
 use crate::node::{Node, nodes};
 use crate::pages::Pages;
-use crate::places::{Host, NoAnswer, Socket};
 use crate::session::{Session, now_seconds};
 use crate::stream::Stream;
 use crate::summary::Status;
@@ -45,8 +46,8 @@ const PROGRAMS: [(Socket, &str); 2] = [
 const COMMANDS: [(&str, &str, &[&str]); 6] = [
     (
         "check.json",
-        "culvert-proxy check",
-        &["culvert-proxy", "check", "--output", "json"],
+        "culvert check",
+        &["culvert-proxy", "check-host"],
     ),
     (
         "rules.txt",
@@ -153,8 +154,8 @@ fn names(session: &Session, hosts: &[Answered<CloudHost>], known: &[Node]) -> Ve
             });
         }
     }
-    for place in &session.places.cloud {
-        let host = host_of(place.name());
+    for host in &session.hosts.cloud {
+        let host = host_of(host.name());
         for name in [host.to_owned(), folder(host)] {
             names.push(KnownName { name, kind: "host" });
         }
@@ -208,7 +209,7 @@ fn distinct_folders<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<String>
 }
 
 async fn of_hosts(session: &Session) -> Vec<Item> {
-    let hosts = &session.places.cloud;
+    let hosts = &session.hosts.cloud;
     let folders = distinct_folders(hosts.iter().map(Host::name));
     let mut questions = Vec::new();
     for (host, folder) in hosts.iter().zip(folders) {
@@ -369,40 +370,25 @@ async fn of_agents(session: &Session, hosts: &[Answered<CloudHost>], known: &[No
         let Ok(name) = node.node.parse::<NodeName>() else {
             continue;
         };
-        let Some(place) = place_with_tunnel(session, hosts, &node.node) else {
+        let Some(host) = host_with_tunnel(session, hosts, &node.node) else {
             continue;
         };
         questions.push(async move {
             let path = format!("nodes/{}/culvert-agent", folder(name.as_str()));
-            let asked = Pages::connect_node(place, &name, AGENT_ADMIN_PORT);
+            let asked = Pages::connect_node(host, &name, AGENT_ADMIN_PORT);
             ask_pages(session.timeout, asked, &path).await
         });
     }
     join_all(questions).await.into_iter().flatten().collect()
 }
 
-fn place_with_tunnel<'a>(
-    session: &'a Session,
-    hosts: &[Answered<CloudHost>],
-    node: &str,
-) -> Option<&'a Host> {
-    for (place, answered) in session.places.cloud.iter().zip(hosts) {
-        if let Some(host) = answered.ok()
-            && host.tunnels.iter().any(|tunnel| tunnel.node == node)
-        {
-            return Some(place);
-        }
-    }
-    None
-}
-
 /// Logs of pods and events of the namespace, if a cluster is asked.
 async fn of_cluster(session: &Session) -> Vec<Item> {
-    let Some(place) = session.places.cloud.iter().find(|place| place.is_pod()) else {
+    let Some(host) = session.hosts.cloud.iter().find(|host| host.is_pod()) else {
         return Vec::new();
     };
     let mut items = Vec::new();
-    for (path, about, content) in place.cluster_texts(session.timeout).await {
+    for (path, about, content) in host.cluster_texts(session.timeout).await {
         let path = format!("cluster/{path}");
         items.push(Item::new(path, &about, content));
     }

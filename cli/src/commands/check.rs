@@ -1,5 +1,5 @@
-//! `culvert check`: runs `culvert-proxy check` on every cloud host. It looks at its own host, so it
-//! has to run there.
+//! `culvert check`: runs `culvert-proxy check-host` on every cloud host. It looks at its own host, so
+//! it has to run there.
 
 use std::time::Duration;
 
@@ -8,8 +8,9 @@ use culvert_daemon::counted;
 use serde::{Deserialize, Serialize};
 
 use crate::answered::Answered;
+use crate::args::CheckArgs;
 use crate::cloud_host::Redirector;
-use crate::places::{Finished, Host, NoAnswer};
+use crate::hosts::{Finished, Host, NoAnswer};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
@@ -36,7 +37,7 @@ struct HostChecks {
     checks: Vec<Finding>,
 }
 
-/// As `culvert-proxy check --output json` has it.
+/// As `culvert-proxy check-host` has it.
 #[derive(Debug, Deserialize, Serialize)]
 struct Finding {
     check: String,
@@ -54,8 +55,8 @@ struct Page {
 ///
 /// # Errors
 /// A check has failed, or a host has not answered.
-pub(super) async fn run(session: &Session) -> Result<()> {
-    let answers = session.ask(LONGER, ask).await;
+pub(super) async fn run(session: &Session, arguments: &CheckArgs) -> Result<()> {
+    let answers = session.ask(LONGER, |host| ask(host, arguments)).await;
     let hosts: Vec<HostChecks> = answers.into_iter().map(HostChecks::of).collect();
     let verdicts = hosts.iter().map(|host| host.verdict);
     let checks = Checks {
@@ -71,17 +72,18 @@ pub(super) async fn run(session: &Session) -> Result<()> {
     }
 }
 
-async fn ask(place: &Host) -> Result<Vec<Finding>, NoAnswer> {
-    let mut arguments = vec!["check", "--output", "json"];
-    if place.is_pod() {
-        arguments.push("--kubernetes");
+async fn ask(host: &Host, arguments: &CheckArgs) -> Result<Vec<Finding>, NoAnswer> {
+    let mut words = vec!["check-host"];
+    if host.is_in_cluster() {
+        words.push("--kubernetes");
     }
-    let has_redirector = Redirector::is_present(place).await;
+    let has_redirector = Redirector::is_present(host).await;
     if !has_redirector {
-        arguments.push("--without-redirector");
+        words.push("--without-redirector");
     }
-    let arguments: Vec<String> = arguments.into_iter().map(str::to_owned).collect();
-    let finished = place.run_proxy(&arguments).await?;
+    words.extend(arguments.proxy_flags.iter().map(String::as_str));
+    let words: Vec<String> = words.into_iter().map(str::to_owned).collect();
+    let finished = host.run_proxy(&words).await?;
     let mut findings = findings(&finished)?;
     if !has_redirector {
         findings.insert(0, Finding::without_redirector());
@@ -104,7 +106,8 @@ impl Finding {
 /// The checks, which a command prints that fails too.
 fn findings(finished: &Finished) -> Result<Vec<Finding>> {
     let page = serde_json::from_str::<Page>(&finished.out);
-    let page = page.with_context(|| format!("culvert-proxy check: {}", finished.err.trim()))?;
+    let page =
+        page.with_context(|| format!("culvert-proxy check-host: {}", finished.err.trim()))?;
     Ok(page.checks)
 }
 
@@ -112,7 +115,7 @@ impl HostChecks {
     fn of(answered: Answered<Vec<Finding>>) -> Self {
         match answered.answer {
             Ok(checks) => Self {
-                host: answered.place,
+                host: answered.host,
                 verdict: checks
                     .iter()
                     .map(|check| check.verdict)
@@ -122,7 +125,7 @@ impl HostChecks {
                 checks,
             },
             Err(unanswered) => Self {
-                host: answered.place,
+                host: answered.host,
                 verdict: Verdict::Failure,
                 error: Some(unanswered.text),
                 checks: Vec::new(),

@@ -11,9 +11,9 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::forward::node_and_port;
-use crate::nearest::nearest_place;
+use crate::hosts::ByteStream;
+use crate::nearest::nearest_host;
 use crate::node_stream::connect_node;
-use crate::places::ByteStream;
 use crate::session::Session;
 
 /// The port of ssh.
@@ -29,10 +29,9 @@ const MOST_CHUNKS: usize = 4;
 /// The node is not reached, or the connection is lost.
 pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
     let (node, port) = node_and_port(destination, USUAL_PORT)?;
-    let place = nearest_place(session, &node).await?;
-    let connected = timeout(session.timeout, connect_node(place, &node, port)).await;
-    let connected =
-        connected.with_context(|| format!("{node}:{port} by {}: late", place.name()))?;
+    let host = nearest_host(session, &node).await?;
+    let connected = timeout(session.timeout, connect_node(host, &node, port)).await;
+    let connected = connected.with_context(|| format!("{node}:{port} by {}: late", host.name()))?;
     let (_connection, stream) = connected.map_err(|unanswered| {
         anyhow!("{}; `culvert why {node}:{port}` says more", unanswered.text)
     })?;

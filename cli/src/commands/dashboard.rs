@@ -56,7 +56,7 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
     let session = Arc::new(session);
     let frame = Frame {
         seconds: arguments.interval.as_secs().max(1),
-        asked: counted(session.places.cloud.len(), "host", "hosts"),
+        asked: counted(session.hosts.cloud.len(), "host", "hosts"),
     };
     let board = SharedBoard::default();
     let pages = router(&secret, session.clone(), board.clone(), frame);

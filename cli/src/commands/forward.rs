@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::args::ForwardArgs;
-use crate::nearest::nearest_place;
+use crate::nearest::nearest_host;
 use crate::node_stream::connect_node;
 use crate::screen::{Screen, clean};
 use crate::session::Session;
@@ -49,7 +49,7 @@ pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()>
         "--listen {listen}: only an address of loopback, because whoever reaches it reaches the node"
     );
     // It answers before anybody relies on it.
-    nearest_place(&session, &node).await?;
+    nearest_host(&session, &node).await?;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("listen on {listen}"))?;
     let forwarded = Forwarded {
@@ -106,8 +106,8 @@ async fn serve(client: TcpStream, session: Arc<Session>, node: NodeName, port: u
 }
 
 async fn pass(mut client: TcpStream, session: &Session, node: &NodeName, port: u16) -> Result<()> {
-    let place = nearest_place(session, node).await?;
-    let connected = timeout(session.timeout, connect_node(place, node, port)).await;
+    let host = nearest_host(session, node).await?;
+    let connected = timeout(session.timeout, connect_node(host, node, port)).await;
     let connected = connected.context("no answer in time")?;
     let (_connection, mut stream) =
         connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;

@@ -13,17 +13,21 @@ use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::cloud_host::{CloudHost, Ready};
-use crate::node::{Node, NodeAddress, nodes};
+use crate::hosts::{Host, NoAnswer};
+use crate::nearest::host_with_tunnel;
+use crate::node::{Node, NodeAddress, listed_name, nodes};
 use crate::pages::Pages;
-use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::Session;
+use crate::stream::Stream;
 use crate::table::{Table, wrapped};
 use crate::tunnel_at::TunnelAt;
 use crate::verdict::{self, Verdict};
 
 /// The hub's admin port. Its pages are reached where the agent may dial it.
 const HUB_ADMIN_PORT: u16 = 7439;
+/// Connections in the text that have moved.
+const MOVED_MAX: usize = 4;
 /// Columns before what is said.
 const NAME_WIDTH: usize = 11;
 
@@ -33,6 +37,8 @@ struct NodePage {
     #[serde(flatten)]
     node: Node,
     tunnels_at: Vec<TunnelAt>,
+    /// Its connections that have moved to another tunnel.
+    moved: Vec<Stream>,
     agent: AgentSays,
     /// The hub's own status; absent without a hub that the agent may dial.
     hub: Option<Value>,
@@ -55,16 +61,20 @@ struct AgentSays {
 pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
     note_unanswered(&answers)?;
-    let known = nodes(all_ok(&answers));
+    let hosts = all_ok(&answers);
+    let own_name = listed_name(hosts.iter().map(|host| &host.nodes), name);
+    let name = own_name.as_ref().unwrap_or(name);
+    let known = nodes(hosts);
     let Some(node) = known.into_iter().find(|node| node.node == name.as_str()) else {
         bail!("no edge node is named {name}: `culvert nodes` lists them");
     };
-    let (agent, hub) = match nearest(session, &answers, name) {
-        Some(place) => edge_programs(session, place, name).await,
+    let (agent, hub) = match host_with_tunnel(session, &answers, name.as_str()) {
+        Some(host) => edge_programs(session, host, name).await,
         None => (AgentSays::default(), None),
     };
     let page = NodePage {
         tunnels_at: tunnels(&answers, name),
+        moved: moved(&answers, name),
         node,
         agent,
         hub,
@@ -73,29 +83,14 @@ pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     session.print(&page, text)
 }
 
-/// A place whose proxy has a tunnel of the node.
-fn nearest<'a>(
-    session: &'a Session,
-    answers: &[Answered<CloudHost>],
-    name: &NodeName,
-) -> Option<&'a Host> {
-    for (place, answered) in session.places.cloud.iter().zip(answers) {
-        let mut tunnels = answered.ok().map(|host| host.tunnels.iter())?;
-        if tunnels.any(|tunnel| tunnel.node == name.as_str()) {
-            return Some(place);
-        }
-    }
-    None
-}
-
 async fn edge_programs(
     session: &Session,
-    place: &Host,
+    host: &Host,
     name: &NodeName,
 ) -> (AgentSays, Option<Value>) {
     let (agent, hub) = tokio::join!(
-        tokio::time::timeout(session.timeout, ask_agent(place, name)),
-        tokio::time::timeout(session.timeout, ask_hub(place, name))
+        tokio::time::timeout(session.timeout, ask_agent(host, name)),
+        tokio::time::timeout(session.timeout, ask_hub(host, name))
     );
     let agent = match agent {
         Ok(Ok(ready)) => AgentSays {
@@ -118,13 +113,13 @@ async fn edge_programs(
     (agent, hub)
 }
 
-async fn ask_agent(place: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
-    let mut pages = Pages::connect_node(place, name, AGENT_ADMIN_PORT).await?;
+async fn ask_agent(host: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
+    let mut pages = Pages::connect_node(host, name, AGENT_ADMIN_PORT).await?;
     Ready::ask(&mut pages).await
 }
 
-async fn ask_hub(place: &Host, name: &NodeName) -> Result<Value, NoAnswer> {
-    let mut pages = Pages::connect_node(place, name, HUB_ADMIN_PORT).await?;
+async fn ask_hub(host: &Host, name: &NodeName) -> Result<Value, NoAnswer> {
+    let mut pages = Pages::connect_node(host, name, HUB_ADMIN_PORT).await?;
     pages.json("/debug/status").await
 }
 
@@ -138,6 +133,18 @@ fn tunnels(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<TunnelAt> {
         }
     }
     tunnels
+}
+
+fn moved(answers: &[Answered<CloudHost>], name: &NodeName) -> Vec<Stream> {
+    let mut moved = Vec::new();
+    for host in all_ok(answers) {
+        for status in &host.streams {
+            if status.node == name.as_str() && status.moves > 0 {
+                moved.push(Stream::of(host.name(), status));
+            }
+        }
+    }
+    moved
 }
 
 fn text(page: &NodePage, screen: &Screen) -> String {
@@ -186,6 +193,14 @@ fn facts(page: &NodePage) -> Vec<(&'static str, String)> {
     if let Some(hub) = &page.hub {
         let link = hub["link"].as_str().unwrap_or("unknown");
         facts.push(("hub", format!("its link is {link}")));
+    }
+    for stream in page.moved.iter().take(MOVED_MAX) {
+        let way = stream.way().unwrap_or_default();
+        let text = format!("{} -> {}: {way}", stream.client, stream.destination);
+        facts.push(("moved", text));
+    }
+    if let Some(more) = page.moved.len().checked_sub(MOVED_MAX + 1) {
+        facts.push(("moved", format!("{} more: `culvert streams`", more + 1)));
     }
     facts
 }

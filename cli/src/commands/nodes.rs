@@ -29,6 +29,11 @@ struct Nodes {
 pub(super) async fn run(session: &Session, arguments: &NodesArgs) -> Result<()> {
     let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
     note_unanswered(&answers)?;
+    for host in all_ok(&answers) {
+        if !host.note.is_empty() {
+            eprintln!("# note: {}: {}", clean(host.name()), clean(&host.note));
+        }
+    }
     let mut listed = nodes(all_ok(&answers));
     if arguments.offline {
         listed.retain(|node| !node.online);

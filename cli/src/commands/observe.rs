@@ -14,9 +14,13 @@ use crate::answered::Answered;
 use crate::args::{ObserveArgs, Output};
 use crate::control::Control;
 use crate::event::Event;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
+use crate::nearest::own_name;
 use crate::screen::{clean, time_of_day};
-use crate::session::Session;
+use crate::session::{Session, now_seconds};
+
+/// How many events are shown if no flag says it.
+const USUAL_LAST: usize = 100;
 
 /// A proxy's own name, and its events.
 struct Events {
@@ -29,14 +33,17 @@ struct Events {
 /// # Errors
 /// No host has answered; with `--follow` none answers any more.
 pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()> {
+    let mut arguments = arguments.clone();
+    if let Some(node) = arguments.node.take() {
+        arguments.node = Some(own_name(session, node).await);
+    }
+    let arguments = &arguments;
     let follow = arguments.follow;
     let request = proto::ObserveRequest {
         follow,
         ..proto::ObserveRequest::default()
     };
-    let answers = session
-        .ask(Duration::ZERO, |place| ask(place, request))
-        .await;
+    let answers = session.ask(Duration::ZERO, |host| ask(host, request)).await;
     super::note_unanswered(&answers)?;
     if follow {
         follow_all(session, arguments, answers).await
@@ -45,8 +52,8 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()
     }
 }
 
-async fn ask(place: &Host, request: proto::ObserveRequest) -> Result<(Control, Events), NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn ask(host: &Host, request: proto::ObserveRequest) -> Result<(Control, Events), NoAnswer> {
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
     let events = control.observe(request).await?;
@@ -68,15 +75,28 @@ async fn last(
         };
         let read = timeout(session.timeout, read_all(&mut events, arguments, &mut all)).await;
         if !matches!(read, Ok(Ok(()))) {
-            print_error(&answered.place, &NoAnswer::late(session.timeout));
+            print_error(&answered.host, &NoAnswer::late(session.timeout));
         }
     }
     all.sort_by_key(|event: &Event| event.unix_millis);
-    let skipped = all.len().saturating_sub(arguments.last);
+    if let Some(since) = arguments.since {
+        drop_before(&mut all, now_seconds().saturating_sub(since.as_secs()));
+    }
+    let most = arguments.last.unwrap_or(match arguments.since {
+        Some(_) => usize::MAX,
+        None => USUAL_LAST,
+    });
+    let skipped = all.len().saturating_sub(most);
     for event in &all[skipped..] {
         print(session, event)?;
     }
     Ok(())
+}
+
+/// Leaves those from this second on, and how many are missing.
+fn drop_before(events: &mut Vec<Event>, second: u64) {
+    let from = second.saturating_mul(1_000);
+    events.retain(|event| event.event == "lost" || event.unix_millis >= from);
 }
 
 async fn read_all(
@@ -101,7 +121,7 @@ async fn follow_all(
     let mut followed = Vec::new();
     for answered in answers {
         if let Ok(events) = answered.answer {
-            followed.push(follow_one(session, arguments, answered.place, events));
+            followed.push(follow_one(session, arguments, answered.host, events));
         }
     }
     for ended in join_all(followed).await {
@@ -114,7 +134,7 @@ async fn follow_all(
 async fn follow_one(
     session: &Session,
     arguments: &ObserveArgs,
-    place: String,
+    host: String,
     (_control, mut events): (Control, Events),
 ) -> Result<()> {
     loop {
@@ -126,11 +146,11 @@ async fn follow_one(
                 }
             }
             Ok(None) => {
-                eprintln!("# {}: the proxy has ended", clean(&place));
+                eprintln!("# {}: the proxy has ended", clean(&host));
                 return Ok(());
             }
             Err(status) => {
-                eprintln!("# {}: {}", clean(&place), clean(status.message()));
+                eprintln!("# {}: {}", clean(&host), clean(status.message()));
                 return Ok(());
             }
         }
@@ -246,6 +266,21 @@ mod tests {
         }
         assert!(wanted(&["--outcome", "finished"], &ended));
         assert!(!wanted(&["--outcome", "finished"], &begun));
+    }
+
+    #[test]
+    fn what_was_before_is_left_out() {
+        let at = |unix_millis, lost| {
+            let event = proto::StreamEvent {
+                unix_millis,
+                lost,
+                ..proto::StreamEvent::default()
+            };
+            Event::of("cloud-1", event)
+        };
+        let mut events = vec![at(0, 3), at(4_999, 0), at(5_000, 0)];
+        drop_before(&mut events, 5);
+        assert_eq!(events, [at(0, 3), at(5_000, 0)]);
     }
 
     #[test]

@@ -13,7 +13,8 @@ use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::args::PingArgs;
 use crate::control::Control;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
+use crate::node::is_named;
 use crate::screen::{Screen, milliseconds};
 use crate::session::Session;
 use crate::table::Table;
@@ -51,14 +52,27 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
     let pauses = arguments.interval.saturating_mul(arguments.count.get());
     // Each time may take as long as the first one.
     let longer = pauses.saturating_add(session.timeout.saturating_mul(arguments.count.get()));
-    let answers = session.ask(longer, |place| ask(place, arguments)).await;
+    let answers = session.ask(longer, |host| ask(host, arguments)).await;
+    let is_known = all_ok(&answers).iter().any(|answer| answer.is_known);
     let pings = Pings {
         node: arguments.node.to_string(),
         tunnels: tunnels(&answers),
         unanswered: unheard(&answers),
     };
     note_unanswered(&answers)?;
+    if !is_known {
+        bail!(
+            "no edge node is named {}: `culvert nodes` lists them",
+            arguments.node
+        );
+    }
     session.print(&pings, text)?;
+    if pings.tunnels.is_empty() {
+        bail!(
+            "{} has no tunnel: `culvert why {0}` says why",
+            arguments.node
+        );
+    }
     if pings.tunnels.iter().all(|tunnel| tunnel.answered == 0) {
         bail!(
             "{} does not answer in any tunnel: `culvert why {0}` says why",
@@ -68,12 +82,20 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
     Ok(())
 }
 
-fn tunnels(answers: &[Answered<Vec<Times>>]) -> Vec<TunnelPings> {
+fn tunnels(answers: &[Answered<ProxyPings>]) -> Vec<TunnelPings> {
     let mut tunnels = Vec::new();
-    for times in all_ok(answers).into_iter().flatten() {
-        tunnels.push(TunnelPings::of(times));
+    for answer in all_ok(answers) {
+        tunnels.extend(answer.tunnels.iter().map(TunnelPings::of));
     }
     tunnels
+}
+
+/// What one proxy has measured.
+#[derive(Debug, Default)]
+struct ProxyPings {
+    /// Whether it knows the node.
+    is_known: bool,
+    tunnels: Vec<Times>,
 }
 
 /// The times of one tunnel.
@@ -87,15 +109,18 @@ struct Times {
     problem: String,
 }
 
-async fn ask(place: &Host, arguments: &PingArgs) -> Result<Vec<Times>, NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn ask(host: &Host, arguments: &PingArgs) -> Result<ProxyPings, NoAnswer> {
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
-    if !has_tunnels(&mut control, &arguments.node).await? {
-        return Ok(Vec::new());
-    }
+    let Some(tunnels) = tunnels_of(&mut control, &arguments.node).await? else {
+        return Ok(ProxyPings::default());
+    };
     let mut all: BTreeMap<u64, Times> = BTreeMap::new();
     for round in 0..arguments.count.get() {
+        if tunnels == 0 {
+            break;
+        }
         if round > 0 {
             tokio::time::sleep(arguments.interval).await;
         }
@@ -107,13 +132,17 @@ async fn ask(place: &Host, arguments: &PingArgs) -> Result<Vec<Times>, NoAnswer>
             times.record(tunnel);
         }
     }
-    Ok(all.into_values().collect())
+    Ok(ProxyPings {
+        is_known: true,
+        tunnels: all.into_values().collect(),
+    })
 }
 
-async fn has_tunnels(control: &mut Control, node: &NodeName) -> Result<bool, NoAnswer> {
+/// How many tunnels of the node end there; `None`: the proxy does not know it.
+async fn tunnels_of(control: &mut Control, node: &NodeName) -> Result<Option<u32>, NoAnswer> {
     let nodes = control.list_nodes(proto::ListNodesRequest {}).await?.nodes;
-    let found = nodes.iter().find(|status| status.name == node.as_str());
-    Ok(found.is_some_and(|status| status.tunnels > 0))
+    let found = nodes.iter().find(|status| is_named(status, node));
+    Ok(found.map(|status| status.tunnels))
 }
 
 impl Times {

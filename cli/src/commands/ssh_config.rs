@@ -23,7 +23,7 @@ pub(super) async fn run(session: &Session, whom: &Whom) -> Result<()> {
     let known = nodes(all_ok(&answers));
     let mut whom = whom.clone();
     // The current one may be another one later.
-    if let Some(context) = session.places.context(&whom) {
+    if let Some(context) = session.hosts.context(&whom) {
         whom.context = Some(context);
     }
     session.screen.print(&lines(&known, &whom)?)

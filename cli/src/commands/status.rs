@@ -8,8 +8,8 @@ use culvert_daemon::counted;
 
 use crate::args::StatusArgs;
 use crate::cloud_host::{CloudHost, Ready};
+use crate::hosts::{EdgeProgram, NoAnswer};
 use crate::pages::Pages;
-use crate::places::{EdgeProgram, NoAnswer};
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::{Session, now_seconds};
 use crate::summary::{Edge, Proxy, Status};
@@ -71,7 +71,7 @@ fn waits_for(status: &Status) -> String {
 async fn ask(session: &Session) -> Status {
     let (answers, edge) = tokio::join!(
         session.ask(Duration::ZERO, CloudHost::ask),
-        ask_edge(&session.places.edge, session.timeout)
+        ask_edge(&session.hosts.edge, session.timeout)
     );
     Status::of(&answers, edge, now_seconds())
 }

@@ -11,7 +11,7 @@ use super::{Unheard, note_unanswered, unheard};
 use crate::answered::{Answered, all_ok};
 use crate::args::StreamsArgs;
 use crate::control::Control;
-use crate::places::{Host, NoAnswer};
+use crate::hosts::{Host, NoAnswer};
 use crate::screen::{Screen, span};
 use crate::session::Session;
 use crate::stream::Stream;
@@ -38,7 +38,7 @@ pub(super) async fn run(session: &Session, arguments: &StreamsArgs) -> Result<()
         idle_seconds: arguments.idle.unwrap_or_default().as_secs(),
     };
     let answers = session
-        .ask(Duration::ZERO, |place| ask(place, &request))
+        .ask(Duration::ZERO, |host| ask(host, &request))
         .await;
     note_unanswered(&answers)?;
     session.print(&streams(&answers), text)
@@ -47,8 +47,8 @@ pub(super) async fn run(session: &Session, arguments: &StreamsArgs) -> Result<()
 /// The name of the host, and its proxy's connections.
 type Listed = (String, proto::ListStreamsResponse);
 
-async fn ask(place: &Host, request: &proto::ListStreamsRequest) -> Result<Listed, NoAnswer> {
-    let mut control = Control::connect(place).await?;
+async fn ask(host: &Host, request: &proto::ListStreamsRequest) -> Result<Listed, NoAnswer> {
+    let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
     Ok((own.host, control.list_streams(request.clone()).await?))
@@ -92,7 +92,7 @@ fn text(answer: &Streams, screen: &Screen) -> String {
     text
 }
 
-/// From where to where, and whether it waits. The last column is the one that may be long.
+/// From where to where, whether it waits, and by which way. The last column is the one that may be long.
 fn connection(stream: &Stream) -> String {
     let mut text = format!("{} -> {}", stream.client, stream.destination);
     if !stream.node.is_empty() {
@@ -100,6 +100,9 @@ fn connection(stream: &Stream) -> String {
     }
     if stream.waits {
         text += ", waits for its backend";
+    }
+    if let Some(way) = stream.way() {
+        text += &format!(" ({way})");
     }
     text
 }

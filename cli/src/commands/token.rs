@@ -1,17 +1,17 @@
 //! `culvert token`: at the first host that answers. All proxies of one site have the same tokens.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::Duration;
 
-use anyhow::{Result, bail};
-use culvert_api::join_command;
+use anyhow::{Context, Result};
 use culvert_api::proto::control as proto;
+use culvert_api::{NodeName, join_command};
 use serde::Serialize;
 
-use super::print_error;
+use super::first_proxy::{first_proxy, into_error};
+use super::node_list::{self, Listed};
 use crate::args::{TokenCommand, TokenCreate};
 use crate::control::Control;
-use crate::places::{Host, NoAnswer};
 use crate::screen::{Screen, span};
 use crate::session::{Session, now_seconds};
 use crate::table::Table;
@@ -33,6 +33,22 @@ struct Created {
     expires: u64,
 }
 
+/// The answer of `create --nodes`.
+#[derive(Debug, Serialize)]
+struct AllCreated {
+    tokens: Vec<Created>,
+}
+
+/// The answer of `create --nodes --group`.
+#[derive(Debug, Serialize)]
+struct GroupCreated {
+    nodes: usize,
+    /// The command for each node's shell.
+    join: String,
+    /// Seconds since 1970.
+    expires: u64,
+}
+
 #[derive(Debug, Serialize)]
 struct Token {
     id: String,
@@ -48,32 +64,12 @@ struct Token {
 /// # Errors
 /// No host has answered, or the proxy refuses.
 pub(super) async fn run(session: &Session, command: &TokenCommand) -> Result<()> {
-    let answers = session.ask(Duration::ZERO, answering).await;
-    let mut first = None;
-    for answered in answers {
-        match answered.answer {
-            Ok(control) => {
-                first = Some(control);
-                break;
-            }
-            Err(unanswered) => print_error(&answered.place, &unanswered),
-        }
-    }
-    let Some(control) = first else {
-        bail!("no proxy has answered");
-    };
+    let control = first_proxy(session).await?;
     match command {
         TokenCommand::List => list(session, control).await,
         TokenCommand::Create(arguments) => create(session, control, arguments).await,
         TokenCommand::Revoke { id } => revoke(control, id).await,
     }
-}
-
-/// A connection with a proxy that answers.
-async fn answering(place: &Host) -> Result<Control, NoAnswer> {
-    let mut control = Control::connect(place).await?;
-    control.list_proxies(proto::ListProxiesRequest {}).await?;
-    Ok(control)
 }
 
 async fn list(session: &Session, mut control: Control) -> Result<()> {
@@ -111,22 +107,31 @@ fn text(answer: &Tokens, screen: &Screen) -> String {
 }
 
 async fn create(session: &Session, mut control: Control, arguments: &TokenCreate) -> Result<()> {
-    let request = proto::CreateTokenRequest {
-        node: arguments.node.to_string(),
-        addresses: arguments.address.iter().map(IpAddr::to_string).collect(),
-        ports: arguments.port.iter().copied().map(u32::from).collect(),
-        // Zero asks for the default: a token without lifetime would be of no use.
-        lifetime_seconds: arguments
-            .lifetime
-            .map_or(0, |lifetime| lifetime.as_secs().max(1)),
-        token: String::new(),
-    };
-    let created = control.create_token(request).await.map_err(into_error)?;
-    for note in &created.notes {
-        eprintln!("# note: {note}");
+    if let Some(node) = &arguments.node {
+        create_one(session, &mut control, node, arguments).await?;
     }
+    if let Some(file) = &arguments.nodes {
+        let nodes = node_list::read(file)?;
+        if arguments.group {
+            create_group(session, &mut control, &nodes, arguments).await?;
+        } else {
+            create_each(session, &mut control, &nodes, arguments).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn create_one(
+    session: &Session,
+    control: &mut Control,
+    node: &NodeName,
+    arguments: &TokenCreate,
+) -> Result<()> {
+    let request = request(node, &arguments.address, arguments);
+    let created = control.create_token(request).await.map_err(into_error)?;
+    print_notes(&created, &mut BTreeSet::new());
     let made = Created {
-        node: arguments.node.to_string(),
+        node: node.to_string(),
         join: join_command(&created)?,
         expires: created.expires,
     };
@@ -143,13 +148,117 @@ fn created_text(made: &Created, _: &Screen) -> String {
     format!("{}\n", made.join)
 }
 
+/// One token for each node of a file. Those that were made before an error are printed too.
+async fn create_each(
+    session: &Session,
+    control: &mut Control,
+    nodes: &[Listed],
+    arguments: &TokenCreate,
+) -> Result<()> {
+    let mut noted = BTreeSet::new();
+    let mut all = AllCreated { tokens: Vec::new() };
+    let mut refused = Ok(());
+    for (node, addresses) in nodes {
+        let created = control
+            .create_token(request(node, addresses, arguments))
+            .await;
+        let created = match created {
+            Ok(created) => created,
+            Err(unanswered) => {
+                let error = into_error(unanswered);
+                refused =
+                    Err(error.context(format!("{node}: it and the nodes below it have no token")));
+                break;
+            }
+        };
+        print_notes(&created, &mut noted);
+        all.tokens.push(Created {
+            node: node.to_string(),
+            join: join_command(&created)?,
+            expires: created.expires,
+        });
+    }
+    session.print(&all, all_created_text)?;
+    refused
+}
+
+fn all_created_text(all: &AllCreated, _: &Screen) -> String {
+    let mut text = String::new();
+    for made in &all.tokens {
+        text += &format!("{}\t{}\n", made.node, made.join);
+    }
+    text
+}
+
+/// One token for all nodes of a file.
+async fn create_group(
+    session: &Session,
+    control: &mut Control,
+    nodes: &[Listed],
+    arguments: &TokenCreate,
+) -> Result<()> {
+    let mut noted = BTreeSet::new();
+    let mut token = String::new();
+    let mut group = GroupCreated {
+        nodes: nodes.len(),
+        join: String::new(),
+        expires: 0,
+    };
+    for (node, addresses) in nodes {
+        let mut request = request(node, addresses, arguments);
+        request.token.clone_from(&token);
+        let created = control.create_token(request).await.map_err(into_error);
+        let created =
+            created.with_context(|| format!("{node}: it and the nodes below it have no token"))?;
+        print_notes(&created, &mut noted);
+        if token.is_empty() {
+            token.clone_from(&created.token);
+            group.join = format!("{} --node \"$(hostname)\"", join_command(&created)?);
+        }
+        group.expires = created.expires;
+    }
+    session.print(&group, group_text)
+}
+
+fn group_text(group: &GroupCreated, _: &Screen) -> String {
+    eprintln!(
+        "# run this as root on each of the {} nodes, once its user culvert is made \
+         (docs/install.md); it works once on each, for {}. In place of \"$(hostname)\" write the \
+         node's name where the two differ:",
+        group.nodes,
+        span(group.expires.saturating_sub(now_seconds()))
+    );
+    format!("{}\n", group.join)
+}
+
+fn request(
+    node: &NodeName,
+    addresses: &[IpAddr],
+    arguments: &TokenCreate,
+) -> proto::CreateTokenRequest {
+    let lifetime = arguments.lifetime;
+    proto::CreateTokenRequest {
+        node: node.to_string(),
+        addresses: addresses.iter().map(IpAddr::to_string).collect(),
+        ports: arguments.port.iter().copied().map(u32::from).collect(),
+        // Zero asks for the default: a token without lifetime would be of no use.
+        lifetime_seconds: lifetime.map_or(0, |lifetime| lifetime.as_secs().max(1)),
+        token: String::new(),
+    }
+}
+
+/// Each note once.
+fn print_notes(created: &proto::CreateTokenResponse, noted: &mut BTreeSet<String>) {
+    for note in &created.notes {
+        if noted.insert(note.clone()) {
+            eprintln!("# note: {note}");
+        }
+    }
+}
+
 async fn revoke(mut control: Control, id: &str) -> Result<()> {
     let request = proto::RevokeTokenRequest { id: id.to_owned() };
     control.revoke_token(request).await.map_err(into_error)?;
     println!("token {id} is revoked");
     Ok(())
-}
-
-fn into_error(unanswered: NoAnswer) -> anyhow::Error {
-    anyhow::anyhow!(unanswered.text)
 }

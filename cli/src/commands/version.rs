@@ -55,9 +55,9 @@ struct ProgramIndex(BTreeMap<(&'static str, String), Vec<String>>);
 
 impl ProgramIndex {
     fn add(&mut self, program: &'static str, version: &str, at: &str) {
-        let places = self.0.entry((program, version.to_owned())).or_default();
-        if !places.iter().any(|known| known == at) {
-            places.push(at.to_owned());
+        let hosts = self.0.entry((program, version.to_owned())).or_default();
+        if !hosts.iter().any(|known| known == at) {
+            hosts.push(at.to_owned());
         }
     }
 }

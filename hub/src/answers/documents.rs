@@ -3,6 +3,7 @@
 
 use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use tokio::time::timeout;
 
 use super::local;
 use crate::cache::Identity;
@@ -10,7 +11,7 @@ use crate::copy::{Copied, DocumentCopy};
 use crate::hub::Hub;
 use crate::identity::Caller;
 use crate::identity::Proof;
-use crate::reads::make_readable;
+use crate::reads::{OBJECT_PATIENCE, make_readable, patience_of};
 use crate::refusal;
 use crate::relay::{is_overloaded, is_plain, relayed};
 use crate::request::discovery::DocumentRead;
@@ -36,10 +37,24 @@ pub(crate) async fn answer(
     make_readable(request.headers_mut());
     accept_gzip(request.headers_mut());
     ask_for_unknown(hub, &read, request.headers_mut());
+    let patience = patience_of(request.uri()).unwrap_or(OBJECT_PATIENCE);
     let sent = hub
         .upstream
         .send(proof.credential(), RequestKind::Short, request);
-    match sent.await.map(gunzipped) {
+    let mut sent = Box::pin(sent);
+    let sent = match timeout(patience, &mut sent).await {
+        Ok(sent) => sent,
+        Err(_) => {
+            hub.upstream.link.suspect();
+            let reason = "the API server does not answer in time";
+            let known = from_memory(hub, caller, &read, reason);
+            if known.status() != StatusCode::SERVICE_UNAVAILABLE {
+                return known;
+            }
+            sent.await
+        }
+    };
+    match sent.map(gunzipped) {
         Ok(answer) if is_overloaded(answer.status()) => {
             let known = from_memory(hub, caller, &read, "the API server is overloaded");
             if known.status() == StatusCode::SERVICE_UNAVAILABLE {

@@ -6,7 +6,8 @@ use bytes::Bytes;
 use http::{HeaderValue, Response, header};
 use tokio::time::timeout;
 
-use crate::cache::{GetAnswer, Identity, Item, ListAnswer, Snapshot, Verb};
+use super::list;
+use crate::cache::{GetAnswer, Identity, ListAnswer, Snapshot, Verb};
 use crate::hub::Hub;
 use crate::memory::Memory;
 use crate::reads::Read;
@@ -14,7 +15,7 @@ use crate::refusal;
 use crate::request::options::AskedVersion;
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, Credential, full};
-use crate::wire::{Encoding, write};
+use crate::wire::Encoding;
 
 /// For how long the API server waits for a version that it has not seen yet.
 const WAIT_FOR_LATER: Duration = Duration::from_secs(3);
@@ -41,7 +42,7 @@ pub(crate) fn answer(
 fn remembered(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
     match read.verb {
         Verb::Get => get(memory, identity, read),
-        Verb::List | Verb::Watch => list(memory, identity, read),
+        Verb::List | Verb::Watch => listed(memory, identity, read),
     }
 }
 
@@ -49,16 +50,23 @@ fn remembered(memory: &Memory, identity: &Identity, read: &Read) -> Option<Respo
 fn get(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
     let now = memory.now();
     let answer = memory.lock().cache.get(identity, &read.scope, now);
+    if let GetAnswer::Found { version, .. } | GetAnswer::Absent { version } = answer
+        && let AskedVersion::At(asked) = read.options.resource_version
+        && asked > version
+    {
+        return Some(refusal::too_large_version(asked, version));
+    }
     match answer {
         GetAnswer::Found {
             object,
             item_type,
             age,
+            ..
         } => {
             let body = object.alone(read.encoding(), &item_type);
             Some(ok(read.encoding(), body, age))
         }
-        GetAnswer::Absent => {
+        GetAnswer::Absent { .. } => {
             let resource = &read.scope.representation.resource.resource;
             let name = read.scope.selection.name.as_deref().unwrap_or_default();
             Some(refusal::not_found(resource, name))
@@ -68,7 +76,7 @@ fn get(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Bod
 }
 
 /// `None`: it is not known.
-fn list(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
+fn listed(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Body>> {
     if !read.options.continue_token.is_empty() {
         return Some(refusal::expired());
     }
@@ -80,9 +88,10 @@ fn list(memory: &Memory, identity: &Identity, read: &Read) -> Option<Response<Bo
         let known = snapshot.head.resource_version;
         return Some(refusal::too_large_version(asked, known));
     }
-    let items: Vec<Bytes> = snapshot.items().map(Item::bytes).collect();
-    let body = write::list(read.encoding(), &snapshot.head, &items);
-    Some(ok(read.encoding(), body, snapshot.age))
+    let content_type = HeaderValue::from_static(read.encoding().content_type());
+    let age = snapshot.age;
+    let answer = Response::new(list::body(read.encoding(), snapshot));
+    Some(with_age(answer, content_type, age))
 }
 
 /// The version that is asked for, if it is later than what is known. A watch goes on from any

@@ -4,16 +4,18 @@
 //! never made here. Events are queued. All else is refused: an acknowledged create would be believed.
 
 use http::{Request, Response, StatusCode};
+use tokio::time::timeout;
 
 use super::write_body::{MAX_BODY, Write};
 use super::{events, node_writes, tokens};
 use crate::hub::Hub;
 use crate::identity::Proof;
+use crate::reads::patience_of;
 use crate::refusal;
 use crate::relay::{is_overloaded, relayed};
 use crate::request::info::{self, ResourceRequest};
 use crate::upstream::pool::{AnswerBody, RequestKind};
-use crate::upstream::{Body, collect, full};
+use crate::upstream::{Body, HEAD_TIMEOUT, collect, full};
 
 /// What a write is while the link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,9 +115,15 @@ pub(crate) async fn answer(
         let sent = hub
             .upstream
             .send(proof.credential(), RequestKind::Short, request);
-        match sent.await {
-            Ok(answer) => return answered(hub, kind, &write, answer).await,
-            Err(error) => reason = culvert_daemon::chain(&error),
+        // Without a time of its client's the API server has that of any request.
+        let patience = patience_of(&head.uri).unwrap_or(HEAD_TIMEOUT);
+        match timeout(patience, sent).await {
+            Ok(Ok(answer)) => return answered(hub, kind, &write, answer).await,
+            Ok(Err(error)) => reason = culvert_daemon::chain(&error),
+            Err(_) => {
+                hub.upstream.link.suspect();
+                "the API server does not answer in time".clone_into(&mut reason);
+            }
         }
     }
     match acknowledge(hub, kind, node.as_deref(), &write, reason) {

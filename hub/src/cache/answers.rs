@@ -1,6 +1,7 @@
 //! What the hub may say by itself. It never says more than it knows.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,9 +22,11 @@ pub(crate) enum GetAnswer {
         object: Arc<Object>,
         item_type: TypeMeta,
         age: Duration,
+        /// The resource version as of which this is known.
+        version: u64,
     },
-    /// It is known that the object does not exist: 404.
-    Absent,
+    /// It is known that the object does not exist, as of this resource version: 404.
+    Absent { version: u64 },
     /// It is not known: 503.
     Unknown,
     /// The API server refused this identity, or it never asked.
@@ -77,6 +80,14 @@ impl<'a> Item<'a> {
         }
     }
 
+    /// How many bytes these are.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Held(object) => object.packed.len(),
+            Self::Written(object) => object.bytes.len(),
+        }
+    }
+
     /// The object as it is on the wire.
     pub(crate) fn object(self) -> Object {
         match self {
@@ -86,25 +97,55 @@ impl<'a> Item<'a> {
     }
 }
 
+/// How far a snapshot was read.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cursor {
+    last: Option<ObjectName>,
+    /// In what local writes created, which comes last.
+    in_created: bool,
+}
+
+impl Cursor {
+    fn rest(&self) -> (Bound<&ObjectName>, Bound<&ObjectName>) {
+        let from = match &self.last {
+            Some(last) => Bound::Excluded(last),
+            None => Bound::Unbounded,
+        };
+        (from, Bound::Unbounded)
+    }
+}
+
 impl Snapshot {
     /// All objects. Those that a local write created come last.
     pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
-        let mut items = Vec::with_capacity(self.members.len());
-        for (name, object) in self.members.iter() {
-            match self.overlaid.get(name) {
-                Some(Some(written)) => items.push(Item::Written(written)),
-                Some(None) => {}
-                None => items.push(Item::Held(object)),
+        let mut cursor = Cursor::default();
+        std::iter::from_fn(move || self.next_item(&mut cursor))
+    }
+
+    /// The next object: for a reader that holds the snapshot, and nothing of its bytes.
+    pub(crate) fn next_item(&self, cursor: &mut Cursor) -> Option<Item<'_>> {
+        if !cursor.in_created {
+            for (name, object) in self.members.range(cursor.rest()) {
+                let item = match self.overlaid.get(name) {
+                    Some(Some(written)) => Item::Written(written),
+                    Some(None) => continue,
+                    None => Item::Held(object),
+                };
+                cursor.last = Some(name.clone());
+                return Some(item);
             }
+            cursor.in_created = true;
+            cursor.last = None;
         }
-        for (name, object) in &self.overlaid {
+        for (name, object) in self.overlaid.range(cursor.rest()) {
             if let Some(written) = object
                 && !self.members.contains_key(name)
             {
-                items.push(Item::Written(written));
+                cursor.last = Some(name.clone());
+                return Some(Item::Written(written));
             }
         }
-        items.into_iter()
+        None
     }
 
     /// What local writes change: what the API server has, and what is there instead.
@@ -339,20 +380,27 @@ fn answer_of(
         Some(generation) => generation.age(now),
         None => Duration::ZERO,
     };
+    let version = match known {
+        Some(generation) => generation.resource_version,
+        // What only a local write knows is of no version.
+        None => u64::MAX,
+    };
     match (overlay, known) {
-        (Some(Overlaid::Deleted), _) => GetAnswer::Absent,
+        (Some(Overlaid::Deleted), _) => GetAnswer::Absent { version },
         (Some(Overlaid::Object(written)), _) => GetAnswer::Found {
             object: written.object.clone(),
             item_type: written.item_type.clone(),
             age,
+            version,
         },
         (Some(Overlaid::Elsewhere), _) | (None, None) => GetAnswer::Unknown,
         (None, Some(generation)) => match generation.members.get(name) {
-            None => GetAnswer::Absent,
+            None => GetAnswer::Absent { version },
             Some(object) => GetAnswer::Found {
                 object: Arc::new(object.object()),
                 item_type: generation.item_type.clone(),
                 age,
+                version,
             },
         },
     }

@@ -12,7 +12,7 @@ const MAX_QUESTIONS: usize = 4 << 20;
 /// Objects in all sets together that are not the node's, each as often as a set has it: one has some
 /// 130 bytes in each, though all share the object. kube-proxy in a cluster of 10,000 services reads
 /// 20,000.
-const MAX_MEMBERS: usize = 100_000;
+const MAX_MEMBERS: usize = 50_000;
 
 /// Limits of memory, in bytes.
 #[derive(Clone, Copy, Debug)]

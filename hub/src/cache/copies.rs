@@ -78,9 +78,15 @@ impl ListCopy {
         self.lacking.remove(name);
     }
 
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Something of the answer was lost or was not understood: this copy fills nothing.
     pub(crate) fn spoil(&mut self) {
         self.spoiled = true;
+        self.bytes = 0;
         self.members.clear();
         self.lacking.clear();
     }
@@ -105,6 +111,16 @@ pub(crate) struct WatchCopy {
     /// The epoch of the set when the watch began.
     pub(super) epoch: u64,
     pub(super) position: WatchPosition,
+}
+
+impl WatchCopy {
+    /// Memory that it takes: of what exists, until all of it was told.
+    pub(crate) fn bytes(&self) -> usize {
+        match &self.position {
+            WatchPosition::Initial { shadow, .. } => shadow.bytes,
+            WatchPosition::At(_) | WatchPosition::Unknown => 0,
+        }
+    }
 }
 
 /// What a watch has told so far.
@@ -138,10 +154,7 @@ impl UnfinishedLists {
     pub(super) fn put_aside(&mut self, copy: ListCopy, token: String, now: Clock) {
         self.drop_expired(now);
         if self.by_token.len() >= UNFINISHED_LISTS {
-            let oldest = self.by_token.iter().min_by_key(|(_, it)| it.since);
-            if let Some(key) = oldest.map(|(key, _)| key.clone()) {
-                self.by_token.remove(&key);
-            }
+            self.drop_oldest();
         }
         // Two clients with the same token have the same pages so far: one copy is enough.
         let key = (copy.scope.clone(), token);
@@ -167,13 +180,22 @@ impl UnfinishedLists {
             .retain(|_, it| now.uptime.saturating_sub(it.since) < NEXT_PAGE_WITHIN);
     }
 
-    /// Memory of the copies that wait.
-    pub(super) fn bytes(&self) -> usize {
-        self.by_token.values().map(|it| it.copy.bytes).sum()
+    /// Drops the oldest ones until the others take no more than this.
+    pub(super) fn keep_within(&mut self, bytes: usize) {
+        while self.bytes() > bytes {
+            self.drop_oldest();
+        }
     }
 
-    /// Drops all: memory is needed.
-    pub(super) fn clear(&mut self) {
-        self.by_token.clear();
+    fn drop_oldest(&mut self) {
+        let oldest = self.by_token.iter().min_by_key(|(_, it)| it.since);
+        if let Some(key) = oldest.map(|(key, _)| key.clone()) {
+            self.by_token.remove(&key);
+        }
+    }
+
+    /// Memory of the copies that wait.
+    fn bytes(&self) -> usize {
+        self.by_token.values().map(|it| it.copy.bytes).sum()
     }
 }

@@ -9,6 +9,9 @@ use super::set::{Advance, Generation, Members, Set, Unsaved};
 use super::{Cache, Clock, HeldObject, Identity, ListCopy, ObjectName, Scope};
 use crate::wire::{ListHead, Object, TypeMeta};
 
+/// What lists may take that wait for their next page: this part of what all objects may.
+const UNFINISHED_PART: usize = 8;
+
 /// What an answer did to its set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
@@ -63,9 +66,8 @@ impl Cache {
         if !head.continue_token.is_empty() {
             self.unfinished_lists
                 .put_aside(copy, head.continue_token.clone(), now);
-            if self.unfinished_lists.bytes() > self.bounds.total {
-                self.unfinished_lists.clear();
-            }
+            let bytes = self.bounds.total / UNFINISHED_PART;
+            self.unfinished_lists.keep_within(bytes);
             return Filled::Partly;
         }
         let types = SetTypes {

@@ -481,7 +481,7 @@ impl World {
                     GetAnswer::Found { object, .. } => {
                         Some(String::from_utf8(object.bytes.to_vec()).unwrap())
                     }
-                    GetAnswer::Absent => None,
+                    GetAnswer::Absent { .. } => None,
                     GetAnswer::Unknown | GetAnswer::Denied => {
                         return Err(TestCaseError::fail("an overlay is known to all"));
                     }

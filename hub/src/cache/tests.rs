@@ -31,7 +31,7 @@ fn texts(snapshot: &Snapshot) -> Vec<String> {
 fn got(cache: &mut Cache, identity: &Identity, scope: &Scope) -> String {
     match cache.get(identity, scope, at(0)) {
         GetAnswer::Found { object, .. } => String::from_utf8(object.bytes.to_vec()).unwrap(),
-        GetAnswer::Absent => "absent".to_owned(),
+        GetAnswer::Absent { .. } => "absent".to_owned(),
         GetAnswer::Unknown => "unknown".to_owned(),
         GetAnswer::Denied => "denied".to_owned(),
     }

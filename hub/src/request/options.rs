@@ -192,6 +192,11 @@ fn value(query: &str, name: &str) -> String {
     parameter(query, name).unwrap_or_default()
 }
 
+/// How long a client waits for its answer, whatever it asks for: `timeout`.
+pub(crate) fn client_timeout(query: &str) -> Option<Duration> {
+    duration(&value(query, "timeout"))
+}
+
 fn duration(text: &str) -> Option<Duration> {
     let duration = humantime::parse_duration(text).ok()?;
     if duration.is_zero() {

@@ -15,7 +15,9 @@ const MAX_UNKNOWN: usize = 256;
 /// Of those that have shown a token that the API server accepts: kube-proxy, the CNI and pods of the
 /// host's network have some ten each, and a node has some 110 pods. Together with the others it is
 /// less than a port has.
-const MAX_KNOWN: usize = 640;
+const MAX_KNOWN: usize = 512;
+/// Of those that carry an upgrade, as of exec and port-forward: nothing need move there for hours.
+const MAX_UPGRADED: usize = 100;
 
 /// The places. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +31,7 @@ struct Places {
     next: u64,
     unknown: Connections,
     known: Connections,
+    upgraded: Connections,
 }
 
 #[derive(Debug)]
@@ -79,15 +82,28 @@ impl Guest {
         }
     }
 
+    /// It carries an upgrade from now on.
+    pub(crate) fn is_upgraded(&self) {
+        let mut places = self.guests.places();
+        let mut placed = places.unknown.remove(&self.number);
+        if placed.is_none() {
+            placed = places.known.remove(&self.number);
+        }
+        if let Some(placed) = placed {
+            insert(&mut places.upgraded, self.number, placed, MAX_UPGRADED);
+        }
+    }
+
     /// It has shown the node's certificate, and needs no place.
     pub(super) fn is_node(&self) {
         let mut places = self.guests.places();
         places.unknown.remove(&self.number);
         places.known.remove(&self.number);
+        places.upgraded.remove(&self.number);
     }
 
     /// Until its place is another's.
-    pub(super) async fn displaced(&self) {
+    pub(crate) async fn displaced(&self) {
         self.end.cancelled().await;
     }
 }
@@ -140,6 +156,25 @@ mod tests {
         let ended = flood.iter().filter(|guest| guest.end.is_cancelled());
         assert_eq!(ended.count(), MAX_UNKNOWN + 1);
         assert!(!flood[2 * MAX_UNKNOWN - 1].end.is_cancelled());
+    }
+
+    #[test]
+    fn an_upgrade_of_the_address_with_most_of_them_gives_way_and_no_other_connection() {
+        let guests = Guests::default();
+        let pod = |last| IpAddr::V4(Ipv4Addr::new(10, 244, 0, last));
+        let known = guests.enter(pod(1));
+        known.is_known();
+        let quiet = guests.enter(pod(2));
+        quiet.is_upgraded();
+        let mut greedy = Vec::new();
+        for _ in 0..MAX_UPGRADED {
+            greedy.push(guests.enter(pod(1)));
+            greedy[greedy.len() - 1].is_upgraded();
+        }
+        assert!(greedy[0].end.is_cancelled() && !greedy[1].end.is_cancelled());
+        assert!(!quiet.end.is_cancelled() && !known.end.is_cancelled());
+        drop((known, quiet, greedy));
+        assert!(guests.places().upgraded.is_empty());
     }
 
     #[test]

@@ -55,7 +55,13 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A client that vanished is noticed after three times as long.
 const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
-const MAX_STREAMS: u32 = 2000;
+const MAX_STREAMS_OF_NODE: u32 = 2000;
+/// Of others: more than one identity may have requests.
+const MAX_STREAMS: u32 = 500;
+/// What a client other than the node may send of a request before it is asked for: 64 KiB is what
+/// HTTP/2 begins with.
+const UPLOAD_WINDOW: u32 = 64 << 10;
+const UPLOADS_WINDOW: u32 = 256 << 10;
 /// What one answer may have ready for a client that does not take it.
 const SEND_BUFFER: usize = 64 << 10;
 
@@ -288,10 +294,19 @@ impl Connection {
         let ended = CancellationToken::new();
         let _streams_end_with_their_connection = ended.clone().drop_guard();
         let open = OpenStreams::default();
-        let server = http2_server(Streams {
+        let streams = Streams {
             ended,
             open: open.clone(),
-        });
+        };
+        let server = if is_node {
+            http2_server(streams, MAX_STREAMS_OF_NODE)
+        } else {
+            let mut server = http2_server(streams, MAX_STREAMS);
+            server
+                .initial_stream_window_size(UPLOAD_WINDOW)
+                .initial_connection_window_size(UPLOADS_WINDOW);
+            server
+        };
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = served.as_mut() => return ended,
@@ -302,13 +317,13 @@ impl Connection {
     }
 }
 
-fn http2_server(streams: Streams) -> http2::Builder<Streams> {
+fn http2_server(streams: Streams, max_streams: u32) -> http2::Builder<Streams> {
     let mut server = http2::Builder::new(streams);
     server
         .timer(TokioTimer::new())
         .keep_alive_interval(PING)
         .keep_alive_timeout(2 * PING)
-        .max_concurrent_streams(MAX_STREAMS)
+        .max_concurrent_streams(max_streams)
         .max_send_buf_size(SEND_BUFFER)
         .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
     server

@@ -1,16 +1,21 @@
 //! Ends answers that their clients do not read: what the API server has sent of them would wait in
 //! memory, and would hold a stream to it, for as long as the client likes.
+//!
+//! The end of an answer is when its last byte was written to its connection: a client that takes no
+//! bytes of a connection cannot have one answer after another wait there.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
+use crate::budget::{self, Charge};
 use crate::lock::lock;
 use crate::metrics::Metrics;
 use crate::upstream::{Body, BodyError};
@@ -19,6 +24,10 @@ use crate::upstream::{Body, BodyError};
 const MAX_UNREAD: Duration = Duration::from_secs(30);
 /// How often it is looked at.
 const LOOK: Duration = Duration::from_secs(5);
+/// What of one answer waits to be written. A larger part waits alone.
+const MAX_QUEUED: usize = 64 << 10;
+/// What the API server may send meanwhile of an answer that is not read: its window.
+const WINDOW: usize = 64 << 10;
 
 tokio::task_local! {
     /// Of the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
@@ -30,12 +39,15 @@ tokio::task_local! {
 pub(super) struct Reading(Arc<Mutex<Option<Instant>>>);
 
 impl Reading {
-    /// Serves a stream. It ends when its client does not read: `None`.
+    /// Serves a stream. It ends when its client does not read, or when it holds too much: `None`.
     pub(super) async fn serve<F: Future>(self, stream: F) -> Option<F::Output> {
         let unread = self.clone();
+        let end = CancellationToken::new();
+        let stream = budget::with_end(end.clone(), READING.scope(self, stream));
         tokio::select! {
-            ended = READING.scope(self, stream) => Some(ended),
+            ended = stream => Some(ended),
             () = unread.too_long() => None,
+            () = end.cancelled() => None,
         }
     }
 
@@ -63,10 +75,94 @@ impl Reading {
     }
 }
 
+/// What of an answer waits to be written to its connection. Clones share it.
+#[derive(Clone)]
+struct Queue(Arc<Mutex<Queued>>);
+
+struct Queued {
+    bytes: usize,
+    /// The client has to read before more of the answer is asked for.
+    is_unread: bool,
+    charge: Charge,
+    waker: Option<Waker>,
+}
+
+/// A part of an answer, until it is written.
+struct Part {
+    bytes: Bytes,
+    queue: Queue,
+}
+
+impl Queue {
+    fn new(charge: Charge) -> Self {
+        Self(Arc::new(Mutex::new(Queued {
+            bytes: 0,
+            is_unread: false,
+            charge,
+            waker: None,
+        })))
+    }
+
+    /// Counts a part of the answer until it is written.
+    fn push(&self, bytes: Bytes) -> Bytes {
+        let mut queued = lock(&self.0);
+        queued.bytes += bytes.len();
+        queued.is_unread = true;
+        queued.count();
+        drop(queued);
+        let queue = self.clone();
+        Bytes::from_owner(Part { bytes, queue })
+    }
+
+    /// Ready when so few bytes wait that more may come.
+    fn poll_below(&self, most: usize, context: &Context<'_>) -> Poll<()> {
+        let mut queued = lock(&self.0);
+        if queued.bytes < most {
+            queued.is_unread = false;
+            queued.count();
+            return Poll::Ready(());
+        }
+        queued.waker = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    fn has_ended(&self) -> bool {
+        lock(&self.0).charge.has_ended()
+    }
+}
+
+impl Queued {
+    fn count(&mut self) {
+        let window = if self.is_unread { WINDOW } else { 0 };
+        self.charge.set(self.bytes + window);
+    }
+}
+
+impl AsRef<[u8]> for Part {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        let mut queued = lock(&self.queue.0);
+        queued.bytes -= self.bytes.len();
+        queued.count();
+        let waker = queued.waker.take();
+        drop(queued);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
 /// The body of an answer, with what is held until it ends.
 pub(super) struct WatchedBody<H> {
-    body: Body,
+    /// `None`: all of it is queued.
+    body: Option<Body>,
     reading: Reading,
+    queue: Queue,
     begun: bool,
     metrics: Arc<Metrics>,
     _held: H,
@@ -74,12 +170,13 @@ pub(super) struct WatchedBody<H> {
 
 impl<H: Unpin + Send + 'static> WatchedBody<H> {
     /// A body for the client of the stream that is served now.
-    pub(super) fn boxed(body: Body, metrics: Arc<Metrics>, held: H) -> Body {
+    pub(super) fn boxed(body: Body, charge: Charge, metrics: Arc<Metrics>, held: H) -> Body {
         let reading = READING.try_with(Clone::clone).unwrap_or_default();
         reading.client_has_to_read();
         let watched = Self {
-            body,
+            body: Some(body),
             reading,
+            queue: Queue::new(charge),
             begun: false,
             metrics,
             _held: held,
@@ -96,28 +193,43 @@ impl<H: Unpin> hyper::body::Body for WatchedBody<H> {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.begun = true;
-        self.reading.client_waits();
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        if frame.is_some() {
-            self.reading.client_has_to_read();
+        let this = self.as_mut().get_mut();
+        this.begun = true;
+        if let Some(body) = &mut this.body {
+            ready!(this.queue.poll_below(MAX_QUEUED, context));
+            this.reading.client_waits();
+            let frame = ready!(Pin::new(body).poll_frame(context));
+            this.reading.client_has_to_read();
+            if let Some(frame) = frame {
+                let queue = &this.queue;
+                let frame = frame.map(|frame| frame.map_data(|bytes| queue.push(bytes)));
+                return Poll::Ready(Some(frame));
+            }
+            this.body = None;
         }
-        Poll::Ready(frame)
+        ready!(this.queue.poll_below(1, context));
+        Poll::Ready(None)
     }
 
     /// Only of an empty body: otherwise its end is when the client has read it.
     fn is_end_stream(&self) -> bool {
-        !self.begun && self.body.is_end_stream()
+        match &self.body {
+            Some(body) => !self.begun && body.is_end_stream(),
+            None => false,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.body {
+            Some(body) => body.size_hint(),
+            None => SizeHint::default(),
+        }
     }
 }
 
 impl<H> Drop for WatchedBody<H> {
     fn drop(&mut self) {
-        if self.reading.is_too_long(Instant::now()) {
+        if self.reading.is_too_long(Instant::now()) || self.queue.has_ended() {
             self.metrics.answer_was_unread();
         }
         self.reading.client_waits();

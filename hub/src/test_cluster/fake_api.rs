@@ -56,6 +56,8 @@ pub(super) struct Shared {
     pub(super) refuses_node: AtomicBool,
     /// It takes requests, and answers none but probes.
     pub(super) hangs: AtomicBool,
+    /// It does not answer probes.
+    pub(super) hangs_probes: AtomicBool,
     /// All events so far: word, name, version.
     history: watch::Sender<Vec<(&'static str, String, u64)>>,
     /// Watches from earlier versions are answered with 410.
@@ -108,6 +110,7 @@ impl FakeApi {
             cut: watch::Sender::new(false),
             refuses_node: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
+            hangs_probes: AtomicBool::new(false),
             history: watch::Sender::new(Vec::new()),
             oldest: Mutex::new(0),
             lists: AtomicUsize::new(0),
@@ -217,6 +220,14 @@ impl Shared {
         99 + self.history.borrow().len() as u64
     }
 
+    fn hangs_at(&self, path: &str) -> bool {
+        let hangs = match path {
+            "/readyz" => &self.hangs_probes,
+            _ => &self.hangs,
+        };
+        hangs.load(Ordering::Relaxed)
+    }
+
     async fn answer(self: Arc<Self>, is_node: bool, request: Request<Incoming>) -> Response<Body> {
         let token = request.headers().get("authorization");
         let token = token.map(|value| value.to_str().unwrap().replace("Bearer ", ""));
@@ -226,7 +237,7 @@ impl Shared {
             .unwrap()
             .push((path.clone(), is_node, token.clone()));
         let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
-        if self.hangs.load(Ordering::Relaxed) && path != "/readyz" {
+        if self.hangs_at(&path) {
             return std::future::pending().await;
         }
         if request.headers().contains_key("upgrade") {

@@ -1,11 +1,16 @@
 //! More watches than a connection carries, clients that do not read, and upgrades: what one client
 //! does is not felt by the next.
 
+use std::sync::atomic::Ordering;
+
+use hyper_util::rt::TokioIo;
+use tokio::io::AsyncReadExt;
 use tokio::time::{Duration, sleep, timeout};
 
-use super::tests::{APP, PODS, exec, watch_from, with_listed_pods};
-use super::{DEADLINE, TestWatch};
+use super::tests::{APP, PODS, exec, exec_as, watch_from, with_listed_pods};
+use super::{DEADLINE, TestCluster, TestWatch};
 use crate::upstream::connector::Protocols;
+use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
 
 const SERVICES: &str = "/api/v1/services";
@@ -67,6 +72,88 @@ async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
         .await
         .expect("answers that nobody reads end");
     drop(unread);
+}
+
+/// Of all clients.
+fn watches(cluster: &TestCluster) -> u32 {
+    let counts = cluster.hub.limits.counts();
+    counts.values().map(|[_, long]| *long).sum()
+}
+
+#[tokio::test]
+async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
+    let cluster = with_listed_pods().await;
+    let silent = cluster.pod("silent");
+    let path = watch_from(101);
+    let mut heard = cluster.pod(APP).watch(&path).await;
+    let mut unread = Vec::new();
+    for _ in 0..80 {
+        unread.push(silent.send("GET", &path, empty()).await);
+    }
+    assert_eq!(watches(&cluster), 81);
+    let long_name = "x".repeat(64 << 10);
+    for _ in 0..64 {
+        cluster.api.happens("MODIFIED", &long_name);
+        assert!(heard.next().await.is_some());
+        assert!(cluster.hub.budget.bytes() <= 16 << 20);
+    }
+    let ended = async {
+        while watches(&cluster) == 81 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, ended).await.unwrap();
+    assert!(watches(&cluster) > 1, "some are left");
+    cluster.api.happens("MODIFIED", "a");
+    assert_eq!(heard.next().await.as_deref(), Some("MODIFIED a"));
+    drop(unread);
+}
+
+#[tokio::test]
+async fn an_api_server_that_is_too_busy_for_a_probe_is_not_cut_off() {
+    let cluster = with_listed_pods().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    let hangs = &cluster.api.shared.hangs_probes;
+    hangs.store(true, Ordering::Relaxed);
+    let upstream = &cluster.hub.upstream;
+    let mut probe = Box::pin(upstream.probe());
+    let long_name = "x".repeat(64 << 10);
+    let observation = loop {
+        tokio::select! {
+            (observation, _) = &mut probe => break observation,
+            () = sleep(Duration::from_millis(50)) => {
+                cluster.api.happens("MODIFIED", &long_name);
+                assert!(watch.next().await.is_some());
+            }
+        }
+    };
+    assert_eq!(observation, Observation::Heard);
+    let (observation, _) = upstream.probe().await;
+    assert_eq!(
+        observation,
+        Observation::TryFailed,
+        "it says nothing at all"
+    );
+}
+
+#[tokio::test]
+async fn upgrades_in_which_nothing_moves_give_way_to_newer_ones() {
+    let cluster = with_listed_pods().await;
+    cluster.stranger().with_token(APP).get(PODS).await;
+    let mut idle = Vec::new();
+    for _ in 0..101 {
+        let (answer, tasks) = exec_as(&cluster, None, APP).await;
+        assert_eq!(answer.status(), 101);
+        idle.push((hyper::upgrade::on(answer).await.unwrap(), tasks));
+    }
+    let (first, _tasks) = idle.swap_remove(0);
+    let mut rest = Vec::new();
+    let mut first = TokioIo::new(first);
+    let ended = first.read_to_end(&mut rest);
+    // It ends with or without notice of TLS.
+    drop(timeout(DEADLINE, ended).await.unwrap());
+    assert_eq!(cluster.hub.limits.counts().values().next().unwrap()[1], 100);
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
 }
 
 #[tokio::test]

@@ -111,7 +111,7 @@ async fn settle(cluster: &TestCluster, all: &mut Vec<Cut>) {
     all.push(Cut::now(cluster, "the node survives"));
 }
 
-async fn claim_that_kubelet_is_answered(cut: Cut, api: super::FakeApi) -> super::FakeApi {
+async fn claim_that_kubelet_is_answered(cut: Cut, api: Arc<super::FakeApi>) -> Arc<super::FakeApi> {
     let Cut { after, state, .. } = cut;
     api.reconnect();
     let cluster = TestCluster::start_with(api, state).await;

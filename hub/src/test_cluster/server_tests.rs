@@ -99,13 +99,22 @@ async fn when_the_first_server_fails_the_second_takes_over_and_the_first_gets_ne
 #[tokio::test]
 async fn memory_answers_before_a_client_gives_up_on_an_api_server_that_hangs() {
     let cluster = with_listed_pods().await;
-    cluster.api.shared.hangs.store(true, Ordering::Relaxed);
     let kubelet = cluster.kubelet();
+    assert_eq!(kubelet.get("/version?timeout=4s").await.0, 200);
+    cluster.api.shared.hangs.store(true, Ordering::Relaxed);
     let path = format!("{PODS}?timeout=4s");
     let answer = kubelet.send("GET", &path, empty()).await;
     assert_eq!(answer.status(), 200);
     let local = answer.headers()["culvert-hub"].to_str().unwrap();
     assert!(local.starts_with("local; age="), "{local}");
+    let document = kubelet.send("GET", "/version?timeout=4s", empty()).await;
+    assert!(document.headers().contains_key("culvert-hub"));
+    let watch = format!("{PODS}?watch=true&resourceVersion=100&timeout=4s");
+    let watch = kubelet.send("GET", &watch, empty()).await;
+    assert!(watch.headers().contains_key("culvert-hub"));
+    let path = format!("{PODS}/a/status?timeout=4s");
+    let status = r#"{"status":{"phase":"Running"}}"#;
+    assert_eq!(kubelet.write("PATCH", &path, status).await.0, 200);
     cluster.api.shared.hangs.store(false, Ordering::Relaxed);
     let answer = kubelet.send("GET", PODS, empty()).await;
     assert!(!answer.headers().contains_key("culvert-hub"));

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Duration, sleep, timeout};
 
-use super::{DEADLINE, TestCluster};
+use super::{ClientIdentity, DEADLINE, TestCluster};
 use crate::upstream::Credential;
 use crate::upstream::connector::Protocols;
 
@@ -146,11 +146,13 @@ async fn without_a_link_a_later_version_is_504_and_one_exact_version_is_unknown(
     cluster.cut().await;
     let kubelet = cluster.kubelet();
     for later in [
-        "resourceVersion=102&resourceVersionMatch=NotOlderThan",
-        "resourceVersion=102",
-        "watch=true&sendInitialEvents=true&resourceVersion=102&resourceVersionMatch=NotOlderThan",
+        "?resourceVersion=102&resourceVersionMatch=NotOlderThan",
+        "?resourceVersion=102",
+        "/a?resourceVersion=102",
+        "/c?resourceVersion=102",
+        "?watch=true&sendInitialEvents=true&resourceVersion=102&resourceVersionMatch=NotOlderThan",
     ] {
-        let path = format!("{PODS}?{later}");
+        let path = format!("{PODS}{later}");
         let answer = kubelet.send("GET", &path, crate::upstream::empty()).await;
         assert_eq!(answer.headers()["retry-after"], "1", "{later}");
         let (status, body) = super::whole(answer).await;
@@ -164,13 +166,18 @@ async fn without_a_link_a_later_version_is_504_and_one_exact_version_is_unknown(
         assert_eq!(cause, "ResourceVersionTooLarge", "{later}");
     }
     for (query, expected) in [
-        ("resourceVersion=101&resourceVersionMatch=NotOlderThan", 200),
-        ("resourceVersion=0", 200),
-        ("resourceVersion=101&resourceVersionMatch=Exact", 503),
-        ("resourceVersion=101&limit=500", 503),
-        ("limit=500&continue=foreign", 410),
+        (
+            "?resourceVersion=101&resourceVersionMatch=NotOlderThan",
+            200,
+        ),
+        ("?resourceVersion=0", 200),
+        ("/a?resourceVersion=101", 200),
+        ("/c?resourceVersion=101", 404),
+        ("?resourceVersion=101&resourceVersionMatch=Exact", 503),
+        ("?resourceVersion=101&limit=500", 503),
+        ("?limit=500&continue=foreign", 410),
     ] {
-        let (status, _) = kubelet.get(&format!("{PODS}?{query}")).await;
+        let (status, _) = kubelet.get(&format!("{PODS}{query}")).await;
         assert_eq!(status, expected, "{query}");
     }
 }
@@ -292,11 +299,16 @@ async fn a_node_whose_certificate_is_refused_is_served_from_memory_and_starts_so
 pub(super) async fn exec(
     cluster: &TestCluster,
 ) -> (Response<Incoming>, JoinSet<hyper::Result<()>>) {
-    let connector = cluster.connector(
-        &cluster.address,
-        Some(cluster.kubelet_identity()),
-        Protocols::Http1,
-    );
+    exec_as(cluster, Some(cluster.kubelet_identity()), "").await
+}
+
+/// The same with a token, or with a certificate.
+pub(super) async fn exec_as(
+    cluster: &TestCluster,
+    identity: Option<ClientIdentity>,
+    token: &str,
+) -> (Response<Incoming>, JoinSet<hyper::Result<()>>) {
+    let connector = cluster.connector(&cluster.address, identity, Protocols::Http1);
     let stream = connector.connect().await.unwrap();
     let (mut sender, connection) = http1::handshake(stream).await.unwrap();
     let mut tasks = JoinSet::new();
@@ -305,6 +317,7 @@ pub(super) async fn exec(
         .header("host", "hub")
         .header("connection", "Upgrade")
         .header("upgrade", "SPDY/3.1")
+        .header("authorization", format!("Bearer {token}"))
         .body(crate::upstream::empty())
         .unwrap();
     let answer = timeout(DEADLINE, sender.send_request(request)).await;

@@ -7,8 +7,8 @@ use bytes::{Buf, Bytes};
 use flate2::write::GzDecoder;
 use http::{HeaderMap, HeaderValue, header};
 
-/// Compressed bytes that are decompressed at once: to 4 MiB at most, whatever they say.
-const PIECE: usize = 4 << 10;
+/// Compressed bytes that are decompressed at once: to 128 KiB at most, whatever they say.
+const PIECE: usize = 128;
 /// Plain bytes of one frame: the queue of a copy holds several.
 const FRAME: usize = 32 << 10;
 
@@ -37,7 +37,10 @@ impl Gunzip {
 
     /// The next plain bytes. `None`: more compressed ones are needed.
     pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
-        while self.plain.is_empty() && !self.compressed.is_empty() {
+        if !self.plain.is_empty() {
+            return Ok(self.frame());
+        }
+        while self.decoder.get_ref().len() < FRAME && !self.compressed.is_empty() {
             let length = self.compressed.len().min(PIECE);
             let used = self.decoder.write(&self.compressed[..length])?;
             if used == 0 {
@@ -47,10 +50,14 @@ impl Gunzip {
                 ));
             }
             self.compressed.advance(used);
-            self.plain = std::mem::take(self.decoder.get_mut()).into();
         }
+        self.plain = std::mem::take(self.decoder.get_mut()).into();
+        Ok(self.frame())
+    }
+
+    fn frame(&mut self) -> Option<Bytes> {
         let length = self.plain.len().min(FRAME);
-        Ok((length > 0).then(|| self.plain.split_to(length)))
+        (length > 0).then(|| self.plain.split_to(length))
     }
 
     /// All compressed bytes have come. `false`: that was known.

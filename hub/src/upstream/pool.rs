@@ -38,6 +38,8 @@ const PING_AFTER: Duration = Duration::from_secs(6);
 const PING_TIMEOUT: Duration = Duration::from_secs(12);
 /// Larger heads are refused, as on the kubelet port.
 const MAX_HEAD: u32 = 64 << 10;
+/// What of one request waits for the API server to take it.
+const SEND_BUFFER: usize = 64 << 10;
 /// Streams of one connection at most, whatever the API server allows: 100 is what it allows by
 /// default, and the window of the connection is made for as many.
 const MAX_STREAMS: usize = 100;
@@ -176,10 +178,9 @@ impl Pool {
 fn stream_window(credential: Credential, kind: RequestKind) -> u32 {
     match (credential, kind) {
         (Credential::Node, RequestKind::Short) => 1 << 20,
-        (Credential::Node, RequestKind::Long) | (Credential::Bearer, RequestKind::Short) => {
-            256 << 10
-        }
-        (Credential::Bearer, RequestKind::Long) => 128 << 10,
+        (Credential::Node, RequestKind::Long) => 256 << 10,
+        (Credential::Bearer, RequestKind::Short) => 128 << 10,
+        (Credential::Bearer, RequestKind::Long) => 64 << 10,
     }
 }
 
@@ -280,6 +281,7 @@ impl Lane {
             .initial_stream_window_size(self.stream_window)
             .initial_connection_window_size(self.stream_window * streams)
             .max_header_list_size(MAX_HEAD)
+            .max_send_buf_size(SEND_BUFFER)
             // None until the API server says how many.
             .initial_max_send_streams(0)
             .handshake(stream)

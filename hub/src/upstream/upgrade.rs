@@ -62,12 +62,13 @@ pub(crate) fn is_upgrade(headers: &HeaderMap) -> bool {
 }
 
 impl Upstream {
-    /// Passes an upgrade on. If the API server agrees, a task relays bytes until either end closes.
-    /// `held` is dropped then, or at the end of another answer.
+    /// Passes an upgrade on. If the API server agrees, a task relays bytes until either end closes,
+    /// or its place is another's. `held` is dropped then, or at the end of another answer.
     pub(crate) async fn upgrade<H: Send + 'static>(
         &self,
         credential: Credential,
         mut request: Request<Body>,
+        displaced: impl Future<Output = ()> + Send + 'static,
         held: H,
     ) -> Result<Response<Body>, UpgradeError> {
         let connector = self.http1_connector(credential);
@@ -94,8 +95,11 @@ impl Upstream {
                 if let (Ok(client), Ok(server)) = tokio::join!(client, server) {
                     let mut client = TokioIo::new(client);
                     let mut server = TokioIo::new(server);
-                    // An end without notice is a usual end of a terminal.
-                    copy_bidirectional(&mut client, &mut server).await.ok();
+                    tokio::select! {
+                        // An end without notice is a usual end of a terminal.
+                        _ = copy_bidirectional(&mut client, &mut server) => {}
+                        () = displaced => tracing::debug!("an upgrade made way for a newer one"),
+                    }
                 }
             });
             return Ok(answer.map(|body| body.map_err(BodyError::from).boxed_unsync()));

@@ -62,6 +62,7 @@ struct Shared {
     start: Instant,
     /// Milliseconds from `start` to the last byte.
     last_heard: AtomicU64,
+    heard_bytes: AtomicU64,
     connections: AtomicU64,
     /// A try failed, or a connection ended: the next probe is due now.
     suspect: Notify,
@@ -80,6 +81,7 @@ impl LinkWatch {
             others: watch::Sender::new(status),
             start: Instant::now(),
             last_heard: AtomicU64::new(0),
+            heard_bytes: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             suspect: Notify::new(),
         }))
@@ -159,6 +161,11 @@ impl LinkWatch {
         lock(&self.0.link)
     }
 
+    /// All bytes that came.
+    pub(crate) fn heard_bytes(&self) -> u64 {
+        self.0.heard_bytes.load(Ordering::Relaxed)
+    }
+
     fn record_sound(&self) {
         let now = u64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.0.last_heard.store(now, Ordering::Relaxed);
@@ -197,7 +204,10 @@ impl<S: AsyncRead + Unpin> AsyncRead for HeardStream<S> {
     ) -> Poll<std::io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        if buffer.filled().len() > before {
+        let heard = buffer.filled().len() - before;
+        if heard > 0 {
+            let bytes = u64::try_from(heard).unwrap_or_default();
+            self.link.0.heard_bytes.fetch_add(bytes, Ordering::Relaxed);
             self.link.record_sound();
         }
         read

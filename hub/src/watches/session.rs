@@ -22,7 +22,8 @@ use super::difference::Versions;
 use super::position::{Position, resumed};
 use super::retry::Retry;
 use crate::answers::local;
-use crate::cache::{Applied, Identity, Snapshot, WatchCopy, WatchStart};
+use crate::budget::Charge;
+use crate::cache::{Applied, Cursor, Identity, Snapshot, WatchCopy, WatchStart};
 use crate::filters::Filter;
 use crate::hub::Hub;
 use crate::identity::Proof;
@@ -42,6 +43,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The shortest life that the API server gives to a watch without `timeoutSeconds`. The longest is
 /// twice as long.
 const LEAST_LIFE: Duration = Duration::from_secs(1800);
+/// A watch that holds less counts as nothing.
+const SMALL: usize = 32 << 10;
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
 /// After a cut, all watches of a node are opened again within this time, its pods first.
@@ -98,6 +101,13 @@ enum State {
     Ended,
 }
 
+/// What a client is to get.
+enum Outgoing {
+    Bytes(Bytes),
+    /// An event for each object, made when its turn comes.
+    Members(Box<Snapshot>, Cursor),
+}
+
 /// The watch.
 pub(crate) struct Session {
     client: Client,
@@ -110,7 +120,10 @@ pub(crate) struct Session {
     overlays: ToldOverlays,
     local_writes: watch::Receiver<()>,
     /// What the client is to get next.
-    out: VecDeque<Bytes>,
+    out: VecDeque<Outgoing>,
+    /// Bytes of `out`.
+    out_bytes: usize,
+    charge: Charge,
     /// What its client sees otherwise than the API server says it.
     filter: Option<Filter>,
     link: watch::Receiver<LinkStatus>,
@@ -147,16 +160,16 @@ impl Session {
     }
 
     /// A watch that begins while there is no link.
-    pub(crate) fn from_memory(client: Client, known: &Snapshot) -> Self {
+    pub(crate) fn from_memory(client: Client, known: Snapshot) -> Self {
         let version = known.head.resource_version;
         let position = Position::of_request(&client.read.options);
         let told = position == Position::InitialEvents;
         let mut session = Self::new(client, position);
         session.item_type = Some(known.item_type.clone());
         if told {
+            session.overlays.note_all(&known);
             session.tell_members(known);
             session.position = Position::At(version);
-            session.overlays.note_all(known);
         }
         session.fall_silent();
         session
@@ -175,6 +188,8 @@ impl Session {
             overlays: ToldOverlays::default(),
             local_writes: client.hub.memory.local_writes(),
             out: VecDeque::new(),
+            out_bytes: 0,
+            charge: client.hub.charge(&client.reader),
             filter: client.hub.filters.of(Some(&client.reader), &client.read),
             link: client
                 .hub
@@ -205,9 +220,10 @@ impl Session {
     /// What the client gets next. `None`: the end.
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
-            if let Some(bytes) = self.out.pop_front() {
+            if let Some(bytes) = self.next_outgoing() {
                 return Some(Ok(bytes));
             }
+            self.count_bytes();
             match &mut self.state {
                 State::Ended => return None,
                 State::Raw(body) => match body.frame().await? {
@@ -233,6 +249,43 @@ impl Session {
                 State::Forgotten => self.tell_differences().await,
             }
         }
+    }
+
+    fn next_outgoing(&mut self) -> Option<Bytes> {
+        while let Some(outgoing) = self.out.front_mut() {
+            let event = match outgoing {
+                Outgoing::Bytes(bytes) => {
+                    let bytes = std::mem::take(bytes);
+                    self.out.pop_front();
+                    self.out_bytes -= bytes.len();
+                    self.count_bytes();
+                    return Some(bytes);
+                }
+                Outgoing::Members(known, cursor) => {
+                    let item_type = &known.item_type;
+                    known.next_item(cursor).map(|member| Event {
+                        kind: EventKind::Added,
+                        type_meta: item_type.clone(),
+                        object: member.object(),
+                    })
+                }
+            };
+            match event {
+                Some(event) => return Some(self.filtered(event.frame(self.client.encoding()))),
+                None => drop(self.out.pop_front()),
+            }
+        }
+        None
+    }
+
+    /// Counts what waits here for the client, or for the rest of an event.
+    fn count_bytes(&mut self) {
+        let mut bytes = self.out_bytes;
+        if let State::Live(live) = &self.state {
+            // The splitter has the begun event too.
+            bytes += 2 * live.begun.len() + live.copy.bytes();
+        }
+        self.charge.set(if bytes < SMALL { 0 } else { bytes });
     }
 
     fn go_live(&mut self, body: AnswerBody, start: WatchStart) {
@@ -307,18 +360,28 @@ impl Session {
 
     /// Appends an event to what the client is to get.
     fn send(&mut self, event: Bytes) {
-        self.out.push_back(match &self.filter {
+        let event = self.filtered(event);
+        self.send_as_is(event);
+    }
+
+    fn send_as_is(&mut self, event: Bytes) {
+        self.out_bytes += event.len();
+        self.out.push_back(Outgoing::Bytes(event));
+    }
+
+    fn filtered(&self, event: Bytes) -> Bytes {
+        match &self.filter {
             Some(filter) => filter.event(event),
             None => event,
-        });
+        }
     }
 
     fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
         let state = std::mem::replace(&mut self.state, State::Ended);
         if let State::Live(mut live) = state {
             live.begun.extend_from_slice(rest);
-            self.out.push_back(live.begun.freeze());
             self.state = State::Raw(live.body);
+            self.send_as_is(live.begun.freeze());
             if let Some(filter) = &self.filter {
                 filter.failed();
             }
@@ -489,23 +552,17 @@ impl Session {
             cause: None,
         };
         let encoding = self.client.encoding();
-        self.out.push_back(status.event(encoding).frame(encoding));
+        self.send_as_is(status.event(encoding).frame(encoding));
         self.state = State::Ended;
     }
 
     /// What exists, to a client that asked for it with the watch.
-    fn tell_members(&mut self, known: &Snapshot) {
-        let encoding = self.client.encoding();
-        for object in known.items() {
-            let event = Event {
-                kind: EventKind::Added,
-                type_meta: known.item_type.clone(),
-                object: object.object(),
-            };
-            self.send(event.frame(encoding));
-        }
+    fn tell_members(&mut self, known: Snapshot) {
+        let version = known.head.resource_version;
+        let members = Outgoing::Members(Box::new(known), Cursor::default());
+        self.out.push_back(members);
         if self.client.read.options.send_initial_events {
-            self.tell_bookmark(known.head.resource_version, Bookmark::InitialEventsEnd);
+            self.tell_bookmark(version, Bookmark::InitialEventsEnd);
         }
     }
 
@@ -525,7 +582,7 @@ impl Session {
         let encoding = self.client.encoding();
         if wanted && let Some(item_type) = self.item_type() {
             let event = Event::bookmark(encoding, &item_type, version, kind);
-            self.out.push_back(event.frame(encoding));
+            self.send_as_is(event.frame(encoding));
         }
     }
 }

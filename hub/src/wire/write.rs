@@ -58,6 +58,7 @@ impl ListWriter {
 }
 
 /// A whole list, given the `Object::bytes` of its items.
+#[cfg(any(test, fuzzing))]
 pub(crate) fn list(encoding: Encoding, head: &ListHead, items: &[Bytes]) -> Bytes {
     let mut out = BytesMut::new();
     let mut writer = ListWriter::start(encoding, head, items.iter().map(Bytes::len), &mut out);

@@ -3,19 +3,20 @@
 //! measured from the admission of the tunnel, so a jump of the host's clock ends no tunnel.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_daemon::Drain;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_trust::Trust;
 use culvert_proxy_trust::identity::{Credential, IdentityError};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 /// The longest delay until a tunnel is closed. A check of ten thousand nodes takes some ten
 /// milliseconds.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// All admissions. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -48,7 +49,7 @@ impl Admissions {
     pub(crate) fn add(&self, credential: Credential) -> Admission {
         let since = (UnixTime::now(), Instant::now());
         let (void_tx, void_rx) = oneshot::channel();
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.last += 1;
         let number = state.last;
         state.admitted.insert(
@@ -68,36 +69,40 @@ impl Admissions {
 
     /// Checks periodically, and immediately after a certificate was revoked, here or at another
     /// proxy. Returns when the drain begins.
-    pub async fn keep_looking(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
-        let mut revocations = trust.revocation_news();
+    pub async fn run(self, trust: Trust, drain: Drain) -> anyhow::Result<()> {
+        let mut revocations = trust.revocation_changes();
         loop {
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 // The sender is a part of the trust.
                 _ = revocations.changed() => {}
                 () = drain.begun() => return Ok(()),
             }
-            self.look(&trust, Instant::now());
+            self.check_all(&trust, Instant::now());
         }
     }
 
-    fn look(&self, trust: &Trust, at: Instant) {
-        let check = |(number, admitted): (&u64, &Admitted)| {
-            let (admitted_at, then) = admitted.since;
-            let now = admitted_at + at.saturating_duration_since(then);
-            Some((*number, trust.check(&admitted.credential, now).err()?))
-        };
-        let void: Vec<_> = self.lock().admitted.iter().filter_map(check).collect();
+    fn check_all(&self, trust: &Trust, at: Instant) {
+        let mut void = Vec::new();
+        for (number, admitted) in &self.0.lock().admitted {
+            if let Err(error) = admitted.check(trust, at) {
+                void.push((*number, error));
+            }
+        }
         for (number, error) in void {
-            if let Some(admitted) = self.lock().admitted.remove(&number) {
+            if let Some(admitted) = self.0.lock().admitted.remove(&number) {
                 // A tunnel that has just ended has no receiver.
                 drop(admitted.void_tx.send(error));
             }
         }
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Admitted {
+    fn check(&self, trust: &Trust, at: Instant) -> Result<(), IdentityError> {
+        let (admitted_at, then) = self.since;
+        let now = admitted_at + at.saturating_duration_since(then);
+        trust.check(&self.credential, now)
     }
 }
 
@@ -114,7 +119,7 @@ impl Admission {
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        self.all.lock().admitted.remove(&self.number);
+        self.all.0.lock().admitted.remove(&self.number);
     }
 }
 
@@ -156,17 +161,17 @@ mod tests {
         let gone = admissions.add(until(now));
         drop(gone);
         let start = Instant::now();
-        admissions.look(&trust, start + Duration::from_secs(50));
+        admissions.check_all(&trust, start + Duration::from_secs(50));
         assert!(
             futures_util::poll!(Box::pin(short.void())).is_pending(),
             "not before its end"
         );
-        admissions.look(&trust, start + Duration::from_secs(300));
+        admissions.check_all(&trust, start + Duration::from_secs(300));
         assert_eq!(short.void().await.reason(), "expired");
         assert!(futures_util::poll!(Box::pin(long.void())).is_pending());
         trust.revoke(&node).unwrap();
-        admissions.look(&trust, Instant::now());
+        admissions.check_all(&trust, Instant::now());
         assert_eq!(long.void().await.reason(), "revoked");
-        assert!(admissions.lock().admitted.is_empty());
+        assert!(admissions.0.lock().admitted.is_empty());
     }
 }

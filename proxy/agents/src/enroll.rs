@@ -11,9 +11,9 @@ use culvert_api::proto::enroll::{Certificate, JoinRequest, RenewRequest};
 use culvert_api::{InvalidNodeName, NodeName};
 use culvert_daemon::LogBudget;
 use culvert_proxy_cluster::{AccountError, ServiceAccounts};
-use culvert_proxy_core::directory::Directory;
+use culvert_proxy_core::directory::{Directory, NodeUid};
 use culvert_proxy_core::metrics::{CertificateRequest, Metrics};
-use culvert_proxy_peers::{Asked, Peers};
+use culvert_proxy_peers::{JoinAnswer, Peers};
 use culvert_proxy_trust::authority::{CsrError, ProvenKey};
 use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
 use culvert_proxy_trust::tokens::{TokenError, TokenText, Tokens, TokensError};
@@ -50,7 +50,7 @@ pub(crate) enum EnrollError {
     #[error(transparent)]
     Account(#[from] AccountError),
     #[error(
-        "the request has two tokens: one of `culvert-proxy token create` or one of a service \
+        "the request has two tokens: one of `culvert token create` or one of a service \
          account"
     )]
     TwoTokens,
@@ -80,7 +80,7 @@ pub struct Enroll {
     peers: Option<Arc<Peers>>,
     directory: Directory,
     metrics: Metrics,
-    turns: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     rate: Arc<CertificateRate>,
     refusals: Arc<LogBudget>,
 }
@@ -137,7 +137,7 @@ impl Enroll {
         accounts: Option<Arc<ServiceAccounts>>,
         metrics: Metrics,
     ) -> Self {
-        let turns = Arc::new(Semaphore::new(MAX_CONCURRENT));
+        let permits = Arc::new(Semaphore::new(MAX_CONCURRENT));
         let refusals = Arc::default();
         let rate = Arc::new(CertificateRate::new(trust.certificate_lifetime()));
         Self {
@@ -147,7 +147,7 @@ impl Enroll {
             accounts,
             peers: None,
             metrics,
-            turns,
+            permits,
             rate,
             refusals,
         }
@@ -158,10 +158,10 @@ impl Enroll {
         &self,
         work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
     ) -> Result<T, EnrollError> {
-        let turn = self.turns.clone().acquire_owned().await;
+        let permit = self.permits.clone().acquire_owned().await;
         let enroll = self.clone();
         let done = tokio::task::spawn_blocking(move || {
-            let _turn = turn;
+            let _permit = permit;
             work(&enroll)
         });
         done.await.unwrap_or(Err(EnrollError::GivenUp))
@@ -174,36 +174,33 @@ impl Enroll {
         client: Option<SocketAddr>,
         done: Result<Certificate, EnrollError>,
     ) -> Result<Response<Certificate>, Status> {
-        let outcome = done.as_ref().map_or_else(EnrollError::reason, |_| "ok");
+        let outcome = match &done {
+            Ok(_) => "ok",
+            Err(error) => error.reason(),
+        };
         self.metrics.enrolment(request, outcome);
         let request: &str = request.into();
         let client = client.map(tracing::field::display);
-        match done {
+        let error = match done {
             Ok(certificate) => {
-                tracing::info!(
-                    request,
-                    node = certificate.node,
-                    client.addr = client,
-                    "certificate given"
-                );
-                Ok(Response::new(certificate))
+                let node = &certificate.node;
+                tracing::info!(request, node, client.addr = client, "certificate given");
+                return Ok(Response::new(certificate));
             }
-            Err(error) => {
-                let status = error.status();
-                if let Some(suppressed) = self.refusals.spend() {
-                    let reason = culvert_daemon::chain(&error);
-                    tracing::warn!(
-                        request,
-                        client.addr = client,
-                        outcome,
-                        reason,
-                        suppressed,
-                        "certificate refused"
-                    );
-                }
-                Err(status)
-            }
+            Err(error) => error,
+        };
+        if let Some(suppressed) = self.refusals.spend() {
+            let reason = culvert_daemon::chain(&error);
+            tracing::warn!(
+                request,
+                client.addr = client,
+                outcome,
+                reason,
+                suppressed,
+                "certificate refused"
+            );
         }
+        Err(error.status())
     }
 
     /// The pod of the token determines the node. The cheap checks come first, so that strangers
@@ -214,41 +211,46 @@ impl Enroll {
         csr: Vec<u8>,
         client: Option<SocketAddr>,
     ) -> Result<Certificate, EnrollError> {
-        let accounts = self.accounts.clone().ok_or(AccountError::NoCluster)?;
+        let Some(accounts) = self.accounts.clone() else {
+            return Err(AccountError::NoCluster.into());
+        };
         self.trust.pin()?;
         let token = accounts.read(token)?;
         let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
-        let client = client.map_or(IpAddr::from([0, 0, 0, 0]), |client| client.ip());
-        let (node, uid) = accounts.node(&token, client).await?;
-        self.rate.take(&node, Instant::now())?;
-        self.work(move |enroll| {
-            let _admission = enroll.trust.admission();
-            if !enroll.directory.contains(&node) {
-                return Err(accounts.not_an_edge(node).into());
-            }
-            if uid.is_some() && uid != enroll.directory.uid(&node) {
-                return Err(AccountError::EarlierNode { node }.into());
-            }
-            enroll.certificate(node, &key, None)
-        })
-        .await
+        let (node, uid) = accounts.node(&token, address(client)).await?;
+        self.rate.spend(&node, Instant::now())?;
+        self.work(move |enroll| enroll.issue_to_pod(&accounts, node, uid, &key))
+            .await
+    }
+
+    fn issue_to_pod(
+        &self,
+        accounts: &ServiceAccounts,
+        node: NodeName,
+        uid: Option<NodeUid>,
+        key: &ProvenKey,
+    ) -> Result<Certificate, EnrollError> {
+        let _admission = self.trust.admission();
+        if !self.directory.contains(&node) {
+            return Err(accounts.not_an_edge(node).into());
+        }
+        if uid.is_some() && uid != self.directory.uid(&node) {
+            return Err(AccountError::EarlierNode { node }.into());
+        }
+        self.certificate(node, key, None)
     }
 
     /// A token that this proxy does not know may be another one's.
     async fn join_with(&self, request: JoinRequest) -> Result<Certificate, EnrollError> {
         let tried = request.clone();
         let joined = self.work(move |enroll| enroll.join_now(&tried)).await;
-        match (&joined, &self.peers) {
-            (Err(EnrollError::Token(TokenError::Foreign(_))), Some(peers)) => {
-                match peers.join(&request).await {
-                    Asked::Unknown => joined,
-                    Asked::Answered(answer) => {
-                        answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)))
-                    }
-                }
-            }
-            _ => joined,
+        if let Err(EnrollError::Token(TokenError::Foreign(_))) = &joined
+            && let Some(peers) = &self.peers
+            && let JoinAnswer::Answered(answer) = peers.join(&request).await
+        {
+            return answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)));
         }
+        joined
     }
 
     fn join_now(&self, request: &JoinRequest) -> Result<Certificate, EnrollError> {
@@ -266,7 +268,7 @@ impl Enroll {
         if !self.directory.contains(&node) {
             return Err(IdentityError::UnknownNode { node }.into());
         }
-        self.rate.take(&node, Instant::now())?;
+        self.rate.spend(&node, Instant::now())?;
         let node = self.tokens.redeem(&token, asked.as_ref(), key.digest())?;
         self.certificate(node, &key, None)
     }
@@ -278,7 +280,7 @@ impl Enroll {
     ) -> Result<Certificate, EnrollError> {
         self.trust.pin()?;
         let shown = self.trust.identify(chain, Purpose::Renew)?;
-        self.rate.take(&shown.node, Instant::now())?;
+        self.rate.spend(&shown.node, Instant::now())?;
         let key = ProvenKey::from_csr(csr)?;
         let _admission = self.trust.admission();
         let shown = self.trust.identify(chain, Purpose::Renew)?;
@@ -298,6 +300,13 @@ impl Enroll {
             node: node.to_string(),
             server_name: self.trust.server_name().to_owned(),
         })
+    }
+}
+
+fn address(client: Option<SocketAddr>) -> IpAddr {
+    match client {
+        Some(client) => client.ip(),
+        None => IpAddr::from([0, 0, 0, 0]),
     }
 }
 
@@ -340,32 +349,12 @@ impl EnrollError {
     fn status(&self) -> Status {
         let text = self.to_string();
         match self {
-            Self::Token(TokenError::Malformed | TokenError::NoNode(_))
-            | Self::Node(_)
-            | Self::Csr(_)
-            | Self::TwoTokens => Status::invalid_argument(text),
-            Self::Account(AccountError::NoCluster) => Status::failed_precondition(text),
-            Self::Account(AccountError::Malformed) => Status::invalid_argument(text),
-            Self::Account(AccountError::Unanswered(_)) => {
-                Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
-            }
-            Self::Account(AccountError::Busy | AccountError::TooManyRefusals) => {
-                Status::resource_exhausted(text)
-            }
+            Self::Token(error) => token_status(error, text),
+            Self::Node(_) | Self::Csr(_) | Self::TwoTokens => Status::invalid_argument(text),
+            Self::Account(error) => account_status(error, text),
             Self::TooOften(_) => Status::resource_exhausted(text),
-            Self::Account(_) => Status::permission_denied(text),
             Self::GivenUp => Status::internal(text),
-            // By this, a proxy that asks another one for a certificate tells the one that does not
-            // know the token.
-            Self::Token(TokenError::Foreign(_)) => Status::not_found(text),
-            Self::Token(TokenError::WrongSecret(_)) => Status::unauthenticated(text),
             Self::Elsewhere(status) => Status::new(status.code(), text),
-            Self::Token(
-                TokenError::Used(_)
-                | TokenError::Expired(..)
-                | TokenError::Revoked(_)
-                | TokenError::OtherNode(..),
-            ) => Status::permission_denied(text),
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
             Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
             Self::Identity(_) => Status::permission_denied(text),
@@ -374,6 +363,39 @@ impl EnrollError {
                 Status::unavailable("the proxy cannot store what it has to: see its log")
             }
         }
+    }
+}
+
+fn token_status(error: &TokenError, text: String) -> Status {
+    match error {
+        TokenError::Malformed | TokenError::NoNode(_) => Status::invalid_argument(text),
+        // By this, a proxy that asks another one for a certificate learns that it does not know the
+        // token.
+        TokenError::Foreign(_) => Status::not_found(text),
+        TokenError::WrongSecret(_) => Status::unauthenticated(text),
+        TokenError::Used(_)
+        | TokenError::Expired(..)
+        | TokenError::Revoked(_)
+        | TokenError::OtherNode(..) => Status::permission_denied(text),
+    }
+}
+
+fn account_status(error: &AccountError, text: String) -> Status {
+    match error {
+        AccountError::NoCluster => Status::failed_precondition(text),
+        AccountError::Malformed => Status::invalid_argument(text),
+        AccountError::Unanswered(_) => {
+            Status::unavailable("the proxy cannot ask the cluster about the token: see its log")
+        }
+        AccountError::Busy | AccountError::TooManyRefusals => Status::resource_exhausted(text),
+        AccountError::Audience { .. }
+        | AccountError::Account { .. }
+        | AccountError::NotAuthenticated(_)
+        | AccountError::NotBound
+        | AccountError::Pod { .. }
+        | AccountError::NodeName(_)
+        | AccountError::NotAnEdge { .. }
+        | AccountError::EarlierNode { .. } => Status::permission_denied(text),
     }
 }
 

@@ -1,33 +1,30 @@
 //! The agent port: tunnels and enrolment, distinguished by ALPN.
 
+mod tunnel;
+
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::EnrollServer;
-use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL, NodeName, REFUSED};
-use culvert_daemon::{Drain, LogBudget, VERSION, Worker, chain};
+use culvert_api::{ALPN_ENROLL, ALPN_TUNNEL};
+use culvert_daemon::{Drain, LogBudget, Worker, chain};
 use culvert_proxy_core::instance::Instance;
 use culvert_proxy_core::metrics::{AgentOutcome, Metrics};
 use culvert_proxy_streams::live::Streams;
-use culvert_proxy_streams::registry::{Registration, Registry};
+use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::proxy_protocol::{self, Balancers, HeaderError};
 use culvert_proxy_streams::sockets::strangers::{
-    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake, say_busy,
+    Full, HandshakeError, HandshakePermit, Phase, Strangers, handshake,
 };
 use culvert_proxy_trust::Trust;
-use culvert_proxy_trust::identity::{Credential, IdentityError, Purpose};
-use culvert_tunnel::proto::tunnel::DescribeRequest;
-use culvert_tunnel::{
-    Congestion, Driver, ProxyTunnel, ReadAhead, SocketState, Tunnel, TunnelError,
-};
+use culvert_proxy_trust::identity::IdentityError;
+use culvert_tunnel::{Congestion, ProxyTunnel, ReadAhead, TunnelError};
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustls::pki_types::CertificateDer;
-use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
@@ -38,8 +35,6 @@ use crate::admissions::Admissions;
 use crate::enroll::{ClientAddr, Enroll, PeerChain};
 use crate::proxy_list::ProxyList;
 
-/// The time in which a refused agent can read the reason.
-const TELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// When the proxy drains: the time for an enrolment in progress, and for a tunnel's last bytes.
 const PARTING: Duration = Duration::from_secs(1);
 /// An enrolment is one short call.
@@ -83,7 +78,7 @@ pub struct Parts {
     pub instance: Instance,
     /// The addresses that agents receive.
     pub proxies: ProxyList,
-    /// Begins when the program is about to end.
+    /// Starts when the program is about to end.
     pub drain: Drain,
     /// Everything that clients still need tunnels for.
     pub clients: TaskTracker,
@@ -170,32 +165,33 @@ impl Agents {
     /// Serves one connection to its end.
     async fn serve_detached(self, socket: std::net::TcpStream, peer: SocketAddr) {
         let mut client = peer;
-        match self.serve_agent(socket, &mut client).await {
-            Ok(outcome) => self.parts.metrics.agent_connection(outcome),
-            // The service has already reported the outcome of the enrolment. The end of its
-            // connection does not matter.
-            Err(error @ AgentError::Enroll(_)) => {
-                tracing::debug!(client.addr = %client, reason = chain(&error), "enrolment ended");
-                self.parts.metrics.agent_connection(error.outcome());
-            }
-            // The agent looked for another proxy behind this address.
-            Err(error @ AgentError::Tunnel(TunnelError::Declined)) => {
-                tracing::debug!(client.addr = %client, reason = chain(&error), "agent connection");
-                self.parts.metrics.agent_connection(error.outcome());
-            }
+        let outcome = match self.serve_agent(socket, &mut client).await {
+            Ok(outcome) => outcome,
             Err(error) => {
-                if let Some(suppressed) = self.refusals.spend() {
-                    let outcome: &str = error.outcome().into();
-                    tracing::warn!(
-                        client.addr = %client,
-                        outcome,
-                        reason = chain(&error),
-                        suppressed,
-                        "agent connection"
-                    );
-                }
-                self.parts.metrics.agent_connection(error.outcome());
+                self.report(client, &error);
+                error.outcome()
             }
+        };
+        self.parts.metrics.agent_connection(outcome);
+    }
+
+    /// Logs why a connection ended.
+    fn report(&self, client: SocketAddr, error: &AgentError) {
+        let reason = chain(error);
+        // The service has already reported the outcome of the enrolment. The end of its connection
+        // does not matter.
+        if matches!(error, AgentError::Enroll(_)) {
+            tracing::debug!(client.addr = %client, reason, "enrolment ended");
+            return;
+        }
+        // The agent looked for another proxy behind this address.
+        if matches!(error, AgentError::Tunnel(TunnelError::Declined)) {
+            tracing::debug!(client.addr = %client, reason, "agent connection");
+            return;
+        }
+        if let Some(suppressed) = self.refusals.spend() {
+            let outcome: &str = error.outcome().into();
+            tracing::warn!(client.addr = %client, outcome, reason, suppressed, "agent connection");
         }
     }
 
@@ -209,8 +205,16 @@ impl Agents {
             entered = self.enter(socket, client) => entered,
             () = self.parts.drain.begun() => return Ok(AgentOutcome::Drained),
         };
-        let (socket, mut permit) = entered?;
-        let client = *client;
+        let (socket, permit) = entered?;
+        self.serve_entered(socket, *client, permit).await
+    }
+
+    async fn serve_entered(
+        &self,
+        socket: TcpStream,
+        client: SocketAddr,
+        mut permit: HandshakePermit,
+    ) -> Result<AgentOutcome, AgentError> {
         let evicted = permit.evicted();
         // Boxed: an idle tunnel would keep the space that it takes.
         let handshake = tokio::select! {
@@ -218,205 +222,90 @@ impl Agents {
             () = evicted.cancelled() => return Err(AgentError::Evicted),
             () = self.parts.drain.leaving() => return Ok(AgentOutcome::Drained),
         };
-        let (tls, socket_state) = handshake?;
-        let (_, session) = tls.get_ref();
-        let certificates = session.peer_certificates().unwrap_or_default();
-        let chain: Vec<_> = certificates
-            .iter()
-            .map(|der| der.clone().into_owned())
-            .collect();
-        match session.alpn_protocol() {
-            Some(ALPN_TUNNEL) => self
-                .tunnel(tls, socket_state, chain, client, permit)
-                .await
-                .map(|()| AgentOutcome::TunnelEnded),
+        let tls = handshake?;
+        let chain = client_certificates(&tls);
+        match tls.get_ref().1.alpn_protocol() {
+            Some(ALPN_TUNNEL) => {
+                self.tunnel(tls, chain, client, permit).await?;
+                Ok(AgentOutcome::TunnelEnded)
+            }
             Some(ALPN_ENROLL) => {
                 permit.call().await?;
                 tokio::select! {
-                    enrolled = self.enroll(tls, chain, client) => enrolled.map(|()| AgentOutcome::Enrolled),
-                    () = evicted.cancelled() => Err(AgentError::Evicted),
+                    enrolled = self.enroll(tls, chain, client) => enrolled?,
+                    () = evicted.cancelled() => return Err(AgentError::Evicted),
                 }
+                Ok(AgentOutcome::Enrolled)
             }
             _ => Err(AgentError::NoProtocol),
         }
     }
 
-    /// Takes a permit for a new connection. Behind a balancer it is first one of the balancer's
-    /// address, for the short time of the header, and then one of the client's.
+    /// Enters a new connection among those that have not shown who they are.
     async fn enter(
         &self,
         socket: std::net::TcpStream,
         client: &mut SocketAddr,
     ) -> Result<(TcpStream, HandshakePermit), AgentError> {
-        let is_balanced = self.parts.balancers.contain(client.ip());
+        if self.parts.balancers.contain(client.ip()) {
+            let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
+            return self.enter_balanced(socket, client).await;
+        }
+        let has_spoken = matches!(socket.peek(&mut [0]), Ok(1..));
+        let socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
         // A connection that has already sent bytes does not wait for a permit behind the silent
         // ones.
-        let has_spoken = !is_balanced && socket.peek(&mut [0]).is_ok_and(|count| count > 0);
-        let mut socket = TcpStream::from_std(socket).map_err(AgentError::Socket)?;
-        let strangers = &self.parts.strangers;
-        let enter = |phase| strangers.enter(client.ip(), phase);
-        let entered = if has_spoken {
-            enter(Phase::Handshake).or_else(|_| enter(Phase::Silent))
-        } else {
-            enter(Phase::Silent)
-        };
-        let permit = entered.inspect_err(|_| say_busy(&socket))?;
-        if !is_balanced {
+        if has_spoken && let Ok(permit) = self.parts.strangers.enter(client.ip(), Phase::Handshake)
+        {
             return Ok((socket, permit));
         }
+        let permit = self.permit(&socket, client.ip())?;
+        Ok((socket, permit))
+    }
+
+    /// Behind a balancer the permit is first one of the balancer's address, for the short time of
+    /// the header, and then one of the client's.
+    async fn enter_balanced(
+        &self,
+        mut socket: TcpStream,
+        client: &mut SocketAddr,
+    ) -> Result<(TcpStream, HandshakePermit), AgentError> {
+        let permit = self.permit(&socket, client.ip())?;
         let evicted = permit.evicted();
-        let read = tokio::select! {
-            read = proxy_protocol::client(&mut socket) => read?,
+        let header = tokio::select! {
+            header = proxy_protocol::client(&mut socket) => header?,
             () = evicted.cancelled() => return Err(AgentError::Evicted),
         };
-        let Some(real) = read else {
+        let Some(real) = header else {
             return Ok((socket, permit));
         };
         *client = real;
-        let permit = strangers
-            .enter(real.ip(), Phase::Silent)
-            .inspect_err(|_| say_busy(&socket))?;
+        let permit = self.permit(&socket, real.ip())?;
         Ok((socket, permit))
+    }
+
+    /// A permit for a connection that has sent nothing. Without one the client learns to try later.
+    fn permit(&self, socket: &TcpStream, client: IpAddr) -> Result<HandshakePermit, AgentError> {
+        match self.parts.strangers.enter(client, Phase::Silent) {
+            Ok(permit) => Ok(permit),
+            Err(full) => {
+                self.parts.strangers.turn_away(socket, client);
+                Err(full.into())
+            }
+        }
     }
 
     async fn handshake(
         &self,
         socket: TcpStream,
         permit: &mut HandshakePermit,
-    ) -> Result<(Tls, SocketState), AgentError> {
+    ) -> Result<Tls, AgentError> {
         culvert_tunnel::tune(&socket).map_err(AgentError::Socket)?;
         self.parts.congestion.set(&socket);
         let io = ReadAhead::new(socket);
-        let socket_state = io.socket_state();
         let mut tls = handshake(io, self.parts.trust.server_config(), permit).await?;
         tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok((Box::new(tls), socket_state))
-    }
-
-    /// The roles are reversed here: the proxy becomes the client of the agent.
-    async fn tunnel(
-        &self,
-        tls: Tls,
-        socket_state: SocketState,
-        chain: Vec<CertificateDer<'static>>,
-        client: SocketAddr,
-        mut permit: HandshakePermit,
-    ) -> Result<(), AgentError> {
-        let node = match self.identify(&chain) {
-            Ok(credential) => credential.node,
-            Err(refused) => {
-                self.note_refusal(&refused);
-                return Err(tell(tls, refused).await);
-            }
-        };
-        permit.call().await?;
-        let evicted = permit.evicted();
-        let established = tokio::select! {
-            established = self.establish(&node, tls, socket_state) => established,
-            () = evicted.cancelled() => return Err(AgentError::Evicted),
-        };
-        let (tunnel, driver) = established.map_err(AgentError::Tunnel)?;
-        let mut driven = std::pin::pin!(driver.run());
-        let request = DescribeRequest {
-            version: VERSION.to_owned(),
-            instance: self.parts.instance.to_string(),
-        };
-        let described = tokio::select! {
-            described = tunnel.describe(&request) => described.map_err(AgentError::Tunnel)?,
-            ended = &mut driven => return ended.map_err(AgentError::Tunnel),
-            () = evicted.cancelled() => return Err(AgentError::Evicted),
-        };
-        drop(permit);
-        self.parts.strangers.proven(client.ip());
-        let registration = self
-            .parts
-            .registry
-            .register(node.clone(), tunnel, described, client);
-        self.keep(&node, chain, registration, client, driven).await
-    }
-
-    /// Drives a registered tunnel of `node` until it ends or must be closed.
-    async fn keep(
-        &self,
-        node: &NodeName,
-        chain: Vec<CertificateDer<'static>>,
-        registration: Registration,
-        client: SocketAddr,
-        mut driven: Pin<&mut impl Future<Output = Result<(), TunnelError>>>,
-    ) -> Result<(), AgentError> {
-        let told = self.parts.proxies.clone();
-        let told = told.tell(registration.tunnel().clone());
-        // The node may have been removed since, when this tunnel was not yet registered and could
-        // not be closed.
-        let mut admission = self.parts.admissions.add(self.identify(&chain)?);
-        // An idle tunnel holds what it needs and no more.
-        drop(chain);
-        let generation = registration.generation();
-        tracing::info!(
-            %node,
-            tunnel = generation,
-            client.addr = %client,
-            agent_version = registration.agent_version(),
-            "tunnel up"
-        );
-        let ended = tokio::select! {
-            ended = &mut driven => ended.map_err(AgentError::Tunnel),
-            () = registration.closed() => Ok(()),
-            void = admission.void() => Err(AgentError::Void(void)),
-            never = told => match never {},
-            () = self.drained() => {
-                // The tunnel has no users left. It closes after all pending data is sent.
-                drop(registration);
-                timeout(PARTING, &mut driven).await.unwrap_or(Ok(())).map_err(AgentError::Tunnel)
-            }
-        };
-        let reason = why_down(&ended, &self.parts.drain);
-        tracing::info!(%node, tunnel = generation, reason, "tunnel down");
-        self.parts.registry.history().ended(node, reason);
-        ended
-    }
-
-    /// Pending data for the node's clients, and for the node itself, counts against the node's
-    /// share of the budget.
-    async fn establish(
-        &self,
-        node: &NodeName,
-        tls: Tls,
-        socket_state: SocketState,
-    ) -> Result<(Tunnel, Driver<Tls>), TunnelError> {
-        let tunnel = ProxyTunnel {
-            budget: self.parts.tunnel.budget.of(node.as_str()),
-            ..self.parts.tunnel.clone()
-        };
-        tunnel.establish(tls, socket_state).await
-    }
-
-    /// Records the refusal, so that operators see why the node is offline. A client with a forged
-    /// certificate does not get this far.
-    fn note_refusal(&self, refused: &AgentError) {
-        if let AgentError::Identity(error) = refused
-            && let Some(node) = error.node()
-        {
-            self.parts
-                .registry
-                .history()
-                .refused(node, error.to_string());
-        }
-    }
-
-    fn identify(&self, chain: &[CertificateDer<'static>]) -> Result<Credential, AgentError> {
-        self.parts
-            .trust
-            .identify(chain, Purpose::Tunnel)
-            .map_err(AgentError::Identity)
-    }
-
-    /// When the proxy drains, its tunnels stay open until no client needs them.
-    async fn drained(&self) {
-        self.parts.drain.begun().await;
-        self.parts.clients.close();
-        self.parts.clients.wait().await;
-        self.parts.streams.idle().await;
+        Ok(Box::new(tls))
     }
 
     async fn enroll(
@@ -440,64 +329,28 @@ impl Agents {
         let served = server.serve_connection(TokioIo::new(tls), TowerToHyperService::new(enroll));
         let ended = tokio::select! {
             ended = timeout(ENROLL_TIMEOUT, served) => ended,
-            () = async { self.parts.drain.leaving().await; tokio::time::sleep(PARTING).await } => return Ok(()),
+            () = self.leaving() => return Ok(()),
         };
-        ended
-            .map_err(|_| AgentError::EnrollTimedOut)?
-            .map_err(AgentError::Enroll)
-    }
-}
-
-/// The reason why a tunnel ended, for the log and the history.
-fn why_down(ended: &Result<(), AgentError>, drain: &Drain) -> String {
-    match ended {
-        Ok(()) if drain.has_begun() => "the proxy drained".to_owned(),
-        Ok(()) => "its agent left, or the proxy closed it: the node was removed or had too many \
-            tunnels"
-            .to_owned(),
-        Err(AgentError::Tunnel(error)) if is_cut(error) => {
-            "its connection was cut without a word: the agent was killed, or something on the way \
-             gave up; the log of the agent says which"
-                .to_owned()
+        match ended {
+            Ok(ended) => ended.map_err(AgentError::Enroll),
+            Err(_) => Err(AgentError::EnrollTimedOut),
         }
-        Err(AgentError::Tunnel(error)) => chain(error),
-        Err(error) => chain(error),
+    }
+
+    /// When the proxy leaves, an enrolment in progress has a moment more.
+    async fn leaving(&self) {
+        self.parts.drain.leaving().await;
+        tokio::time::sleep(PARTING).await;
     }
 }
 
-fn is_cut(error: &TunnelError) -> bool {
-    match error {
-        TunnelError::Http2(error) => error.get_io().map(io::Error::kind).is_some_and(|kind| {
-            // The kind depends on whether the last operation was a read or a write.
-            matches!(
-                kind,
-                io::ErrorKind::UnexpectedEof
-                    | io::ErrorKind::ConnectionReset
-                    | io::ErrorKind::BrokenPipe
-            )
-        }),
-        TunnelError::HandshakeTimedOut
-        | TunnelError::Unacknowledged
-        | TunnelError::LargePacketsLost
-        | TunnelError::Closed
-        | TunnelError::Declined
-        | TunnelError::PeerSilent(_)
-        | TunnelError::Call(_) => false,
+/// The certificates that the client showed, its own first.
+fn client_certificates(tls: &Tls) -> Vec<CertificateDer<'static>> {
+    let mut chain = Vec::new();
+    for certificate in tls.get_ref().1.peer_certificates().unwrap_or_default() {
+        chain.push(certificate.clone().into_owned());
     }
-}
-
-/// Sends the reason of a refusal in place of the first line of HTTP/2. Without it the agent could
-/// not report what to fix.
-async fn tell(mut tls: Tls, refused: AgentError) -> AgentError {
-    let line = format!("{REFUSED}{}\n", chain(&refused));
-    let told = async {
-        tls.write_all(line.as_bytes()).await?;
-        tls.shutdown().await
-    };
-    if !matches!(timeout(TELL_TIMEOUT, told).await, Ok(Ok(()))) {
-        tracing::debug!("a refused agent was gone before it was told");
-    }
-    refused
+    chain
 }
 
 #[cfg(test)]

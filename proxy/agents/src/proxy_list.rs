@@ -1,5 +1,5 @@
-//! What agents are told: all proxies with their tunnels, so that each agent chooses where its own
-//! go. A proxy that drains says so, and one with too many tunnels repeats the numbers.
+//! The list of all proxies with their tunnels that agents get, so that each agent chooses where its
+//! own go. A proxy that drains says so, and one with too many tunnels repeats the numbers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::Drain;
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_tunnel::Tunnel;
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 /// How often the proxies' numbers of tunnels are compared.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(30);
-/// Agents are told of a change within this time, at random: ten thousand messages at once would
+/// Agents get a change within this time, at random: ten thousand messages at once would
 /// delay the streams.
 const SPREAD: Duration = Duration::from_secs(2);
 /// Nodes above the fair share that do not matter.
@@ -28,7 +28,7 @@ pub struct ProxyList {
     own: PeerInfo,
     registry: Registry,
     agents: watch::Receiver<AgentsGo>,
-    news_tx: watch::Sender<()>,
+    changed_tx: watch::Sender<()>,
 }
 
 impl ProxyList {
@@ -38,41 +38,42 @@ impl ProxyList {
             own,
             registry,
             agents,
-            news_tx: watch::Sender::default(),
+            changed_tx: watch::Sender::default(),
         }
     }
 
-    /// Notes changes of the peers, and an uneven load, until the drain begins.
-    pub async fn keep_looking(self, drain: Drain) -> Result<()> {
+    /// Watches the peers, and whether the load is uneven, until the drain begins.
+    pub async fn run(self, drain: Drain) -> Result<()> {
         let mut peers = self.registry.peer_changes();
         loop {
-            let news = tokio::select! {
+            tokio::select! {
                 // The sender lives as long as the registry.
-                _ = peers.changed() => true,
-                () = tokio::time::sleep(COMPARE_INTERVAL) => self.has_too_many(),
+                _ = peers.changed() => self.changed_tx.send_replace(()),
+                () = tokio::time::sleep(COMPARE_INTERVAL) => {
+                    if self.has_too_many() {
+                        self.changed_tx.send_replace(());
+                    }
+                }
                 () = drain.begun() => return Ok(()),
-            };
-            if news {
-                self.news_tx.send_replace(());
             }
         }
     }
 
-    /// Keeps an agent informed, for as long as its tunnel lives. An agent that does not know the
-    /// call needs nothing.
-    pub(crate) async fn tell(self, tunnel: Tunnel) -> Infallible {
-        let mut news = self.news_tx.subscribe();
+    /// Sends the list, and each change of it, for as long as the agent's tunnel lives. An agent that
+    /// does not know the call needs nothing.
+    pub(crate) async fn send_to(self, tunnel: Tunnel) -> Infallible {
+        let mut changes = self.changed_tx.subscribe();
         let mut agents = self.agents.clone();
         loop {
             agents.mark_unchanged();
             // Also if there is no other: then the agent looks for none. Boxed: an idle tunnel would keep
             // the space that the call takes.
-            if let Err(error) = Box::pin(tunnel.set_proxies(&self.now())).await {
-                tracing::debug!(%error, "an agent was not told of the proxies");
+            if let Err(error) = Box::pin(tunnel.set_proxies(&self.message())).await {
+                tracing::debug!(%error, "an agent did not get the list of proxies");
             }
             tokio::select! {
                 // The sender is in `self`.
-                _ = news.changed() => {
+                _ = changes.changed() => {
                     let wait = SPREAD.mul_f64(rand::random());
                     tokio::select! {
                         () = tokio::time::sleep(wait) => {}
@@ -84,42 +85,43 @@ impl ProxyList {
         }
     }
 
-    fn now(&self) -> SetProxiesRequest {
-        let own = Proxy {
+    fn message(&self) -> SetProxiesRequest {
+        let mut proxies = vec![Proxy {
             instance: self.own.instance.to_string(),
             addresses: self.own.addresses.clone(),
             nodes: self.registry.own_nodes(),
             draining: *self.agents.borrow() == AgentsGo::Elsewhere,
-        };
-        let peers = self.registry.peers();
-        let peers = peers.iter().map(|peer| Proxy {
-            instance: peer.info.instance.to_string(),
-            addresses: peer.info.addresses.clone(),
-            nodes: u32::try_from(peer.nodes).unwrap_or(u32::MAX),
-            draining: peer.draining,
-        });
-        let mut proxies: Vec<_> = std::iter::once(own).chain(peers).collect();
-        keep_own_addresses(&mut proxies);
+        }];
+        for peer in self.registry.peers() {
+            proxies.push(Proxy {
+                instance: peer.info.instance.to_string(),
+                addresses: peer.info.addresses.clone(),
+                nodes: u32::try_from(peer.nodes).unwrap_or(u32::MAX),
+                draining: peer.draining,
+            });
+        }
+        remove_shared_addresses(&mut proxies);
         SetProxiesRequest { proxies }
     }
 
     fn has_too_many(&self) -> bool {
-        let numbers: Vec<_> = self
-            .now()
-            .proxies
-            .iter()
-            .filter(|proxy| !proxy.draining)
-            .map(|proxy| proxy.nodes)
-            .collect();
+        let mut numbers = Vec::new();
+        for proxy in self.message().proxies {
+            if !proxy.draining {
+                numbers.push(proxy.nodes);
+            }
+        }
         is_too_many(self.registry.own_nodes(), &numbers)
     }
 }
 
 /// Removes the addresses that several proxies have: they lead to any of these. Pure.
-fn keep_own_addresses(proxies: &mut [Proxy]) {
+fn remove_shared_addresses(proxies: &mut [Proxy]) {
     let mut holders: BTreeMap<String, usize> = BTreeMap::new();
-    for address in proxies.iter().flat_map(|proxy| &proxy.addresses) {
-        *holders.entry(address.clone()).or_default() += 1;
+    for proxy in proxies.iter() {
+        for address in &proxy.addresses {
+            *holders.entry(address.clone()).or_default() += 1;
+        }
     }
     for proxy in proxies {
         proxy.addresses.retain(|address| holders[address] == 1);
@@ -144,7 +146,7 @@ mod tests {
             ..Proxy::default()
         };
         let mut proxies = [proxy(["all:7400", "a:7400"]), proxy(["all:7400", "b:7400"])];
-        keep_own_addresses(&mut proxies);
+        remove_shared_addresses(&mut proxies);
         assert_eq!(proxies[0].addresses, ["a:7400"]);
         assert_eq!(proxies[1].addresses, ["b:7400"]);
     }

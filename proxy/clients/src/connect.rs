@@ -132,7 +132,7 @@ impl Connect {
         frontend: Frontend,
         name: String,
     ) -> Result<Plan, RouteError> {
-        let mut record = self.router.begin(frontend, name, &destination);
+        let mut record = self.router.start_record(frontend, name, &destination);
         let error = match self.router.route(destination.clone()) {
             Ok(route) => {
                 let client = ClientKind::Connect;
@@ -242,7 +242,7 @@ impl DirectRequest {
         }
         let started = Instant::now();
         let dialled = direct.dial(&self.target).await;
-        self.record.dialled(started.elapsed());
+        self.record.set_dial_time(started.elapsed());
         if let Err(error) = &dialled {
             self.record.not_routed(error);
         }

@@ -54,5 +54,9 @@ fn request_name(bytes: &[u8]) -> Result<String, String> {
         request = request.header(header.name, header.value);
     }
     let request = request.body(()).map_err(|error| error.to_string())?;
-    host::named(&request).map_err(|bad| chain(&bad))
+    let ports = host::MeantPorts {
+        of_nodes: 9100,
+        own: 7451,
+    };
+    host::named(&request, ports).map_err(|bad| chain(&bad))
 }

@@ -38,6 +38,7 @@ use crate::refusals::Refusals;
 use crate::{has_drained, resetting};
 use bad_head::BadHead;
 use head::{Head, HeadReader};
+use host::MeantPorts;
 use requests::Requests;
 
 /// The time limit for a connection's head.
@@ -182,13 +183,15 @@ impl Names {
         head: BytesMut,
         connections: &TaskTracker,
     ) {
-        let requests = Requests {
-            names: self.clone(),
-            client,
-            port,
-        };
         match socket.detach() {
             Ok(Detached::Tcp(socket)) => {
+                let own = socket.local_addr().map_or(port, |own| own.port());
+                let of_nodes = port;
+                let requests = Requests {
+                    names: self.clone(),
+                    client,
+                    ports: MeantPorts { of_nodes, own },
+                };
                 let served = requests.serve(socket, head);
                 connections.spawn_on(served, self.workers.next().handle());
             }
@@ -204,7 +207,9 @@ impl Names {
         client: SocketAddr,
         destination: &Destination,
     ) -> Result<RoutedClient, RouteError> {
-        let mut record = self.router.begin(frontend, client.to_string(), destination);
+        let mut record = self
+            .router
+            .start_record(frontend, client.to_string(), destination);
         match self.router.route(destination.clone()) {
             Ok(route) => {
                 let kind = ClientKind::Address(client.ip().to_canonical());

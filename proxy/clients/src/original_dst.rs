@@ -50,15 +50,15 @@ impl OriginalDsts {
     /// The original destination of `accepted` and the mechanism that steered it. `None` for a
     /// connection to the intercept port itself.
     pub(crate) fn of(&self, accepted: &TcpStream) -> Option<(SocketAddr, Frontend)> {
-        if let Some(address) = self.stored(accepted) {
+        if let Some(address) = self.look_up_map(accepted) {
             return Some((address, Frontend::Ebpf));
         }
-        if let Some(address) = tracked(accepted) {
+        if let Some(address) = look_up_conntrack(accepted) {
             return Some((address, Frontend::Nftables));
         }
         // Nothing steered it, or the redirector has made another map since the last look.
         self.follow_pin();
-        let address = self.stored(accepted)?;
+        let address = self.look_up_map(accepted)?;
         Some((address, Frontend::Ebpf))
     }
 
@@ -126,7 +126,7 @@ impl OriginalDsts {
         }
     }
 
-    fn stored(&self, accepted: &TcpStream) -> Option<SocketAddr> {
+    fn look_up_map(&self, accepted: &TcpStream) -> Option<SocketAddr> {
         let opened = self.opened.read().clone()?;
         match opened.map.get(accepted, 0) {
             Ok(stored) => stored.original_dst(),
@@ -161,15 +161,21 @@ fn fix(error: &MapError) -> Option<&'static str> {
 
 /// The original destination in connection tracking. If it equals the socket's own address, the
 /// connection was not steered.
-fn tracked(accepted: &TcpStream) -> Option<SocketAddr> {
+fn look_up_conntrack(accepted: &TcpStream) -> Option<SocketAddr> {
     let socket = SockRef::from(accepted);
-    let found = found(socket.original_dst_v4()).or_else(|| found(socket.original_dst_v6()))?;
-    let own = canonical(accepted.local_addr().ok()?);
-    (found != own).then_some(found)
+    let v4 = address(socket.original_dst_v4());
+    let original = match v4 {
+        Some(original) => original,
+        None => address(socket.original_dst_v6())?,
+    };
+    if original == canonical(accepted.local_addr().ok()?) {
+        return None;
+    }
+    Some(original)
 }
 
-fn found(address: io::Result<SockAddr>) -> Option<SocketAddr> {
-    address.ok()?.as_socket().map(canonical)
+fn address(answer: io::Result<SockAddr>) -> Option<SocketAddr> {
+    answer.ok()?.as_socket().map(canonical)
 }
 
 #[cfg(test)]

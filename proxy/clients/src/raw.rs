@@ -1,5 +1,5 @@
-//! Clients that say nothing to the proxy: the port that they dialled tells their node, and every
-//! byte of theirs is the backend's.
+//! Clients without a proxy protocol: the port that they dialled determines their node, and all bytes
+//! belong to the backend.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ pub(crate) struct RawClient {
 }
 
 impl RawClients {
-    /// Starts to take a client to its node, on the thread of its stream.
+    /// Starts to relay between a client and its node, on the thread of its stream.
     pub(crate) fn serve(
         &self,
         client: RawClient,
@@ -47,7 +47,7 @@ impl RawClients {
         } = client;
         let mut record = self
             .router
-            .begin(frontend, address.to_string(), &destination);
+            .start_record(frontend, address.to_string(), &destination);
         let route = match self.router.route(destination) {
             Ok(route) => route,
             Err(error) => return record.not_routed(&RouteError::from(error)),

@@ -1,10 +1,11 @@
-//! The facts that `culvert-proxy check` collects from the cluster: the proxy's permissions, the API
+//! The facts that `culvert check` collects from the cluster: the proxy's permissions, the API
 //! server's clock, and the ConfigMaps of ports.
 
 use std::collections::BTreeSet;
 
 use culvert_api::agent_config;
 use culvert_proxy_core::clock::UnixTime;
+use culvert_proxy_core::directory::MAX_VIP_SHARDS;
 use futures_util::future::BoxFuture;
 use http::header::DATE;
 use k8s_openapi::api::authorization::v1::{
@@ -19,6 +20,7 @@ use kube::{Api, Client};
 use super::Cluster;
 use super::ports::PortsFacts;
 use super::request::{RequestError, ask};
+use super::vips;
 
 /// The labels by which other tunnels, and earlier versions of this one, identify edge nodes.
 const OTHER_LABELS: [&str; 3] = [
@@ -82,7 +84,7 @@ const fn right(
 }
 
 /// The permissions that every proxy of a cluster needs. The manifests grant them.
-const RIGHTS: [Right; 19] = [
+const RIGHTS: [Right; 18] = [
     right(Scope::Cluster, "", "nodes", "", &["list", "watch"]),
     right(
         Scope::Cluster,
@@ -105,13 +107,6 @@ const RIGHTS: [Right; 19] = [
         "configmaps",
         "culvert-forwards",
         &["list", "watch"],
-    ),
-    right(
-        Scope::Own,
-        "",
-        "configmaps",
-        "culvert-vips",
-        &["get", "update"],
     ),
     right(
         Scope::Own,
@@ -263,6 +258,13 @@ impl Cluster {
             };
             for verb in verbs {
                 needed.push(attributes(namespace, group, resource, name, verb));
+            }
+        }
+        // All are in one list of names: the last of them shows whether the list is this version's.
+        for shard in [0, 1, MAX_VIP_SHARDS - 1] {
+            for verb in ["get", "update"] {
+                let name = vips::name(shard);
+                needed.push(attributes(&self.namespace, "", "configmaps", &name, verb));
             }
         }
         needed.extend(self.needed_by_flags());

@@ -39,7 +39,7 @@ pub enum AccountError {
     /// This proxy is in no cluster.
     #[error(
         "this proxy is not part of a Kubernetes cluster and cannot check service-account tokens: \
-         start it with --kubernetes, or join with a token from `culvert-proxy token create`"
+         start it with --kubernetes, or join with a token from `culvert token create`"
     )]
     NoCluster,
     /// It is no token of a service account.

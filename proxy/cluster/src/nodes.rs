@@ -19,12 +19,10 @@ use culvert_proxy_core::directory::{
     ClusterNodes, ClusterWriter, DirectoryError, Freshness, VipError,
 };
 use culvert_proxy_core::metrics::Metrics;
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::Api;
 use tokio::time::Instant;
 
 use super::request::RequestError;
-use super::vips::{self, AgreeError};
+use super::vips::{AgreeError, VipStore};
 use super::{Cluster, backoff};
 use crate::nodes::record::{Annotations, Kind, Record};
 #[cfg(any(test, fuzzing))]
@@ -90,8 +88,8 @@ impl Cluster {
         Ok(())
     }
 
-    fn vips(&self) -> Api<ConfigMap> {
-        Api::namespaced(self.client.clone(), &self.namespace)
+    fn vips(&self) -> VipStore {
+        VipStore::new(self.config_maps(&self.namespace))
     }
 
     fn reading(&self) -> Reading {
@@ -110,7 +108,7 @@ impl Cluster {
 /// Applies the watched Nodes to the directory.
 struct Applier {
     cluster: Cluster,
-    vips: Api<ConfigMap>,
+    vips: VipStore,
     writer: ClusterWriter,
     gate: Gate,
     /// One thread that does all the work. Each thread keeps freed memory for its own use, so
@@ -197,9 +195,11 @@ impl Applier {
         records: &BTreeMap<NodeName, Record>,
     ) -> Result<Vec<NodeName>, ApplyError> {
         self.ask_own().await?;
-        let nodes = split(records);
+        let nodes = Arc::new(split(records));
         let proposal = self.writer.proposal();
-        let allocation = vips::agree(&self.vips, &proposal, &nodes).await?;
+        let vips = &mut self.vips;
+        let allocation = vips.agree(proposal, &nodes, &self.workers).await?;
+        let nodes = Arc::unwrap_or_clone(nodes);
         Ok(self
             .on_worker(move |writer| writer.set_cluster(nodes, allocation))
             .await?)

@@ -2,11 +2,6 @@
 
 use std::time::Duration;
 
-use http::request;
-use serde_json::Value;
-
-use super::Cluster;
-
 /// A healthy API server answers in milliseconds.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -38,20 +33,6 @@ impl RequestError {
     /// Whether another writer has created or changed the object.
     pub(super) fn is_conflict(&self) -> bool {
         matches!(self, Self::Answer { code: 409, .. })
-    }
-}
-
-impl Cluster {
-    /// Sends a request of the caller's, and returns the answer as JSON.
-    pub async fn request(
-        &self,
-        request: request::Builder,
-        body: Vec<u8>,
-    ) -> Result<Value, RequestError> {
-        let request = request
-            .body(body)
-            .map_err(|error| RequestError::Failed(kube::Error::HttpError(error)))?;
-        ask(self.client.request(request)).await
     }
 }
 

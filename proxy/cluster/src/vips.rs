@@ -1,184 +1,238 @@
-//! The VIPs in ConfigMap `culvert-vips`. The proxies of the cluster agree on them by optimistic
-//! concurrency: each reads the ConfigMap, computes the new content, and replaces it only if nobody
-//! has changed it in between.
+//! The VIPs in ConfigMap `culvert-vips`, and in a large cluster in further ones. The proxies of the
+//! cluster agree on them by optimistic concurrency: each reads the ConfigMaps, computes their new
+//! content, and replaces those that differ only if nobody has changed them in between.
 
-use std::collections::BTreeMap;
+mod shard;
+
+use std::sync::Arc;
 use std::time::Duration;
 
+use culvert_daemon::Workers;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{
-    Allocation, ClusterNodes, Proposal, VipError, VipLimits, VipRanges,
+    Allocation, ClusterNodes, MAX_VIP_SHARDS, Proposal, ShardedAllocation, VipError,
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 
-use super::configmap::{MAX_BYTES, empty, write};
+use super::configmap::{MAX_BYTES, write};
 use super::request::{RequestError, ask};
+use shard::Shard;
 
-/// The ConfigMap's name.
+/// The first ConfigMap's name, and the beginning of the names of the others.
 const NAME: &str = "culvert-vips";
-/// Its keys.
-const VIP4: &str = "vip4-range";
-const VIP6: &str = "vip6-range";
-/// The host part of the ranges that each node has, and those that are not yet free for reuse, as
-/// JSON.
-const VIPS: &str = "vips";
-/// The limit of nodes. Further ones get no VIP, and their names are not kept. Nodes that have a VIP
-/// keep it.
-pub(crate) const MOST: VipLimits = VipLimits {
-    nodes: 20_000,
-    bytes: MAX_BYTES - 1024,
-};
+/// The limit of the VIPs' JSON in one ConfigMap. A node that does not fit into any gets no VIP.
+pub(crate) const MOST: usize = MAX_BYTES - 1024;
 /// Attempts while other proxies write at the same time, with a short pause after each.
 const ATTEMPTS: u32 = 20;
 
 /// The reason why the proxies do not agree on the VIPs.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AgreeError {
-    #[error("read the ConfigMap {NAME}")]
-    Read(#[source] RequestError),
-    #[error("write the ConfigMap {NAME}")]
-    Write(#[source] RequestError),
-    #[error("the ConfigMap {NAME} was changed by others {ATTEMPTS} times in a row")]
+    #[error("read the ConfigMap {name}")]
+    Read { name: String, source: RequestError },
+    #[error("write the ConfigMap {name}")]
+    Write { name: String, source: RequestError },
+    #[error("the ConfigMaps {NAME}* were changed by others {ATTEMPTS} times in a row")]
     Busy,
     #[error(
-        "the ConfigMap {NAME} makes no sense: {problem}: restore it, or delete it to have it made \
+        "the ConfigMap {name} makes no sense: {problem}: restore it, or delete it to have it made \
          from what a proxy remembers"
     )]
-    Broken { problem: String },
+    Broken { name: String, problem: String },
     #[error(
-        "the ConfigMap {NAME} would have {bytes} bytes, the API server takes {MAX_BYTES}: there \
-         are too many nodes with too long names"
+        "the ConfigMap {name} would have {bytes} bytes, the API server takes {MAX_BYTES}: remove \
+         what others added to it"
     )]
-    TooLong { bytes: usize },
+    TooLong { name: String, bytes: usize },
     #[error("agree on VIPs by the ConfigMap {NAME}")]
     Vips { source: VipError },
 }
 
-/// Computes the VIPs for exactly these nodes. The cluster has stored them when this returns.
-pub(super) async fn agree(
-    api: &Api<ConfigMap>,
-    proposal: &Proposal,
-    nodes: &ClusterNodes,
-) -> Result<Allocation, AgreeError> {
-    for _ in 0..ATTEMPTS {
-        let found = ask(api.get_opt(NAME)).await.map_err(AgreeError::Read)?;
-        let kept = match &found {
-            Some(found) => read(found)?,
+/// The name of the ConfigMap of a shard.
+pub(crate) fn name(shard: usize) -> String {
+    if shard == 0 {
+        NAME.to_owned()
+    } else {
+        format!("{NAME}-{shard}")
+    }
+}
+
+/// The cluster's VIPs as they were last read.
+pub(super) struct VipStore {
+    api: Api<ConfigMap>,
+    /// `None`: there is no such ConfigMap.
+    found: Vec<Option<Shard>>,
+}
+
+/// Whether the ConfigMaps were still as they had been read.
+enum Written {
+    All,
+    Conflict,
+}
+
+impl VipStore {
+    pub(super) fn new(api: Api<ConfigMap>) -> Self {
+        let found = Vec::new();
+        Self { api, found }
+    }
+
+    /// Computes the VIPs for exactly these nodes, on a thread of `workers`. The cluster has stored
+    /// them when this returns.
+    pub(super) async fn agree(
+        &mut self,
+        proposal: Proposal,
+        nodes: &Arc<ClusterNodes>,
+        workers: &Workers,
+    ) -> Result<Allocation, AgreeError> {
+        let proposal = Arc::new(proposal);
+        for _ in 0..ATTEMPTS {
+            self.read(proposal.shards()).await?;
+            let kept = self.allocation(&proposal)?;
+            let task = computed(proposal.clone(), kept, nodes.clone());
+            let agreed = workers.next().run(task).await;
+            let agreed = agreed.expect("computing VIPs does not panic");
+            let agreed = agreed.map_err(|source| AgreeError::Vips { source })?;
+            match self.write(&agreed).await? {
+                Written::All => return Ok(agreed.allocation()),
+                Written::Conflict => {}
+            }
+            tokio::time::sleep(Duration::from_millis(rand::random_range(10..200))).await;
+        }
+        Err(AgreeError::Busy)
+    }
+
+    /// Reads the ConfigMaps that have changed, lowest first: as many as the first one names, and at
+    /// least those that this proxy remembers.
+    async fn read(&mut self, remembered: usize) -> Result<(), AgreeError> {
+        let mut number = 0;
+        let mut count = remembered;
+        while number < count {
+            if self.found.len() <= number {
+                self.found.push(None);
+            }
+            self.read_shard(number).await?;
+            if let Some(Some(first)) = self.found.first() {
+                count = remembered.max(first.count()).min(MAX_VIP_SHARDS);
+            }
+            number += 1;
+        }
+        self.found.truncate(count);
+        Ok(())
+    }
+
+    async fn read_shard(&mut self, number: usize) -> Result<(), AgreeError> {
+        let name = name(number);
+        let failed = |source| AgreeError::Read {
+            name: name.clone(),
+            source,
+        };
+        if let Some(known) = &self.found[number] {
+            // The version alone is small, and most shards have not changed.
+            let now = ask(self.api.get_metadata_opt(&name))
+                .await
+                .map_err(failed)?;
+            if now.is_some_and(|now| known.is_version(&now.metadata)) {
+                return Ok(());
+            }
+        }
+        let map = ask(self.api.get_opt(&name)).await.map_err(failed)?;
+        self.found[number] = match map {
+            Some(map) => {
+                Shard::read(map).map_err(|problem| AgreeError::Broken { name, problem })?
+            }
             None => None,
         };
-        let agreed = proposal.agreed(kept.clone(), nodes.edges.keys(), UnixTime::now(), MOST);
-        let agreed = agreed.map_err(|source| AgreeError::Vips { source })?;
-        if kept.as_ref() == Some(&agreed) {
-            return Ok(agreed);
-        }
-        match write(api, &with(found, &agreed)?).await {
-            Ok(_) => return Ok(agreed),
-            Err(error) if error.is_conflict() => {}
-            Err(error) => return Err(AgreeError::Write(error)),
-        }
-        tokio::time::sleep(Duration::from_millis(rand::random_range(10..200))).await;
-    }
-    Err(AgreeError::Busy)
-}
-
-/// The content of the ConfigMap; `None` if it has none yet.
-fn read(map: &ConfigMap) -> Result<Option<Allocation>, AgreeError> {
-    let none = BTreeMap::new();
-    let data = map.data.as_ref().unwrap_or(&none);
-    if let Some(vip4) = data.get(VIP4)
-        && let Some(vip6) = data.get(VIP6)
-        && let Some(vips) = data.get(VIPS)
-    {
-        return allocation(vip4, vip6, vips).map(Some).map_err(broken);
-    }
-    if [VIP4, VIP6, VIPS].iter().any(|key| data.contains_key(*key)) {
-        let problem = format!("it lacks one of {VIP4}, {VIP6} and {VIPS}");
-        return Err(broken(problem));
-    }
-    Ok(None)
-}
-
-fn broken(problem: String) -> AgreeError {
-    AgreeError::Broken { problem }
-}
-
-fn allocation(vip4: &str, vip6: &str, vips: &str) -> Result<Allocation, String> {
-    let Ok(vip4) = vip4.trim().parse() else {
-        return Err(format!("{VIP4} is not a range"));
-    };
-    let Ok(vip6) = vip6.trim().parse() else {
-        return Err(format!("{VIP6} is not a range"));
-    };
-    let ranges = VipRanges::checked(vip4, vip6, &[]).map_err(|error| error.to_string())?;
-    let vips = serde_json::from_str(vips).map_err(|error| format!("{VIPS}: {error}"))?;
-    let allocation = Allocation { ranges, vips };
-    match allocation.problem() {
-        Some(problem) => Err(problem),
-        None => Ok(allocation),
-    }
-}
-
-/// The ConfigMap that was found, or a new one, with the agreed VIPs.
-fn with(found: Option<ConfigMap>, agreed: &Allocation) -> Result<ConfigMap, AgreeError> {
-    let mut map = match found {
-        Some(found) => found,
-        None => empty(NAME),
-    };
-    let data = map.data.get_or_insert_default();
-    data.insert(VIP4.to_owned(), agreed.ranges.vip4.to_string());
-    data.insert(VIP6.to_owned(), agreed.ranges.vip6.to_string());
-    let vips = serde_json::to_string(&agreed.vips).map_err(|error| AgreeError::Broken {
-        problem: error.to_string(),
-    })?;
-    data.insert(VIPS.to_owned(), vips);
-    let bytes = data
-        .iter()
-        .map(|(key, value)| key.len() + value.len())
-        .sum();
-    if bytes > MAX_BYTES {
-        Err(AgreeError::TooLong { bytes })
-    } else {
-        Ok(map)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn map(data: &[(&str, &str)]) -> ConfigMap {
-        let data = data
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
-            .collect();
-        ConfigMap {
-            data: Some(data),
-            ..ConfigMap::default()
-        }
+        Ok(())
     }
 
-    #[test]
-    fn a_config_map_without_our_keys_is_one_to_be_filled() {
-        assert_eq!(read(&ConfigMap::default()).unwrap(), None);
-        assert_eq!(read(&map(&[("note", "kept")])).unwrap(), None);
-    }
-
-    #[test]
-    fn what_somebody_broke_is_named() {
-        let problem = |vip4: &str, vips: &str| {
-            let map = map(&[(VIP4, vip4), (VIP6, "fd00:1::/64"), (VIPS, vips)]);
-            read(&map).unwrap_err().to_string()
+    /// What the cluster has; `None`: nothing yet.
+    fn allocation(&self, proposal: &Proposal) -> Result<Option<ShardedAllocation>, AgreeError> {
+        let Some(first) = self.found.iter().flatten().next() else {
+            return Ok(None);
         };
-        assert!(problem("198.18", "{}").contains("vip4-range is not a range"));
-        assert!(problem("198.18.0.0/15", "{}").contains("vips: missing field"));
-        let twice = r#"{"held": {"a": 1, "b": 1}, "resting": {}}"#;
-        assert!(problem("198.18.0.0/15", twice).contains("a and b have the same host part 1"));
-        assert!(
-            read(&map(&[(VIP4, "198.18.0.0/15")]))
-                .unwrap_err()
-                .to_string()
-                .contains("lacks one of")
-        );
+        for (number, shard) in self.found.iter().enumerate() {
+            if let Some(shard) = shard
+                && shard.ranges != first.ranges
+            {
+                let name = name(number);
+                let problem = "it has other ranges than the ConfigMaps before it".to_owned();
+                return Err(AgreeError::Broken { name, problem });
+            }
+        }
+        let vips = self.found.iter();
+        let vips = vips.map(|shard| shard.as_ref().map(|shard| shard.vips.clone()));
+        Ok(Some(proposal.of_shards(first.ranges, vips.collect())))
     }
+
+    /// Writes what differs. A further ConfigMap is announced in the first one before it is made.
+    /// Then the highest comes first: who reads a host part as free in a lower one has the nodes that
+    /// went to a higher one.
+    async fn write(&mut self, agreed: &ShardedAllocation) -> Result<Written, AgreeError> {
+        let count = agreed.shards.iter().len();
+        let mut order: Vec<usize> = (1..count).rev().collect();
+        let announced = self.found.first().and_then(Option::as_ref);
+        let first = if announced.map_or(1, Shard::count) < count {
+            0
+        } else {
+            order.len()
+        };
+        order.insert(first, 0);
+        self.found.resize_with(count, || None);
+        for number in order {
+            if let Written::Conflict = self.write_shard(number, agreed).await? {
+                return Ok(Written::Conflict);
+            }
+        }
+        Ok(Written::All)
+    }
+
+    async fn write_shard(
+        &mut self,
+        number: usize,
+        agreed: &ShardedAllocation,
+    ) -> Result<Written, AgreeError> {
+        let name = name(number);
+        let Some(vips) = agreed.shards.iter().nth(number) else {
+            return Ok(Written::All);
+        };
+        let found = self.found[number].as_ref();
+        let mut shard = match found {
+            Some(found) => found.clone(),
+            None if number > 0 && vips.is_empty() => return Ok(Written::All),
+            None => Shard::new(&name, agreed.ranges),
+        };
+        shard.vips = vips.clone();
+        if number == 0 {
+            shard.announce(agreed.shards.iter().len());
+        }
+        if found == Some(&shard) {
+            return Ok(Written::All);
+        }
+        let map = shard.map().map_err(|problem| AgreeError::Broken {
+            name: name.clone(),
+            problem,
+        })?;
+        let bytes = shard::bytes(&map);
+        if bytes > MAX_BYTES {
+            return Err(AgreeError::TooLong { name, bytes });
+        }
+        match write(&self.api, &map).await {
+            Ok(written) => {
+                shard.set_version(written.metadata);
+                self.found[number] = Some(shard);
+                Ok(Written::All)
+            }
+            Err(error) if error.is_conflict() => Ok(Written::Conflict),
+            Err(source) => Err(AgreeError::Write { name, source }),
+        }
+    }
+}
+
+async fn computed(
+    proposal: Arc<Proposal>,
+    kept: Option<ShardedAllocation>,
+    nodes: Arc<ClusterNodes>,
+) -> Result<ShardedAllocation, VipError> {
+    proposal.agreed(kept, nodes.edges.keys(), UnixTime::now(), MOST)
 }

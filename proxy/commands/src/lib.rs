@@ -1,8 +1,7 @@
-//! The subcommands of `culvert-proxy` that ask: `check`, and the command lines of operators, which
-//! speak to the control socket of the running proxy. They depend on nothing of the proxy that runs,
-//! but on its facts of the cluster.
+//! The subcommands of `culvert-proxy` by which `culvert` reaches its host: `control-stdio` and
+//! `check-host`. They depend on nothing of the proxy that runs, but on its facts of the cluster.
 #![forbid(unsafe_code)]
 
 pub mod check;
-pub mod cli;
+pub mod control_client;
 pub mod control_stdio;

@@ -1,7 +1,7 @@
 //! The nodes with their names, addresses and VIPs, and whether each is online: the only source of
 //! truth on this proxy.
 //!
-//! Two sources are merged: nodes made by `culvert-proxy token create`, kept in the state directory,
+//! Two sources are merged: nodes made by `culvert token create`, kept in the state directory,
 //! and the file given with `--directory`, which takes precedence for its nodes. In a Kubernetes
 //! cluster its Nodes are the only source, because all proxies must agree on the VIPs. A proxy that
 //! follows another one (`--follow`) has that one's nodes and VIPs, and nothing else. After each
@@ -38,7 +38,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::{broadcast, watch as signal};
 
-pub use allocation::{Allocation, Proposal};
+pub use allocation::{Allocation, Proposal, ShardedAllocation};
 pub use cluster_nodes::{CloudNode, ClusterNodes, ClusterOwn, ClusterPorts, EdgeNode, LeftOut};
 pub use cluster_writer::ClusterWriter;
 pub use destination::{Destination, ResolveError, Target};
@@ -53,7 +53,7 @@ pub use uid::NodeUid;
 pub(crate) use view::Census;
 pub use view::{AddressView, BehindView, Clouds, NodeView, Source};
 use view::{Difference, View};
-pub use vips::{VipError, VipLimits, VipRanges};
+pub use vips::{MAX_VIP_SHARDS, VipError, VipRanges, VipShards, Vips};
 use watch::Step;
 pub use watch::{Change, Event, Watcher};
 

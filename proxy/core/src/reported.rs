@@ -1,4 +1,4 @@
-//! What a running proxy reports of itself, and `culvert-proxy check` judges.
+//! What a running proxy reports of itself, and `culvert check` judges.
 
 use std::time::Duration;
 

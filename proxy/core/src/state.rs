@@ -19,7 +19,7 @@ pub const FORMAT: u32 = 1;
 pub const PRIVATE: u32 = 0o600;
 /// The file that is locked.
 const LOCK: &str = "lock";
-/// Far above the size of the state for 20,000 nodes. A larger file was not written by the proxy.
+/// Twice the size of the state for 100,000 nodes. A larger file was not written by the proxy.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 
 /// The state directory, locked for this process. Clones share the lock.

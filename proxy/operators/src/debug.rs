@@ -5,9 +5,10 @@ use culvert_api::NodeName;
 use culvert_daemon::{AdminPages, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 use culvert_proxy_core::directory::Directory;
 use culvert_proxy_core::reported::Claims;
-use culvert_proxy_streams::elsewhere::PeerView;
-use culvert_proxy_streams::live::{StreamView, Streams};
+use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::peers::PeerView;
 use culvert_proxy_streams::registry::{Registered, Registry};
+use culvert_proxy_streams::view::StreamView;
 use serde::Serialize;
 
 use crate::stream_list::{ListedStream, StreamList};
@@ -154,12 +155,10 @@ pub fn tasks(
 ) -> AdminPages {
     tasks_page(runtimes, running, move || {
         let [clients, forwarded] = streams.totals();
+        let links = registry.peers().iter().map(|peer| peer.links).sum();
         TaskCounts::from([
             ("tunnels", registry.all().len()),
-            (
-                "links",
-                registry.peers().iter().map(|peer| peer.links).sum(),
-            ),
+            ("links", links),
             ("streams", clients),
             ("forwarded_streams", forwarded),
         ])

@@ -4,13 +4,12 @@
 use std::pin::Pin;
 
 use anyhow::Result;
-use culvert_api::NodeName;
 use culvert_api::proto::directory as proto;
 use culvert_api::proto::directory::directory_server::{Directory as Service, DirectoryServer};
 use culvert_daemon::Drain;
 use culvert_proxy_core::daemon_set::DaemonSetStatus;
 use culvert_proxy_core::directory::{
-    BehindView, CloudNode, Clouds, Directory, Event, NodeView, Watcher,
+    AddressView, BehindView, Clouds, Directory, Event, NodeView, Watcher,
 };
 use culvert_proxy_streams::sockets::local_grpc;
 use culvert_proxy_streams::sockets::local_socket::LocalSocket;
@@ -111,14 +110,11 @@ async fn next(watcher: &mut Watcher, drain: &Drain) -> Option<proto::Update> {
     }
 }
 
-/// Only characters that a version can have are logged.
+/// The version without control characters, and not too long: it is logged.
 fn version(request: &proto::WatchRequest) -> String {
-    request
-        .version
-        .chars()
-        .filter(|character| !character.is_control())
-        .take(32)
-        .collect()
+    let characters = request.version.chars();
+    let printable = characters.filter(|character| !character.is_control());
+    printable.take(32).collect()
 }
 
 /// An event in its wire format. Pure.
@@ -150,21 +146,18 @@ fn update(event: Event) -> proto::Update {
 }
 
 fn clouds(clouds: &Clouds) -> proto::Clouds {
-    let node = |(name, node): (&NodeName, &CloudNode)| proto::CloudNode {
-        name: name.to_string(),
-        addresses: node.addresses.iter().map(ToString::to_string).collect(),
-    };
-    proto::Clouds {
-        nodes: clouds.iter().map(node).collect(),
+    let mut nodes = Vec::new();
+    for (name, node) in clouds.iter() {
+        nodes.push(proto::CloudNode {
+            name: name.to_string(),
+            addresses: node.addresses.iter().map(ToString::to_string).collect(),
+        });
     }
+    proto::Clouds { nodes }
 }
 
 fn node(view: &NodeView) -> proto::Node {
-    let address = |address: &culvert_proxy_core::directory::AddressView| proto::Address {
-        ip: address.ip.to_string(),
-        routing: proto::Routing::from(address.routing).into(),
-        reason: address.reason.clone(),
-    };
+    let zone = view.zone.as_ref().map(ToString::to_string);
     proto::Node {
         name: view.name.to_string(),
         addresses: view.addresses.iter().map(address).collect(),
@@ -172,12 +165,16 @@ fn node(view: &NodeView) -> proto::Node {
         vip6: view.vip6.to_string(),
         ports: view.ports.iter().copied().map(u32::from).collect(),
         online: view.online,
-        zone: view
-            .zone
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
+        zone: zone.unwrap_or_default(),
         behind: view.behind.iter().map(behind).collect(),
+    }
+}
+
+fn address(view: &AddressView) -> proto::Address {
+    proto::Address {
+        ip: view.ip.to_string(),
+        routing: proto::Routing::from(view.routing).into(),
+        reason: view.reason.clone(),
     }
 }
 

@@ -1,5 +1,5 @@
-//! `culvert-proxy explain`: what would happen to a connection, and why. This module gathers the
-//! facts; `words` puts them into words.
+//! `culvert why`: what would happen to a connection, and why. This module gathers the facts; `words`
+//! makes the text.
 
 mod reported_rules;
 mod words;
@@ -12,9 +12,9 @@ use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{Destination, Directory, NodeView, ResolveError, Target};
 use culvert_proxy_streams::copies::Misplaced;
 use culvert_proxy_streams::direct::{Direct, DirectTarget};
-use culvert_proxy_streams::elsewhere::PeerView;
 use culvert_proxy_streams::error::RouteError;
 use culvert_proxy_streams::history::LastEvents;
+use culvert_proxy_streams::peers::PeerView;
 use culvert_proxy_streams::registry::{Registered, Registry};
 use culvert_proxy_streams::route::{Route, Router};
 use culvert_tunnel::proto::tunnel::DescribeResponse;
@@ -76,14 +76,14 @@ struct Facts {
     peers: Vec<PeerFacts>,
     past: LastEvents,
     started: UnixTime,
-    dial: Option<Result<Taken, DialError>>,
+    dial: Option<Result<Accepted, DialError>>,
     /// How long clients of the target wait for it, the longest wait first.
     waits: Vec<Duration>,
 }
 
-/// A backend took a test connection.
+/// A backend accepted a test connection.
 #[derive(Debug)]
-struct Taken {
+struct Accepted {
     time: Duration,
     /// What the agent tried before.
     tried: Option<String>,
@@ -193,54 +193,66 @@ impl Explainer {
     }
 
     async fn facts(&self, query: Query, route: Result<Route, ResolveError>) -> Facts {
-        let (target, tunnels) = match route {
-            Ok(route) => {
-                let tunnels = route.tunnels().map(|tunnel| tunnel_facts(tunnel));
-                let tunnels = join_all(tunnels).await;
-                (Ok(route.target), tunnels)
-            }
-            Err(error) => (Err(error), Vec::new()),
-        };
-        let owners = match &target {
-            Ok(target) => std::slice::from_ref(&target.node),
-            Err(error) => error.owners(),
-        };
-        let past = |target: &Target| self.registry.history().of(&target.node);
-        let waits = match (&target, &self.streams) {
-            (Ok(target), Some(streams)) => streams.waits_for(&target.node, target.port),
-            (Ok(_) | Err(_), _) => Vec::new(),
-        };
-        let peers = target
-            .as_ref()
-            .map(|target| self.registry.holders(&target.node));
-        let view = target
-            .as_ref()
-            .ok()
-            .and_then(|target| self.directory.node(&target.node));
-        Facts {
-            misplaced: view.and_then(|view| self.registry.misplaced_of(&view)),
-            direct: None,
-            owners: owners
-                .iter()
-                .filter_map(|node| self.directory.node(node))
-                .collect(),
-            zone: self.directory.zone(),
-            names: target
-                .as_ref()
-                .map(|target| self.directory.names_of(&target.node))
-                .unwrap_or_default(),
-            tunnels,
-            peers: peers.unwrap_or_default().iter().map(peer_facts).collect(),
-            past: target.as_ref().map(past).unwrap_or_default(),
-            started: self.started,
-            dial: None,
-            waits,
-            query,
-            target,
+        match route {
+            Ok(route) => self.route_facts(query, route).await,
+            Err(error) => self.error_facts(query, error),
         }
     }
 
-    async fn dial(&self, route: &Route, destination: &Destination) -> Result<Taken, DialError> {
+    async fn route_facts(&self, query: Query, route: Route) -> Facts {
+        let tunnels = route.tunnels().map(|tunnel| tunnel_facts(tunnel));
+        let tunnels = join_all(tunnels).await;
+        let node = route.target.node.clone();
+        let port = route.target.port;
+        let mut facts = self.bare_facts(query, Ok(route.target));
+        facts.tunnels = tunnels;
+        facts.names = self.directory.names_of(&node);
+        facts.peers = self
+            .registry
+            .holders(&node)
+            .iter()
+            .map(peer_facts)
+            .collect();
+        facts.past = self.registry.history().of(&node);
+        if let Some(view) = self.directory.node(&node) {
+            facts.misplaced = self.registry.misplaced_of(&view);
+            facts.owners.push(view);
+        }
+        if let Some(streams) = &self.streams {
+            facts.waits = streams.waits_for(&node, port);
+        }
+        facts
+    }
+
+    fn error_facts(&self, query: Query, error: ResolveError) -> Facts {
+        let mut owners = Vec::new();
+        for node in error.owners() {
+            owners.extend(self.directory.node(node));
+        }
+        let mut facts = self.bare_facts(query, Err(error));
+        facts.owners = owners;
+        facts
+    }
+
+    fn bare_facts(&self, query: Query, target: Result<Target, ResolveError>) -> Facts {
+        Facts {
+            query,
+            target,
+            direct: None,
+            owners: Vec::new(),
+            zone: self.directory.zone(),
+            names: Vec::new(),
+            tunnels: Vec::new(),
+            misplaced: None,
+            peers: Vec::new(),
+            past: LastEvents::default(),
+            started: self.started,
+            dial: None,
+            waits: Vec::new(),
+        }
+    }
+
+    async fn dial(&self, route: &Route, destination: &Destination) -> Result<Accepted, DialError> {
         let started = Instant::now();
         let number = self.router.number();
         tracing::info!(
@@ -251,17 +263,20 @@ impl Explainer {
         );
         let opened = timeout(DIAL_TIME, self.router.open(route, number, None)).await;
         // Dropping the stream resets it before anything was sent.
-        let opened = opened.map_err(|_| DialError::TimedOut)??;
-        Ok(Taken {
+        let Ok(opened) = opened else {
+            return Err(DialError::TimedOut);
+        };
+        let opened = opened?;
+        Ok(Accepted {
             time: started.elapsed(),
             tried: opened.stream.tried().map(str::to_owned),
         })
     }
 
-    async fn dial_directly(&self, target: &DirectTarget) -> Option<Result<Taken, DialError>> {
+    async fn dial_directly(&self, target: &DirectTarget) -> Option<Result<Accepted, DialError>> {
         let started = Instant::now();
         let dialled = self.direct.as_ref()?.dial(target).await;
-        let taken = dialled.map(|_| Taken {
+        let taken = dialled.map(|_| Accepted {
             time: started.elapsed(),
             tried: None,
         });

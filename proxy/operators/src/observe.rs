@@ -31,7 +31,7 @@ enum EventChoice {
 }
 
 impl EventChoice {
-    fn has(self, event: &proto::StreamEvent) -> bool {
+    fn includes(self, event: &proto::StreamEvent) -> bool {
         match self {
             Self::All => true,
             Self::Failures => !event.reason.is_empty(),
@@ -42,7 +42,7 @@ impl EventChoice {
 struct Observer {
     streams: Streams,
     until: Until,
-    wanted: EventChoice,
+    choice: EventChoice,
     cursor: u64,
     ready: VecDeque<proto::StreamEvent>,
 }
@@ -59,7 +59,7 @@ pub(crate) fn observe(
         } else {
             Until::Now
         },
-        wanted: if request.failures {
+        choice: if request.failures {
             EventChoice::Failures
         } else {
             EventChoice::All
@@ -109,8 +109,8 @@ impl Observer {
         }
         let count = read.events.len();
         for event in read.events {
-            let event = in_proto(&event);
-            if self.wanted.has(&event) {
+            let event = event_message(&event);
+            if self.choice.includes(&event) {
                 self.ready.push_back(event);
             }
         }
@@ -118,8 +118,9 @@ impl Observer {
     }
 }
 
-fn in_proto(event: &StreamEvent) -> proto::StreamEvent {
+fn event_message(event: &StreamEvent) -> proto::StreamEvent {
     let stream = event.view();
+    let node = stream.node.as_ref().map(NodeName::to_string);
     let at = event.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (outcome, reason) = match &event.end {
         Some(end) => (end.outcome, end.reason.clone().unwrap_or_default()),
@@ -132,11 +133,7 @@ fn in_proto(event: &StreamEvent) -> proto::StreamEvent {
         frontend: stream.frontend.to_owned(),
         client: stream.client,
         destination: stream.original_dst,
-        node: stream
-            .node
-            .as_ref()
-            .map(NodeName::to_string)
-            .unwrap_or_default(),
+        node: node.unwrap_or_default(),
         outcome: outcome.to_owned(),
         reason,
         duration_millis: in_millis(stream.age_seconds),

@@ -17,9 +17,9 @@ const PING_TIME: Duration = Duration::from_secs(5);
 /// The reason why nobody is asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PingError {
-    #[error("no edge node is named {0}: see `culvert-proxy node list`")]
+    #[error("no edge node is named {0}: see `culvert nodes`")]
     Unknown(NodeName),
-    #[error("{0} has no tunnel: `culvert-proxy explain {0}` says since when, and why")]
+    #[error("{0} has no tunnel: `culvert why {0}` says since when, and why")]
     Offline(NodeName),
     #[error("{node} has tunnels only at {}: ask the proxy there", hosts.join(" and "))]
     Elsewhere { node: NodeName, hosts: Vec<String> },
@@ -34,33 +34,32 @@ pub(crate) async fn ping(
     if !directory.contains(&node) {
         return Err(PingError::Unknown(node));
     }
-    let elsewhere: Vec<String> = registry
-        .holders(&node)
-        .iter()
-        .map(|peer| peer.info.host.clone())
-        .collect();
-    let own: Vec<_> = registry
-        .candidates(&node)
-        .into_iter()
-        .filter_map(|candidate| match candidate {
-            Candidate::Agent(registered) => Some(registered),
-            Candidate::Peer(_) => None,
-        })
-        .collect();
-    match (own.is_empty(), elsewhere.is_empty()) {
-        (true, true) => Err(PingError::Offline(node)),
-        (true, false) => Err(PingError::Elsewhere {
-            node,
-            hosts: elsewhere,
-        }),
-        (false, _) => Ok(proto::PingResponse {
-            tunnels: join_all(own.iter().map(|registered| once(registered))).await,
-            elsewhere,
-        }),
+    let mut elsewhere = Vec::new();
+    for peer in registry.holders(&node) {
+        elsewhere.push(peer.info.host.clone());
     }
+    let mut own = Vec::new();
+    for candidate in registry.candidates(&node) {
+        if let Candidate::Agent(registered) = candidate {
+            own.push(registered);
+        }
+    }
+    if own.is_empty() {
+        return Err(if elsewhere.is_empty() {
+            PingError::Offline(node)
+        } else {
+            let hosts = elsewhere;
+            PingError::Elsewhere { node, hosts }
+        });
+    }
+    let pings = own.iter().map(|registered| ping_through(registered));
+    Ok(proto::PingResponse {
+        tunnels: join_all(pings).await,
+        elsewhere,
+    })
 }
 
-async fn once(registered: &Registered) -> proto::TunnelPing {
+async fn ping_through(registered: &Registered) -> proto::TunnelPing {
     let asked = Instant::now();
     let request = DescribeRequest::default();
     let answer = timeout(PING_TIME, registered.tunnel.describe(&request)).await;

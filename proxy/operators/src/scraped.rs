@@ -13,7 +13,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
 
 /// The quantiles of all tunnels' round-trip times. A label for each node would create thousands of
-/// series. `/debug/tunnels` and `culvert-proxy explain` show each tunnel's.
+/// series. `/debug/tunnels` and `culvert why` show each tunnel's.
 const QUANTILES: [(&str, f64); 4] = [("0", 0.0), ("0.5", 0.5), ("0.9", 0.9), ("1", 1.0)];
 
 /// Computes its metrics at each scrape.
@@ -28,20 +28,33 @@ pub struct Scraped {
 
 impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.encode_directory(&mut encoder)?;
+        let help = "Payload bytes in memory for clients that take nothing at the moment";
+        let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
+        gauge(self.budget.stalled_bytes()).encode(waiting)?;
+        let help = "Other proxies to which this one is connected";
+        let peers = encoder.encode_descriptor("peers", help, None, MetricType::Gauge)?;
+        let mut connected = self.registry.peers();
+        connected.retain(|peer| peer.links > 0);
+        gauge(connected.len()).encode(peers)?;
+        self.encode_round_trips(&mut encoder)
+    }
+}
+
+impl Scraped {
+    fn encode_directory(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let census = self.directory.census();
         let help = "Nodes of the directory, by whether they have a tunnel";
         let mut nodes = encoder.encode_descriptor("nodes", help, None, MetricType::Gauge)?;
         for (state, count) in [("online", census.online), ("offline", census.offline)] {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            ConstGauge::new(count).encode(nodes.encode_family(&[("state", state)])?)?;
+            gauge(count).encode(nodes.encode_family(&[("state", state)])?)?;
         }
         let help = "What nodes claim and is not used: addresses that do not route, and parts of \
             Nodes that are left out";
         let mut claims =
             encoder.encode_descriptor("refused_claims", help, None, MetricType::Gauge)?;
         for (reason, count) in self.directory.refusals() {
-            let count = i64::try_from(count).unwrap_or(i64::MAX);
-            ConstGauge::new(count).encode(claims.encode_family(&[("reason", reason)])?)?;
+            gauge(count).encode(claims.encode_family(&[("reason", reason)])?)?;
         }
         let help =
             "Seconds since the cluster's API server confirmed the directory; +Inf if it never did";
@@ -50,43 +63,22 @@ impl Collector for Scraped {
         if let Some(freshness) = self.directory.freshness() {
             ConstGauge::new(freshness.age_seconds()).encode(age)?;
         }
-        let help = "Payload bytes in memory for clients that take nothing at the moment";
-        let waiting = encoder.encode_descriptor("waiting_bytes", help, None, MetricType::Gauge)?;
-        ConstGauge::new(i64::try_from(self.budget.stalled_bytes()).unwrap_or(i64::MAX))
-            .encode(waiting)?;
-        let help = "Other proxies to which this one is connected";
-        let peers = encoder.encode_descriptor("peers", help, None, MetricType::Gauge)?;
-        let connected = self
-            .registry
-            .peers()
-            .iter()
-            .filter(|peer| peer.links > 0)
-            .count();
-        ConstGauge::new(i64::try_from(connected).unwrap_or(i64::MAX)).encode(peers)?;
-        self.encode_round_trips(&mut encoder)
+        Ok(())
     }
-}
 
-impl Scraped {
     fn encode_round_trips(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut round_trips: Vec<Duration> = self
-            .registry
-            .all()
-            .iter()
-            .filter_map(|registered| registered.tunnel.round_trip())
-            .collect();
+        let mut round_trips = Vec::new();
+        for registered in self.registry.all() {
+            round_trips.extend(registered.tunnel.round_trip());
+        }
         if round_trips.is_empty() {
             return Ok(());
         }
         round_trips.sort_unstable();
         let help = "Round trips of the tunnels as last measured: of the nearest, the median, at \
             90 % and the farthest";
-        let mut family = encoder.encode_descriptor(
-            "tunnel_round_trip_seconds",
-            help,
-            None,
-            MetricType::Gauge,
-        )?;
+        let name = "tunnel_round_trip_seconds";
+        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (label, quantile) in QUANTILES {
             let at = at_quantile(&round_trips, quantile);
             ConstGauge::new(at.as_secs_f64())
@@ -94,6 +86,10 @@ impl Scraped {
         }
         Ok(())
     }
+}
+
+fn gauge(count: impl TryInto<i64>) -> ConstGauge<i64> {
+    ConstGauge::new(count.try_into().unwrap_or(i64::MAX))
 }
 
 /// Nearest rank; `sorted` is not empty.

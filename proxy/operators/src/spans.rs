@@ -195,7 +195,7 @@ impl SpanExporter {
     async fn send(&mut self) -> Result<(), String> {
         let request = span::request(self.resource.clone(), self.batch.clone());
         let (refused, reason) = match self.collector.export(request).await {
-            Ok(answer) => span::refused(answer.into_inner(), self.batch.len()),
+            Ok(answer) => span::count_refused(answer.into_inner(), self.batch.len()),
             Err(status) if is_passing(&status) => return Err(collector::reason(&status)),
             Err(status) => (self.batch.len(), Some(collector::reason(&status))),
         };

@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
 use culvert_daemon::Idle;
-use culvert_proxy_streams::live::{StreamView, Streams};
+use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::view::StreamView;
 
 /// All of them. Clones share them.
 #[derive(Clone)]
@@ -81,7 +82,11 @@ impl ListedStream {
     /// How long the backend has had the last bytes, and has not answered. `None`: it has answered,
     /// or was not asked.
     pub(crate) fn waits(&self) -> Option<Duration> {
-        self.stream.answer_is_due.then_some(self.idle_to_backend)
+        if self.stream.answer_is_due {
+            Some(self.idle_to_backend)
+        } else {
+            None
+        }
     }
 }
 
@@ -107,7 +112,7 @@ mod tests {
             .parse::<culvert_api::HostPort>()
             .unwrap()
             .into();
-        let record = streams.begin(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
+        let record = streams.start_record(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
         record.routed_to(&node);
         assert_eq!(list.waits_for(&node, 9100).len(), 0, "nobody has asked");
         record.transferred().into_tunnel.add(&[b'a'; 100]);

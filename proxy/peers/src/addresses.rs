@@ -1,6 +1,7 @@
 //! Where peers may be: what the names of `--peer` stand for now, and what the cluster lists. A task
 //! for each address follows the peer there.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,7 +19,8 @@ use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::Peers;
-use super::follow::{Role, follow};
+use super::connected::Role;
+use super::follow::follow;
 
 /// How often names are looked up again.
 const LOOKUP_INTERVAL: Duration = Duration::from_secs(10);
@@ -48,31 +50,15 @@ impl PeerAddresses {
         let mut tasks = JoinSet::new();
         let mut followed: BTreeMap<(SocketAddr, Role), DropGuard> = BTreeMap::new();
         loop {
-            let listed = self.listed.borrow_and_update().clone();
-            let hosts = listed.into_iter().map(|peer| peer.address);
-            let given = self.given.iter().chain(&self.primary).cloned();
-            let all = lookups.resolve(hosts.chain(given).collect()).await;
-            let primary = self
-                .primary
-                .as_ref()
-                .and_then(|host| lookups.last.get(host));
-            let role = |address| {
-                let is_primary = primary.is_some_and(|primary| primary.contains(address));
-                if is_primary {
-                    Role::Primary
-                } else {
-                    Role::Peer
-                }
-            };
-            let present: BTreeSet<_> = all.iter().map(|one| (*one, role(one))).collect();
+            let present = self.present(&mut lookups).await;
             // A peer that is not listed any more may still end its streams.
             followed.retain(|one, _| present.contains(one));
             for (address, role) in present {
-                followed.entry((address, role)).or_insert_with(|| {
+                if let Entry::Vacant(entry) = followed.entry((address, role)) {
                     let unlisted = CancellationToken::new();
-                    tasks.spawn(follow(peers.clone(), (address, role), unlisted.clone()));
-                    unlisted.drop_guard()
-                });
+                    tasks.spawn(follow(peers.clone(), address, role, unlisted.clone()));
+                    entry.insert(unlisted.drop_guard());
+                }
             }
             while tasks.try_join_next().is_some() {}
             tokio::select! {
@@ -80,6 +66,30 @@ impl PeerAddresses {
                 Ok(()) = self.listed.changed() => {}
             }
         }
+    }
+
+    /// All addresses of now, and which are the primary's.
+    async fn present(&mut self, lookups: &mut Lookups) -> BTreeSet<(SocketAddr, Role)> {
+        let mut hosts = BTreeSet::new();
+        for peer in self.listed.borrow_and_update().iter() {
+            hosts.insert(peer.address.clone());
+        }
+        hosts.extend(self.given.iter().cloned());
+        hosts.extend(self.primary.clone());
+        let all = lookups.resolve(hosts).await;
+        let mut primary = None;
+        if let Some(host) = &self.primary {
+            primary = lookups.last.get(host);
+        }
+        let mut present = BTreeSet::new();
+        for address in all {
+            let role = match primary {
+                Some(addresses) if addresses.contains(&address) => Role::Primary,
+                Some(_) | None => Role::Peer,
+            };
+            present.insert((address, role));
+        }
+        present
     }
 }
 
@@ -108,8 +118,11 @@ impl Lookups {
             ));
             all = all.into_iter().take(MAX_PEERS).collect();
         }
-        let problems = (!problems.is_empty()).then(|| problems.join("; "));
-        if let Some(reason) = self.problem.record(problems) {
+        let mut problem = None;
+        if !problems.is_empty() {
+            problem = Some(problems.join("; "));
+        }
+        if let Some(reason) = self.problem.record(problem) {
             tracing::warn!(reason, "look up peers");
         }
         all

@@ -3,14 +3,15 @@
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use culvert_api::NodeName;
 use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
 use culvert_proxy_streams::live::Forwarded;
 use culvert_proxy_streams::registry::Candidate;
-use culvert_tunnel::proto::tunnel::{DialCode, Open};
+use culvert_tunnel::proto::tunnel::{DialCode, DialProxyRequest, Open};
 use culvert_tunnel::{Backend, Backends, DialFailure, StreamEnd, ThroughTunnel};
+use parking_lot::Mutex;
 
 use super::Peers;
 
@@ -20,6 +21,8 @@ pub(super) struct PeerBackends {
     peer: SocketAddr,
     /// The streams under way, by their numbers at the other proxy.
     forwarded: Mutex<HashMap<u64, Forwarded>>,
+    /// Held while an agent is asked for tunnels to the other proxy.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl PeerBackends {
@@ -28,6 +31,7 @@ impl PeerBackends {
             peers,
             peer,
             forwarded: Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -42,19 +46,19 @@ impl PeerBackends {
             .node
             .parse()
             .map_err(|error| failure(DialCode::Invalid, format!("{error}")))?;
-        let candidates = self.peers.registry.candidates(&node);
-        let tunnels = || {
-            candidates.iter().filter_map(|candidate| match candidate {
-                Candidate::Agent(registered) => Some(&registered.tunnel),
-                Candidate::Peer(_) => None,
-            })
-        };
-        let tunnel = tunnels().next().ok_or_else(|| {
+        let mut tunnels = Vec::new();
+        for candidate in self.peers.registry.candidates(&node) {
+            if let Candidate::Agent(registered) = candidate {
+                tunnels.push(registered.tunnel.clone());
+            }
+        }
+        let Some(tunnel) = tunnels.first() else {
             let host = &self.peers.own.host;
             let message = format!("proxy {host} has no tunnel of {node}");
-            failure(DialCode::Offline, message)
-        })?;
-        if tunnels().map(|tunnel| tunnel.streams()).sum::<u32>() >= MAX_STREAMS_PER_AGENT {
+            return Err(failure(DialCode::Offline, message));
+        };
+        let streams: u32 = tunnels.iter().map(|tunnel| tunnel.streams()).sum();
+        if streams >= MAX_STREAMS_PER_AGENT {
             let message = format!("{node} has {MAX_STREAMS_PER_AGENT} streams");
             return Err(failure(DialCode::TooManyStreams, message));
         }
@@ -63,24 +67,35 @@ impl PeerBackends {
             open: open.clone(),
         })
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Forwarded>> {
-        self.forwarded
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Backends for PeerBackends {
     async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
         let through = self.choose(open)?;
-        self.lock()
-            .insert(open.stream, self.peers.streams.forward());
+        let forwarded = self.peers.streams.forward();
+        self.forwarded.lock().insert(open.stream, forwarded);
         Ok(Backend::Agent(Box::new(through)))
     }
 
+    /// One request of a link at a time is passed on: the other proxy repeats what is lost.
+    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+        let Ok(_asking) = self.asking.try_lock() else {
+            return;
+        };
+        let Ok(node) = request.node.parse::<NodeName>() else {
+            return;
+        };
+        let Some(registered) = self.peers.registry.preferred(&node) else {
+            return;
+        };
+        if let Err(error) = registered.tunnel.dial_proxy(&request).await {
+            let reason = culvert_daemon::chain(&error);
+            tracing::debug!(%node, reason, "ask an agent for tunnels to a peer");
+        }
+    }
+
     fn stream_ended(&self, open: &Open, end: &StreamEnd) {
-        self.lock().remove(&open.stream);
+        self.forwarded.lock().remove(&open.stream);
         let result = end.result.as_ref();
         tracing::info!(
             stream = open.stream,

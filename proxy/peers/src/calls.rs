@@ -13,7 +13,7 @@ use tower::Service;
 use tower::util::BoxCloneSyncService;
 
 use super::Peers;
-use super::watch::PeerService;
+use super::service::PeerService;
 
 /// A gRPC service.
 pub type Grpc = BoxCloneSyncService<Request<Incoming>, Response<Body>, Infallible>;

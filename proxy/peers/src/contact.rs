@@ -34,15 +34,20 @@ pub async fn follow_contact(
 
 /// The reason why this proxy, which reaches so many peers, is not ready.
 fn cut_off(listed: &BTreeSet<ListedPeer>, reached: usize) -> Option<String> {
-    let holders = listed.iter().filter(|peer| peer.tunnels > 0);
-    let holders: Vec<_> = holders.map(|peer| peer.address.to_string()).collect();
-    (reached == 0 && !holders.is_empty()).then(|| {
-        format!(
-            "no other proxy can be reached, and by their Leases these have tunnels: {}. Is their \
-             peer port open to this host? The Lease of a proxy that is gone expires after 40 s",
-            holders.join(", ")
-        )
-    })
+    let mut holders = Vec::new();
+    for peer in listed {
+        if peer.tunnels > 0 {
+            holders.push(peer.address.to_string());
+        }
+    }
+    if reached > 0 || holders.is_empty() {
+        return None;
+    }
+    Some(format!(
+        "no other proxy can be reached, and by their Leases these have tunnels: {}. Is their peer \
+         port open to this host? The Lease of a proxy that is gone expires after 40 s",
+        holders.join(", ")
+    ))
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_proxy_trust::TrustError;
@@ -59,20 +60,26 @@ pub(super) async fn dial(
     let config = peers.trust.peer_client_config(alpn)?;
     let server_name = ServerName::try_from(peers.trust.server_name().to_owned())
         .map_err(|_| TrustError::ServerNameText(peers.trust.server_name().to_owned()))?;
-    let connected = async {
-        let socket = TcpStream::connect(address)
-            .await
-            .map_err(DialError::Connect)?;
-        culvert_tunnel::tune(&socket).map_err(DialError::Connect)?;
-        let connector = TlsConnector::from(std::sync::Arc::new(config));
-        let tls = connector.connect(server_name, ReadAhead::new(socket)).await;
-        let mut tls = tls.map_err(explained)?;
-        tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
-        Ok(tls)
-    };
-    timeout(CONNECT_TIMEOUT, connected)
-        .await
-        .unwrap_or(Err(DialError::TimedOut))
+    let connector = TlsConnector::from(Arc::new(config));
+    let connected = connect(address, &connector, server_name);
+    match timeout(CONNECT_TIMEOUT, connected).await {
+        Ok(connected) => connected,
+        Err(_) => Err(DialError::TimedOut),
+    }
+}
+
+async fn connect(
+    address: SocketAddr,
+    connector: &TlsConnector,
+    server_name: ServerName<'static>,
+) -> Result<Connection, DialError> {
+    let socket = TcpStream::connect(address).await;
+    let socket = socket.map_err(DialError::Connect)?;
+    culvert_tunnel::tune(&socket).map_err(DialError::Connect)?;
+    let tls = connector.connect(server_name, ReadAhead::new(socket)).await;
+    let mut tls = tls.map_err(explained)?;
+    tls.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
+    Ok(tls)
 }
 
 /// The meaning of a TLS error. In TLS 1.3 a refusal of this proxy's certificate comes with the first

@@ -6,13 +6,14 @@
 mod addresses;
 mod backends;
 mod calls;
+mod connected;
 mod contact;
 mod dial;
 mod follow;
+mod links;
 mod port;
 mod primary;
-mod reached;
-mod watch;
+mod service;
 mod wire;
 
 use std::sync::Arc;
@@ -20,8 +21,8 @@ use std::sync::Arc;
 use culvert_api::proto::enroll::JoinRequest;
 use culvert_daemon::{Drain, VERSION, Workers};
 use culvert_proxy_core::instance::Instance;
-use culvert_proxy_streams::elsewhere::PeerInfo;
 use culvert_proxy_streams::live::Streams;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
 use culvert_proxy_streams::sockets::listen::AgentsGo;
 use culvert_proxy_trust::Trust;
@@ -30,10 +31,10 @@ use tokio::sync::watch::Receiver;
 
 pub use addresses::PeerAddresses;
 pub use calls::{Calls, Grpc};
+pub use connected::{ConnectedPeers, JoinAnswer};
 pub use contact::follow_contact;
 pub use port::PeerPort;
 pub use primary::{Primary, PrimaryClient};
-pub use reached::{Asked, Reached};
 
 /// Streams that one link between two proxies carries at once.
 const STREAMS_PER_LINK: u32 = 16 << 10;
@@ -54,26 +55,27 @@ pub struct Peers {
     pub budget: Budget,
     /// Bytes that one stream may have under way.
     pub stream_window: u32,
-    /// Peers are told that this proxy is about to end when agents are.
+    /// Where agents are to go. When it is elsewhere, peers are told that this proxy drains.
     pub agents: Receiver<AgentsGo>,
-    /// Begins when the program is about to end.
+    /// Starts when the program is about to end.
     pub drain: Drain,
-    /// The peers to which there is a link.
-    pub reached: Reached,
+    /// The peers that are connected now.
+    pub connected: ConnectedPeers,
     /// The proxy of `--follow`.
     pub primary: Option<Arc<Primary>>,
 }
 
 impl Peers {
     /// Asks the peers for a certificate in exchange for a token that this proxy does not know.
-    pub async fn join(&self, request: &JoinRequest) -> Asked {
-        let asked = self.reached.join(request).await;
-        match (&asked, &self.primary) {
-            (Asked::Unknown, Some(primary)) if self.reached.primary().is_none() => {
-                Asked::Answered(Err(primary.unanswered()))
-            }
-            _ => asked,
+    pub async fn join(&self, request: &JoinRequest) -> JoinAnswer {
+        let answer = self.connected.join(request).await;
+        if let JoinAnswer::Unknown = answer
+            && let Some(primary) = &self.primary
+            && self.connected.primary().is_none()
+        {
+            return JoinAnswer::Answered(Err(primary.unavailable()));
         }
+        answer
     }
 
     /// The near end of a link to a peer.

@@ -1,19 +1,18 @@
-//! The proxy that this one follows: its nodes and VIPs are taken over here, and what only it can do
-//! is passed on to it.
+//! The proxy that this one follows: its nodes and VIPs are applied here, and what only it can do is
+//! passed on to it.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_api::HostPort;
-use culvert_api::NodeName;
 use culvert_api::proto::control as control_proto;
 use culvert_api::proto::control::control_client::ControlClient;
 use culvert_api::proto::peer as proto;
+use culvert_api::{HostPort, NodeName};
 use culvert_daemon::{Gate, chain};
 use culvert_proxy_core::directory::{Directory, DirectoryError, FactsWriter};
 use culvert_proxy_core::state::StateError;
 use culvert_proxy_streams::registry::Registry;
-use tokio::sync::watch;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
@@ -23,7 +22,7 @@ use super::wire::{BadDirectory, facts};
 /// The primary answers from memory or after one write to disk.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// For so long an operator waits until this proxy has what was changed at the primary.
-const FOLLOWED_TIMEOUT: Duration = Duration::from_secs(2);
+const SYNC_TIMEOUT: Duration = Duration::from_secs(2);
 /// A list of all tokens is larger than gRPC's usual 4 MiB.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -42,16 +41,16 @@ pub struct Primary {
 
 /// What became of the primary's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Taken {
-    /// It is taken, or is of no use.
+pub(super) enum DirectoryUpdate {
+    /// It is applied, or is of no use.
     Done,
-    /// One proxy takes the place of another on this host: ask again in a moment.
-    NotNow,
+    /// One proxy takes the place of another on this host: try again in a moment.
+    StateFrozen,
 }
 
-/// Why the primary's directory is not taken.
+/// Why the primary's directory is not applied.
 #[derive(Debug, thiserror::Error)]
-enum NotTaken {
+enum ApplyError {
     #[error(transparent)]
     Bad(#[from] BadDirectory),
     #[error(transparent)]
@@ -74,7 +73,7 @@ impl Primary {
             gate,
             problem: Mutex::default(),
         };
-        primary.missed("it has not answered since this proxy started".to_owned());
+        primary.record_failure("it has not answered since this proxy started".to_owned());
         primary
     }
 
@@ -82,35 +81,38 @@ impl Primary {
         &self.host
     }
 
-    /// Takes over the primary's directory.
-    pub(super) fn take(&self, told: &proto::Directory) -> Taken {
-        match self.taken(told.clone()) {
-            Ok(gone) => {
-                gone.iter().for_each(|node| self.registry.close(node));
-                *self.problem() = None;
+    /// Applies the primary's directory. Ends the tunnels of nodes that are not in it any more.
+    pub(super) fn apply_directory(&self, message: &proto::Directory) -> DirectoryUpdate {
+        match self.write(message.clone()) {
+            Ok(removed) => {
+                for node in &removed {
+                    self.registry.close(node);
+                }
+                *self.problem.lock() = None;
                 self.gate.open();
                 self.gate.remark(None);
             }
-            Err(NotTaken::Directory(DirectoryError::State(StateError::Frozen { .. }))) => {
-                return Taken::NotNow;
+            Err(ApplyError::Directory(DirectoryError::State(StateError::Frozen { .. }))) => {
+                return DirectoryUpdate::StateFrozen;
             }
             Err(error) => {
                 let reason = chain(&error);
                 tracing::error!(primary = %self.host, reason, "the primary's directory is not used");
-                self.missed(reason);
+                self.record_failure(reason);
             }
         }
-        Taken::Done
+        DirectoryUpdate::Done
     }
 
-    fn taken(&self, told: proto::Directory) -> Result<Vec<NodeName>, NotTaken> {
-        Ok(self.writer.replace(facts(told)?)?)
+    /// Writes the directory. Returns the nodes that were removed.
+    fn write(&self, message: proto::Directory) -> Result<Vec<NodeName>, ApplyError> {
+        Ok(self.writer.replace(facts(message)?)?)
     }
 
-    /// Notes that the primary is not followed now. This proxy goes on with what it has.
-    pub(super) fn missed(&self, reason: String) {
+    /// Records why the primary is not followed now. This proxy goes on with what it has.
+    pub(super) fn record_failure(&self, reason: String) {
         let text = self.not_followed(&reason);
-        *self.problem() = Some(reason);
+        *self.problem.lock() = Some(reason);
         if self.directory.is_known() {
             self.gate.open();
             self.gate.remark(Some(text));
@@ -119,19 +121,19 @@ impl Primary {
         }
     }
 
-    /// For people: why what this proxy knows may be old.
-    pub fn note(&self) -> Option<String> {
-        let reason = self.problem().clone();
-        reason.map(|reason| self.not_followed(&reason))
+    /// For people: why what this proxy knows may be old; `None`: it is not.
+    pub fn warning(&self) -> Option<String> {
+        let reason = self.problem.lock().clone()?;
+        Some(self.not_followed(&reason))
     }
 
-    /// What is said of a call that only the primary could answer.
-    pub(crate) fn unanswered(&self) -> Status {
-        let reason = self.problem().clone().unwrap_or_default();
-        self.silent(&reason)
+    /// The answer to a call that only the primary could answer.
+    pub(crate) fn unavailable(&self) -> Status {
+        let reason = self.problem.lock().clone();
+        self.unavailable_because(&reason.unwrap_or_default())
     }
 
-    fn silent(&self, reason: &str) -> Status {
+    fn unavailable_because(&self, reason: &str) -> Status {
         Status::unavailable(format!(
             "only the primary {} can do this, and it does not answer: {reason}",
             self.host
@@ -144,10 +146,6 @@ impl Primary {
              are, and no tokens are made",
             self.host
         )
-    }
-
-    fn problem(&self) -> std::sync::MutexGuard<'_, Option<String>> {
-        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -185,7 +183,7 @@ impl PrimaryClient {
         let created = self
             .call(async |mut client| client.create_token(self.request(request)).await)
             .await?;
-        self.followed(&node, true).await;
+        self.wait_for(&node, Presence::Present).await;
         Ok(created)
     }
 
@@ -222,13 +220,10 @@ impl PrimaryClient {
         let request = control_proto::RemoveNodeRequest {
             name: node.to_string(),
         };
-        let removed = self
-            .call(async |mut client| client.remove_node(self.request(request)).await)
-            .await;
-        if removed.is_ok() {
-            self.followed(node.as_str(), false).await;
-        }
-        removed.map(drop)
+        self.call(async |mut client| client.remove_node(self.request(request)).await)
+            .await?;
+        self.wait_for(node.as_str(), Presence::Absent).await;
+        Ok(())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
@@ -241,42 +236,53 @@ impl PrimaryClient {
         &self,
         call: impl AsyncFnOnce(ControlClient<tonic::transport::Channel>) -> Result<Response<T>, Status>,
     ) -> Result<T, Status> {
-        let channel = self.peers.reached.primary();
-        let channel = channel.ok_or_else(|| self.primary.unanswered())?;
+        let Some(channel) = self.peers.connected.primary() else {
+            return Err(self.primary.unavailable());
+        };
         let client = ControlClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
-        let answered = timeout(CALL_TIMEOUT, call(client)).await;
-        match answered {
+        match timeout(CALL_TIMEOUT, call(client)).await {
             Ok(Ok(answer)) => Ok(answer.into_inner()),
             // What the primary itself says is for the operator as it is.
-            Ok(Err(status)) if is_own(&status) => Err(self.primary.silent(status.message())),
+            Ok(Err(status)) if failed_on_the_way(&status) => {
+                Err(self.primary.unavailable_because(status.message()))
+            }
             Ok(Err(status)) => Err(Status::new(status.code(), status.message())),
             Err(_) => {
                 let reason = format!("{} s have passed", CALL_TIMEOUT.as_secs());
-                Err(self.primary.silent(&reason))
+                Err(self.primary.unavailable_because(&reason))
             }
         }
     }
 
-    /// Waits until this proxy knows the change that the primary made.
-    async fn followed(&self, node: &str, there: bool) {
+    /// Waits until this proxy has the change that the primary made.
+    async fn wait_for(&self, node: &str, presence: Presence) {
         let Ok(node) = node.parse::<NodeName>() else {
             return;
         };
-        let directory = &self.primary.directory;
-        let mut changes: watch::Receiver<()> = directory.changes();
-        let known = async {
-            while directory.contains(&node) != there {
-                // The sender is a part of the directory.
-                drop(changes.changed().await);
-            }
-        };
-        if timeout(FOLLOWED_TIMEOUT, known).await.is_err() {
+        let known = self.directory_has(&node, presence);
+        if timeout(SYNC_TIMEOUT, known).await.is_err() {
             tracing::warn!(%node, "the primary's change is not known here yet");
+        }
+    }
+
+    async fn directory_has(&self, node: &NodeName, presence: Presence) {
+        let directory = &self.primary.directory;
+        let mut changes = directory.changes();
+        while directory.contains(node) != (presence == Presence::Present) {
+            // The sender is a part of the directory.
+            drop(changes.changed().await);
         }
     }
 }
 
-/// Whether a call failed on the way.
-fn is_own(status: &Status) -> bool {
+/// Whether the directory is to have a node or not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Present,
+    Absent,
+}
+
+/// Whether this host's client made the status, because it got no answer.
+fn failed_on_the_way(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }

@@ -1,6 +1,7 @@
 //! Proxies, revocations and nodes in the messages of proxies. What another proxy says is checked here.
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use culvert_api::NodeName;
 use culvert_api::proto::peer as proto;
@@ -8,7 +9,7 @@ use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::{
     Facts, MAX_ADDRESSES, MAX_BEHIND, MAX_PORTS, NodeSpec, VipRanges,
 };
-use culvert_proxy_streams::elsewhere::PeerInfo;
+use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_trust::Revoked;
 
 /// Longest text of a peer.
@@ -18,7 +19,7 @@ const MAX_PEER_ADDRESSES: usize = 16;
 /// Revocations of one message. A proxy keeps fewer.
 const MAX_REVOKED: usize = 200_000;
 
-/// Why the directory of another proxy is not taken.
+/// Why the directory of another proxy is not applied.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum BadDirectory {
     #[error("{0:?} is no range of VIPs")]
@@ -74,52 +75,60 @@ pub(super) fn revocation_message(revoked: &Revoked) -> proto::Revocation {
 }
 
 /// The revocations of a message. What names no node is left out.
-pub(super) fn revoked(told: Vec<proto::Revocation>) -> Vec<Revoked> {
-    let read = |told: proto::Revocation| {
-        let uid = match told.uid.as_str() {
-            "" => None,
-            uid => Some(uid.parse().ok()?),
-        };
-        Some(Revoked {
-            node: told.node.parse().ok()?,
-            uid,
-            at: UnixTime::from_seconds(told.at),
-            until: UnixTime::from_seconds(told.until),
-        })
-    };
-    let told = told.into_iter().take(MAX_REVOKED);
-    told.filter_map(read).collect()
+pub(super) fn revoked(messages: Vec<proto::Revocation>) -> Vec<Revoked> {
+    let mut revoked = Vec::new();
+    for message in messages.into_iter().take(MAX_REVOKED) {
+        revoked.extend(revocation(&message));
+    }
+    revoked
+}
+
+fn revocation(message: &proto::Revocation) -> Option<Revoked> {
+    let mut uid = None;
+    if !message.uid.is_empty() {
+        uid = Some(message.uid.parse().ok()?);
+    }
+    Some(Revoked {
+        node: message.node.parse().ok()?,
+        uid,
+        at: UnixTime::from_seconds(message.at),
+        until: UnixTime::from_seconds(message.until),
+    })
 }
 
 /// The directory as followers get it.
 pub(super) fn directory_message(facts: &Facts) -> proto::Directory {
-    let node = |(name, (spec, host_part)): (&NodeName, &(NodeSpec, u32))| proto::Node {
-        name: name.to_string(),
-        addresses: spec.addresses.iter().map(ToString::to_string).collect(),
-        ports: spec.ports.iter().copied().map(u32::from).collect(),
-        zone: spec
-            .zone
-            .as_ref()
-            .map(ToString::to_string)
-            .unwrap_or_default(),
-        host_part: *host_part,
-        behind: spec.behind.iter().map(ToString::to_string).collect(),
-    };
+    let mut nodes = Vec::new();
+    for (name, (spec, host_part)) in &facts.nodes {
+        nodes.push(node_message(name, spec, *host_part));
+    }
     proto::Directory {
         vip4_range: facts.ranges.vip4.to_string(),
         vip6_range: facts.ranges.vip6.to_string(),
-        nodes: facts.nodes.iter().map(node).collect(),
+        nodes,
+    }
+}
+
+fn node_message(name: &NodeName, spec: &NodeSpec, host_part: u32) -> proto::Node {
+    let zone = spec.zone.as_ref();
+    proto::Node {
+        name: name.to_string(),
+        addresses: spec.addresses.iter().map(ToString::to_string).collect(),
+        ports: spec.ports.iter().copied().map(u32::from).collect(),
+        zone: zone.map(ToString::to_string).unwrap_or_default(),
+        host_part,
+        behind: spec.behind.iter().map(ToString::to_string).collect(),
     }
 }
 
 /// The directory of the primary.
-pub(super) fn facts(told: proto::Directory) -> Result<Facts, BadDirectory> {
+pub(super) fn facts(directory: proto::Directory) -> Result<Facts, BadDirectory> {
     let ranges = VipRanges {
-        vip4: range(&told.vip4_range)?,
-        vip6: range(&told.vip6_range)?,
+        vip4: range(&directory.vip4_range)?,
+        vip6: range(&directory.vip6_range)?,
     };
     let mut nodes = BTreeMap::new();
-    for node in told.nodes {
+    for node in directory.nodes {
         let name: NodeName = node
             .name
             .parse()
@@ -133,32 +142,39 @@ pub(super) fn facts(told: proto::Directory) -> Result<Facts, BadDirectory> {
     Ok(Facts { ranges, nodes })
 }
 
-fn range<T: std::str::FromStr>(text: &str) -> Result<T, BadDirectory> {
+fn range<T: FromStr>(text: &str) -> Result<T, BadDirectory> {
     text.parse()
         .map_err(|_| BadDirectory::Range(shortened(text)))
 }
 
 fn spec(name: &NodeName, node: &proto::Node) -> Result<NodeSpec, BadDirectory> {
-    let bad = |what, text: &dyn std::fmt::Display| BadDirectory::Property {
+    let mut spec = NodeSpec::default();
+    for text in node.addresses.iter().take(MAX_ADDRESSES) {
+        spec.addresses.push(property(name, "an address", text)?);
+    }
+    for port in node.ports.iter().take(MAX_PORTS) {
+        spec.ports
+            .push(property(name, "a port", &port.to_string())?);
+    }
+    if !node.zone.is_empty() {
+        spec.zone = Some(property(name, "the zone", &node.zone)?);
+    }
+    for text in node.behind.iter().take(MAX_BEHIND) {
+        spec.behind.push(property(name, "a destination", text)?);
+    }
+    Ok(spec)
+}
+
+/// One property of the node `name`.
+fn property<T: FromStr>(
+    name: &NodeName,
+    what: &'static str,
+    text: &str,
+) -> Result<T, BadDirectory> {
+    text.parse().map_err(|_| BadDirectory::Property {
         node: name.clone(),
         what,
-        text: shortened(&text.to_string()),
-    };
-    let addresses = node.addresses.iter().take(MAX_ADDRESSES);
-    let addresses = addresses.map(|text| text.parse().map_err(|_| bad("an address", text)));
-    let ports = node.ports.iter().take(MAX_PORTS);
-    let ports = ports.map(|port| u16::try_from(*port).map_err(|_| bad("a port", port)));
-    let behind = node.behind.iter().take(MAX_BEHIND);
-    let behind = behind.map(|text| text.parse().map_err(|_| bad("a destination", text)));
-    let zone = (!node.zone.is_empty()).then(|| {
-        let zone = node.zone.parse();
-        zone.map_err(|_| bad("the zone", &node.zone))
-    });
-    Ok(NodeSpec {
-        addresses: addresses.collect::<Result<_, _>>()?,
-        ports: ports.collect::<Result<_, _>>()?,
-        zone: zone.transpose()?,
-        behind: behind.collect::<Result<_, _>>()?,
+        text: shortened(text),
     })
 }
 

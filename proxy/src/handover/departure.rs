@@ -119,7 +119,7 @@ impl Departure {
         let last_part = LAST_PART.min(last.grace / 4);
         let quiet = async {
             if !last.registry.peers().is_empty() {
-                drop(timeout(MOVE_TIMEOUT, last.registry.all_elsewhere()).await);
+                drop(timeout(MOVE_TIMEOUT, last.registry.all_at_peers()).await);
             }
             last.streams.idle().await;
         };

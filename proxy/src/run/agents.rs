@@ -15,8 +15,8 @@ use culvert_proxy_peers::Peers;
 use culvert_proxy_streams::limits::MAX_STREAMS_PER_AGENT;
 use culvert_proxy_streams::sockets::listen::{self, Accepting};
 use culvert_proxy_streams::sockets::proxy_protocol::Balancers;
-use culvert_proxy_streams::sockets::strangers::Strangers;
-use culvert_tunnel::{FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
+use culvert_proxy_streams::sockets::strangers::{Clients, Strangers};
+use culvert_tunnel::{Congestion, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use socket2::Protocol;
 use tokio::net::TcpListener;
 use tokio_util::task::TaskTracker;
@@ -37,7 +37,7 @@ impl Proxy {
             SocketUse::Agents,
             protocol,
         )?;
-        if let Some(bytes) = listen.segments.tunnel_mss {
+        if let Some(bytes) = listen.tunnel_tcp.tunnel_mss {
             culvert_tunnel::limit_segments(&agents, bytes);
         }
         Ok(agents)
@@ -51,22 +51,18 @@ impl Proxy {
     ) {
         let drain = supervisor.drain();
         let listen = &self.config.listen;
+        let Ok(congestion) = listen.tunnel_tcp.tunnel_congestion.parse::<Congestion>();
         let admissions = Admissions::default();
         supervisor.spawn(
             "tunnels' certificates",
-            admissions
-                .clone()
-                .keep_looking(self.trust.clone(), drain.clone()),
+            admissions.clone().run(self.trust.clone(), drain.clone()),
         );
         let proxies = ProxyList::new(
             self.own_info(),
             self.registry.clone(),
             self.departure.agents(),
         );
-        supervisor.spawn(
-            "list of proxies",
-            proxies.clone().keep_looking(drain.clone()),
-        );
+        supervisor.spawn("list of proxies", proxies.clone().run(drain.clone()));
         let agents = Agents::new(Parts {
             admissions,
             trust: self.trust.clone(),
@@ -79,9 +75,9 @@ impl Proxy {
                 streams_in_life: STREAMS_IN_LIFE,
                 budget: self.config.budget.clone(),
             },
-            congestion: listen.tunnel_congestion.clone().or_system(),
+            congestion: congestion.or_system(),
             metrics: self.metrics.clone(),
-            strangers: Strangers::new(listen.max_handshakes),
+            strangers: Strangers::of(Clients::Agents, listen.max_handshakes),
             balancers: Balancers::new(&listen.proxy_protocol),
             instance: self.instance.clone(),
             proxies,

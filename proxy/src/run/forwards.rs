@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Drain, Listeners, Problem, SocketUse, Supervisor, chain};
+use culvert_daemon::{
+    BIND_RETRY, Drain, Listeners, Problem, SocketUse, Supervisor, TakenPorts, chain, is_taken,
+};
 use culvert_proxy_clients::admitted::Admitted;
 use culvert_proxy_clients::forward::{ForwardedPort, Forwarder};
 use culvert_proxy_clients::raw::RawClients;
@@ -20,10 +21,6 @@ use tokio::sync::watch;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use super::Proxy;
-use super::optional_port::{TakenPorts, is_taken};
-
-/// The time after which a port that is in use is tried again.
-const RETRY: Duration = Duration::from_secs(5);
 
 /// The listeners of forwarded ports.
 pub(super) struct ForwardListeners {
@@ -129,7 +126,7 @@ impl ForwardListeners {
                 biased;
                 () = serving.drain.begun() => break,
                 changed = named.changed() => if changed.is_err() { break },
-                () = tokio::time::sleep(RETRY), if !self.problems.is_empty() => {}
+                () = tokio::time::sleep(BIND_RETRY), if !self.problems.is_empty() => {}
             }
         }
         serving.drain.begun().await;
@@ -236,7 +233,7 @@ impl ForwardListeners {
 }
 
 impl Serving {
-    /// `before` is what the port was before: the same selector goes on selecting the same nodes.
+    /// `before` is the port's former state: the same selector keeps its nodes.
     fn port(&self, forward: &Forward, before: Option<ForwardedPort>) -> ForwardedPort {
         let before = before.filter(|before| before.forward.to == forward.to);
         let known = before.and_then(|before| before.selected);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Readiness, SocketUse, Supervisor};
+use culvert_daemon::{OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_clients::intercept::Intercept;
 use culvert_proxy_clients::original_dst::{OriginalDsts, TRIAL};
@@ -19,7 +19,7 @@ use tokio_util::task::TaskTracker;
 use super::Proxy;
 use super::forwards::ForwardListeners;
 use super::names::NameListener;
-use super::optional_port::{OptionalPort, TakenPorts};
+use super::optional_port::serve_optional;
 
 /// The listeners of clients, bound and not yet served.
 pub(super) struct Frontends {
@@ -63,18 +63,8 @@ impl Proxy {
             return Ok(None);
         };
         let callers = self.trust.callers(client_ca)?;
-        let port = self.bind_optional(address, "--connect-listen", taken)?;
+        let port = self.bind_optional(address, "--connect-listen", SocketUse::Clients, taken)?;
         Ok(Some((port, callers)))
-    }
-
-    /// Binds a port of some clients, or remembers that another program has it.
-    pub(super) fn bind_optional(
-        &self,
-        address: SocketAddr,
-        flag: &'static str,
-        taken: &TakenPorts,
-    ) -> Result<OptionalPort> {
-        OptionalPort::bind(address, flag, SocketUse::Clients, (&self.listeners, taken))
     }
 
     pub(super) fn spawn_frontends(
@@ -157,7 +147,8 @@ impl Proxy {
             callers,
             strangers: Strangers::new(self.config.listen.max_handshakes),
         };
-        let served = listened.serve(
+        let served = serve_optional(
+            listened,
             "connect_tls",
             supervisor.drain(),
             move |client, connections: &TaskTracker| port.serve(client, connections),

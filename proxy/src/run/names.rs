@@ -1,8 +1,10 @@
 //! The listeners of clients that name their node: those of `--name-listen`, and in a cluster those
 //! that the Service of `--name-service` leads to.
 
+use std::net::SocketAddr;
+
 use anyhow::Result;
-use culvert_daemon::Supervisor;
+use culvert_daemon::{OptionalPort, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_clients::admitted::Admitted;
 use culvert_proxy_clients::names::Names;
 use culvert_proxy_clients::refusals::Refusals;
@@ -13,8 +15,8 @@ use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 
 use super::Proxy;
-use super::optional_port::{OptionalPort, TakenPorts};
-use crate::args::listen as any_address;
+use super::optional_port::serve_optional;
+use crate::args::any_address;
 
 /// A listener, bound and not yet served.
 pub(super) struct NameListener {
@@ -46,7 +48,7 @@ impl Proxy {
         let mut bound = Vec::new();
         for given in &self.config.names.name_listen {
             bound.push(NameListener {
-                port: self.bind_optional(given.address, "--name-listen", taken)?,
+                port: self.bind_name(given.address, "--name-listen", taken)?,
                 leads_to: LeadsTo::Port(given.node_port.get()),
             });
         }
@@ -55,12 +57,21 @@ impl Proxy {
             // All of them now: what each one means may change at any time.
             for own in kubernetes.name_ports.all() {
                 bound.push(NameListener {
-                    port: self.bind_optional(any_address(own), "--name-ports", taken)?,
+                    port: self.bind_name(any_address(own), "--name-ports", taken)?,
                     leads_to: LeadsTo::Service(own, self.name_service_tx.subscribe()),
                 });
             }
         }
         Ok(bound)
+    }
+
+    fn bind_name(
+        &self,
+        address: SocketAddr,
+        flag: &'static str,
+        taken: &TakenPorts,
+    ) -> Result<OptionalPort> {
+        self.bind_optional(address, flag, SocketUse::Clients, taken)
     }
 
     pub(super) fn spawn_names(&self, supervisor: &mut Supervisor, listeners: Vec<NameListener>) {
@@ -79,7 +90,8 @@ impl Proxy {
         };
         for NameListener { port, leads_to } in listeners {
             let names = names.clone();
-            let served = port.serve(
+            let served = serve_optional(
+                port,
                 "names",
                 supervisor.drain(),
                 move |client, connections: &TaskTracker| {

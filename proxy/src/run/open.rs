@@ -1,11 +1,14 @@
 //! Opens the parts of a proxy as its arguments say.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use culvert_daemon::{Listeners, Workers};
 use culvert_proxy_cluster::{Cluster, NameService, SharedAuthority, load_forwards};
-use culvert_proxy_core::directory::{self, ClusterOwn, DirectoryConfig, Handles, NodesFrom};
+use culvert_proxy_core::directory::{
+    self, ClusterOwn, ClusterWriter, DirectoryConfig, Handles, NodesFrom,
+};
 use culvert_proxy_core::forward::Forward;
 use culvert_proxy_core::instance::Instance;
 use culvert_proxy_core::metrics::Metrics;
@@ -62,9 +65,6 @@ impl Proxy {
             streams.clone(),
             metrics.clone(),
         );
-        let workers = std::thread::available_parallelism()
-            .and_then(Workers::start)
-            .context("start the worker threads")?;
         let name_service = NameService::load(&state);
         Ok(Self {
             advertised: config.advertised.clone(),
@@ -75,7 +75,7 @@ impl Proxy {
             router,
             streams,
             metrics,
-            workers,
+            workers: start_workers()?,
             editor,
             facts,
             instance,
@@ -87,15 +87,29 @@ impl Proxy {
             listeners,
             departure: Departure::new(),
             clients: TaskTracker::new(),
-            cluster: cluster.zip(writer).map(|(cluster, writer)| JoinedCluster {
-                cluster,
-                writer,
-                authority,
-            }),
+            cluster: joined_cluster(cluster, writer, authority),
             config,
             state,
         })
     }
+}
+
+fn start_workers() -> Result<Arc<Workers>> {
+    let threads = std::thread::available_parallelism();
+    let started = threads.and_then(Workers::start);
+    started.context("start the worker threads")
+}
+
+fn joined_cluster(
+    cluster: Option<Cluster>,
+    writer: Option<ClusterWriter>,
+    authority: Option<SharedAuthority>,
+) -> Option<JoinedCluster> {
+    Some(JoinedCluster {
+        cluster: cluster?,
+        writer: writer?,
+        authority,
+    })
 }
 
 /// The authority that the cluster's proxies share, unless the operator's own files are used.

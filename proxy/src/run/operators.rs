@@ -121,8 +121,9 @@ impl Proxy {
     ) {
         let warning = self.registry.clone().warn_of_misplaced();
         supervisor.spawn_observer("misplaced agents", warning);
-        let mover = Mover::new(self.registry.clone(), self.metrics.clone());
-        supervisor.spawn_observer("heavy streams", mover.keep_looking());
+        let own = self.instance.clone();
+        let mover = Mover::new(self.registry.clone(), own, self.metrics.clone());
+        supervisor.spawn_observer("heavy streams", mover.run());
         let control = self.control(Self::primary_client(peers), streams);
         supervisor.spawn(
             "control socket",

@@ -6,24 +6,25 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use culvert_api::proto::control::control_server::ControlServer;
-use culvert_daemon::{Readiness, SocketUse, Supervisor};
+use culvert_daemon::{OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_operators::stream_list::StreamList;
 use culvert_proxy_peers::{
-    Calls, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient, Reached,
+    Calls, ConnectedPeers, Grpc, PeerAddresses, PeerPort, Peers, Primary, PrimaryClient,
 };
+use culvert_proxy_streams::sockets::listen;
 use culvert_proxy_trust::TrustSource;
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 use tower::util::BoxCloneSyncService;
 
 use super::Proxy;
-use super::optional_port::{OptionalPort, TakenPorts};
+use super::optional_port::serve_optional;
 use crate::config::Config;
 
 /// The time that a start waits for the API server to list the revoked certificates.
 const CLUSTER_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time that a start waits for another proxy to tell what was revoked meanwhile.
+/// The time that a start waits for another proxy to report what was revoked meanwhile.
 const PEERS_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks that a follower has the primary's authority.
@@ -53,12 +54,17 @@ impl Proxy {
         if !self.may_have_peers() {
             return Ok(None);
         }
+        let listeners = self.listeners.clone();
         let address = self.config.peers.peer_listen;
-        let ports = (&self.listeners, taken);
-        let port = OptionalPort::bind(address, "--peer-listen", SocketUse::Programs, ports)?;
-        Ok(Some(
-            port.limit_segments(self.config.listen.segments.tunnel_mss),
-        ))
+        let segment_limit = self.config.listen.tunnel_tcp.tunnel_mss;
+        let port = OptionalPort::bind(address, "--peer-listen", taken, move || {
+            let listener = listen::bind(&listeners, address, SocketUse::Programs)?;
+            if let Some(bytes) = segment_limit {
+                culvert_tunnel::limit_segments(&listener, bytes);
+            }
+            Ok(listener)
+        })?;
+        Ok(Some(port))
     }
 
     /// What reaches the other proxies; `None`: there are none.
@@ -81,7 +87,7 @@ impl Proxy {
             stream_window: self.config.stream_window,
             agents: self.departure.agents(),
             drain: supervisor.drain(),
-            reached: Reached::default(),
+            connected: ConnectedPeers::default(),
             primary: self.primary(readiness),
         })))
     }
@@ -110,11 +116,12 @@ impl Proxy {
             return;
         };
         if self.cluster.is_none() {
-            self.trust.await_peers();
+            self.trust.require_peer_sync();
         }
         let port = PeerPort::new(peers.clone(), self.calls(peers, streams));
         let workers = self.workers.clone();
-        let served = listened.serve(
+        let served = serve_optional(
+            listened,
             "peers",
             supervisor.drain(),
             move |peer, connections: &TaskTracker| port.serve(&workers.next(), peer, connections),
@@ -154,18 +161,19 @@ impl Proxy {
                  to wait"
             );
         }
-        if timeout(PEERS_TIMEOUT, self.trust.peers_have_told())
+        if timeout(PEERS_TIMEOUT, self.trust.wait_for_peer_sync())
             .await
             .is_err()
         {
             tracing::warn!(
-                "starting without a word from another proxy: nodes that are new to this proxy have \
-                 to wait, and a certificate that was revoked elsewhere meanwhile is valid here"
+                "starting before another proxy has reported its revocations: nodes that are new to \
+                 this proxy have to wait, and a certificate that was revoked elsewhere meanwhile is \
+                 valid here"
             );
         }
     }
 
-    /// What passes on to the primary what operators want.
+    /// The client that passes on to the primary what operators ask.
     pub(super) fn primary_client(peers: Option<&Arc<Peers>>) -> Option<PrimaryClient> {
         peers.and_then(PrimaryClient::of)
     }

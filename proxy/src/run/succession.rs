@@ -1,5 +1,4 @@
-//! The place of this proxy in the row of proxies of its host: what it takes over from the one
-//! before, and what it leaves to the next one.
+//! How this proxy takes over from its predecessor on this host, and hands over to its successor.
 
 use std::time::Duration;
 

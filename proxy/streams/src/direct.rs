@@ -132,25 +132,31 @@ impl Direct {
         let dialled = match timeout(DIAL_TIMEOUT, TcpStream::connect(address)).await {
             // TCP_USER_TIMEOUT is not set: it would also end a backend that takes nothing for a
             // while.
-            Ok(dialled) => dialled.and_then(|socket| {
-                culvert_tunnel::tune_relayed(&socket).map(|()| Socket::from(socket))
-            }),
+            Ok(Ok(socket)) => tuned(socket),
+            Ok(Err(error)) => Err(error),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         };
-        let dialled = dialled.map_err(|error| {
-            let failure = DialFailure {
-                code: dial_code(&error),
-                message: error.to_string(),
-            };
-            RouteError::Direct { address, failure }
-        });
-        dial.ended(
-            dialled
-                .as_ref()
-                .map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)),
-        );
-        dialled
+        match dialled {
+            Ok(socket) => {
+                dial.ended(dial_reason(DialCode::Ok));
+                Ok(socket)
+            }
+            Err(error) => {
+                let failure = DialFailure {
+                    code: dial_code(&error),
+                    message: error.to_string(),
+                };
+                let error = RouteError::Direct { address, failure };
+                dial.ended(error.reason());
+                Err(error)
+            }
+        }
     }
+}
+
+fn tuned(socket: TcpStream) -> io::Result<Socket> {
+    culvert_tunnel::tune_relayed(&socket)?;
+    Ok(socket.into())
 }
 
 #[cfg(test)]

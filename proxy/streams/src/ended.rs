@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use culvert_proxy_core::metrics::{Metrics, SpanOutcome};
 use tokio::sync::mpsc;
 
-use crate::live::StreamView;
+use crate::view::StreamView;
 
 /// Connections that may wait. A few seconds of a busy proxy, in at most some MB.
 const QUEUE: usize = 4096;

@@ -19,7 +19,7 @@ pub fn proxy_header(bytes: &[u8]) -> Result<Option<(Option<SocketAddr>, usize)>,
     let Some((prefix, rest)) = bytes.split_first_chunk::<PREFIX>() else {
         return Ok(None);
     };
-    let header = Header::begin(prefix).map_err(|error| chain(&error))?;
+    let header = Header::parse_prefix(prefix).map_err(|error| chain(&error))?;
     let Some(rest) = rest.get(..header.rest()) else {
         return Ok(None);
     };

@@ -2,11 +2,12 @@
 //! node that is offline.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::Directory;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Something that happened to a node's agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,16 +48,18 @@ impl History {
     }
 
     /// Records that a tunnel of the node has ended.
-    pub fn ended(&self, node: &NodeName, reason: String) {
-        self.note(node, |past, at| past.ended = Some(Event { at, reason }));
+    pub fn record_end(&self, node: &NodeName, reason: String) {
+        self.record(node, |events, at| events.ended = Some(Event { at, reason }));
     }
 
     /// Records that an agent of the node was refused.
-    pub fn refused(&self, node: &NodeName, reason: String) {
-        self.note(node, |past, at| past.refused = Some(Event { at, reason }));
+    pub fn record_refusal(&self, node: &NodeName, reason: String) {
+        self.record(node, |events, at| {
+            events.refused = Some(Event { at, reason });
+        });
     }
 
-    fn note(&self, node: &NodeName, change: impl FnOnce(&mut LastEvents, UnixTime)) {
+    fn record(&self, node: &NodeName, change: impl FnOnce(&mut LastEvents, UnixTime)) {
         if !self.directory.contains(node) {
             return;
         }
@@ -71,7 +74,7 @@ impl History {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<NodeName, LastEvents>> {
-        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.nodes.lock()
     }
 }
 
@@ -88,13 +91,13 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let directory = Directory::for_tests(state.path(), &[name("edge-1"), name("edge-2")]);
         let history = History::new(directory.clone());
-        history.ended(&name("edge-1"), "silent".into());
-        history.refused(&name("stranger"), "unknown".into());
+        history.record_end(&name("edge-1"), "silent".into());
+        history.record_refusal(&name("stranger"), "unknown".into());
         assert_eq!(history.of(&name("edge-1")).ended.unwrap().reason, "silent");
         assert_eq!(history.of(&name("stranger")), LastEvents::default());
-        history.ended(&name("edge-2"), "silent".into());
+        history.record_end(&name("edge-2"), "silent".into());
         directory.editor().remove(&name("edge-1")).unwrap();
-        history.refused(&name("edge-2"), "expired".into());
+        history.record_refusal(&name("edge-2"), "expired".into());
         assert_eq!(
             history.of(&name("edge-1")),
             LastEvents::default(),

@@ -5,7 +5,6 @@
 
 pub mod copies;
 pub mod direct;
-pub mod elsewhere;
 pub mod ended;
 pub mod error;
 #[cfg(any(test, fuzzing))]
@@ -14,11 +13,14 @@ pub mod history;
 pub mod limits;
 pub mod live;
 pub mod moves;
+pub mod peers;
 pub mod rank;
 pub mod recent;
 pub mod registry;
+mod rerouted;
 pub mod route;
 pub mod routed;
 pub mod sockets;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod view;

@@ -2,8 +2,9 @@
 //! it ends.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use culvert_api::NodeName;
@@ -11,14 +12,15 @@ use culvert_daemon::{Counts, chain};
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_core::metrics::{Metrics, UnansweredDial};
 use culvert_tunnel::{Direction, MovableStream, RelayError, Transferred};
-use serde::Serialize;
+use parking_lot::{Mutex, MutexGuard};
 use strum::VariantArray;
 use tokio::sync::watch;
 
 use crate::ended::{EndedStream, EndedStreams};
 use crate::error::RouteError;
 use crate::recent::Recent;
-use crate::registry::{Registered, TrackedStream, Tracking};
+use crate::registry::{Candidate, MoveReason, Registry, StreamPlace, TrackedStream, Tracking};
+use crate::view::StreamView;
 
 /// The way by which a connection came to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, VariantArray)]
@@ -54,6 +56,9 @@ impl Frontend {
     }
 }
 
+/// How many open connections are copied under one lock.
+const COPIED_AT_ONCE: usize = 1024;
+
 /// All open connections of clients. Clones share it.
 #[derive(Clone)]
 pub struct Streams(Arc<Shared>);
@@ -77,7 +82,7 @@ struct Live {
     direct: AtomicBool,
     since: Instant,
     transferred: Arc<Transferred>,
-    /// Set if it can move.
+    /// Set once it is open in a tunnel.
     tracked: OnceLock<Arc<TrackedStream>>,
 }
 
@@ -109,38 +114,6 @@ impl StreamEvent {
         }
         view
     }
-}
-
-/// An open connection as `/debug/streams` shows it.
-#[derive(Debug, Serialize)]
-pub struct StreamView {
-    /// Its number.
-    pub stream: u64,
-    /// How it came to the proxy.
-    pub frontend: &'static str,
-    /// The client.
-    pub client: String,
-    /// What the client dialled.
-    pub original_dst: String,
-    /// The node.
-    pub node: Option<NodeName>,
-    /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
-    pub mechanism: &'static str,
-    /// The tunnel of the agent that it is in, where the agent can move it to another one.
-    pub tunnel: Option<u64>,
-    /// How often it has moved to another tunnel.
-    pub moves: u32,
-    /// Since it was accepted.
-    pub age_seconds: f64,
-    /// Payload so far.
-    pub bytes_to_backend: u64,
-    /// Payload so far.
-    pub bytes_to_client: u64,
-    /// Where the last bytes went: `to_backend`, `to_client`, or nothing while there are none.
-    pub last_bytes: Option<&'static str>,
-    /// Whether the backend has bytes of the client that it has not answered.
-    #[serde(skip)]
-    pub answer_is_due: bool,
 }
 
 /// A stream that is forwarded for another proxy.
@@ -185,7 +158,7 @@ impl Streams {
 
     /// Begins the record of a client whose destination is known. `client` is its address or a
     /// description.
-    pub fn begin(
+    pub fn start_record(
         &self,
         number: u64,
         frontend: Frontend,
@@ -245,16 +218,15 @@ impl Streams {
     /// The payload bytes of every open connection so far, by its number: to the backend and to the
     /// client.
     pub fn counts(&self) -> Vec<(u64, Counts)> {
-        let counts = |live: &Live| {
-            [
-                live.transferred.into_tunnel.bytes(),
-                live.transferred.out_of_tunnel.bytes(),
-            ]
-        };
-        self.lock()
-            .iter()
-            .map(|(number, live)| (*number, counts(live)))
-            .collect()
+        let mut counts = Vec::new();
+        for live in self.all() {
+            let Transferred {
+                into_tunnel,
+                out_of_tunnel,
+            } = &*live.transferred;
+            counts.push((live.number, [into_tunnel.bytes(), out_of_tunnel.bytes()]));
+        }
+        counts
     }
 
     /// How many connections are open, and how many streams are forwarded for other proxies.
@@ -266,21 +238,37 @@ impl Streams {
 
     /// Every open connection, oldest first.
     pub fn views(&self) -> Vec<StreamView> {
-        // The texts are made without the lock, because connections that begin and end wait for the
-        // lock.
-        let live: Vec<_> = self.lock().values().cloned().collect();
-        live.iter().map(|live| live.view()).collect()
+        self.all().iter().map(|live| live.view()).collect()
+    }
+
+    /// Connections that begin and end wait for the lock, so it is held for [`COPIED_AT_ONCE`] only,
+    /// and not while texts are made.
+    fn all(&self) -> Vec<Arc<Live>> {
+        let mut all: Vec<Arc<Live>> = Vec::new();
+        loop {
+            let after = match all.last() {
+                Some(last) => Bound::Excluded(last.number),
+                None => Bound::Unbounded,
+            };
+            let before = all.len();
+            let live = self.lock();
+            for (_, live) in live.range((after, Bound::Unbounded)).take(COPIED_AT_ONCE) {
+                all.push(live.clone());
+            }
+            if all.len() - before < COPIED_AT_ONCE {
+                return all;
+            }
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Live>>> {
-        self.0.live.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.live.lock()
     }
 }
 
 impl Live {
     fn view(&self) -> StreamView {
-        let tracked = self.tracked.get();
-        StreamView {
+        let mut view = StreamView {
             stream: self.number,
             frontend: self.frontend.label(),
             client: self.client.clone(),
@@ -291,8 +279,10 @@ impl Live {
             } else {
                 "tunnel"
             },
-            tunnel: tracked.map(|tracked| tracked.tunnel().generation),
-            moves: tracked.map_or(0, |tracked| tracked.moves()),
+            tunnel: None,
+            peer: None,
+            moves: 0,
+            move_reason: None,
             age_seconds: self.since.elapsed().as_secs_f64(),
             bytes_to_backend: self.transferred.into_tunnel.bytes(),
             bytes_to_client: self.transferred.out_of_tunnel.bytes(),
@@ -301,7 +291,16 @@ impl Live {
                 Direction::OutOfTunnel => "to_client",
             }),
             answer_is_due: self.transferred.answer_is_due(),
+        };
+        if let Some(tracked) = self.tracked.get() {
+            match tracked.place() {
+                StreamPlace::Tunnel(number) => view.tunnel = Some(number),
+                StreamPlace::Peer(peer) => view.peer = Some(peer.host.clone()),
+            }
+            view.moves = tracked.moves();
+            view.move_reason = tracked.move_reason().map(MoveReason::label);
         }
+        view
     }
 }
 
@@ -327,22 +326,23 @@ impl StreamRecord {
         &self.live.transferred
     }
 
-    /// Lets the stream move from `tunnel` to others, until the result is dropped.
-    pub(crate) fn track(&self, stream: MovableStream, tunnel: Arc<Registered>) -> Tracking {
-        let Live {
-            number,
-            transferred,
-            tracked,
-            ..
-        } = &*self.live;
-        let tracking = Tracking::start(*number, stream, transferred.clone(), tunnel);
+    /// Shows which way the stream takes, which may change until the result is dropped.
+    pub(crate) fn track(
+        &self,
+        registry: &Registry,
+        node: &NodeName,
+        way: Candidate,
+        stream: Option<MovableStream>,
+    ) -> Tracking {
+        let transferred = self.live.transferred.clone();
+        let tracking = registry.track(self.live.number, node, way, stream, transferred);
         // It is set once, because a connection is opened once.
-        tracked.get_or_init(|| tracking.0.clone());
+        self.live.tracked.get_or_init(|| tracking.0.clone());
         tracking
     }
 
     /// Records how long the dial took, whatever came of it.
-    pub fn dialled(&mut self, took: Duration) {
+    pub fn set_dial_time(&mut self, took: Duration) {
         self.dial = Some(took);
     }
 
@@ -388,6 +388,7 @@ impl Drop for StreamRecord {
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             moves = view.moves,
+            move_reason = view.move_reason,
             duration_s = view.age_seconds,
             outcome,
             reason,
@@ -423,5 +424,33 @@ impl Drop for StreamRecord {
             });
         }
         count_tx.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use culvert_api::HostPort;
+
+    use super::*;
+
+    #[test]
+    fn every_connection_is_listed_once_however_many_there_are() {
+        let streams = Streams::passing_on(Metrics::default(), None);
+        let destination: Destination = "10.0.3.7:9100".parse::<HostPort>().unwrap().into();
+        let mut records = Vec::new();
+        for number in 0..2 * COPIED_AT_ONCE as u64 + 1 {
+            let client = "10.0.0.1:1".to_owned();
+            records.push(streams.start_record(number, Frontend::Ebpf, client, destination.clone()));
+        }
+        let numbers = || -> Vec<u64> {
+            let counts = streams.counts();
+            counts.iter().map(|(number, _)| *number).collect()
+        };
+        let all: Vec<u64> = (0..records.len() as u64).collect();
+        assert_eq!(numbers(), all);
+        records.pop();
+        assert_eq!(numbers(), all[..all.len() - 1]);
+        records.clear();
+        assert!(numbers().is_empty());
     }
 }

@@ -1,5 +1,6 @@
 //! Gives heavy streams tunnels of their own. In a tunnel that several streams share they also share
-//! one congestion window, and a message waits for the bulk data and for its lost packets.
+//! one congestion window, and a message waits for the bulk data and for its lost packets. A stream by
+//! way of another proxy is encrypted and copied twice.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,76 +8,99 @@ use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
 use culvert_daemon::chain;
+use culvert_proxy_core::instance::Instance;
 use culvert_proxy_core::metrics::Metrics;
+use culvert_tunnel::Tunnel;
+use culvert_tunnel::proto::tunnel::DialProxyRequest;
 use tokio::task::JoinSet;
 use tokio::time::MissedTickBehavior;
 
-use crate::registry::{Registered, Registry, StreamOnItsWay, TrackedStream};
+use crate::registry::{Candidate, Registered, Registry, StreamOnItsWay, TrackedStream};
 
 /// How often the streams of busy tunnels are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// An agent is asked for tunnels no more often: those that were asked for take some round trips.
 const ASK_EVERY: Duration = Duration::from_secs(2);
+/// The same by way of another proxy: perhaps the agent cannot reach this one.
+const ASK_BY_PEER_EVERY: Duration = Duration::from_secs(10);
 /// A stream that could not move is left alone for this long.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// Moves streams.
 pub struct Mover {
     registry: Registry,
+    /// By which agents know this proxy.
+    own: Instance,
     metrics: Metrics,
-    /// When the agents of nodes were last asked for tunnels.
-    asked: HashMap<NodeName, Instant>,
+    /// When the agents of nodes may be asked for tunnels again.
+    not_before: HashMap<NodeName, Instant>,
     /// Moves that agents have not answered yet, and requests for tunnels.
     tasks: JoinSet<()>,
 }
 
 impl Mover {
-    /// Moves streams between the tunnels of `registry`.
-    pub fn new(registry: Registry, metrics: Metrics) -> Self {
+    /// Moves streams to tunnels of `registry`, which are those of the proxy `own`.
+    pub fn new(registry: Registry, own: Instance, metrics: Metrics) -> Self {
         Self {
             registry,
+            own,
             metrics,
-            asked: HashMap::new(),
+            not_before: HashMap::new(),
             tasks: JoinSet::new(),
         }
     }
 
-    /// Goes on for ever.
+    /// Looks for heavy streams until it is dropped.
     ///
     /// # Errors
     /// None.
-    pub async fn keep_looking(mut self) -> anyhow::Result<()> {
+    pub async fn run(mut self) -> anyhow::Result<()> {
         let mut look = tokio::time::interval(LOOK_EVERY);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;
             while self.tasks.try_join_next().is_some() {}
-            self.asked.retain(|_, asked| asked.elapsed() < ASK_EVERY);
-            for (node, tunnels) in self.registry.shared_by_bulk() {
-                self.look(node, &tunnels);
-            }
+            let now = Instant::now();
+            self.not_before.retain(|_, not_before| *not_before > now);
+            self.look(now);
         }
     }
 
-    /// Looks at the tunnels of a node of which at least one is busy and has several streams. One
-    /// tunnel stays without heavy streams, for those that come.
-    fn look(&mut self, node: NodeName, tunnels: &[Arc<Registered>]) {
-        let now = Instant::now();
-        let mut leaving = Vec::new();
+    /// Looks at the nodes with a busy tunnel here that several streams share, and at those with heavy
+    /// streams by way of other proxies.
+    fn look(&mut self, now: Instant) {
+        let mut by_peer = self.registry.heavy_by_peer(now);
+        for (node, tunnels) in self.registry.shared_by_bulk() {
+            let arriving = by_peer.remove(&node).unwrap_or_default();
+            self.look_at(&node, &tunnels, arriving, now);
+        }
+        for (node, arriving) in by_peer {
+            let tunnels = self.registry.tunnels_here(&node);
+            self.look_at(&node, &tunnels, arriving, now);
+        }
+    }
+
+    /// Gives the heavy streams of a node tunnels of their own: those that leave a tunnel here, and
+    /// those that go by way of other proxies, `by_peer`. One tunnel stays without heavy streams, for
+    /// those that come.
+    fn look_at(
+        &mut self,
+        node: &NodeName,
+        tunnels: &[Arc<Registered>],
+        by_peer: Vec<Arc<TrackedStream>>,
+        now: Instant,
+    ) {
+        let mut moving = by_peer;
         let mut occupied = 1;
         for tunnel in tunnels {
             let heavy = tunnel.heavy_streams(now);
             occupied += usize::from(heavy.some_stay);
-            leaving.extend(heavy.leaving);
+            moving.extend(heavy.leaving);
         }
-        let Some(first) = leaving.first() else {
-            return;
-        };
-        let from = first.tunnel();
         let mut usable = 0_usize;
         let mut targets = Vec::new();
         for tunnel in tunnels {
-            if tunnel.takes_moved(&from, tunnels) {
+            if tunnel.accepts_moved(tunnels) {
                 usable += 1;
                 if tunnel.is_free() {
                     targets.push(tunnel);
@@ -84,21 +108,21 @@ impl Mover {
             }
         }
         targets.truncate(usable.saturating_sub(occupied));
-        let mut lacking = 0;
-        for stream in leaving {
-            if let Some(to) = nearest(&stream.tunnel(), &mut targets) {
-                self.move_stream(stream, to);
-            } else {
-                lacking += 1;
+        let mut lacking = Vec::new();
+        for stream in moving {
+            let Some(from) = stream.way() else {
+                continue;
+            };
+            match best_target(&from, &mut targets) {
+                Some(to) => self.move_stream(stream, to, now),
+                None => lacking.push(from),
             }
         }
-        if lacking > 0 {
-            self.ask(node, &from, lacking);
-        }
+        self.ask(node, tunnels, &lacking, now);
     }
 
-    fn move_stream(&mut self, stream: Arc<TrackedStream>, to: &Arc<Registered>) {
-        stream.pause(Instant::now() + PAUSE);
+    fn move_stream(&mut self, stream: Arc<TrackedStream>, to: &Arc<Registered>, now: Instant) {
+        stream.pause(now + PAUSE);
         let to = to.clone();
         let reserved = StreamOnItsWay::to(&to);
         let metrics = self.metrics.clone();
@@ -117,33 +141,81 @@ impl Mover {
         });
     }
 
-    /// Asks the agent of this tunnel for so many further ones. Later looks find them, or ask again.
-    fn ask(&mut self, node: NodeName, tunnel: &Arc<Registered>, lacking: u32) {
-        if self.asked.contains_key(&node) {
+    /// Asks the node's agent for tunnels, one for each of the `lacking` streams. Later looks find
+    /// them, or ask again. An agent that has no tunnel here is asked by way of the other proxy, and
+    /// for one tunnel more, which stays without heavy streams.
+    fn ask(
+        &mut self,
+        node: &NodeName,
+        tunnels: &[Arc<Registered>],
+        lacking: &[Candidate],
+        now: Instant,
+    ) {
+        let Some(first) = lacking.first() else {
+            return;
+        };
+        if self.not_before.contains_key(node) {
             return;
         }
-        self.asked.insert(node.clone(), Instant::now());
-        let tunnel = tunnel.tunnel.clone();
+        let count = u32::try_from(lacking.len()).unwrap_or(u32::MAX);
+        let mut here = tunnels.iter();
+        let pause = if let Some(usable) = here.find(|tunnel| tunnel.accepts_moved(tunnels)) {
+            self.ask_agent(node, usable.tunnel.clone(), count);
+            ASK_EVERY
+        } else if let Candidate::Agent(registered) = first {
+            self.ask_agent(node, registered.tunnel.clone(), count);
+            ASK_EVERY
+        } else {
+            self.ask_by_peer(node, first.tunnel().clone(), count.saturating_add(1));
+            ASK_BY_PEER_EVERY
+        };
+        self.not_before.insert(node.clone(), now + pause);
+    }
+
+    fn ask_agent(&mut self, node: &NodeName, tunnel: Tunnel, count: u32) {
+        let node = node.clone();
         self.tasks.spawn(async move {
-            if let Err(error) = tunnel.dial(lacking).await {
+            if let Err(error) = tunnel.dial(count).await {
                 tracing::debug!(%node, reason = chain(&error), "ask for further tunnels");
+            }
+        });
+    }
+
+    fn ask_by_peer(&mut self, node: &NodeName, link: Tunnel, count: u32) {
+        let request = DialProxyRequest {
+            node: node.to_string(),
+            proxy: self.own.to_string(),
+            count,
+        };
+        self.tasks.spawn(async move {
+            if let Err(error) = link.dial_proxy(&request).await {
+                let node = &request.node;
+                tracing::debug!(node, reason = chain(&error), "ask a peer for tunnels here");
             }
         });
     }
 }
 
-/// Removes the tunnel that a stream of `from` should move to: one on the same thread, where its relay
-/// stays, or else any.
-fn nearest<'a>(
-    from: &Registered,
+/// Removes the tunnel that a stream should move to: one on the same thread, where its relay stays, or
+/// else any of the same run of the agent. Which run a stream is of that goes by way of another proxy
+/// only the agent knows.
+fn best_target<'a>(
+    from: &Candidate,
     targets: &mut Vec<&'a Arc<Registered>>,
 ) -> Option<&'a Arc<Registered>> {
+    let mut best = None;
     for (index, to) in targets.iter().enumerate() {
-        if to.is_beside(from) {
-            return Some(targets.swap_remove(index));
+        if let Candidate::Agent(registered) = from
+            && !to.is_of_run(registered)
+        {
+            continue;
+        }
+        best = Some(index);
+        if to.is_on(from.worker()) {
+            break;
         }
     }
-    targets.pop()
+    Some(targets.swap_remove(best?))
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //! slow observer misses the oldest ones, and knows how many.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// How many are kept: a tenth of a second of a very busy proxy, in a few MB.
@@ -100,7 +100,7 @@ impl<T: Clone> Recent<T> {
     }
 
     fn lock(&self) -> MutexGuard<'_, Events<T>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        self.events.lock()
     }
 }
 

@@ -5,6 +5,7 @@
 //! streams use them only if there is no other.
 
 mod candidates;
+mod feed;
 mod heavy;
 mod misplaced;
 mod peers;
@@ -15,8 +16,8 @@ mod tracked;
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
@@ -25,18 +26,21 @@ use culvert_proxy_core::directory::{Directory, NodeView, Presence};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::elsewhere::Elsewhere;
 use crate::history::History;
+use crate::peers::Peers;
 use crate::rank::Rank;
 pub use candidates::Candidate;
 pub(crate) use candidates::StreamOnItsWay;
+use feed::Feeds;
+pub use feed::{TunnelChanges, TunnelFeed};
 pub use peers::PeerRegistration;
-use tracked::TunnelStreams;
-pub(crate) use tracked::{TrackedStream, Tracking};
+use tracked::TrackedStreams;
+pub(crate) use tracked::{MoveReason, StreamPlace, TrackedStream, Tracking};
 
 /// Tunnels of one node at this proxy. A further one closes another. An agent has 32 at most
 /// (`--tunnels` and `--extra-tunnels`), and twice as many while it renews its certificate.
@@ -52,6 +56,8 @@ pub struct Registry(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
+    /// The streams that go by way of other proxies.
+    by_peer: TrackedStreams,
     directory: Directory,
     history: History,
     metrics: Metrics,
@@ -65,20 +71,21 @@ struct Shared {
 struct State {
     generation: u64,
     nodes: HashMap<NodeName, Vec<Arc<Registered>>>,
-    elsewhere: Elsewhere,
+    peers: Peers,
+    feeds: Feeds,
 }
 
 impl State {
     fn presence(&self, node: &NodeName) -> Presence {
-        if self.nodes.contains_key(node) || self.elsewhere.has(node) {
+        if self.nodes.contains_key(node) || self.peers.has(node) {
             Presence::Online
         } else {
             Presence::Offline
         }
     }
 
-    fn all_elsewhere(&self) -> bool {
-        self.nodes.keys().all(|node| self.elsewhere.has(node))
+    fn all_at_peers(&self) -> bool {
+        self.nodes.keys().all(|node| self.peers.has(node))
     }
 
     /// The node's tunnels that end here. A tunnel that is worn out is closed as soon as it has no
@@ -86,12 +93,11 @@ impl State {
     fn tunnels(&self, node: &NodeName) -> Vec<Arc<Registered>> {
         let all = self.nodes.get(node).cloned().unwrap_or_default();
         if all.iter().any(|tunnel| !tunnel.tunnel.is_worn_out()) {
-            let spent = |tunnel: &&Arc<Registered>| {
-                tunnel.tunnel.is_worn_out() && tunnel.tunnel.streams() == 0
-            };
-            all.iter()
-                .filter(spent)
-                .for_each(|tunnel| tunnel.close.cancel());
+            for registered in &all {
+                if registered.tunnel.is_worn_out() && registered.tunnel.streams() == 0 {
+                    registered.close.cancel();
+                }
+            }
         }
         all
     }
@@ -115,12 +121,12 @@ pub struct Registered {
     pub agent: SocketAddr,
     /// When it was registered.
     pub since: Instant,
-    /// The worker thread that moves the bytes of the tunnel and of its streams.
+    /// The worker thread that relays the bytes of the tunnel and of its streams.
     pub(crate) worker: Worker,
     /// Streams that are on their way to the tunnel and not in it yet.
     on_their_way: AtomicU32,
-    /// Its streams that can move.
-    pub(crate) streams: TunnelStreams,
+    /// Its streams.
+    streams: TrackedStreams,
     close: CancellationToken,
 }
 
@@ -139,9 +145,13 @@ impl Registered {
 
     /// The node's addresses that the agent's host has.
     pub(crate) fn addresses_of(&self, node: &NodeView) -> Vec<IpAddr> {
-        let addresses = node.addresses.iter().map(|view| view.ip);
-        let own = addresses.filter(|ip| self.addresses.contains(ip));
-        own.collect()
+        let mut own = Vec::new();
+        for view in &node.addresses {
+            if self.addresses.contains(&view.ip) {
+                own.push(view.ip);
+            }
+        }
+        own
     }
 
     /// Whether `self` replaces the earlier tunnel `other` of the same node.
@@ -149,6 +159,22 @@ impl Registered {
         self.generation > other.generation
             && (self.described.instance != other.described.instance
                 || self.described.slot == other.described.slot)
+    }
+}
+
+/// Closes one of a node's tunnels if it has as many as it may: the oldest one that nobody misses, or
+/// else the oldest. Agents replace what they lost.
+fn make_room(tunnels: &[Arc<Registered>]) {
+    // A closed tunnel stays listed until its own thread has noticed.
+    let mut open = Vec::new();
+    for tunnel in tunnels {
+        if !tunnel.close.is_cancelled() {
+            open.push(tunnel);
+        }
+    }
+    if open.len() >= TUNNELS_PER_NODE {
+        let unused = open.iter().find(|tunnel| tunnel.tunnel.streams() == 0);
+        unused.unwrap_or(&open[0]).close.cancel();
     }
 }
 
@@ -164,6 +190,7 @@ impl Registry {
         let history = History::new(directory.clone());
         Self(Arc::new(Shared {
             state: Mutex::default(),
+            by_peer: TrackedStreams::default(),
             directory,
             history,
             metrics,
@@ -174,19 +201,26 @@ impl Registry {
 
     /// What this proxy reaches.
     pub fn reach(&self) -> Coverage {
-        let peers = self.peers().into_iter();
-        let linked = peers.filter(|peer| peer.links > 0 && !peer.draining);
-        Coverage {
+        let mut coverage = Coverage {
             nodes: self.own_nodes(),
-            peers: linked.map(|peer| peer.info.instance.to_string()).collect(),
+            ..Coverage::default()
+        };
+        for peer in self.peers() {
+            if peer.links > 0 && !peer.draining {
+                coverage.peers.push(peer.info.instance.to_string());
+            }
         }
+        coverage
     }
 
     /// Waits until this proxy reaches as much as another one.
     pub async fn reaches(&self, other: &Coverage) {
         self.has_nodes(other.nodes).await;
-        let lacks_one = |own: &Coverage| other.peers.iter().any(|peer| !own.peers.contains(peer));
-        while lacks_one(&self.reach()) {
+        loop {
+            let own = self.reach();
+            if other.peers.iter().all(|peer| own.peers.contains(peer)) {
+                return;
+            }
             tokio::time::sleep(LINK_INTERVAL).await;
         }
     }
@@ -201,10 +235,10 @@ impl Registry {
     }
 
     /// Waits until a peer has a tunnel of each node that has one here.
-    pub async fn all_elsewhere(&self) {
+    pub async fn all_at_peers(&self) {
         let mut tunnels = self.0.tunnels_tx.subscribe();
         let mut peers = self.peer_changes();
-        while !self.lock().all_elsewhere() {
+        while !self.lock().all_at_peers() {
             // The senders are in `self`.
             tokio::select! {
                 _ = tunnels.changed() => {}
@@ -230,7 +264,7 @@ impl Registry {
         &self.0.history
     }
 
-    /// Adds a tunnel of `node` that the calling thread moves. `agent` is the agent's address. The
+    /// Adds a tunnel of `node` that the calling thread drives. `agent` is the agent's address. The
     /// node is online afterwards.
     pub fn register(
         &self,
@@ -246,8 +280,10 @@ impl Registry {
         let close = CancellationToken::new();
         let worker = Worker::current();
         let rank = Rank::of(&described);
-        let addresses = described.addresses.iter();
-        let addresses = addresses.filter_map(|text| text.parse().ok()).collect();
+        let mut addresses = BTreeSet::new();
+        for text in &described.addresses {
+            addresses.extend(text.parse::<IpAddr>());
+        }
         let registered = Arc::new(Registered {
             generation,
             node,
@@ -259,21 +295,13 @@ impl Registry {
             since,
             worker,
             on_their_way: AtomicU32::new(0),
-            streams: TunnelStreams::default(),
+            streams: TrackedStreams::default(),
             close,
         });
         let tunnels = state.nodes.entry(registered.node.clone()).or_default();
-        // A closed tunnel stays listed until its own thread has noticed.
-        let open: Vec<_> = tunnels
-            .iter()
-            .filter(|tunnel| !tunnel.close.is_cancelled())
-            .collect();
-        if open.len() >= TUNNELS_PER_NODE {
-            // The oldest one that nobody misses, or else the oldest. Agents replace what they lost.
-            let unused = open.iter().find(|tunnel| tunnel.tunnel.streams() == 0);
-            unused.unwrap_or(&open[0]).close.cancel();
-        }
+        make_room(tunnels);
         tunnels.push(registered.clone());
+        state.feeds.opened(&registered);
         // The lock is held, so that the directory gets all changes of a node in their order.
         self.0
             .directory
@@ -315,12 +343,12 @@ impl Registry {
 
     /// The node's tunnel here that a new stream tries first.
     pub fn preferred(&self, node: &NodeName) -> Option<Arc<Registered>> {
-        let candidates = self.candidates(node).into_iter();
-        let mut here = candidates.filter_map(|candidate| match candidate {
-            Candidate::Agent(registered) => Some(registered),
-            Candidate::Peer(_) => None,
-        });
-        here.next()
+        for candidate in self.candidates(node) {
+            if let Candidate::Agent(registered) = candidate {
+                return Some(registered);
+            }
+        }
+        None
     }
 
     /// Every tunnel, oldest first.
@@ -331,7 +359,7 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.state.lock()
     }
 }
 
@@ -365,8 +393,10 @@ impl Drop for Registration {
             return;
         };
         tunnels.retain(|tunnel| tunnel.generation != self.registered.generation);
+        let is_last = tunnels.is_empty();
         self.registry.0.metrics.tunnels.dec();
-        if tunnels.is_empty() {
+        state.feeds.closed(self.registered.generation);
+        if is_last {
             state.nodes.remove(node);
             let presence = state.presence(node);
             self.registry.0.directory.set_presence(node, presence);

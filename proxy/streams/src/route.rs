@@ -51,7 +51,7 @@ pub struct OpenedStream {
 pub struct Route {
     /// The node and what its agent dials.
     pub target: Target,
-    destination: Destination,
+    pub(crate) destination: Destination,
     /// The ways to the node in the order in which they are tried.
     pub(crate) candidates: Vec<Candidate>,
 }
@@ -66,12 +66,7 @@ impl Route {
 
     /// The node's tunnels that end here.
     pub fn tunnels(&self) -> impl Iterator<Item = &Arc<Registered>> {
-        self.candidates
-            .iter()
-            .filter_map(|candidate| match candidate {
-                Candidate::Agent(registered) => Some(registered),
-                Candidate::Peer(_) => None,
-            })
+        self.candidates.iter().flat_map(Candidate::registered)
     }
 
     /// What the agent is asked for, by way of `candidate`.
@@ -131,7 +126,7 @@ impl Router {
 
     /// Begins the record of a client whose destination is known. `client` is its address or a
     /// description.
-    pub fn begin(
+    pub fn start_record(
         &self,
         frontend: Frontend,
         client: String,
@@ -140,7 +135,7 @@ impl Router {
         let number = self.number();
         self.0
             .streams
-            .begin(number, frontend, client, destination.clone())
+            .start_record(number, frontend, client, destination.clone())
     }
 
     /// The nodes.
@@ -171,19 +166,23 @@ impl Router {
 
     /// Reserves one more stream to the route's node for a client, until the result is dropped.
     pub(super) fn share(&self, route: &Route, client: ClientKind) -> Result<Share, RouteError> {
-        let node = || route.target.node.clone();
-        let share = match client {
-            ClientKind::Connect | ClientKind::Host => None,
-            ClientKind::Address(ip) => {
-                let share = self.0.shares.acquire((node(), ip));
-                Some(share.ok_or_else(|| RouteError::ShareTaken { node: node() })?)
+        let node = &route.target.node;
+        let mut share = None;
+        if let ClientKind::Address(ip) = client {
+            share = self.0.shares.acquire((node.clone(), ip));
+            if share.is_none() {
+                return Err(RouteError::ShareTaken { node: node.clone() });
             }
-        };
-        if route.streams() >= client.limit(&route.target) {
-            Err(RouteError::TooManyStreams { node: node() })
-        } else {
-            Ok(share)
         }
+        if route.streams() >= client.limit(&route.target) {
+            return Err(RouteError::TooManyStreams { node: node.clone() });
+        }
+        Ok(share)
+    }
+
+    /// The tunnels.
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.0.registry
     }
 
     /// Opens stream `number`. The first bytes of an `early` client are sent along. Dropping the
@@ -197,11 +196,10 @@ impl Router {
         let dial = self.0.metrics.dial();
         // Boxed, because a stream's task keeps space for every future that it awaits.
         let opened = Box::pin(open_in_any(&self.0.registry, route, number, early)).await;
-        dial.ended(
-            opened
-                .as_ref()
-                .map_or_else(RouteError::reason, |_| dial_reason(DialCode::Ok)),
-        );
+        dial.ended(match &opened {
+            Ok(_) => dial_reason(DialCode::Ok),
+            Err(error) => error.reason(),
+        });
         opened
     }
 }
@@ -219,30 +217,37 @@ async fn open_in_any(
     let mut failed = None;
     let mut tried = Vec::new();
     let mut next = route.candidates.first().cloned();
-    while let Some(candidate) = next {
+    while let Some(candidate) = next
+        && tried.len() < ATTEMPTS
+    {
         let open = route.request(number, &candidate);
-        match candidate.tunnel().open(open, early).await {
+        let error = match candidate.tunnel().open(open, early).await {
             Ok(stream) => return Ok(OpenedStream { stream, candidate }),
+            Err(error) => error,
+        };
+        // The backend may already have the first bytes of the client: it must not get them twice.
+        if let Some(early) = early
+            && early.has_gone()
+        {
+            return Err(open_failed(node, error));
+        }
+        match error {
             // The peer has no tunnel of the node any more, and the agent got nothing.
-            Err(OpenError::Refused(failure))
-                if matches!(candidate, Candidate::Peer(_))
-                    && failure.code == DialCode::Offline
-                    && !early.is_some_and(EarlyClient::has_gone) => {}
-            // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
-            // can work, unless the backend may already have the first bytes of the client: it must
-            // not get them twice.
-            Err(error @ (OpenError::Tunnel(_) | OpenError::TimedOut))
-                if !early.is_some_and(EarlyClient::has_gone) =>
-            {
-                failed = Some(error);
+            OpenError::Refused(ref failure)
+                if matches!(candidate, Candidate::Peer(_)) && failure.code == DialCode::Offline => {
             }
-            Err(error) => return Err(refused(node, error)),
+            // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
+            // can work.
+            OpenError::Tunnel(_) | OpenError::TimedOut => failed = Some(error),
+            OpenError::Refused(_)
+            | OpenError::TooManyStreams(_)
+            | OpenError::Answer(_)
+            | OpenError::Client(_) => return Err(open_failed(node, error)),
         }
         tried.push(candidate);
         // A tunnel may have come up meanwhile.
-        let now = registry.candidates(node).into_iter();
-        let mut untried = now.filter(|one| !tried.iter().any(|tried| one.is_same(tried)));
-        next = untried.next().filter(|_| tried.len() < ATTEMPTS);
+        let mut candidates = registry.candidates(node).into_iter();
+        next = candidates.find(|one| !tried.iter().any(|tried| one.is_same(tried)));
     }
     match failed {
         Some(source) => Err(RouteError::Tunnel {
@@ -253,7 +258,7 @@ async fn open_in_any(
     }
 }
 
-fn refused(node: &NodeName, error: OpenError) -> RouteError {
+fn open_failed(node: &NodeName, error: OpenError) -> RouteError {
     let node = node.clone();
     match error {
         OpenError::TooManyStreams(_) => RouteError::TooManyStreams { node },

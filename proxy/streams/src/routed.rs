@@ -8,7 +8,8 @@ use culvert_tunnel::{EarlyClient, RelayError, Socket, Stream};
 use crate::error::RouteError;
 use crate::limits::{ClientKind, Share};
 use crate::live::StreamRecord;
-use crate::registry::{Candidate, StreamOnItsWay, Tracking};
+use crate::registry::{StreamOnItsWay, Tracking};
+use crate::rerouted::rerouted;
 use crate::route::{OpenedStream, Route, Router};
 
 /// A client on its way to a node. If it is dropped before its stream has ended, it counts as left.
@@ -19,7 +20,7 @@ pub struct RoutedClient {
     record: StreamRecord,
     /// Until its stream begins to open.
     on_its_way: Option<StreamOnItsWay>,
-    /// From then on, if the stream can move.
+    /// From then on.
     tracking: Option<Tracking>,
     _share: Share,
 }
@@ -63,16 +64,17 @@ impl RoutedClient {
                 let number = self.record.number();
                 let started = Instant::now();
                 let opened = self.router.open(&self.route, number, early).await;
-                self.record.dialled(started.elapsed());
+                self.record.set_dial_time(started.elapsed());
                 opened
             }
             Err(error) => Err(error),
         };
         match opened {
             Ok(OpenedStream { stream, candidate }) => {
-                if let (Some(movable), Candidate::Agent(tunnel)) = (stream.movable(), candidate) {
-                    self.tracking = Some(self.record.track(movable, tunnel));
-                }
+                let registry = self.router.registry();
+                let node = &self.route.target.node;
+                let movable = stream.movable();
+                self.tracking = Some(self.record.track(registry, node, candidate, movable));
                 Ok(stream)
             }
             Err(error) => {
@@ -102,7 +104,10 @@ impl RoutedClient {
         socket: &Socket,
     ) -> Result<(), RelayError> {
         self.send_first(stream, pipelined);
-        let result = stream.relay(socket, self.record.transferred()).await;
+        let result = tokio::select! {
+            relayed = stream.relay(socket, self.record.transferred()) => relayed,
+            () = rerouted(&self.route, self.router.directory()) => Err(RelayError::Moved),
+        };
         self.record.relayed(&result);
         result
     }

@@ -1,9 +1,7 @@
 //! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at
 //! all of them.
 
-use culvert_proxy_core::directory::{
-    ClusterNodes, DirectoryConfig, EdgeNode, NodesFrom, VipLimits,
-};
+use culvert_proxy_core::directory::{ClusterNodes, DirectoryConfig, EdgeNode, NodesFrom};
 use culvert_proxy_core::testing::FullDisk;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::pem::PemObject;
@@ -99,16 +97,13 @@ impl Proxy {
             edges: [(edge_1(), edge)].into(),
             ..ClusterNodes::default()
         };
-        let most = VipLimits {
-            nodes: 10,
-            bytes: 10_000,
-        };
         let allocation = self
             .directory
             .cluster_writer()
             .proposal()
-            .agreed(None, nodes.edges.keys(), UnixTime::now(), most)
-            .unwrap();
+            .agreed(None, nodes.edges.keys(), UnixTime::now(), 10_000)
+            .unwrap()
+            .allocation();
         self.directory
             .cluster_writer()
             .set_cluster(nodes, allocation)

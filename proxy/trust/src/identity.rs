@@ -41,7 +41,7 @@ pub enum Purpose {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     /// The client showed no certificate.
-    #[error("no client certificate: join first, with a token from `culvert-proxy token create`")]
+    #[error("no client certificate: join first, with a token from `culvert token create`")]
     NoCertificate,
     /// The certificate does not parse.
     #[error("the client certificate cannot be read: {0}")]
@@ -54,7 +54,7 @@ pub enum IdentityError {
     Names(Vec<String>),
     /// The directory does not have its node.
     #[error(
-        "the directory has no node {node}: add it (`culvert-proxy token create {node}`; in a \
+        "the directory has no node {node}: add it (`culvert token create {node}`; in a \
          cluster the edge label of its Node) and join again"
     )]
     UnknownNode {

@@ -11,11 +11,11 @@ pub mod handshake;
 pub mod identity;
 mod ledger;
 mod maintain;
+mod revocation_sync;
 mod revocations;
 mod revoke;
 mod source;
 pub mod tokens;
-mod told;
 
 use std::ops::RangeInclusive;
 use std::path::Path;
@@ -41,11 +41,11 @@ pub use callers::Callers;
 use handshake::ServerIdentity;
 use ledger::file::LedgerFile;
 use ledger::{CertificateStatus, Ledger};
+use revocation_sync::PeerSync;
+pub use revocation_sync::Revoked;
 pub use revocations::Revocations;
 use source::Material;
 pub use source::TrustSource;
-use told::PeersNews;
-pub use told::Revoked;
 
 const REVOCATIONS: StateFile = StateFile {
     name: "revocations.json",
@@ -182,8 +182,8 @@ struct Shared {
     cluster: Option<Shares>,
     /// Signals each new revocation.
     revoked_tx: watch::Sender<()>,
-    /// Whether another proxy has told what was revoked while this one was away.
-    peers_news: watch::Sender<PeersNews>,
+    /// Whether another proxy has reported what was revoked while this one was away.
+    peer_sync: watch::Sender<PeerSync>,
     steady: SteadyClock,
     admission: Mutex<()>,
 }
@@ -252,7 +252,7 @@ impl Trust {
             ledger_file: Mutex::new(ledger_file),
             cluster,
             revoked_tx: watch::Sender::default(),
-            peers_news: watch::Sender::new(PeersNews::Known),
+            peer_sync: watch::Sender::new(PeerSync::Done),
             steady,
             admission: Mutex::default(),
         })))
@@ -359,15 +359,16 @@ impl Trust {
     }
 
     /// Judges a certificate outside of a cluster. A certificate of a node that was never seen here
-    /// has to wait until another proxy has told its revocations.
+    /// has to wait until another proxy has reported its revocations.
     fn status_alone(&self, credential: &Credential) -> Result<CertificateStatus, IdentityError> {
         let ledger = self.ledger();
         let status = ledger.status(credential);
-        // Certificates that a proxy issued are not all noted: one that is stands for the others.
+        // The certificate itself says which revocation it follows, so one recorded certificate of
+        // the node is enough to know the node.
         let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
         if status == CertificateStatus::New
             && !is_seen
-            && *self.0.peers_news.borrow() == PeersNews::Awaited
+            && *self.0.peer_sync.borrow() == PeerSync::Pending
         {
             let node = credential.node.clone();
             return Err(IdentityError::Undecided { node });

@@ -404,7 +404,7 @@ fn a_proxy_that_was_away_admits_nobody_new_before_another_one_has_told_what_was_
         node(site.trust.identify(&certificate, Purpose::Tunnel))
     };
     let agent = Agent::new();
-    site.trust.await_peers();
+    site.trust.require_peer_sync();
     let undecided = Err(IdentityError::Undecided { node: edge_1() });
     assert_eq!(shows(&agent), undecided);
     // The node is not new to the proxy that gives it a certificate.
@@ -417,11 +417,11 @@ fn a_proxy_that_was_away_admits_nobody_new_before_another_one_has_told_what_was_
         until: UnixTime::now(),
     };
     site.trust
-        .take_revoked(std::slice::from_ref(&revoked))
+        .apply_revocations(std::slice::from_ref(&revoked))
         .unwrap();
     let is_revoked = Err(IdentityError::Revoked { node: edge_1() });
     assert_eq!(shows(&agent), is_revoked);
-    site.trust.peer_has_told();
+    site.trust.record_peer_sync();
     assert_eq!(shows(&agent), is_revoked, "with a new key as well");
     let Site {
         directory,
@@ -437,18 +437,18 @@ fn a_proxy_that_was_away_admits_nobody_new_before_another_one_has_told_what_was_
 #[tokio::test]
 async fn a_revocation_is_news_once_wherever_it_comes_from() {
     let site = Site::embedded();
-    let mut news = site.trust.revocation_news();
+    let mut news = site.trust.revocation_changes();
     site.trust.revoke(&edge_1()).unwrap();
     assert!(news.has_changed().unwrap());
     news.mark_unchanged();
     let known = site.trust.all_revoked();
-    site.trust.take_revoked(&known).unwrap();
+    site.trust.apply_revocations(&known).unwrap();
     assert!(!news.has_changed().unwrap(), "it would go round for ever");
     let later = Revoked {
         at: known[0].at + DAY,
         ..known[0].clone()
     };
-    site.trust.take_revoked(&[later]).unwrap();
+    site.trust.apply_revocations(&[later]).unwrap();
     assert!(news.has_changed().unwrap());
 }
 

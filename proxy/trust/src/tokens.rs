@@ -41,7 +41,7 @@ pub enum TokensError {
     #[error(transparent)]
     Full(#[from] Full),
     /// There is no such token.
-    #[error("there is no token {id}: see `culvert-proxy token list`")]
+    #[error("there is no token {id}: see `culvert token list`")]
     Unknown {
         /// Its number.
         id: String,

@@ -1,19 +1,16 @@
 //! Asks the proxy whether the DaemonSet of redirectors has been deleted.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_api::proto::directory as proto;
-use culvert_daemon::{Backoff, Drain, Problem};
+use culvert_daemon::{Drain, Problem};
 use tokio::sync::watch;
 use tonic::Streaming;
 
 use super::connect::connect;
-
-/// The pauses between attempts: a restarting proxy is back within a second or two.
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+use super::reconnect::reconnect;
 
 /// The time limit for the last answer, while the redirector ends.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
@@ -41,32 +38,27 @@ impl DaemonSetWatch {
     /// Follows until the drain begins, and asks once more then. What was heard last stays when the
     /// proxy ends: it often ends with the same deletion.
     pub(crate) async fn run(self, drain: Drain) -> Result<()> {
+        let mut problem = Problem::default();
+        let followed = reconnect(
+            || self.follow(),
+            |reason| {
+                if let Some(reason) = problem.record(reason) {
+                    tracing::info!(
+                        reason,
+                        "the proxy does not say whether the DaemonSet is deleted"
+                    );
+                }
+            },
+        );
         tokio::select! {
             () = drain.begun() => {}
-            never = self.follow_for_ever() => return never,
+            never = followed => match never {},
         }
         // Without an answer the last one counts.
         if let Ok(Ok(Some(status))) = tokio::time::timeout(LAST_ANSWER, self.ask()).await {
             self.record(status);
         }
         Ok(())
-    }
-
-    async fn follow_for_ever(&self) -> Result<()> {
-        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
-        let mut problem = Problem::default();
-        loop {
-            let started = Instant::now();
-            let failed = self.follow().await.err();
-            let reason = failed.map(|error| format!("{error}: {}", error.root_cause()));
-            if let Some(reason) = problem.record(reason) {
-                tracing::info!(
-                    reason,
-                    "the proxy does not say whether the DaemonSet is deleted"
-                );
-            }
-            tokio::time::sleep(backoff.wait_after(started.elapsed())).await;
-        }
     }
 
     /// One stream, from connect to its end.

@@ -2,20 +2,17 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use culvert_api::proto::directory::{Update, WatchRequest};
-use culvert_daemon::{Backoff, Drain};
+use culvert_daemon::Drain;
 use tokio::sync::watch;
 
 use super::Directory;
 use super::connect::connect;
+use super::reconnect::reconnect;
 use super::update::UpdateError;
 
-/// Waits between attempts: a restarting proxy is back within a second or two.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// A snapshot of ten thousand nodes takes about 3 MB.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
@@ -54,24 +51,15 @@ impl Watch {
 
     /// Follows until the drain begins.
     pub(crate) async fn run(self, drain: Drain) -> Result<()> {
+        let followed = reconnect(
+            || self.follow(),
+            |reason| {
+                self.mark_stale(reason.unwrap_or("the proxy ended the stream".to_owned()));
+            },
+        );
         tokio::select! {
             () = drain.begun() => Ok(()),
-            never = self.follow_for_ever() => never,
-        }
-    }
-
-    async fn follow_for_ever(&self) -> Result<()> {
-        let mut backoff = Backoff::new(FIRST_WAIT, LONGEST_WAIT);
-        loop {
-            let started = Instant::now();
-            let reason = match self.follow().await {
-                Ok(()) => "the proxy ended the stream".to_owned(),
-                // tonic repeats each cause in the next one's text: the first and the last are
-                // enough.
-                Err(error) => format!("{error}: {}", error.root_cause()),
-            };
-            self.mark_stale(reason);
-            tokio::time::sleep(backoff.wait_after(started.elapsed())).await;
+            never = followed => match never {},
         }
     }
 

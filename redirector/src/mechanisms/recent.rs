@@ -67,6 +67,14 @@ impl<const N: usize> Recent<N> {
     }
 }
 
+impl<const N: usize> Recent<N> {
+    /// How far they had moved lately at the last reading.
+    pub(crate) fn moved_until_now(&self) -> [u64; N] {
+        let latest = self.0.lock().back().map_or([0; N], |latest| latest.counts);
+        self.moved(latest)
+    }
+}
+
 fn began_again<const N: usize>(before: [u64; N], now: [u64; N]) -> bool {
     before.iter().zip(now).any(|(before, now)| now < *before)
 }

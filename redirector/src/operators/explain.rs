@@ -143,7 +143,8 @@ fn addresses(directory: Option<&Directory>, zone: &Zone, host: &Host) -> Result<
         Host::Address(ip) => return Ok(vec![*ip]),
         Host::Name(name) => name,
     };
-    let unknown = "in the saved directory is no node of this name; on the proxy's host: culvert-proxy node list";
+    let unknown =
+        "in the saved directory is no node of this name; on the proxy's host: culvert nodes";
     let Some(directory) = directory else {
         bail!("{name}: {unknown}");
     };

@@ -1,5 +1,7 @@
-//! `/debug/installed`: what should be on this host and what the kernel has, for `culvert-proxy
+//! `/debug/installed`: what should be on this host and what the kernel has, for `culvert
 //! check`.
+
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use axum::Json;
@@ -9,6 +11,7 @@ use axum::routing::get;
 use culvert_api::installed::{Installed, Neighbours, SteeredPackets};
 use culvert_daemon::AdminPages;
 use ipnet::IpNet;
+use strum::VariantArray;
 use tokio::sync::watch;
 
 use super::debug::failed;
@@ -18,6 +21,7 @@ use crate::directory::Feed;
 use crate::mechanisms::bpf::{Hook, Pins, Surroundings, Tables, refusal_of_this_kernel};
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::{HostRoute, Routes, networks};
+use crate::metrics::Drift;
 use crate::own_networks::OwnNetworks;
 use crate::steering::{InForce, RecentCounts, Steering};
 
@@ -49,7 +53,7 @@ pub(crate) fn route(
         in_force: steering.in_force(),
         recent: steering.recent(),
     };
-    let content = "all that is in force on this host: what `culvert-proxy check` reads";
+    let content = "all that is in force on this host: what `culvert check` reads";
     AdminPages::new()
         .page("/debug/installed", content, get(installed))
         .with_state(sources)
@@ -88,7 +92,7 @@ impl Sources {
             keeper_problem: in_force.keeper_problem,
             ranges: self.ranges(node),
             routes_to_host: routes.iter().any(HostRoute::leads_to_host),
-            routes: routes.into_iter().map(|route| route.net).collect(),
+            routes: networks_of(routes),
             withheld: self.withheld(&kernel).await?,
             intercept_ports: config.intercept.ports.clone(),
             dns: dns.map(|dns| dns.addresses(node)).unwrap_or_default(),
@@ -102,6 +106,7 @@ impl Sources {
             owner_chains,
             zoning_chains,
             outer_bridges: kernel.outer_bridges().await?,
+            repairs: self.repairs(),
             marks: Some(marks(config.intercept.mark).await),
         })
     }
@@ -124,6 +129,19 @@ impl Sources {
         let counts = tables.steered().ok()?;
         let [begun, admitted] = self.recent.hooks.moved(counts);
         Some(SteeredPackets { begun, admitted })
+    }
+
+    /// What was put right lately.
+    fn repairs(&self) -> BTreeMap<String, u64> {
+        let counts = self.recent.repairs.moved_until_now();
+        let mut repairs = BTreeMap::new();
+        for (drift, count) in Drift::VARIANTS.iter().zip(counts) {
+            if count > 0 {
+                let what: &'static str = drift.into();
+                repairs.insert(what.to_owned(), count);
+            }
+        }
+        repairs
     }
 
     fn other_versions(&self) -> Vec<String> {
@@ -200,6 +218,10 @@ async fn foreign_chains() -> [Vec<String>; 3] {
 }
 
 /// Other programs at the hook's attach point; `None` if ours is alone there.
+fn networks_of(routes: Vec<HostRoute>) -> Vec<IpNet> {
+    routes.into_iter().map(|route| route.net).collect()
+}
+
 fn neighbours(hook: &Hook) -> Option<Neighbours> {
     let Surroundings { before, after, .. } = hook.surroundings()?;
     if before.is_empty() && after.is_empty() {

@@ -42,7 +42,13 @@ async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
     let hooks = Hook::read_all(pins)?;
     let attached = hooks.iter().filter(|hook| hook.is_attached()).count();
     let hooked = attached == hooks.len();
-    let in_force = Mechanism::of(hooked, nft::read().await.is_ok_and(|table| table.is_some()));
+    let mut in_force = Mechanism::None;
+    if hooked {
+        in_force = in_force.with_ebpf();
+    }
+    if let Ok(Some(_)) = nft::read().await {
+        in_force = in_force.with_nftables();
+    }
     let why = match attached {
         0 => "; if hooks are asked for, /readyz of the daemon says why there are none",
         _ if hooked => "",

@@ -189,7 +189,7 @@ impl Steering {
         self.recent.hooks.clear();
         let known = self.plan();
         match self.install_hooks(known.as_ref()) {
-            Ok(()) => self.metrics.drifted(Drift::Hooks, Repair::Repaired),
+            Ok(()) => self.repaired(Drift::Hooks),
             Err(error) => {
                 let reason = format!("{error:#}");
                 tracing::error!(reason, "connect hooks not installed");

@@ -53,10 +53,13 @@ impl Steering {
     }
 
     fn now_in_force(&self) -> InForce {
-        let mechanism = Mechanism::of(
-            self.ebpf.is_some() && self.progress.hooked,
-            self.nft.is_some() && self.progress.table,
-        );
+        let mut mechanism = Mechanism::None;
+        if self.ebpf.is_some() && self.progress.hooked {
+            mechanism = mechanism.with_ebpf();
+        }
+        if self.nft.is_some() && self.progress.table {
+            mechanism = mechanism.with_nftables();
+        }
         let fallback = self.hooks.fallback();
         let unseen_pods = if self.config.mechanism == Mechanism::None || self.sees_pods(mechanism) {
             None

@@ -28,6 +28,7 @@ impl Steering {
         self.follow_uplinks().await;
         self.follow_networks().await;
         self.count_hooked();
+        self.recent.repairs.add(Instant::now(), self.repairs);
         if self.progress.incomplete {
             self.apply().await?;
         }
@@ -52,7 +53,7 @@ impl Steering {
         match ebpf.restore() {
             Ok(true) => {
                 tracing::warn!("somebody changed what the connect hooks steer; put right");
-                self.metrics.drifted(Drift::Destinations, Repair::Repaired);
+                self.repaired(Drift::Destinations);
             }
             Ok(false) => {}
             Err(error) => {
@@ -70,7 +71,7 @@ impl Steering {
                 tracing::warn!(
                     "somebody removed or changed the table inet culvert; installed again"
                 );
-                self.metrics.drifted(Drift::Nftables, Repair::Repaired);
+                self.repaired(Drift::Nftables);
                 self.table_is_there();
             }
             Ok(false) => {}
@@ -141,7 +142,7 @@ impl Steering {
         {
             Ok(true) => {
                 tracing::warn!("somebody removed routes of VIPs; made again");
-                self.metrics.drifted(Drift::Routes, Repair::Repaired);
+                self.repaired(Drift::Routes);
             }
             Ok(false) => {}
             Err(error) => {

@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::Proxy;
 use crate::redirector::{
-    BOTH, EBPF, Redirector, daemon, get, run, run_to_the_end, saved_directory,
+    BOTH, EBPF, Redirector, daemon, get, installed, run, run_to_the_end, saved_directory,
 };
 use crate::world::{DEADLINE, NODE4, Netns, cable, eventually, in_a_world, sh};
 
@@ -135,6 +135,9 @@ fn routes_that_are_removed_come_back() {
         eventually("the route is back", is_back);
         sh("ip link del culvert0");
         eventually("the route and its interface are back", is_back);
+        eventually("both are counted", || {
+            (installed()["repairs"]["routes"] == 2).then_some(())
+        });
     });
 }
 

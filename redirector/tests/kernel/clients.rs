@@ -4,10 +4,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use io_uring::{IoUring, opcode, squeue, types};
 use nix::libc;
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, SockaddrIn6,
-    SockaddrStorage, bind, connect, recv, sendto, setsockopt, socket, sockopt,
+    SockaddrLike, SockaddrStorage, bind, connect, recv, sendto, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
 
@@ -75,6 +76,29 @@ impl Client {
         match destination.parse().unwrap() {
             SocketAddr::V4(v4) => connect(self.0.as_raw_fd(), &SockaddrIn::from(v4))?,
             SocketAddr::V6(v6) => connect(self.0.as_raw_fd(), &SockaddrIn6::from(v6))?,
+        }
+        Ok(())
+    }
+
+    /// Dials without `connect()`: by a request in a ring, which the kernel carries out itself.
+    pub(crate) fn dial_by_ring(
+        &self,
+        ring: &mut IoUring,
+        flags: squeue::Flags,
+        destination: &str,
+    ) -> io::Result<()> {
+        let destination = SockaddrStorage::from(destination.parse::<SocketAddr>().unwrap());
+        let request = opcode::Connect::new(
+            types::Fd(self.0.as_raw_fd()),
+            destination.as_ptr(),
+            destination.len(),
+        );
+        // SAFETY: the address outlives the request, whose end is waited for.
+        unsafe { ring.submission().push(&request.build().flags(flags)) }.unwrap();
+        ring.submit_and_wait(1)?;
+        let result = ring.completion().next().unwrap().result();
+        if result < 0 {
+            return Err(io::Error::from_raw_os_error(-result));
         }
         Ok(())
     }

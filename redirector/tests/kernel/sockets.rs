@@ -4,13 +4,18 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 
+use io_uring::{IoUring, squeue};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::clients::Client;
-use crate::steering::Hooked;
-use crate::world::{DEADLINE, NODE4, in_a_world};
+use crate::foreign::errno_of_refusals;
+use crate::steering::{Hooked, tuples};
+use crate::world::{DEADLINE, NODE4, address, in_a_world};
+
+/// Of edge-2.
+const OFFLINE: &str = "10.0.3.8:9100";
 
 #[test]
 fn a_client_that_does_not_wait_for_its_connection_keeps_its_destination() {
@@ -26,6 +31,44 @@ fn a_client_that_does_not_wait_for_its_connection_keeps_its_destination() {
             Ok(1)
         );
         hooked.accepts("10.0.3.7:9100");
+    });
+}
+
+/// Whether this kernel has rings and lets everybody use them. If not, it says that the test does not
+/// apply.
+fn ring() -> Option<IoUring> {
+    match IoUring::new(4) {
+        Ok(ring) => Some(ring),
+        Err(error) => {
+            eprintln!("does not apply: io_uring: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_client_that_dials_by_io_uring_keeps_its_destination_and_sees_what_it_dialled() {
+    in_a_world(|world| {
+        let Some(mut ring) = ring() else {
+            return;
+        };
+        let hooked = Hooked::new(world);
+        // At once, and by a thread of the kernel.
+        for flags in [squeue::Flags::empty(), squeue::Flags::ASYNC] {
+            for (client, destination) in [
+                (Client::new_v4(), "10.0.3.7:9100"),
+                (Client::new_v4(), "198.18.0.1:80"),
+                (Client::new_v6(), "[fd00::7]:9100"),
+            ] {
+                client.dial_by_ring(&mut ring, flags, destination).unwrap();
+                hooked.accepts(destination);
+                assert_eq!(client.stream().peer_addr().unwrap(), address(destination));
+            }
+        }
+        let offline = Client::new_v4().dial_by_ring(&mut ring, squeue::Flags::ASYNC, OFFLINE);
+        let offline = offline.unwrap_err().raw_os_error();
+        assert_eq!(offline, Some(errno_of_refusals()));
+        assert_eq!(tuples(world), "[]");
     });
 }
 

@@ -137,9 +137,8 @@ fn proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Command 
 }
 
 fn join(cloud: &Starter<'_>, edge: &Starter<'_>, config: &PairConfig) -> Result<()> {
-    let control = file(cloud.site, &socket(config.name, "control"));
-    let create = ["token", "create", config.name, "--control-socket", &control];
-    let printed = cloud.output("culvert-proxy", &create.map(str::to_owned))?;
+    let create = ["token", "create", config.name];
+    let printed = cloud.ask(&socket(config.name, "control"), &create)?;
     let printed = printed.replace("\\\n", " ");
     let (_, join) = printed
         .split_once("culvert-agent ")

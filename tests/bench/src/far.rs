@@ -158,10 +158,13 @@ impl World {
             Path::InterceptEbpf => format!("tcp:{}:{BACKEND}", self.vip),
             Path::Konnectivity => self.others.by_konnectivity(BACKEND)?.endpoint,
             Path::Frp => self.others.by_frp()?.endpoint,
+            Path::FrpNoMux => self.others.by_frp_no_mux()?.endpoint,
+            Path::Rathole => self.others.by_rathole()?.endpoint,
             Path::ConnectByPeer
             | Path::ConnectTls
             | Path::ConnectDirect
             | Path::InterceptNft
+            | Path::SimpleTlsRelay
             | Path::Redirector => bail!("no {} over a link of packets", path.name()),
         })
     }
@@ -270,7 +273,7 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) 
     ] {
         command.arg(format!("--{name}={value}"));
     }
-    command.args(link.loss());
+    command.args(link.disturbances());
     let mut process = cloud.site.start_process("link", &mut command)?;
     for (starter, own, other) in [(cloud, CLOUD, EDGE), (edge, EDGE, CLOUD)] {
         wait::until("the link has its device", START_TIME, || {

@@ -90,7 +90,7 @@ fn measure(args: &Args, programs: &Path) -> Result<Report> {
     let sandbox = Sandbox::enter()?;
     let mut load =
         Load::start(std::process::Command::new(programs.join("culvert-bench")).arg("api-load"))?;
-    let cluster = Cluster::start(&assets, &sandbox, &mut load)?;
+    let cluster = Cluster::start(&assets, programs, &sandbox, &mut load)?;
     let mut subjects = Subject::ALL.to_vec();
     if yurthub::program().is_some() {
         cluster.allow_everything()?;

@@ -127,6 +127,7 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     } else {
         prepare()?;
         let programs = [
+            "culvert",
             "culvert-proxy",
             "culvert-agent",
             "culvert-redirector",

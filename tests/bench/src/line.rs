@@ -1,11 +1,17 @@
-//! One direction of a link of packets: delay, rate with a queue that drops at its tail, and loss. It
-//! has no clock and no sockets: the caller tells the time, and gets the time of arrival.
+//! One direction of a link of packets: delay and its changes, rate with a queue that drops at its
+//! tail, loss, and packets that others overtake. It has no clock and no sockets: the caller tells the time, and gets the time of arrival.
 
 mod loss;
 
 use std::time::Duration;
 
+use culvert_lab::random::Random;
+
 pub use loss::{Loss, Losses};
+
+/// How much later a packet arrives that others overtake: three to twenty of them at the rates of
+/// links.
+const LATE: Duration = Duration::from_millis(5);
 
 /// The properties of one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -18,6 +24,10 @@ pub struct Direction {
     pub queue: u64,
     /// What is lost of the packets that were sent.
     pub loss: Loss,
+    /// Each packet takes up to so much longer, as over radio; none overtakes another for it.
+    pub jitter: Duration,
+    /// The share of packets that others overtake, from 0 to 1.
+    pub overtaken: f64,
 }
 
 /// A direction in use.
@@ -25,16 +35,21 @@ pub struct Direction {
 pub struct Line {
     direction: Direction,
     losses: Losses,
+    random: Random,
+    /// When the last packet arrives that others have not overtaken.
+    last_arrival: Duration,
     /// When the last packet in the queue has been sent.
     free_at: Duration,
 }
 
 impl Line {
-    /// An empty line. The seed chooses what is lost.
+    /// An empty line. The seed chooses what is lost and late.
     pub fn new(direction: Direction, seed: u64) -> Self {
         Self {
             direction,
             losses: Losses::new(direction.loss, seed),
+            random: Random::new(seed.wrapping_add(1)),
+            last_arrival: Duration::ZERO,
             free_at: Duration::ZERO,
         }
     }
@@ -47,7 +62,31 @@ impl Line {
             return None;
         }
         self.free_at = now + sending + self.time_of(bytes);
-        (!self.losses.lose()).then_some(self.free_at + self.direction.delay)
+        if self.losses.lose() {
+            None
+        } else {
+            Some(self.arrival())
+        }
+    }
+
+    /// When a packet arrives that has just been sent.
+    fn arrival(&mut self) -> Duration {
+        let Direction {
+            delay,
+            jitter,
+            overtaken,
+            ..
+        } = self.direction;
+        let mut arrival = self.free_at + delay;
+        if !jitter.is_zero() {
+            arrival += jitter.mul_f64(self.random.share());
+        }
+        arrival = arrival.max(self.last_arrival);
+        if overtaken > 0.0 && self.random.share() < overtaken {
+            return arrival + LATE;
+        }
+        self.last_arrival = arrival;
+        arrival
     }
 
     fn time_of(&self, bytes: u64) -> Duration {
@@ -70,6 +109,8 @@ mod tests {
         rate: 8_000_000,
         queue: 3_000,
         loss: Loss::None,
+        jitter: Duration::ZERO,
+        overtaken: 0.0,
     };
 
     fn micros(count: u64) -> Duration {
@@ -115,5 +156,46 @@ mod tests {
         let mut line = Line::new(Direction { loss, ..DIRECTION }, 1);
         assert!((0..3).all(|_| line.enter(micros(0), 1_000).is_none()));
         assert_eq!(line.free_at, micros(3_000));
+    }
+
+    #[test]
+    fn jitter_delays_packets_and_none_overtakes_another() {
+        let jitter = Duration::from_millis(20);
+        let mut line = Line::new(
+            Direction {
+                jitter,
+                ..DIRECTION
+            },
+            1,
+        );
+        let mut before = Duration::ZERO;
+        let mut longest = Duration::ZERO;
+        for number in 0..1_000 {
+            let sent = micros(100_000 * number);
+            let arrival = line.enter(sent, 1_000).unwrap();
+            assert!(arrival >= before, "{arrival:?} after {before:?}");
+            longest = longest.max(arrival - sent);
+            before = arrival;
+        }
+        let least = micros(11_000);
+        assert!(longest > least + jitter / 2 && longest < least + jitter);
+    }
+
+    #[test]
+    fn the_share_of_packets_that_others_overtake_is_as_set() {
+        let overtaken = 0.1;
+        let mut line = Line::new(
+            Direction {
+                overtaken,
+                ..DIRECTION
+            },
+            1,
+        );
+        let mut arrivals = Vec::new();
+        for number in 0..10_000 {
+            arrivals.push(line.enter(micros(1_000 * number), 1_000).unwrap());
+        }
+        let late = arrivals.windows(2).filter(|pair| pair[0] > pair[1]);
+        assert!((900..1_100).contains(&late.count()));
     }
 }

@@ -3,6 +3,7 @@
 
 mod frp;
 mod konnectivity;
+mod rathole;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use culvert_lab::site::Site;
 
 use crate::plan::Path;
 use crate::starter::Route;
-use frp::Frp;
+use frp::{Frp, Sharing};
 use konnectivity::Konnectivity;
+use rathole::Rathole;
 
 /// For a server to start, and for its client to connect.
 const START_TIME: Duration = Duration::from_secs(60);
@@ -25,7 +27,10 @@ pub(crate) fn paths() -> Vec<Path> {
         paths.push(Path::Konnectivity);
     }
     if folder(frp::PROGRAMS).is_some() {
-        paths.push(Path::Frp);
+        paths.extend([Path::Frp, Path::FrpNoMux]);
+    }
+    if folder(rathole::PROGRAMS).is_some() {
+        paths.push(Path::Rathole);
     }
     paths
 }
@@ -39,6 +44,8 @@ fn folder(variable: &str) -> Option<PathBuf> {
 pub(crate) struct Others {
     konnectivity: Option<Konnectivity>,
     frp: Option<Frp>,
+    frp_no_mux: Option<Frp>,
+    rathole: Option<Rathole>,
 }
 
 impl Others {
@@ -51,7 +58,13 @@ impl Others {
             others.konnectivity = Some(konnectivity);
         }
         if let Some(programs) = folder(frp::PROGRAMS) {
-            others.frp = Some(Frp::start(&programs, cloud, edge, address, backend)?);
+            let start = |sharing| Frp::start(&programs, cloud, edge, (address, backend), sharing);
+            others.frp = Some(start(Sharing::OneForAll)?);
+            others.frp_no_mux = Some(start(Sharing::OneForEach)?);
+        }
+        if let Some(programs) = folder(rathole::PROGRAMS) {
+            let rathole = Rathole::start(&programs, cloud, edge, (address, backend))?;
+            others.rathole = Some(rathole);
         }
         Ok(others)
     }
@@ -61,8 +74,11 @@ impl Others {
         if let Some(konnectivity) = &mut self.konnectivity {
             konnectivity.check()?;
         }
-        if let Some(frp) = &mut self.frp {
+        for frp in [&mut self.frp, &mut self.frp_no_mux].into_iter().flatten() {
             frp.check()?;
+        }
+        if let Some(rathole) = &mut self.rathole {
+            rathole.check()?;
         }
         Ok(())
     }
@@ -76,5 +92,16 @@ impl Others {
     /// The route of frp to the backend.
     pub(crate) fn by_frp(&self) -> Result<Route> {
         Ok(self.frp.as_ref().context("frp is not up")?.route())
+    }
+
+    /// The route of frp without multiplexing to the backend.
+    pub(crate) fn by_frp_no_mux(&self) -> Result<Route> {
+        Ok(self.frp_no_mux.as_ref().context("frp is not up")?.route())
+    }
+
+    /// The route of rathole to the backend.
+    pub(crate) fn by_rathole(&self) -> Result<Route> {
+        let running = self.rathole.as_ref();
+        Ok(running.context("rathole is not up")?.route())
     }
 }

@@ -20,6 +20,7 @@ const NEAR: &[Path] = &[
     Path::Direct,
     Path::PlainRelay,
     Path::TlsRelay,
+    Path::SimpleTlsRelay,
     Path::Connect,
     Path::ConnectTls,
     Path::ConnectDirect,
@@ -97,6 +98,11 @@ impl Direction {
 pub(super) enum Work {
     /// Streams that move all they can one way.
     Bulk {
+        direction: Direction,
+        streams: usize,
+    },
+    /// Streams that together copy a fixed size, until the last one has ended.
+    Copies {
         direction: Direction,
         streams: usize,
     },
@@ -184,6 +190,11 @@ fn jobs() -> Vec<Job> {
         .flat_map(|bulk| [1, 64].map(|connections| Work::Ping { connections, bulk }));
     let moving: Vec<Work> = bulk.chain(pings).collect();
     jobs.extend(moving.iter().copied().map(near));
+    for streams in [1, 8, 64] {
+        for direction in [Direction::Up, Direction::Down] {
+            jobs.push(near(Work::Copies { direction, streams }));
+        }
+    }
     jobs.push(near(Work::Scrapes { connections: 64 }));
     jobs.push(near(Work::NewConnections));
     jobs.extend([1, 20, 100].map(|stalled| near(Work::Neighbour { stalled })));
@@ -316,7 +327,11 @@ impl Job {
     fn moves(&self) -> bool {
         matches!(
             self.work,
-            Work::Bulk { .. } | Work::Ping { .. } | Work::Scrapes { .. } | Work::NewConnections
+            Work::Bulk { .. }
+                | Work::Copies { .. }
+                | Work::Ping { .. }
+                | Work::Scrapes { .. }
+                | Work::NewConnections
         )
     }
 
@@ -331,6 +346,7 @@ impl Job {
             Work::Dns => &[Path::Redirector],
             _ if self.moves() && self.distance == Distance::Near => NEAR,
             Work::Bulk { .. }
+            | Work::Copies { .. }
             | Work::Ping { .. }
             | Work::Scrapes { .. }
             | Work::NewConnections
@@ -352,7 +368,8 @@ impl Job {
     /// What it finds.
     pub(super) fn rows(&self) -> Vec<Row> {
         let mut rows = match self.work {
-            Work::Bulk { direction, streams } => self.bulk_rows(direction, streams),
+            Work::Bulk { direction, streams } => self.bulk_rows("bulk", direction, streams),
+            Work::Copies { direction, streams } => self.bulk_rows("copies", direction, streams),
             Work::Ping { connections, bulk } => self.ping_rows(connections, bulk),
             Work::Scrapes { connections } => self.scrape_rows(connections),
             Work::NewConnections => {
@@ -401,11 +418,15 @@ impl Job {
         rows
     }
 
-    fn bulk_rows(&self, direction: Direction, streams: usize) -> Vec<Row> {
+    fn bulk_rows(&self, work: &str, direction: Direction, streams: usize) -> Vec<Row> {
         let [beside_bulk, beside_cpu, _] = self.moving_beside();
         let kind = format!("{}_{streams}", direction.name());
-        let bulk = format!("bulk_{kind}");
-        let cpu = format!("cpu_{kind}");
+        let bulk = format!("{work}_{kind}");
+        let cpu = if let Work::Copies { .. } = self.work {
+            format!("cpu_{bulk}")
+        } else {
+            format!("cpu_{kind}")
+        };
         vec![
             Row::new(bulk, "GiB/s", "gib_per_second", beside_bulk),
             Row::new(cpu, "CPU-s/GiB", "cpu_per_gib", beside_cpu),

@@ -17,6 +17,8 @@ const AT_ONCE: usize = 32;
 const SCRAPED: usize = 100_000;
 /// Concurrent queries.
 const QUERIES: usize = 8;
+/// MiB of all copies together.
+const COPIED: usize = 1024;
 /// Number of bare `connect()` calls.
 const CONNECTS: usize = 5_000;
 
@@ -44,6 +46,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
             ))
         }
         Work::Bulk { .. }
+        | Work::Copies { .. }
         | Work::Ping { .. }
         | Work::Scrapes { .. }
         | Work::NewConnections
@@ -53,42 +56,57 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
         | Work::SmallFrames
         | Work::IdleStreams => {
             let route = world.route(path, job.distance)?;
-            let endpoint = &route.endpoint;
-            let pids = pid_options(&route.pids);
-            let line = match job.work {
-                Work::Bulk { direction, streams } => {
-                    format!(
-                        "bulk {endpoint} {} {streams} {seconds}{pids}",
-                        direction.name()
-                    )
-                }
-                Work::Ping { connections, bulk } => {
-                    format!("ping {endpoint} {connections} {bulk} {seconds}")
-                }
-                Work::Scrapes { connections } => {
-                    format!("scrapes {endpoint} {connections} {SCRAPED} {seconds}")
-                }
-                Work::NewConnections => format!("connects {endpoint} {AT_ONCE} {seconds}"),
-                Work::FirstAnswer => format!("connects {endpoint} 1 {seconds}"),
-                Work::Neighbour { stalled } => format!("neighbour {endpoint} {stalled} {seconds}"),
-                // The first process is the proxy.
-                Work::StalledReaders => format!(
-                    "stalled {endpoint} bulk {STALLED}{}",
-                    pid_options(&route.pids[..1])
-                ),
-                Work::SmallFrames => format!(
-                    "stalled {endpoint} bytes {STALLED}{}",
-                    pid_options(&route.pids[..1])
-                ),
-                Work::IdleStreams
-                | Work::IdleTunnels
-                | Work::ConnectCost { .. }
-                | Work::Dns
-                | Work::Far(_) => {
-                    format!("idle {endpoint} {IDLE_STREAMS}{pids}")
-                }
-            };
+            let line = command_line(job, pace, &route.endpoint, &route.pids);
             world.load(path).run(&line)
+        }
+    }
+}
+
+/// The command line of the load for a job that has a route.
+fn command_line(job: &Job, pace: Pace, endpoint: &str, all_pids: &[u32]) -> String {
+    let seconds = pace.time().as_secs_f64();
+    let pids = pid_options(all_pids);
+    match job.work {
+        Work::Bulk { direction, streams } => {
+            format!(
+                "bulk {endpoint} {} {streams} {seconds}{pids}",
+                direction.name()
+            )
+        }
+        Work::Copies { direction, streams } => {
+            let mebibytes = match pace {
+                Pace::Quick => COPIED / 8,
+                Pace::Full => COPIED,
+            };
+            format!(
+                "copies {endpoint} {} {streams} {mebibytes}{pids}",
+                direction.name()
+            )
+        }
+        Work::Ping { connections, bulk } => {
+            format!("ping {endpoint} {connections} {bulk} {seconds}")
+        }
+        Work::Scrapes { connections } => {
+            format!("scrapes {endpoint} {connections} {SCRAPED} {seconds}")
+        }
+        Work::NewConnections => format!("connects {endpoint} {AT_ONCE} {seconds}"),
+        Work::FirstAnswer => format!("connects {endpoint} 1 {seconds}"),
+        Work::Neighbour { stalled } => format!("neighbour {endpoint} {stalled} {seconds}"),
+        // The first process is the proxy.
+        Work::StalledReaders => format!(
+            "stalled {endpoint} bulk {STALLED}{}",
+            pid_options(&all_pids[..1])
+        ),
+        Work::SmallFrames => format!(
+            "stalled {endpoint} bytes {STALLED}{}",
+            pid_options(&all_pids[..1])
+        ),
+        Work::IdleStreams
+        | Work::IdleTunnels
+        | Work::ConnectCost { .. }
+        | Work::Dns
+        | Work::Far(_) => {
+            format!("idle {endpoint} {IDLE_STREAMS}{pids}")
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use culvert_lab::culvert::link_sockets;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::{wait, workspace};
@@ -47,6 +48,15 @@ impl Starter<'_> {
     /// The path of a file in the folder of the host.
     pub(crate) fn file(&self, name: &str) -> String {
         self.site.file(name).display().to_string()
+    }
+
+    /// Runs a `culvert` that asks the proxy with this control socket in the folder of the host.
+    pub(crate) fn ask(&self, socket: &str, args: &[&str]) -> Result<String> {
+        let folder = self.site.file(&format!("{socket}.run"));
+        link_sockets(&folder, &[("control.sock", self.site.file(socket))])?;
+        let mut command = self.command("culvert");
+        command.args(["--local", "--run-dir"]).arg(folder);
+        workspace::output(command.args(args))
     }
 
     pub(crate) fn output(&self, program: &str, args: &[String]) -> Result<String> {

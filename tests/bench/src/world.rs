@@ -149,8 +149,11 @@ impl<'lab> World<'lab> {
             },
             Path::PlainRelay => self.relays.plain(),
             Path::TlsRelay => self.relays.tls(),
+            Path::SimpleTlsRelay => self.relays.simple_tls(),
             Path::Konnectivity => self.others.by_konnectivity(BACKENDS[0])?,
             Path::Frp => self.others.by_frp()?,
+            Path::FrpNoMux => self.others.by_frp_no_mux()?,
+            Path::Rathole => self.others.by_rathole()?,
             Path::ConnectAgainst => {
                 let running = self.against.as_ref();
                 running.context("no other programs")?.route(BACKENDS[0])

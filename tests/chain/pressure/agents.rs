@@ -9,6 +9,7 @@ use culvert_lab::culvert::{Options, PROXY_FOR_AGENTS};
 use culvert_lab::host::Host;
 use culvert_lab::process::KernelResources;
 use culvert_lab::{Lab, progress, workspace};
+use serde_json::Value;
 
 use super::{start_load, wait_gauge};
 use crate::life::wait_within;
@@ -110,14 +111,13 @@ fn options(lab: &Lab) -> Result<Options> {
 
 /// Proves that the list shows all of them with a tunnel, and that every hundredth one answers.
 fn all_are_online_and_serve(world: &World<'_>) -> Result<()> {
-    let list = workspace::output(&mut world.culvert.control(&["node", "list"]))?;
-    let online = list
-        .lines()
-        .filter(|line| line.split_whitespace().nth(1) == Some("1"))
-        .count();
+    let list = workspace::output(&mut world.culvert.control(&["nodes", "-o", "json"]))?;
+    let list: Value = serde_json::from_str(&list)?;
+    let nodes = list["nodes"].as_array().into_iter().flatten();
+    let online = nodes.filter(|node| node["tunnels"] == 1).count();
     ensure!(
         online == AGENTS,
-        "`node list` shows {online} nodes with a tunnel"
+        "`culvert nodes` shows {online} nodes with a tunnel"
     );
     for number in (37..AGENTS).step_by(100) {
         world.check_greeting(&node(number), &node(number))?;

@@ -13,7 +13,7 @@ use crate::host::Host;
 use crate::node::Node;
 
 /// Half a minute is usual on two busy cores.
-const READY: Duration = Duration::from_secs(120);
+const READY: Duration = Duration::from_mins(6);
 
 /// A graceful end waits for watches, which may take a minute: no longer than this.
 const GRACEFUL: Duration = Duration::from_secs(20);

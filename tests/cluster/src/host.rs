@@ -32,7 +32,7 @@ const HOLD: &str = r#"echo $$ > "$0/cgroup.procs" && exec nsenter --net="$1" uns
 const ENTER: &str = r#"echo $$ > "$0/cgroup.procs" && pid=$1 && shift && exec nsenter -t "$pid" --net --mount --uts --wdns="$PWD" -- "$@""#;
 
 /// Time for mounts on two busy cores.
-const MOUNTED: Duration = Duration::from_secs(60);
+const MOUNTED: Duration = Duration::from_mins(3);
 
 /// A host that is up.
 pub(crate) struct Host {

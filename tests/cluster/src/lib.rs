@@ -36,7 +36,7 @@ use host::Host;
 use node::Node;
 
 /// Time for all nodes to be ready, on two busy cores.
-const READY: std::time::Duration = std::time::Duration::from_secs(180);
+const READY: std::time::Duration = std::time::Duration::from_mins(8);
 
 /// What to do with the cluster.
 #[derive(clap::Args)]

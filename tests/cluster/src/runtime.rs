@@ -20,7 +20,7 @@ use crate::node::{NAME, Node};
 pub(crate) const PAUSE: &str = "local/pause:1";
 
 /// Time for containerd to answer, on two busy cores.
-const READY: Duration = Duration::from_secs(60);
+const READY: Duration = Duration::from_mins(3);
 
 /// The address of the service `kube-dns`, as kubeadm has it. Nothing serves it until somebody does.
 const CLUSTER_DNS: &str = "10.96.0.10";

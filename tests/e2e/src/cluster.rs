@@ -32,9 +32,9 @@ pub(super) const CLOUDS: [&str; 3] = [MASTER, "cloud-2", "cloud-3"];
 /// The edge nodes.
 pub(super) const EDGES: [&str; 3] = ["edge-1", "edge-2", "edge-3"];
 /// Limit for kubectl commands that end by themselves, on two busy cores.
-pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(30);
+pub(super) const KUBECTL_TIME: Duration = Duration::from_secs(90);
 /// Limit for loading images of 100 MB on six nodes.
-const LOAD_TIME: Duration = Duration::from_secs(120);
+const LOAD_TIME: Duration = Duration::from_mins(6);
 /// Limit for a graceful end, which waits for watches, and a start.
 const APISERVER_TIME: Duration = Duration::from_secs(200);
 /// Limit for `down`, which kills what does not end.

@@ -12,14 +12,14 @@ use crate::command::Running;
 use crate::images;
 use crate::world::World;
 
-const NAME: &str = "coredns";
-const NAMESPACE: &str = "kube-system";
-const IMAGE: &str = "local/coredns:1";
+pub(super) const NAME: &str = "coredns";
+pub(super) const NAMESPACE: &str = "kube-system";
+pub(super) const IMAGE: &str = "local/coredns:1";
 /// The address of the Service. Kubelets give it to pods.
 const ADDRESS: &str = "10.96.0.10";
 const RBAC: &str = "rbac.authorization.k8s.io";
 /// Two pods are replaced one after the other.
-const ROLLOUT: Duration = Duration::from_secs(120);
+const ROLLOUT: Duration = Duration::from_mins(6);
 
 /// A DNS server for names that are neither the cluster's nor Culvert's.
 pub(super) const RESOLVER: &str = include_str!("resolver.py");

@@ -62,8 +62,68 @@ pub(super) fn prove(world: &mut World) -> Result<()> {
     })
 }
 
+/// The hosts whose proxies have tunnels of each of these nodes.
+///
+/// # Errors
+/// There is no such node.
+pub(super) fn holders(world: &World, nodes: &[&str]) -> Result<Vec<Vec<&'static str>>> {
+    let answer = answer(world, &["nodes"])?;
+    let listed = array(&answer, "nodes")?;
+    let mut holders = Vec::new();
+    for node in nodes {
+        let found = listed.iter().find(|listed| listed["node"] == **node);
+        let found = found.with_context(|| format!("no node {node}: {answer:#}"))?;
+        // The host names of this cluster are the names of its nodes.
+        let hosts = array(found, "proxies")?;
+        let at = |cloud: &&str| hosts.iter().any(|host| host == *cloud);
+        holders.push(CLOUDS.into_iter().filter(at).collect());
+    }
+    Ok(holders)
+}
+
+/// All that a check has found on all hosts, a line for each.
+///
+/// # Errors
+/// A host has not answered.
+pub(super) fn found(world: &World) -> Result<String> {
+    let checks = answer(world, &["check"])?;
+    let mut lines = String::new();
+    for host in array(&checks, "hosts")? {
+        ensure!(host["error"].is_null(), "{checks:#}");
+        for check in array(host, "checks")? {
+            lines += &check_line(&host["host"], check);
+        }
+    }
+    Ok(lines)
+}
+
+fn check_line(host: &Value, check: &Value) -> String {
+    format!(
+        "{} {} on {host}: {}\n",
+        text(check, "verdict"),
+        text(check, "check"),
+        text(check, "found")
+    )
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value[field].as_str().unwrap_or_default()
+}
+
+/// What happens to a connection from every host, a line for each hop.
+pub(super) fn why(world: &World, destination: &str) -> Result<String> {
+    let why = answer(world, &["why", destination])?;
+    let mut lines = String::new();
+    for from in array(&why, "from")? {
+        for hop in array(from, "hops")? {
+            lines += &format!("{}: {}\n", text(hop, "hop"), text(hop, "text"));
+        }
+    }
+    Ok(lines)
+}
+
 /// An answer in JSON, whether or not something is wrong.
-fn answer(world: &World, words: &[&str]) -> Result<Value> {
+pub(super) fn answer(world: &World, words: &[&str]) -> Result<Value> {
     let kubeconfig = world.cluster.variable("CK_KUBECONFIG")?.to_owned();
     let mut command = world
         .cluster

@@ -13,7 +13,7 @@ use crate::cluster::{EDGES, MASTER};
 use crate::command::Running;
 use crate::names::{self, BY_NAME};
 use crate::world::{CULVERT, SHOP, World};
-use crate::{exec, forward, install, logs, ports, uninstall};
+use crate::{culvert, exec, forward, install, logs, ports, uninstall};
 
 /// A webhook that refuses labelled ConfigMaps with its own message.
 const WEBHOOK: &str = include_str!("webhook.py");
@@ -78,11 +78,11 @@ fn without_steering(world: &mut World) -> Result<()> {
 
 fn check_without_bad_ports(world: &mut World) -> Result<()> {
     world.claim(
-        "without its bad ports, which the new proxies have reported again, culvert-proxy check \
+        "without its bad ports, which the new proxies have reported again, culvert check \
          finds nothing wrong",
         |world| {
             ports::set(world, &json!({"ports": null}))?;
-            let said = world.in_pod("culvert-proxy", &["check", "--kubernetes"])?;
+            let said = culvert::found(world)?;
             ensure!(
                 said.contains("nothing is steered, as --mechanism none wants it"),
                 "{said}"
@@ -97,16 +97,11 @@ fn two_proxies(world: &mut World) -> Result<()> {
     let claim = "each agent has tunnels to just two of the proxies, however many there are";
     world.claim(claim, |world| {
         wait::until("tunnels to two proxies", SOON, || {
-            for edge in EDGES {
-                let mut proxies = Vec::new();
-                for cloud in &world.clouds {
-                    let list = world.in_pod_on(cloud, "culvert-proxy", &["node", "list"])?;
-                    if install::tunnels(&list, edge)? > 0 {
-                        proxies.push(*cloud);
-                    }
-                }
-                ensure!(proxies.len() == 2, "{edge} has tunnels to {proxies:?}");
-            }
+            let holders = culvert::holders(world, &EDGES)?;
+            ensure!(
+                holders.iter().all(|proxies| proxies.len() == 2),
+                "{EDGES:?} have tunnels to {holders:?}"
+            );
             Ok(())
         })
     })

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use culvert_lab::wait;
 use serde_json::json;
 
 use crate::world::{EDGE_1_ADDRESS, World};
-use crate::{install, logs, ports};
+use crate::{culvert, install, logs, ports};
 
 /// A pod is deleted with grace, replaced by its controller and connects.
 const HEALED: Duration = Duration::from_secs(60);
@@ -57,7 +57,7 @@ fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
         "a certificate is revoked on all proxies, and the agent of its node enrols again by itself",
         |world| {
             // It is an error, for the Node is still there.
-            let said = match world.in_pod("culvert-proxy", &["node", "remove", "edge-1"]) {
+            let said = match world.in_proxys_pod(&["node", "remove", "edge-1"]) {
                 Ok(said) => said,
                 Err(error) => format!("{error:#}"),
             };
@@ -129,8 +129,9 @@ fn new_node(world: &mut World) -> Result<()> {
 }
 
 fn is_listed(world: &World, node: &str) -> Result<bool> {
-    let nodes = world.in_pod("culvert-proxy", &["node", "list"])?;
-    Ok(nodes.contains(node))
+    let nodes = culvert::answer(world, &["nodes"])?;
+    let mut nodes = nodes["nodes"].as_array().into_iter().flatten();
+    Ok(nodes.any(|listed| listed["node"] == node))
 }
 
 fn invalid_ports(world: &mut World) -> Result<()> {
@@ -143,11 +144,8 @@ fn invalid_ports(world: &mut World) -> Result<()> {
                 ensure!(said.contains("InvalidPorts"), "not yet: {said}");
                 Ok(())
             })?;
-            let check = world.in_pod("culvert-proxy", &["check", "--kubernetes"]);
-            let said = format!(
-                "{:#}",
-                check.err().context("the check finds nothing wrong")?
-            );
+            let said = culvert::found(world)?;
+            ensure!(said.contains("failure "), "it finds nothing wrong: {said}");
             ensure!(said.contains("\"many\" is not a port"), "{said}");
             Ok(())
         },
@@ -168,10 +166,7 @@ pub(super) fn apiserver(world: &mut World) -> Result<()> {
                 "node-restriction.kubernetes.io/culvert-ports=18999",
             ])?;
             wait::until("explain knows the port", HEALED, || {
-                let said = world.in_pod(
-                    "culvert-proxy",
-                    &["explain", &format!("{EDGE_1_ADDRESS}:18999")],
-                )?;
+                let said = culvert::why(world, &format!("{EDGE_1_ADDRESS}:18999"))?;
                 ensure!(
                     said.contains("edge-1") && !said.contains("not steered"),
                     "it says {said}"
@@ -183,8 +178,5 @@ pub(super) fn apiserver(world: &mut World) -> Result<()> {
 }
 
 fn explain(world: &World) -> Result<String> {
-    world.in_pod(
-        "culvert-proxy",
-        &["explain", &format!("{EDGE_1_ADDRESS}:10250")],
-    )
+    culvert::why(world, &format!("{EDGE_1_ADDRESS}:10250"))
 }

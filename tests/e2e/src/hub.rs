@@ -1,76 +1,111 @@
 //! The hub in front of a kubelet: the node lives on through a cut, kill -9 and a reboot. This
 //! follows docs/hub.md.
 
+mod claimed;
 mod client;
 mod containers;
+mod disk;
+mod dns;
+mod elsewhere;
+mod flannel;
 mod node;
+mod outage;
 mod pods;
+mod renewal;
+mod requests;
 mod service;
+mod twin;
+mod volumes;
+mod workload;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::{progress, wait};
-use serde_json::{Value, json};
 
-use self::containers::{Container, running};
-use self::node::{CONTAINERD, HUB, KUBELET, Node};
-use self::pods::{APP, CONFIG, CREATED, DELETED, MAIN, has_volumes, pod};
+use self::containers::running;
+use self::node::{HUB, KUBELET, Node};
+use self::pods::{APP, CREATED, MAIN, has_volumes, pod};
+use self::renewal::Files;
 use self::service::Service;
+use self::workload::{ALL_RUN, Workload};
 use crate::cluster::MASTER;
 use crate::command::Running;
 use crate::world::{Cuts, HUB_NODE, World};
-use crate::{exec, logs, rbac};
+use crate::{exec, logs};
 
 /// The node whose kubelet asks the hub.
 const NODE: &str = HUB_NODE;
-/// A cut is noticed after 18 s at worst.
-const NOTICED: Duration = Duration::from_secs(40);
+/// A cut is noticed after 18 s at worst; a machine may be busy.
+const NOTICED: Duration = Duration::from_mins(2);
 /// Kubelet starts in 15 s here, and starts a container again after up to 40 s.
-const STARTED: Duration = Duration::from_secs(120);
+const STARTED: Duration = Duration::from_mins(6);
 /// How long a link that comes and goes is there, and is not.
 const PHASE: Duration = Duration::from_secs(3);
 /// Kubelet looks for changes of a ConfigMap each minute.
-const FOLLOWED: Duration = Duration::from_secs(150);
+const FOLLOWED: Duration = Duration::from_mins(6);
+/// A day more than the tokens of pods and what nobody asks for may be old.
+const TEN_DAYS: i64 = 10 * 24 * 3600;
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
     let mut node = Node::find(world)?;
-    pods::start(world)?;
     let original = std::fs::read(node.kubeconfig()?)?;
-    install(world, &mut node)?;
+    let files = Files::of(world, &node.kubeconfig()?)?;
+    disk::make(world)?;
+    pods::start(world)?;
+    let mut workload = workload::start(world, &mut node)?;
+    install(world, &mut node, &workload)?;
+    workload.add_claimed(world)?;
     let service = service::start(world, &mut node)?;
     logs::prove(world, NODE)?;
     exec::prove(world, NODE)?;
     let address = service::pod_address(world)?;
-    let online = reboot(world, &node, "with a link")?;
+    let online = reboot(world, &node, &workload, "with a link")?;
     follow(world, &service, &address, "with a link")?;
-    let pods = by_hub(world, &node)?;
+    let copy = elsewhere::copy(world)?;
     let seen = client::prove_online(world)?;
-    cut(world, &node, &pods)?;
+    outage::cut(world, &node, &workload)?;
+    let renewed = files.renew(world)?;
     client::prove_offline(world, &seen)?;
-    kill_each(world, &node)?;
-    change_meanwhile(world)?;
-    let address = service::pod_address(world)?;
-    let offline = reboot(world, &node, "while the link is cut")?;
+    outage::kill_each(world, &node, &workload)?;
+    outage::change_meanwhile(world, &workload)?;
+    let offline = ten_days_later(world, &mut node, &workload, &service)?;
     progress::say(&format!(
         "    the start without a link took {:.2} times as long as with one",
         offline.as_secs_f32() / online.as_secs_f32()
     ));
-    follow(world, &service, &address, "without a link")?;
     client::prove_offline(world, &seen)?;
-    let logged = come_back(world)?;
+    outage::set_clock_right(world, &mut node)?;
+    let logged = outage::come_back(world, &workload, &renewed)?;
     flap(world, &node)?;
     service.stop(world, &mut node)?;
-    stop(world, &node, logged)?;
-    uninstall(world, &node, &original)
+    requests::stop(world, &node, logged)?;
+    elsewhere::run(world, &node, &workload, copy, &files)?;
+    uninstall(world, &node, &original, workload)
 }
 
-fn install(world: &mut World, node: &mut Node) -> Result<()> {
+/// Starts the node from nothing without a link, when tokens of pods have long expired.
+fn ten_days_later(
+    world: &mut World,
+    node: &mut Node,
+    workload: &Workload,
+    service: &Service,
+) -> Result<Duration> {
+    let address = service::pod_address(world)?;
+    node.set_hub_clock(TEN_DAYS);
+    let when = "while the link is cut, ten days later by the hub's clock";
+    let took = reboot(world, node, workload, when)?;
+    follow(world, service, &address, "without a link")?;
+    Ok(took)
+}
+
+fn install(world: &mut World, node: &mut Node, workload: &Workload) -> Result<()> {
     let kubeconfig = node.kubeconfig()?.display().to_string();
     let flag = ["--kubelet-kubeconfig", &kubeconfig];
     node.add_hub(world);
     let node = &*node;
+    let all = workload.prove(world)?;
     world.claim_once(
         "culvert-hub check says what install would change; after install, kubelet asks nobody but \
          the hub, the node would survive a reboot, and no container was restarted",
@@ -88,100 +123,30 @@ fn install(world: &mut World, node: &mut Node) -> Result<()> {
             wait::until("kubelet serves", STARTED, || serves(world))?;
             asks_only_the_hub(world, KUBELET)?;
             ensure!(running(world, APP, MAIN)? == before, "it was restarted");
-            Ok(())
+            workload.same(world, &all)
         },
     )
 }
 
-/// Starts the node from nothing; returns how long it takes until the pod runs with its volumes.
-fn reboot(world: &mut World, node: &Node, when: &str) -> Result<Duration> {
+/// Starts the node from nothing; returns how long it takes until all pods run with their volumes.
+fn reboot(world: &mut World, node: &Node, workload: &Workload, when: &str) -> Result<Duration> {
     let started = world.claim_once(
-        &format!("reboot {when}: the pod runs again, with its Secret, ConfigMap and token"),
+        &format!(
+            "loss of power {when}: all pods run again, with all volumes, variables and tokens, and \
+             what the hub had not flushed to its disk is lost"
+        ),
         |world| {
             node.power_off(world)?;
             let started = Instant::now();
-            wait::until("the pod", STARTED, || {
+            wait::until("the pods", ALL_RUN, || {
                 node.start_missing(world)?;
-                has_volumes(&running(world, APP, MAIN)?)
+                has_volumes(&running(world, APP, MAIN)?)?;
+                workload.running(world)
             })?;
             Ok(started.elapsed())
         },
     )?;
     Ok(started)
-}
-
-fn cut(world: &mut World, node: &Node, pods: &str) -> Result<()> {
-    let lasts = match world.cuts {
-        Cuts::Short => Duration::from_secs(30),
-        Cuts::Long => Duration::from_secs(600),
-    };
-    world.claim_once("the link is cut: the hub notices", |world| {
-        node::cut(world)?;
-        wait::until("the link is down", NOTICED, || says(world, "link: down"))?;
-        let page = "http://127.0.0.1:7439/debug/servers";
-        let servers = world.cluster.on(NODE, &["curl", "-sS", "--fail", page])?;
-        ensure!(servers.contains(r#""link":"down""#), "{servers}");
-        Ok(())
-    })?;
-    world.claim_once(
-        &format!(
-            "the cut lasts for {} s: the pod runs on, and a container that is killed is restarted \
-             with its volumes; the Node is honestly not ready",
-            lasts.as_secs()
-        ),
-        |world| {
-            let before = running(world, APP, MAIN)?;
-            wait::throughout("the container", lasts, || before.check())?;
-            kill_container(&before)?;
-            wait::until("a new container", STARTED, || {
-                let now = running(world, APP, MAIN)?;
-                ensure!(now != before, "it is still the old one");
-                has_volumes(&now)
-            })?;
-            wait::until("not ready", NOTICED, || ready(world, "Unknown"))
-        },
-    )?;
-    world.claim(
-        "kubectl as root, by the hub, lists the node's pods as it did with a link",
-        |world| {
-            let now = by_hub(world, node)?;
-            ensure!(now == pods, "now:\n{now}\nbefore:\n{pods}");
-            Ok(())
-        },
-    )
-}
-
-fn kill_each(world: &mut World, node: &Node) -> Result<()> {
-    const ORDERS: [[&str; 3]; 6] = [
-        [KUBELET, HUB, CONTAINERD],
-        [KUBELET, CONTAINERD, HUB],
-        [HUB, KUBELET, CONTAINERD],
-        [HUB, CONTAINERD, KUBELET],
-        [CONTAINERD, KUBELET, HUB],
-        [CONTAINERD, HUB, KUBELET],
-    ];
-    world.claim_once(
-        "kill -9 of kubelet, hub and containerd in every order, while the link is cut: each is \
-         healthy again, and the same container runs",
-        |world| {
-            let before = running(world, APP, MAIN)?;
-            for order in ORDERS {
-                for program in order {
-                    node.kill(world, program)?;
-                    node.start(world, program)?;
-                }
-                wait::until(&format!("after {order:?}"), STARTED, || {
-                    node.start_missing(world)?;
-                    kubelet_is_healthy(world)?;
-                    says(world, "link: down")?;
-                    let now = running(world, APP, MAIN)?;
-                    ensure!(now == before, "{now:?} instead of {before:?}");
-                    has_volumes(&now)
-                })?;
-            }
-            Ok(())
-        },
-    )
 }
 
 fn follow(world: &mut World, service: &Service, before: &str, when: &str) -> Result<()> {
@@ -192,43 +157,25 @@ fn follow(world: &mut World, service: &Service, before: &str, when: &str) -> Res
         |world| {
             let now = service::pod_address(world)?;
             ensure!(now != before, "it has {now} again");
-            wait::until("the service answers", NOTICED, || service.answers(world))
-        },
-    )
-}
-
-/// What administrators do meanwhile.
-fn change_meanwhile(world: &World) -> Result<()> {
-    let color = json!({"data": {"color": "red"}}).to_string();
-    world.shop(&["patch", "configmap", APP, "--patch", &color])?;
-    world.shop(&["delete", "pod", DELETED, "--wait=false"])?;
-    world.apply("hub-created", &[pod(CREATED)])
-}
-
-/// Returns how long the API server's audit log was before.
-fn come_back(world: &mut World) -> Result<usize> {
-    let app = running(world, APP, MAIN)?;
-    let logged = rbac::audit_log(world)?.len();
-    world.claim_once(
-        "the link is back: the Node is ready; the deleted pod ends, the created one runs, and the \
-         changed ConfigMap reaches the other one, whose container is the same",
-        |world| {
-            node::mend(world)?;
-            wait::until("ready", STARTED, || ready(world, "True"))?;
-            wait::until("kubelet serves", STARTED, || serves(world))?;
-            wait::until("the changes", FOLLOWED, || {
-                let left = world.shop(&["get", "pod", DELETED, "--ignore-not-found"])?;
-                ensure!(left.is_empty(), "{left}");
-                running(world, CREATED, MAIN)?;
-                ensure!(app.read(CONFIG)? == "red", "the ConfigMap is the old one");
-                Ok(())
-            })?;
-            ensure!(running(world, APP, MAIN)? == app, "it was restarted");
-            Ok(())
+            wait::until("the service answers", STARTED, || service.answers(world))
         },
     )?;
-    logs::prove(world, NODE)?;
-    Ok(logged)
+    world.claim(
+        &format!(
+            "{when}: CoreDNS on the node gives the address of the service, flannel writes the \
+             node's subnet, and both ask the hub"
+        ),
+        |world| {
+            for pod in [dns::POD, flannel::POD] {
+                let asks = running(world, pod, MAIN)?.variable("KUBERNETES_SERVICE_HOST")?;
+                ensure!(asks == client::ADDRESS, "{pod} asks {asks}");
+            }
+            wait::until("an answer of CoreDNS", STARTED, || {
+                dns::answers(world, &service.address)
+            })?;
+            wait::until("flannel's file", STARTED, || flannel::has_subnet(world))
+        },
+    )
 }
 
 fn flap(world: &mut World, node: &Node) -> Result<()> {
@@ -282,58 +229,16 @@ fn flap(world: &mut World, node: &Node) -> Result<()> {
     )
 }
 
-/// Stops kubelet and the hub: kube-apiserver logs a watch when it ends.
-fn stop(world: &mut World, node: &Node, logged: usize) -> Result<()> {
-    world.claim_once(
-        "since the link was back, the API server's audit log has watches of kubelet's for nodes, \
-         pods and services, and no list of them",
-        |world| {
-            node.kill(world, KUBELET)?;
-            node.kill(world, HUB)?;
-            wait::until("the watches", NOTICED, || {
-                let log = rbac::audit_log(world)?.split_off(logged);
-                ["nodes", "pods", "services"]
-                    .iter()
-                    .try_for_each(|resource| {
-                        let watches = count_requests(&log, "watch", resource);
-                        let lists = count_requests(&log, "list", resource);
-                        ensure!(
-                            watches > 0 && lists == 0,
-                            "{resource}: {watches} watches, {lists} lists"
-                        );
-                        Ok(())
-                    })
-            })
-        },
-    )
-}
-
-/// How often kubelet asked the API server for this, in lines of its audit log.
-fn count_requests(log: &str, verb: &str, resource: &str) -> usize {
-    let mut requests = 0;
-    for line in log.lines() {
-        let Ok(event) = serde_json::from_str::<Value>(line) else {
-            continue;
-        };
-        let agent = event["userAgent"].as_str().unwrap_or_default();
-        if event["user"]["username"] == format!("system:node:{NODE}")
-            && agent.starts_with("kubelet/")
-            && event["verb"] == verb
-            && event["objectRef"]["resource"] == resource
-        {
-            requests += 1;
-        }
-    }
-    requests
-}
-
-fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
+fn uninstall(world: &mut World, node: &Node, original: &[u8], workload: Workload) -> Result<()> {
     let kubeconfig = node.kubeconfig()?;
     world.claim_once(
         "uninstall puts kubelet's kubeconfig back byte for byte; kubelet goes on without the hub, \
-         and the container is the same",
+         and the containers are the same",
         |world| {
+            node.start(world, HUB)?;
+            wait::until("the hub", STARTED, || says(world, "link: up"))?;
             let before = running(world, APP, MAIN)?;
+            let all = workload.running(world)?;
             let path = kubeconfig.display().to_string();
             hub(world, &["uninstall", "--kubelet-kubeconfig", &path])?;
             ensure!(
@@ -344,16 +249,34 @@ fn uninstall(world: &mut World, node: &Node, original: &[u8]) -> Result<()> {
             wait::until("kubelet is healthy", STARTED, || kubelet_is_healthy(world))?;
             wait::until("ready", STARTED, || ready(world, "True"))?;
             ensure!(running(world, APP, MAIN)? == before, "it was restarted");
-            Ok(())
+            workload.same(world, &all)
         },
     )?;
+    serve_those_left(world)?;
+    node.kill(world, HUB)?;
     let address = format!("{}/32", client::ADDRESS);
     let delete = ["ip", "address", "delete", &address, "dev", "lo"];
     world.cluster.on(NODE, &delete)?;
     world.shop(&["delete", "serviceaccount,rolebinding", APP])?;
-    world
-        .shop(&["delete", "pod", APP, CREATED, "--wait=false"])
-        .map(drop)
+    world.shop(&["delete", "pod", APP, CREATED, "--wait=false"])?;
+    workload.stop(world)
+}
+
+/// Uninstalled, it still serves who was led to it.
+fn serve_those_left(world: &mut World) -> Result<()> {
+    client::prove_online(world)?;
+    world.claim_once(
+        "uninstalled, the hub serves the pods that were led to it until they are made again: a new \
+         one asks the API server itself",
+        |world| {
+            world.shop_within(STARTED, &["delete", "pod", CREATED])?;
+            world.apply("hub-created", &[pod(CREATED)])?;
+            world.wait_for_phase(CREATED, "Running")?;
+            let host = running(world, CREATED, MAIN)?.variable("KUBERNETES_SERVICE_HOST")?;
+            ensure!(host != client::ADDRESS, "the new pod is led to the hub");
+            Ok(())
+        },
+    )
 }
 
 /// The hub's command line on the node.
@@ -438,11 +361,6 @@ fn by_hub(world: &World, node: &Node) -> Result<String> {
     let said = world.cluster.on(NODE, &line)?;
     ensure!(said.contains(APP), "{said}");
     Ok(said)
-}
-
-fn kill_container(container: &Container) -> Result<()> {
-    let pid = nix::unistd::Pid::from_raw(container.pid);
-    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).context("kill the container")
 }
 
 fn open_files(world: &World) -> Result<usize> {

@@ -46,7 +46,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             .try_for_each(|edge| proxies::one_log(world, edge))
     })?;
     world.claim(
-        &format!("culvert-proxy status on the others no longer lists the proxy of {lost}"),
+        &format!("the others no longer have a link to the proxy of {lost}"),
         |world| {
             world.clouds.iter().try_for_each(|node| {
                 wait::until(&format!("the status on {node}"), NOTICED, || {

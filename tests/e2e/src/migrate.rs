@@ -14,7 +14,7 @@ use crate::world::{EDGE_1_ADDRESS, World};
 use crate::{install, logs, names, uninstall};
 
 /// YurtTunnel's objects as its manifests make them, with the address of an example.
-const OBJECTS: &str = "proxy/migrate/tests/predecessors/yurttunnel.yaml";
+const OBJECTS: &str = "cli/migrate/tests/predecessors/yurttunnel.yaml";
 const EXAMPLE: &str = "198.51.100.7";
 /// A port of `http-proxy-ports` there, and one of `localhost-proxy-ports`.
 const HTTP_PORT: u16 = 9051;
@@ -42,7 +42,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
         },
     )?;
     let printed = world.claim(
-        "culvert-proxy migrate --from yurttunnel reads them from the cluster, and the API server \
+        "culvert migrate --from yurttunnel reads them from the cluster, and the API server \
          accepts what it prints",
         migrate,
     )?;
@@ -142,7 +142,7 @@ fn yurt_tunnel(world: &World) -> Result<String> {
 
 /// Runs the program on the master, as an operator does; returns what it prints.
 fn migrate(world: &World) -> Result<String> {
-    let program = workspace::image_program("culvert-proxy");
+    let program = workspace::image_program("culvert");
     let program = program.display().to_string();
     let deploy = from_folder(&folder(world), "deploy")?;
     let line = [

@@ -46,7 +46,7 @@ pub(super) fn start(world: &World) -> Result<()> {
             "pod",
             "--all",
             "--timeout",
-            "80s",
+            "230s",
         ],
     )?;
     Ok(())

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::cluster::MASTER;
 use crate::command::Running;
-use crate::install;
 use crate::world::{EDGE_1_ADDRESS, World};
+use crate::{culvert, install};
 
 const PORT: u16 = 9051;
 /// Kubelet takes up to 90 s to replace the files of a mounted ConfigMap; the rest is curl's.
@@ -66,11 +66,8 @@ fn start_server(world: &World, port: &str, get: &[&str]) -> Result<Running> {
 }
 
 fn ensure_explained_as_steered(world: &World, address: &str) -> Result<()> {
-    let explained = world.in_pod("culvert-proxy", &["explain", address])?;
-    let is_steered = explained.lines().any(|line| {
-        let (title, said) = line.trim().split_once(' ').unwrap_or_default();
-        title == "steering" && said.trim() == "steered"
-    });
+    let explained = culvert::why(world, address)?;
+    let is_steered = explained.lines().any(|line| line == "steering: steered");
     ensure!(is_steered, "{explained}");
     Ok(())
 }

@@ -25,7 +25,7 @@ const HANDSHAKE: Duration = Duration::from_secs(20);
 pub(super) fn run(world: &mut World) -> Result<()> {
     names::by_name(world)?;
     world.claim(
-        "culvert-proxy status on each cloud node names three proxies, all with links",
+        "the proxy on each cloud node has links to the two others",
         |world| {
             for node in &world.clouds {
                 let what = format!("the status on {node}");
@@ -56,41 +56,23 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 
 /// Fails unless the proxy on `node` lists the proxies of just these hosts, each with a link.
 pub(super) fn linked_to(world: &World, node: &str, hosts: &[&str]) -> Result<()> {
-    let status = world.in_pod_on(node, "culvert-proxy", &["status"])?;
     // The host names of this cluster are the names of its nodes.
-    let mut listed = linked(&status);
-    let mut hosts = hosts.to_vec();
-    listed.sort_unstable();
-    hosts.sort_unstable();
-    ensure!(listed == hosts, "{node} says:\n{status}");
-    Ok(())
-}
-
-/// Parses the hosts in a status: of this proxy and of those with a link.
-fn linked(status: &str) -> Vec<&str> {
-    let mut hosts = Vec::new();
-    for line in status.lines().skip(1) {
-        let is_up = [" this proxy ", " away ", " linked "]
-            .iter()
-            .any(|link| line.contains(link));
-        if is_up {
-            hosts.extend(line.split_whitespace().next());
+    let mut linked = vec![node.to_owned()];
+    for peer in peers(world, node)? {
+        if peer["links"].as_u64().is_some_and(|links| links > 0) {
+            linked.push(peer["host"].as_str().unwrap_or_default().to_owned());
         }
     }
-    hosts
+    let mut hosts = hosts.to_vec();
+    linked.sort_unstable();
+    hosts.sort_unstable();
+    ensure!(linked == hosts, "{node} has links to {linked:?}");
+    Ok(())
 }
 
 /// The cloud nodes at which each edge has tunnels; fails unless these are two for each.
 pub(super) fn holders(world: &World) -> Result<Vec<Vec<&'static str>>> {
-    let mut holders = vec![Vec::new(); EDGES.len()];
-    for node in &world.clouds {
-        let list = world.in_pod_on(node, "culvert-proxy", &["node", "list"])?;
-        for (edge, holders) in EDGES.iter().zip(&mut holders) {
-            if super::install::tunnels(&list, edge)? > 0 {
-                holders.push(*node);
-            }
-        }
-    }
+    let holders = culvert::holders(world, &EDGES)?;
     ensure!(
         holders.iter().all(|holders| holders.len() == 2),
         "tunnels of {EDGES:?} are at {holders:?}"
@@ -158,13 +140,16 @@ fn over_a_peer(world: &World, edge: &str, holders: &[&str]) -> Result<()> {
     Ok(())
 }
 
+/// The other proxies that the one on a host knows.
+fn peers(world: &World, host: &str) -> Result<Vec<Value>> {
+    let page = page(world, host, "debug/peers")?;
+    serde_json::from_str(&page).with_context(|| format!("this is no list: {page:.200}"))
+}
+
 /// The peers of the proxy on a host, with the streams in its links to them.
 fn streams_to(world: &World, host: &str) -> Result<Vec<(String, u64)>> {
-    let page = page(world, host, "debug/peers")?;
-    let peers: Vec<Value> =
-        serde_json::from_str(&page).with_context(|| format!("this is no list: {page:.200}"))?;
     let mut view = Vec::new();
-    for peer in &peers {
+    for peer in &peers(world, host)? {
         let host = peer["host"].as_str().unwrap_or_default();
         view.push((host.to_owned(), peer["streams"].as_u64().unwrap_or(0)));
     }
@@ -186,16 +171,4 @@ fn page(world: &World, host: &str, path: &str) -> Result<String> {
     let url = format!("http://127.0.0.1:7409/{path}");
     let line = ["curl", "--silent", "--show-error", "--fail-with-body", &url];
     world.cluster.on(host, &line)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_proxy_without_a_link_is_not_up() {
-        let status = "PROXY    LINK        TUNNELS\nmaster   this proxy  3\ncloud-2  1.5ms away  \
-            3\ncloud-3  no link     3\n";
-        assert_eq!(linked(status), ["master", "cloud-2"]);
-    }
 }

@@ -14,7 +14,7 @@ use crate::cluster::{EDGES, MASTER};
 use crate::forward::{self, Forward};
 use crate::reacher::{self, Reacher};
 use crate::world::{CULVERT, Pod, World};
-use crate::{install, logs};
+use crate::{culvert, logs};
 
 /// Shorter than the time that a proxy lets streams end in.
 const DOWNLOAD: usize = 15;
@@ -29,9 +29,9 @@ const TARGET: &str = "edge-1:10250";
 
 /// An edge with a tunnel at the master, if there is one.
 pub(super) fn edge_at_master(world: &World) -> Result<Option<&'static str>> {
-    let list = world.in_pod(PROXY, &["node", "list"])?;
-    for edge in EDGES {
-        if install::tunnels(&list, edge)? > 0 {
+    let holders = culvert::holders(world, &EDGES)?;
+    for (edge, holders) in EDGES.into_iter().zip(holders) {
+        if holders.contains(&MASTER) {
             return Ok(Some(edge));
         }
     }

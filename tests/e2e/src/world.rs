@@ -32,9 +32,9 @@ pub(super) const SUITE: &str = "e2e";
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(10);
 
 /// How long pods may take to become ready on two busy cores.
-pub(super) const PODS_TIME: Duration = Duration::from_secs(90);
+pub(super) const PODS_TIME: Duration = Duration::from_mins(4);
 /// Time for a DaemonSet's rollout: its pods are replaced one after the other.
-const ROLLOUT_TIME: Duration = Duration::from_secs(240);
+const ROLLOUT_TIME: Duration = Duration::from_mins(8);
 
 /// How long the cuts of links last.
 #[derive(Clone, Copy)]
@@ -303,18 +303,11 @@ impl World {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs one of Culvert's programs in its pod on the master.
-    pub(super) fn in_pod(&self, program: &str, args: &[&str]) -> Result<String> {
-        self.in_pod_on(MASTER, program, args)
-    }
-
-    /// Runs one of Culvert's programs in its pod on a node.
-    pub(super) fn in_pod_on(&self, node: &str, program: &str, args: &[&str]) -> Result<String> {
-        let pods = self.pods(program)?;
-        let pod = pods
-            .get(node)
-            .with_context(|| format!("{program} has no pod on {node}"))?;
-        self.culvert(&[&["exec", &pod.name, "--", program], args].concat())
+    /// Runs `culvert` in the proxy's pod on the master.
+    pub(super) fn in_proxys_pod(&self, args: &[&str]) -> Result<String> {
+        let pods = self.pods("culvert-proxy")?;
+        let pod = pods.get(MASTER).context("the master has no proxy's pod")?;
+        self.culvert(&[&["exec", &pod.name, "--", "culvert"], args].concat())
     }
 
     /// The pods of one of Culvert's programs by their nodes, without those that are ending.

@@ -20,6 +20,7 @@ pub(super) const MAPS: usize = 300;
 pub(super) const OF_ONE_CURL: usize = 100;
 
 /// A client of the hub: what curl needs to be it.
+#[derive(Clone)]
 pub(super) struct Client {
     name: String,
     /// Lines of curl's configuration.

@@ -27,8 +27,11 @@ const GROWTH: u64 = 64 << 20;
 const SILENT: usize = 600;
 /// Requests of one attacker's process.
 const REQUESTS: usize = 500;
-/// Watches that the pod does not read. Each holds one event in the hub, besides its windows.
-const UNREAD: usize = 12;
+/// Watches that an attacker begins and reads one byte a second of.
+const UNREAD: usize = 100;
+/// The same of schemas. A busy machine needs a second of its processor for these, and a third of
+/// what an identity may have at once leaves kubelet's requests their time.
+const UNREAD_SCHEMAS: usize = 30;
 /// Bytes in the ConfigMap that is changed before the eyes of who does not read.
 const LARGE: usize = 100 << 10;
 
@@ -68,13 +71,26 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
         ),
         Attacker::new("stranger", Client::stranger(), stranger),
     ];
-    let mut unread = unread_watches(hub, &attackers[0].client)?;
+    let host = account(server, "default", "host")?;
+    let mut slow = [
+        SlowReader::new("pod", attackers[0].client.clone(), UNREAD, watch),
+        SlowReader::new("host", host, UNREAD, watch),
+        SlowReader::new(
+            "without-rights",
+            attackers[1].client.clone(),
+            UNREAD_SCHEMAS,
+            schema,
+        ),
+    ];
     let mut silent = Vec::new();
     let until = Instant::now() + duration();
     let mut asked = 0;
     while Instant::now() < until {
         for attacker in &mut attackers {
             attacker.go_on_attacking(hub)?;
+        }
+        for reader in &mut slow {
+            reader.go_on_reading(hub)?;
         }
         silent.extend(TcpStream::connect(&hub.listen));
         if silent.len() > SILENT {
@@ -104,7 +120,6 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
         "the attackers were too slow: {rounds}"
     );
     ensure!(peak - before < GROWTH, "{before} before, {peak} at most");
-    unread.check()?;
     running.check()
 }
 
@@ -173,25 +188,65 @@ fn stranger(round: usize, number: usize) -> String {
     )
 }
 
-/// Watches of a pod that reads one byte a second.
-fn unread_watches(hub: &Hub, client: &Client) -> Result<Process> {
-    let mut config = String::new();
-    for number in 0..UNREAD {
-        if number > 0 {
-            config += "next\n";
+/// Reads many answers at once, each by one byte a second; what ends is begun again.
+struct SlowReader {
+    name: &'static str,
+    client: Client,
+    at_once: usize,
+    request: fn(number: usize) -> String,
+    running: Option<Process>,
+}
+
+impl SlowReader {
+    fn new(
+        name: &'static str,
+        client: Client,
+        at_once: usize,
+        request: fn(usize) -> String,
+    ) -> Self {
+        Self {
+            name,
+            client,
+            at_once,
+            request,
+            running: None,
         }
-        config += &common(hub, client).replace("fail\n", "");
-        config += &format!(
-            "url = https://{}/api/v1/namespaces/default/configmaps?watch=true&labelSelector=n!={number}\n\
-             output = /dev/null\nlimit-rate = 1\n",
-            hub.listen
-        );
     }
-    let file = hub.folder.join("unread.attack");
-    fs::write(&file, config)?;
-    let mut curl = bound(Path::new("curl"));
-    curl.args(["--parallel", "--parallel-max", "100", "--config"]);
-    Process::start("unread", &hub.folder, curl.arg(file))
+
+    fn go_on_reading(&mut self, hub: &Hub) -> Result<()> {
+        if let Some(running) = &mut self.running
+            && running.check().is_ok()
+        {
+            return Ok(());
+        }
+        let mut config = String::new();
+        for number in 0..self.at_once {
+            if number > 0 {
+                config += "next\n";
+            }
+            config += &common(hub, &self.client).replace("fail\n", "");
+            config += &format!(
+                "url = https://{}{}\noutput = /dev/null\nlimit-rate = 1\n",
+                hub.listen,
+                (self.request)(number)
+            );
+        }
+        let file = hub.folder.join(format!("{}.slow", self.name));
+        fs::write(&file, config)?;
+        let mut curl = bound(Path::new("curl"));
+        curl.args(["--parallel", "--parallel-max", "100", "--config"]);
+        self.running = Some(Process::start("slow", &hub.folder, curl.arg(file))?);
+        Ok(())
+    }
+}
+
+fn watch(number: usize) -> String {
+    format!("/api/v1/namespaces/default/configmaps?watch=true&labelSelector=n!={number}")
+}
+
+/// What every account may read, and is large.
+fn schema(_number: usize) -> String {
+    "/openapi/v2".to_owned()
 }
 
 fn change_large(server: &ApiServer, number: usize) -> Result<()> {

@@ -1,7 +1,8 @@
 //! Culvert in a lab: proxy and redirector in the cloud, an agent on each edge. The agents join with
 //! the proxy's tokens, as the README describes.
 
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -75,6 +76,7 @@ impl<'lab> Culvert<'lab> {
             redirector,
             agents: Vec::new(),
         };
+        culvert.link_sockets()?;
         culvert.wait_for_proxy()?;
         for host in edges {
             let join = culvert.create_token(*host, &[])?;
@@ -190,17 +192,29 @@ impl<'lab> Culvert<'lab> {
         &mut self.agents[nth]
     }
 
-    /// A `culvert-proxy` subcommand in the cloud that talks to the running proxy.
+    /// A `culvert` command in the cloud that asks the running proxy and redirector.
     pub fn control(&self, args: &[&str]) -> Command {
-        let mut command = self
-            .lab
-            .site(Host::Cloud)
-            .command(workspace::binary("culvert-proxy"));
-        command
-            .args(args)
-            .arg("--control-socket")
-            .arg(self.socket("control.sock"));
-        command
+        ask(self.lab.site(Host::Cloud), &self.socket("run"), args)
+    }
+
+    /// What `culvert why` says of a destination, reached or not.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub fn why(&self, destination: &str) -> Result<String> {
+        printed(&mut self.control(&["why", destination]))
+    }
+
+    /// The folder of sockets of its programs, as a host has it.
+    fn link_sockets(&self) -> Result<()> {
+        let sockets = [
+            ("control.sock", "control.sock"),
+            ("connect.sock", "connect.sock"),
+            ("proxy/admin.sock", "admin.sock"),
+            ("redirector/admin.sock", "redirector.sock"),
+        ];
+        let sockets = sockets.map(|(place, name)| (place, self.socket(name)));
+        link_sockets(&self.socket("run"), &sockets)
     }
 
     /// One of the sockets in the cloud.
@@ -341,6 +355,50 @@ impl<'lab> Culvert<'lab> {
             .with_context(|| format!("no list of tunnels: {tunnels}"))?;
         Ok(list.iter().filter(|tunnel| tunnel["node"] == node).count())
     }
+}
+
+/// A `culvert` command of a host that asks the programs of a folder of sockets.
+pub fn ask(site: &Site, folder: &Path, args: &[&str]) -> Command {
+    let mut command = site.command(workspace::binary("culvert"));
+    ask_local(&mut command, folder);
+    command.args(args);
+    command
+}
+
+/// Has a `culvert` ask the programs of a folder of sockets alone, and find its `culvert-proxy`.
+pub fn ask_local(command: &mut Command, folder: &Path) {
+    let programs = workspace::binary("culvert-proxy");
+    if let Ok(path) = workspace::path_with_folder_of(&programs) {
+        command.env("PATH", path);
+    }
+    command.args(["--local", "--run-dir"]).arg(folder);
+}
+
+/// What a command prints, whatever its exit status.
+///
+/// # Errors
+/// It cannot be run.
+pub fn printed(command: &mut Command) -> Result<String> {
+    let done = command.output().context("run a command")?;
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+/// A folder of sockets as a host has it, of links to those of a lab.
+///
+/// # Errors
+/// It is not made.
+pub fn link_sockets(folder: &Path, sockets: &[(&str, PathBuf)]) -> Result<()> {
+    for (place, socket) in sockets {
+        let place = folder.join(place);
+        std::fs::create_dir_all(place.parent().context("it is in a folder")?)?;
+        match std::os::unix::fs::symlink(socket, &place) {
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+                return Err(error).with_context(|| place.display().to_string());
+            }
+            Ok(()) | Err(_) => {}
+        }
+    }
+    Ok(())
 }
 
 /// The capabilities that the units in `deploy/systemd` give to the programs, in the syntax of

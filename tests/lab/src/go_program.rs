@@ -15,6 +15,8 @@ pub enum GoProgram {
     /// clouds, the compilation takes many times as long. The version is the oldest that docs/dns.md
     /// allows, which is the first with `failover`.
     CoreDns,
+    /// flannel's manager of subnets, which asks the API server.
+    Flannel,
     /// What installs the chart of `deploy/`.
     Helm,
     /// client-go's informers in a program of their own.
@@ -46,12 +48,13 @@ impl GoProgram {
     ];
 
     /// Those that only the end-to-end run needs.
-    pub const FOR_E2E: [Self; 2] = [Self::MetricsServer, Self::Prometheus];
+    pub const FOR_E2E: [Self; 3] = [Self::Flannel, Self::MetricsServer, Self::Prometheus];
 
     /// The name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::CoreDns => "coredns",
+            Self::Flannel => "flannel",
             Self::Helm => "helm",
             Self::Informers => "informers",
             Self::Kustomize => "kustomize",
@@ -67,6 +70,7 @@ impl GoProgram {
     pub fn package(self) -> &'static str {
         match self {
             Self::CoreDns => "./coredns",
+            Self::Flannel => "./flannel",
             Self::Helm => "helm.sh/helm/v3/cmd/helm",
             Self::Informers => "./informers",
             Self::Kustomize => "sigs.k8s.io/kustomize/kustomize/v5",

@@ -30,6 +30,12 @@ impl Random {
         Self(self.number())
     }
 
+    /// A number from 0 to less than 1.
+    pub fn share(&mut self) -> f64 {
+        // The upper 53 bits: as many as a f64 has.
+        (self.number() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// The next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

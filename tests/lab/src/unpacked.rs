@@ -30,6 +30,10 @@ pub enum Unpacked {
     Ufw,
     /// The firewall of Fedora, in Python.
     Firewalld,
+    /// What connects rootless containers, of Docker and of Podman before 5.
+    Slirp4netns,
+    /// The same, of Podman 5.
+    Passt,
 }
 
 impl Unpacked {
@@ -64,6 +68,8 @@ impl Unpacked {
                 "libgirepository-1.0-1",
                 "gir1.2-glib-2.0",
             ],
+            Self::Slirp4netns => &["slirp4netns", "libslirp0"],
+            Self::Passt => &["passt"],
         }
     }
 
@@ -86,6 +92,8 @@ impl Unpacked {
             Self::Busybox => "bin/busybox",
             Self::Ufw => "usr/sbin/ufw",
             Self::Firewalld => "usr/sbin/firewalld",
+            Self::Slirp4netns => "usr/bin/slirp4netns",
+            Self::Passt => "usr/bin/pasta",
         })
     }
 

@@ -33,7 +33,7 @@ pub use report::Report;
 pub struct Args {
     /// Agents, each with a node of its own
     #[arg(long, value_name = "N", default_value_t = 10_000)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=50_000))]
     pub agents: u32,
     /// Proxies
     #[arg(long, value_name = "N", default_value_t = 3)]

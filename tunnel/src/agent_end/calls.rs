@@ -104,6 +104,7 @@ enum Method {
     Describe,
     SetProxies,
     Dial,
+    DialProxy,
     Unknown,
 }
 
@@ -113,6 +114,7 @@ impl Method {
             grpc::OPEN => Self::Open,
             grpc::RESUME => Self::Resume,
             grpc::DIAL => Self::Dial,
+            grpc::DIAL_PROXY => Self::DialProxy,
             grpc::DESCRIBE => Self::Describe,
             grpc::SET_PROXIES => Self::SetProxies,
             _ => Self::Unknown,
@@ -159,6 +161,7 @@ impl<B: Backends> Call<B> {
             Method::Open => self.open().await,
             Method::Resume => self.resume().await,
             Method::Dial => self.dial_tunnels().await.map(|()| None),
+            Method::DialProxy => self.dial_proxy().await.map(|()| None),
             Method::Describe => self.describe().await.map(|()| None),
             Method::SetProxies => self.set_proxies().await.map(|()| None),
             Method::Unknown => {
@@ -228,6 +231,16 @@ impl<B: Backends> Call<B> {
             return reject(&mut self.respond, grpc::INVALID_ARGUMENT, message);
         };
         self.backends.tunnels_wanted(request.count);
+        answer_whole(&mut self.respond, &DialResponse {})
+    }
+
+    async fn dial_proxy(&mut self) -> Result<(), TunnelError> {
+        let request = self.first_message(FIRST_MAX).await?;
+        let Some(request) = request.and_then(proxies::dial_request) else {
+            let message = "not a DialProxyRequest";
+            return reject(&mut self.respond, grpc::INVALID_ARGUMENT, message);
+        };
+        self.backends.proxy_wants_tunnels(request).await;
         answer_whole(&mut self.respond, &DialResponse {})
     }
 

@@ -4,10 +4,11 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use h2::SendStream;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::timeout;
 
@@ -91,7 +92,7 @@ impl MovableStreams {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Arc<Entry>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 
@@ -107,7 +108,7 @@ impl ResumableStream {
     /// Takes the relay over from the task that runs it. `None`: it has ended.
     pub(super) async fn take_over(&self) -> Option<Running> {
         let (wanted_tx, wanted_rx) = oneshot::channel();
-        *self.0.wanted.lock().unwrap_or_else(PoisonError::into_inner) = Some(wanted_tx);
+        *self.0.wanted.lock() = Some(wanted_tx);
         self.0.is_wanted.notify_one();
         tokio::select! {
             biased;
@@ -120,11 +121,7 @@ impl ResumableStream {
 impl Entry {
     async fn claimant(&self) -> oneshot::Sender<Running> {
         loop {
-            let wanted = self
-                .wanted
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
+            let wanted = self.wanted.lock().take();
             match wanted {
                 Some(wanted) => return wanted,
                 None => self.is_wanted.notified().await,

@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use prost::Message;
 
-use crate::proto::tunnel::{DescribeRequest, Proxy, SetProxiesRequest};
+use crate::proto::tunnel::{DescribeRequest, DialProxyRequest, Proxy, SetProxiesRequest};
 
 /// Longest `SetProxies` message.
 pub(super) const PROXIES_MAX_BYTES: usize = 128 << 10;
@@ -26,6 +26,15 @@ pub struct Declined;
 pub(super) fn introduction(message: Bytes) -> Option<DescribeRequest> {
     let request = DescribeRequest::decode(message).ok()?;
     is_text(&request.instance, INSTANCE_MAX).then_some(request)
+}
+
+/// Reads a `DialProxyRequest`; `None` if it is none, or names no proxy.
+pub(super) fn dial_request(message: Bytes) -> Option<DialProxyRequest> {
+    let request = DialProxyRequest::decode(message).ok()?;
+    if request.proxy.is_empty() || !is_text(&request.proxy, INSTANCE_MAX) {
+        return None;
+    }
+    Some(request)
 }
 
 /// Reads a `SetProxiesRequest`; `None` if it is none, or out of bounds.
@@ -104,6 +113,15 @@ mod tests {
                     instance,
                     ..proxy()
                 }]),
+                None,
+                "{text:?}"
+            );
+            let request = DialProxyRequest {
+                proxy: text.to_owned(),
+                ..DialProxyRequest::default()
+            };
+            assert_eq!(
+                dial_request(request.encode_to_vec().into()),
                 None,
                 "{text:?}"
             );

@@ -1,10 +1,11 @@
 //! The state of an agent's running tunnel: its streams and its round trip.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::{StreamEnd, StreamError};
@@ -73,11 +74,8 @@ impl AgentTunnelState {
         self.0.round_trip.clone()
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
-        self.0
-            .streams
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, BTreeMap<u64, Arc<LiveStream>>> {
+        self.0.streams.lock()
     }
 }
 

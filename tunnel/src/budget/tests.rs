@@ -34,7 +34,7 @@ fn one_that_took_all_that_had_waited_has_not_stalled_for_long() {
     let mut third = budget.share();
     drop(stall(&mut slow, 40));
     let stuck = stall(&mut stuck, 40);
-    slow.moves(40, 30);
+    slow.consumed(40, 30);
     let evicted = [stall(&mut slow, 30), stuck, stall(&mut third, 40)];
     assert_eq!(evicted.map(is_evicted), [false, true, false]);
 }
@@ -47,7 +47,7 @@ fn one_that_takes_a_byte_now_and_then_has_stalled_all_along() {
     let mut third = budget.share();
     drop(stall(&mut dripping, 40));
     let stuck = stall(&mut stuck, 40);
-    dripping.moves(1, 39);
+    dripping.consumed(1, 39);
     let evicted = [stall(&mut dripping, 40), stuck, stall(&mut third, 40)];
     assert_eq!(evicted.map(is_evicted), [true, false, false]);
 }
@@ -58,7 +58,7 @@ fn what_has_been_held_is_given_back() {
     let mut share = budget.share();
     drop((stall(&mut share, 70), stall(&mut share, 90)));
     assert_eq!(budget.stalled_bytes(), 90);
-    share.moves(90, 0);
+    share.consumed(90, 0);
     assert_eq!(budget.stalled_bytes(), 0);
     assert!(
         is_evicted(stall(&mut share, 101)),

@@ -10,14 +10,16 @@ use crate::error::TunnelError;
 use crate::frame;
 use crate::grpc;
 use crate::load::StreamPermit;
-use crate::proto::tunnel::{DialRequest, DialResponse, Frame, Resume, frame::Kind};
+use crate::proto::tunnel::{
+    DialProxyRequest, DialRequest, DialResponse, Frame, Resume, frame::Kind,
+};
 use crate::relay::{Incoming, Relocation, SendHalf};
 use crate::role::Role;
 
 /// A stream that can move. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct MovableStream {
-    /// Random. The agent knows the stream by it, in whichever tunnel.
+    /// Random. The agent knows the stream by it, in whichever tunnel, and by whichever proxy.
     key: [u8; 16],
     relocation: Arc<Relocation>,
 }
@@ -72,7 +74,7 @@ impl Tunnel {
         self.load.moves.load(Ordering::Relaxed)
     }
 
-    /// Moves a stream of another tunnel into this one: returns once the agent agrees, when both
+    /// Moves a stream of another tunnel into this one, which ends at the same agent: returns once the agent agrees, when both
     /// directions begin to move. It takes as long as the agent, this tunnel and the stream live.
     ///
     /// # Errors
@@ -111,6 +113,17 @@ impl Tunnel {
     pub async fn dial(&self, count: u32) -> Result<(), TunnelError> {
         let request = frame::encode(&DialRequest { count });
         let answered: Result<DialResponse, Refusal> = self.ask(grpc::DIAL, request).await;
+        answered?;
+        Ok(())
+    }
+
+    /// Asks the agent, or by way of a proxy that of the named node, for tunnels to another proxy.
+    ///
+    /// # Errors
+    /// The tunnel fails, or the far end answers late, with an error, or is too old.
+    pub async fn dial_proxy(&self, request: &DialProxyRequest) -> Result<(), TunnelError> {
+        let request = frame::encode(request);
+        let answered: Result<DialResponse, Refusal> = self.ask(grpc::DIAL_PROXY, request).await;
         answered?;
         Ok(())
     }

@@ -129,7 +129,8 @@ impl Tunnel {
         early: Option<EarlyClient<'_>>,
     ) -> impl Future<Output = Result<Stream, OpenError>> {
         let mut movable = None;
-        if self.moves_streams() {
+        // Whether the agent behind another proxy moves streams shows when one is to move.
+        if self.moves_streams() || self.far_end == FarEnd::Proxy {
             let stream = MovableStream::new();
             open.key = stream.key();
             movable = Some(stream);

@@ -24,6 +24,9 @@ pub enum RelayError {
     /// This end's socket was stalled, and was evicted because stalled sockets held too much.
     #[error("this side's connection was stalled while more than --buffer-budget waited in memory")]
     Budget,
+    /// The client dialled an address that is another node's now.
+    #[error("the address that was dialled is another node's now")]
+    Moved,
     /// The other end sent an invalid data frame.
     #[error("the other end of the tunnel broke the protocol")]
     Frame(#[from] FrameError),
@@ -38,6 +41,7 @@ impl RelayError {
             Self::Reset(_) | Self::Aborted => "peer_reset",
             Self::Tunnel(_) => "tunnel_lost",
             Self::Budget => "buffer_budget",
+            Self::Moved => "address_moved",
             Self::Frame(_) => "protocol_error",
         }
     }

@@ -10,7 +10,7 @@ use tokio::sync::futures::OwnedNotified;
 use tokio::time::timeout;
 
 use super::backlog::Backlog;
-use super::{DELIVERY_TIMEOUT, Inward, RelayError, Relocation};
+use super::{DELIVERY_TIMEOUT, ReceiveHalves, RelayError, Relocation};
 use crate::budget::{Budget, Share, SocketPeer};
 use crate::first_message::{FirstMessageError, first_message};
 use crate::frame::{Decoder, FrameError};
@@ -24,35 +24,35 @@ use crate::transferred::Meter;
 /// where each frame costs some 200 bytes: enough small frames would end the tunnel.
 pub(super) async fn out_of_tunnel(
     socket: &Socket,
-    inward: &mut Inward<'_>,
+    halves: &mut ReceiveHalves<'_>,
     role: Role,
     meter: &Meter,
 ) -> Result<(), RelayError> {
     loop {
-        if inward.half.backlog.is_empty() {
-            if !inward.receive().await? {
+        if halves.half.backlog.is_empty() {
+            if !halves.receive().await? {
                 break;
             }
             continue;
         }
-        match socket.try_write(inward.half.backlog.front()) {
+        match socket.try_write(halves.half.backlog.front()) {
             Ok(written) => {
-                meter.add(&inward.half.backlog.front()[..written]);
-                inward.half.wrote(written)?;
+                meter.add(&halves.half.backlog.front()[..written]);
+                halves.half.wrote(written)?;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 // Boxed to keep idle streams small.
-                Box::pin(stalled(socket, inward, role)).await?;
+                Box::pin(stalled(socket, halves, role)).await?;
             }
             Err(error) => return Err(RelayError::Socket(error)),
         }
     }
     if role == Role::Proxy {
         // Boxed to keep idle streams small.
-        Box::pin(ended_in_order(inward.half, socket)).await?;
+        Box::pin(ended_in_order(halves.half, socket)).await?;
     }
     let shut = socket.shutdown_write().map_err(RelayError::Socket);
-    Box::pin(inward.discard_next()).await;
+    Box::pin(halves.discard_next()).await;
     shut
 }
 
@@ -74,13 +74,17 @@ async fn ended_in_order(incoming: &mut Incoming, socket: &Socket) -> Result<(), 
 }
 
 /// Waits until a stalled socket takes bytes again, or more arrive for it.
-async fn stalled(socket: &Socket, inward: &mut Inward<'_>, role: Role) -> Result<(), RelayError> {
-    let evicted = inward.half.stalls(|| socket_peer(socket, role));
+async fn stalled(
+    socket: &Socket,
+    halves: &mut ReceiveHalves<'_>,
+    role: Role,
+) -> Result<(), RelayError> {
+    let evicted = halves.half.stalls(|| socket_peer(socket, role));
     let arrived = async {
-        if inward.has_ended() {
-            Err(inward.gather_next().await)
+        if halves.has_ended() {
+            Err(halves.gather_next().await)
         } else {
-            inward.receive().await.map(drop)
+            halves.receive().await.map(drop)
         }
     };
     tokio::select! {
@@ -203,7 +207,7 @@ impl Incoming {
     /// Removes at most `most` bytes that wait, to be sent on, so the other end may send as many more.
     pub(super) fn read(&mut self, most: usize) -> Result<Bytes, RelayError> {
         let taken = self.backlog.read(most);
-        self.moves(taken.len())?;
+        self.consumed(taken.len())?;
         Ok(taken)
     }
 
@@ -279,11 +283,11 @@ impl Incoming {
     /// The socket has taken `written` bytes, so the other end may send as many more.
     fn wrote(&mut self, written: usize) -> Result<(), RelayError> {
         self.backlog.advance(written);
-        self.moves(written)
+        self.consumed(written)
     }
 
-    fn moves(&mut self, taken: usize) -> Result<(), RelayError> {
-        self.share.moves(taken, self.backlog.memory());
+    fn consumed(&mut self, taken: usize) -> Result<(), RelayError> {
+        self.share.consumed(taken, self.backlog.memory());
         self.release(taken)
     }
 

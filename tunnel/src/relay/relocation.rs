@@ -4,11 +4,12 @@
 //! order without numbers and without a buffer.
 
 use std::future::poll_fn;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use h2::SendStream;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
@@ -216,7 +217,7 @@ impl Relocation {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

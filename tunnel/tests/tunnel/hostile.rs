@@ -99,6 +99,10 @@ struct AgentByHand {
 
 impl AgentByHand {
     async fn start(budget: Budget, window: u32) -> Self {
+        Self::start_as(FarEnd::Agent, budget, window).await
+    }
+
+    async fn start_as(far_end: FarEnd, budget: Budget, window: u32) -> Self {
         let (agent_socket, proxy_socket) = socket_pair().await;
         let (calls_tx, calls) = tokio::sync::mpsc::channel(1024);
         let mut ends = JoinSet::new();
@@ -124,7 +128,7 @@ impl AgentByHand {
         let io = ReadAhead::new(proxy_socket);
         let socket_state = io.socket_state();
         let settings = ProxyTunnel {
-            far_end: FarEnd::Agent,
+            far_end,
             stream_window: 256 << 10,
             max_streams: 1024,
             streams_in_life: 1 << 29,
@@ -199,6 +203,18 @@ async fn an_agent_that_says_moved_where_nothing_moves_breaks_the_protocol() {
         let ended = timeout(DEADLINE, relay(stream, proxy_side)).await.unwrap();
         assert_eq!(ended.unwrap_err().reason(), "protocol_error", "{moves}");
     }
+}
+
+#[tokio::test]
+async fn a_peer_that_says_moved_where_nothing_moves_breaks_the_protocol() {
+    let budget = Budget::new(64 << 20);
+    let mut peer = AgentByHand::start_as(FarEnd::Proxy, budget, 1 << 20).await;
+    let (stream, mut send) = peer.open().await;
+    let (_client, proxy_side) = UnixStream::pair().unwrap();
+    send.send_data(message(Kind::Moved(Moved {})), true)
+        .unwrap();
+    let ended = timeout(DEADLINE, relay(stream, proxy_side)).await.unwrap();
+    assert_eq!(ended.unwrap_err().reason(), "protocol_error");
 }
 
 /// The runtime of the test has one thread, as a worker has: whoever does not wait stops all of it.

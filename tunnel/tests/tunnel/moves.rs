@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use culvert_tunnel::{MovableStream, MoveError, RelayError, TunnelSocket};
 use tokio::io::{AsyncRead, AsyncWrite, DuplexStream, ReadBuf};
 
+use super::peers::SecondProxy;
 use super::*;
 
 /// Bytes that each direction of a stream carries.
@@ -103,44 +104,77 @@ impl TunnelSocket for LinkEnd {
     }
 }
 
-/// The two tunnels of an agent, at its proxy.
+type Ends = JoinSet<Result<(), TunnelError>>;
+
+/// Two ways to an agent, at a proxy. A stream is opened in the first.
 struct Two {
     tunnels: [Tunnel; 2],
     backends: Arc<Loopback>,
     states: [AgentTunnelState; 2],
-    ends: [JoinSet<Result<(), TunnelError>>; 2],
+    ends: [Ends; 2],
+    /// How often a stream can move.
+    moves: u32,
+    is_by_peer: bool,
 }
 
-/// Two tunnels over these links. `None`: one of them was cut before it was set up.
-async fn two(links: &[Link; 2], window: u32) -> Option<Two> {
+/// The tunnel over a link, with the `agent` at its far end, and both ends. `None`: the link was cut
+/// before it was set up.
+async fn connect<B: Backends>(
+    link: &Link,
+    far_end: FarEnd,
+    agent: AgentTunnel,
+    state: AgentTunnelState,
+    backends: Arc<B>,
+) -> Option<(Tunnel, Ends)> {
+    let [near, far] = link.ends();
+    let mut ends = JoinSet::new();
+    let settings = ProxyTunnel {
+        far_end,
+        stream_window: agent.stream_window,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(64 << 20),
+    };
+    ends.spawn(async move {
+        let io = ReadAhead::new(far);
+        let socket_state = io.socket_state();
+        let drain = std::future::pending();
+        agent.serve(io, socket_state, state, backends, drain).await
+    });
+    let io = ReadAhead::new(near);
+    let socket_state = io.socket_state();
+    let (tunnel, driver) = settings.establish(io, socket_state).await.ok()?;
+    ends.spawn(driver.run());
+    tunnel.describe(&DescribeRequest::default()).await.ok()?;
+    Some((tunnel, ends))
+}
+
+fn far_end(stream_window: u32, movable: MovableStreams, moves: bool) -> AgentTunnel {
+    AgentTunnel {
+        stream_window,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(64 << 20),
+        movable,
+        describe: DescribeResponse {
+            moves,
+            ..DescribeResponse::default()
+        },
+    }
+}
+
+/// Two tunnels over these links.
+async fn two(links: &[Link], window: u32) -> Option<Two> {
     let backends = Arc::new(Loopback::default());
     let movable = MovableStreams::default();
     let mut tunnels = Vec::new();
     let mut states = Vec::new();
     let mut all_ends = Vec::new();
     for link in links {
-        let [near, far] = link.ends();
-        let mut ends = JoinSet::new();
         let state = AgentTunnelState::default();
-        ends.spawn(serve(
-            far,
-            window,
-            movable.clone(),
-            state.clone(),
-            backends.clone(),
-        ));
-        let io = ReadAhead::new(near);
-        let socket_state = io.socket_state();
-        let settings = ProxyTunnel {
-            far_end: FarEnd::Agent,
-            stream_window: window,
-            max_streams: 8,
-            streams_in_life: 1 << 29,
-            budget: Budget::new(64 << 20),
-        };
-        let (tunnel, driver) = settings.establish(io, socket_state).await.ok()?;
-        ends.spawn(driver.run());
-        tunnel.describe(&DescribeRequest::default()).await.ok()?;
+        let agent = far_end(window, movable.clone(), true);
+        let connected = connect(link, FarEnd::Agent, agent, state.clone(), backends.clone());
+        let (tunnel, ends) = connected.await?;
         tunnels.push(tunnel);
         states.push(state);
         all_ends.push(ends);
@@ -150,31 +184,40 @@ async fn two(links: &[Link; 2], window: u32) -> Option<Two> {
         backends,
         states: states.try_into().ok()?,
         ends: all_ends.try_into().ok()?,
+        moves: MOVES,
+        is_by_peer: false,
     })
 }
 
-async fn serve(
-    io: LinkEnd,
-    stream_window: u32,
-    movable: MovableStreams,
-    state: AgentTunnelState,
-    backends: Arc<Loopback>,
-) -> Result<(), TunnelError> {
-    let io = ReadAhead::new(io);
-    let socket_state = io.socket_state();
-    let end = AgentTunnel {
-        stream_window,
-        max_streams: 8,
-        streams_in_life: 1 << 29,
-        budget: Budget::new(64 << 20),
-        movable,
-        describe: DescribeResponse {
-            moves: true,
-            ..DescribeResponse::default()
-        },
-    };
-    end.serve(io, socket_state, state, backends, std::future::pending())
-        .await
+/// A way through another proxy, over the first link to it and over the second to the agent, and a
+/// tunnel over the third.
+async fn by_peer(links: &[Link], window: u32) -> Option<Two> {
+    let Two {
+        tunnels: [of_peer, own],
+        backends,
+        states,
+        ends: [mut through_peer, direct],
+        ..
+    } = two(&links[1..], window).await?;
+    let peer = far_end(window, MovableStreams::default(), false);
+    let state = AgentTunnelState::default();
+    let peer_backends = Arc::new(SecondProxy(of_peer));
+    let linked = connect(&links[0], FarEnd::Proxy, peer, state, peer_backends);
+    let (link, mut ends) = linked.await?;
+    through_peer.spawn(async move {
+        match ends.join_next().await {
+            Some(ended) => ended.expect("no panic"),
+            None => Ok(()),
+        }
+    });
+    Some(Two {
+        tunnels: [link, own],
+        backends,
+        states,
+        ends: [through_peer, direct],
+        moves: 1,
+        is_by_peer: true,
+    })
 }
 
 async fn whole() -> Two {
@@ -244,7 +287,7 @@ async fn move_there_and_back(two: &Two) -> Option<u32> {
     };
     let moves = async {
         let mut to = 1;
-        while movable.moves() < MOVES && !relay.is_finished() {
+        while movable.moves() < two.moves && !relay.is_finished() {
             // It may come too late, or find its tunnel cut.
             if two.tunnels[to].resume(&movable).await.is_ok() {
                 to = 1 - to;
@@ -272,7 +315,9 @@ async fn move_there_and_back(two: &Two) -> Option<u32> {
         assert!(!ended || got == sent, "it ended after {} bytes", got.len());
     }
     let finished = relay.await.unwrap().is_ok();
-    assert!(!finished || up_ended && down_ended);
+    // A client may have all of its answer before the peer has passed on its last bytes: what is lost
+    // then is reset at the backend.
+    assert!(!finished || down_ended && (up_ended || two.is_by_peer));
     finished.then(|| movable.moves())
 }
 
@@ -294,19 +339,19 @@ async fn a_stream_that_moves_there_and_back_loses_no_byte() {
     assert_eq!(*two.backends.ended.lock().unwrap(), ["finished"; 20]);
 }
 
-#[tokio::test]
-async fn wherever_a_tunnel_is_cut_no_byte_is_lost_doubled_or_reordered_unseen() {
-    let links = [Link::after(usize::MAX), Link::after(usize::MAX)];
-    let uncut = two(&links, 256 << 10).await.unwrap();
+/// Cuts each of so many links at many places. `open` sets up the tunnels over them.
+async fn cut_everywhere(links: usize, open: impl AsyncFn(&[Link]) -> Option<Two>) {
+    let whole: Vec<_> = (0..links).map(|_| Link::after(usize::MAX)).collect();
+    let uncut = open(&whole).await.unwrap();
     assert!(move_there_and_back(&uncut).await > Some(0));
     let mut finished = 0;
     let mut failed = 0;
-    for (cut, link) in links.iter().enumerate() {
+    for (cut, link) in whole.iter().enumerate() {
         let used = usize::MAX - link.left();
         for at in (0..used + used / 8).step_by(CUTS_APART) {
-            let mut links = [Link::after(usize::MAX), Link::after(usize::MAX)];
+            let mut links: Vec<_> = whole.iter().map(|_| Link::after(usize::MAX)).collect();
             links[cut] = Link::after(at);
-            let Some(two) = two(&links, 256 << 10).await else {
+            let Some(two) = open(&links).await else {
                 continue;
             };
             if move_there_and_back(&two).await.is_some() {
@@ -317,6 +362,34 @@ async fn wherever_a_tunnel_is_cut_no_byte_is_lost_doubled_or_reordered_unseen() 
         }
     }
     assert!(finished > 0 && failed > 0, "{finished}, {failed}");
+}
+
+#[tokio::test]
+async fn wherever_a_tunnel_is_cut_no_byte_is_lost_doubled_or_reordered_unseen() {
+    cut_everywhere(2, async |links| two(links, 256 << 10).await).await;
+}
+
+#[tokio::test]
+async fn the_same_holds_where_a_stream_by_way_of_a_peer_moves_to_a_tunnel_here() {
+    cut_everywhere(3, async |links| by_peer(links, 256 << 10).await).await;
+}
+
+#[tokio::test]
+async fn a_stream_by_way_of_a_peer_moves_to_a_tunnel_here_and_outlives_the_peer() {
+    let links = [(); 3].map(|()| Link::after(usize::MAX));
+    let mut two = by_peer(&links, 256 << 10).await.unwrap();
+    for _ in 0..20 {
+        assert_eq!(move_there_and_back(&two).await, Some(1));
+    }
+    let mut relayed = start(&two).await.unwrap();
+    two.tunnels[1].resume(&relayed.movable).await.unwrap();
+    exchange(&mut relayed).await;
+    until_streams_are(&two, [0, 1]).await;
+    two.ends[0].shutdown().await;
+    exchange(&mut relayed).await;
+    drop(relayed.client);
+    let (read, ended) = read_all(&mut relayed.backend).await;
+    assert!(read.is_empty() && ended);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use culvert_tunnel::EarlyClient;
 use super::*;
 
 /// The second proxy. It has one tunnel, that of the node.
-struct SecondProxy(Tunnel);
+pub(super) struct SecondProxy(pub(super) Tunnel);
 
 impl Backends for SecondProxy {
     async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {

@@ -39,15 +39,17 @@ pub(super) const DEV: &str = "dev";
 pub(super) enum Contents {
     /// The program alone.
     Program,
+    /// Also `culvert`, which people run there.
+    WithCulvert,
     /// Also `nft`, which the program runs.
     WithNft,
 }
 
-/// The name of each program. The hub has no image: it runs before kubelet. `culvert` has none: people
-/// run it on their own machines.
+/// The name of each program. The hub has no image: it runs before kubelet. `culvert` is in the
+/// proxy's, and people run it on their own machines.
 const PROGRAMS: [(&str, Option<Contents>); 5] = [
     ("culvert", None),
-    ("culvert-proxy", Some(Contents::Program)),
+    ("culvert-proxy", Some(Contents::WithCulvert)),
     ("culvert-redirector", Some(Contents::WithNft)),
     ("culvert-agent", Some(Contents::Program)),
     ("culvert-hub", None),

@@ -16,6 +16,9 @@ use tokio::time::Instant;
 use super::addresses::{Addresses, Failure, Retry};
 use super::{Look, ProxyId, SlotNumber, evening};
 
+/// Proxies that are invited at once: each has connections and memory of its own.
+const INVITED_MAX: usize = 4;
+
 /// How many tunnels there are in all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spread {
@@ -31,14 +34,6 @@ impl Spread {
     /// Slots for the tunnels that there are always.
     pub(crate) fn slots(self) -> u16 {
         u16::from(self.proxies) * u16::from(self.tunnels)
-    }
-
-    /// Whether a tunnel to `proxy`, which may have `extra` ones, is one of those, beside tunnels to
-    /// the `others`.
-    fn admits(self, proxy: &ProxyId, extra: u8, others: &[ProxyId]) -> bool {
-        let to_it = others.iter().filter(|other| *other == proxy).count();
-        let different = others.iter().collect::<BTreeSet<_>>().len();
-        to_it < self.to_each(extra) && (to_it > 0 || different < usize::from(self.proxies))
     }
 
     fn to_each(self, extra: u8) -> usize {
@@ -84,6 +79,8 @@ pub(super) struct Plan {
     former: BTreeSet<HostPort>,
     /// Tunnels that a proxy gets beside those that it always gets.
     extra: BTreeMap<ProxyId, u8>,
+    /// Proxies that have only extra tunnels, for streams that came by way of others.
+    invited: BTreeSet<ProxyId>,
     /// The proxy that this agent leaves, so that loads even out.
     moving: Option<ProxyId>,
     /// How many reasons there were so far to look behind a shared address again.
@@ -99,6 +96,7 @@ impl Plan {
             dialling: BTreeMap::new(),
             former: BTreeSet::new(),
             extra: BTreeMap::new(),
+            invited: BTreeSet::new(),
             moving: None,
             reasons_to_look: 0,
         }
@@ -253,7 +251,72 @@ impl Plan {
     }
 
     fn admits(&self, proxy: &ProxyId, others: &[ProxyId]) -> bool {
-        !self.is_left(proxy) && self.spread.admits(proxy, self.extra(proxy), others)
+        if self.is_left(proxy) {
+            return false;
+        }
+        let mut to_it = 0;
+        for other in others {
+            to_it += usize::from(other == proxy);
+        }
+        to_it < self.allowance(proxy, others)
+    }
+
+    /// How many tunnels `proxy` may have, beside tunnels to the `others`.
+    fn allowance(&self, proxy: &ProxyId, others: &[ProxyId]) -> usize {
+        let chosen = self.chosen(others);
+        if chosen.contains(proxy) || chosen.len() < usize::from(self.spread.proxies) {
+            self.spread.to_each(self.extra(proxy))
+        } else if self.invited.contains(proxy) {
+            self.extra(proxy).into()
+        } else {
+            0
+        }
+    }
+
+    /// The proxies among these that have their tunnels whether or not there is bulk data.
+    fn chosen<'a>(&self, proxies: &'a [ProxyId]) -> BTreeSet<&'a ProxyId> {
+        let mut chosen: BTreeSet<_> = proxies.iter().collect();
+        chosen.retain(|proxy| !self.invited.contains(*proxy));
+        chosen
+    }
+
+    pub(super) fn invited(&self) -> &BTreeSet<ProxyId> {
+        &self.invited
+    }
+
+    /// Whether `proxy` may have extra tunnels: there are tunnels to it, or it can be dialled.
+    pub(super) fn may_invite(&self, proxy: &ProxyId) -> bool {
+        self.invited.contains(proxy)
+            || self.claims.values().any(|claim| claim.proxy == *proxy)
+            || self.invited.len() < INVITED_MAX && !self.is_left(proxy) && self.has_address(proxy)
+    }
+
+    /// Whether another proxy says where it can be dialled.
+    fn has_address(&self, proxy: &ProxyId) -> bool {
+        match self.addresses.proxies().get(proxy) {
+            Some(reported) => !reported.addresses.is_empty(),
+            None => false,
+        }
+    }
+
+    /// Lets `proxy` have extra tunnels, if it may.
+    pub(super) fn invite(&mut self, proxy: &ProxyId) -> bool {
+        if !self.may_invite(proxy) {
+            return false;
+        }
+        if self.claims.values().all(|claim| claim.proxy != *proxy) {
+            self.invited.insert(proxy.clone());
+        }
+        true
+    }
+
+    /// Invited proxies are forgotten that have no tunnels and get none.
+    fn forget_invited(&mut self) {
+        let extra = &self.extra;
+        let claims = &self.claims;
+        self.invited.retain(|proxy| {
+            extra.contains_key(proxy) || claims.values().any(|claim| claim.proxy == *proxy)
+        });
     }
 
     fn extra(&self, proxy: &ProxyId) -> u8 {
@@ -270,6 +333,7 @@ impl Plan {
             self.reasons_to_look += 1;
         }
         self.extra = extra;
+        self.forget_invited();
         is_news
     }
 
@@ -284,7 +348,12 @@ impl Plan {
                 before += 1;
             }
         }
-        before >= self.spread.to_each(self.extra(&claim.proxy))
+        let extra = self.extra(&claim.proxy);
+        if self.invited.contains(&claim.proxy) {
+            before >= usize::from(extra)
+        } else {
+            before >= self.spread.to_each(extra)
+        }
     }
 
     /// Whether the tunnels to `proxy` should go to others.
@@ -312,10 +381,14 @@ impl Plan {
         self.dialling.remove(&slot);
         self.addresses.met(address, proxy);
         let is_former = self.former.contains(address);
-        let is_wanted = !is_former && self.admits(proxy, &self.others(slot, false));
+        let others = self.others(slot, false);
+        let is_wanted = !is_former && self.admits(proxy, &others);
         // Any proxy is better than none.
         if !is_wanted && !self.claims.is_empty() {
             return Err(Declined);
+        }
+        if self.chosen(&others).len() < usize::from(self.spread.proxies) {
+            self.invited.remove(proxy);
         }
         self.addresses.works(address);
         let claim = Claim {
@@ -348,6 +421,7 @@ impl Plan {
                 self.reasons_to_look += 1;
             }
             self.moving.take_if(|moving| moving == proxy);
+            self.forget_invited();
         }
     }
 
@@ -394,14 +468,15 @@ impl Plan {
         }
         let ends = self.addresses.is_draining(&claim.proxy) || self.former.contains(&claim.address);
         let others = self.others(slot, false);
-        let different = others.iter().collect::<BTreeSet<_>>().len();
+        let different = self.chosen(&others).len();
         ends && others.len() >= usize::from(self.spread.tunnels)
             || self.has_to_go(claim) && different >= usize::from(self.spread.proxies)
     }
 
     /// Decides whether tunnels move to a proxy with fewer nodes. A move that found no place is over.
     pub(super) fn even_out(&mut self, chance: f64) -> Option<&ProxyId> {
-        let ours = self.claims.values().map(|claim| &claim.proxy).collect();
+        let mut ours: BTreeSet<_> = self.claims.values().map(|claim| &claim.proxy).collect();
+        ours.retain(|proxy| !self.invited.contains(*proxy));
         self.moving = evening::to_leave(self.addresses.proxies(), &ours, chance);
         self.moving.as_ref()
     }

@@ -1,5 +1,7 @@
 //! Why a slot has no tunnel.
 
+use std::time::Duration;
+
 use culvert_tunnel::TunnelError;
 
 use crate::dial::connect::ConnectError;
@@ -34,6 +36,17 @@ impl SlotError {
             Self::Refused(_) => true,
             Self::Dismissed | Self::Unused | Self::Declined(_) | Self::Tunnel(_) => false,
         }
+    }
+
+    /// From when to when to come again, as a proxy says that has no place.
+    pub(super) fn times(&self) -> Option<[Duration; 2]> {
+        let (Self::Connect(ConnectError::Tls { source, .. }) | Self::Tls(source)) = self else {
+            return None;
+        };
+        let TlsError::Busy { times, .. } = source else {
+            return None;
+        };
+        *times
     }
 
     /// Label for metrics; none for a tunnel that was up.

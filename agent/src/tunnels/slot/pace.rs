@@ -52,6 +52,9 @@ impl Pace {
 
     /// How long the next attempt waits, after an attempt or a tunnel of this length.
     pub(super) fn wait(&mut self, error: &SlotError, life: Duration) -> Duration {
+        if let Some([from, to]) = error.times() {
+            return rand::random_range(from..to);
+        }
         match error {
             SlotError::Tunnel(_) => self.backoff.wait_after(life),
             // The address is left alone for long.

@@ -1,22 +1,22 @@
-//! How often a node gets a certificate. An agent renews a few times in a certificate's life; one
-//! that asks without end would keep processors and disk busy for nothing. Pure: the clock is an
-//! argument.
+//! How often a node gets a certificate: GCRA, one bucket for each node. An agent renews a few times
+//! in a certificate's life; one that asks without end would keep processors and disk busy for
+//! nothing. Pure: the clock is an argument.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use culvert_api::NodeName;
+use parking_lot::Mutex;
 
 /// Certificates that a node may get at once: far more than an agent that is reinstalled or crashes
 /// needs.
-const AT_ONCE: u32 = 16;
-/// After that it gets so many in the life of one.
-const IN_A_LIFE: u32 = 24;
+const BURST: u32 = 16;
+/// Certificates that a node gets in the lifetime of one, after its burst.
+const PER_LIFETIME: u32 = 24;
 /// The longest interval, for certificates that live long.
-const LONGEST: Duration = Duration::from_secs(600);
-/// The nodes that are remembered before those with nothing used up are forgotten.
-const SWEEP: usize = 256;
+const MAX_INTERVAL: Duration = Duration::from_secs(600);
+/// Above this number of nodes, those that have used nothing up are forgotten.
+const PRUNE_ABOVE: usize = 256;
 
 /// Counts the certificates of each node.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(super) struct CertificateRate {
 struct Nodes {
     /// When all that a node has used up is given back.
     restored: HashMap<NodeName, Instant>,
-    sweep_at: usize,
+    prune_above: usize,
 }
 
 /// The node had too many certificates.
@@ -48,34 +48,34 @@ impl CertificateRate {
     /// For certificates with this lifetime.
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
-            interval: (lifetime / IN_A_LIFE).min(LONGEST),
+            interval: (lifetime / PER_LIFETIME).min(MAX_INTERVAL),
             nodes: Mutex::new(Nodes {
                 restored: HashMap::new(),
-                sweep_at: SWEEP,
+                prune_above: PRUNE_ABOVE,
             }),
         }
     }
 
     /// Uses up one certificate of the node.
-    pub(super) fn take(&self, node: &NodeName, now: Instant) -> Result<(), TooOften> {
-        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
-        let restored = nodes
-            .restored
-            .get(node)
-            .map_or(now, |restored| (*restored).max(now));
-        let most = now + self.interval * (AT_ONCE - 1);
-        if restored > most {
+    pub(super) fn spend(&self, node: &NodeName, now: Instant) -> Result<(), TooOften> {
+        let mut nodes = self.nodes.lock();
+        let mut restored = now;
+        if let Some(later) = nodes.restored.get(node) {
+            restored = now.max(*later);
+        }
+        let latest = now + self.interval * (BURST - 1);
+        if restored > latest {
             return Err(TooOften {
                 node: node.clone(),
-                wait: restored - most,
+                wait: restored - latest,
             });
         }
         nodes
             .restored
             .insert(node.clone(), restored + self.interval);
-        if nodes.restored.len() > nodes.sweep_at {
+        if nodes.restored.len() > nodes.prune_above {
             nodes.restored.retain(|_, restored| *restored > now);
-            nodes.sweep_at = SWEEP + 2 * nodes.restored.len();
+            nodes.prune_above = PRUNE_ABOVE + 2 * nodes.restored.len();
         }
         Ok(())
     }
@@ -99,14 +99,14 @@ mod tests {
         let given = (0..seconds)
             .filter(|second| {
                 let now = start + Duration::from_secs(*second);
-                rate.take(&node(1), now).is_ok()
+                rate.spend(&node(1), now).is_ok()
             })
             .count();
-        assert_eq!(given, AT_ONCE as usize + 24 * 6 - 1);
-        rate.take(&node(1), start + DAY).unwrap();
-        let refused = rate.take(&node(1), start + DAY).unwrap_err();
-        assert!(refused.wait <= LONGEST, "{refused}");
-        assert_eq!(rate.take(&node(2), start + DAY), Ok(()));
+        assert_eq!(given, BURST as usize + 24 * 6 - 1);
+        rate.spend(&node(1), start + DAY).unwrap();
+        let refused = rate.spend(&node(1), start + DAY).unwrap_err();
+        assert!(refused.wait <= MAX_INTERVAL, "{refused}");
+        assert_eq!(rate.spend(&node(2), start + DAY), Ok(()));
     }
 
     #[test]
@@ -115,7 +115,7 @@ mod tests {
         let rate = CertificateRate::new(life);
         let start = Instant::now();
         for renewal in 0..1000 {
-            assert_eq!(rate.take(&node(1), start + life * renewal * 2 / 3), Ok(()));
+            assert_eq!(rate.spend(&node(1), start + life * renewal * 2 / 3), Ok(()));
         }
     }
 
@@ -124,9 +124,9 @@ mod tests {
         let rate = CertificateRate::new(DAY);
         let start = Instant::now();
         for number in 0..10_000 {
-            let now = start + LONGEST * number;
-            rate.take(&node(number), now).unwrap();
+            let now = start + MAX_INTERVAL * number;
+            rate.spend(&node(number), now).unwrap();
         }
-        assert!(rate.nodes.lock().unwrap().restored.len() <= 2 * SWEEP);
+        assert!(rate.nodes.lock().restored.len() <= 2 * PRUNE_ABOVE);
     }
 }

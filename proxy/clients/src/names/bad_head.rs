@@ -26,6 +26,11 @@ pub(crate) enum BadHead {
     SeveralHosts,
     #[error("only URLs that begin with http:// are served here")]
     Scheme,
+    #[error(
+        "the URL asks for port {asked} of the node, and this port of the proxy stands for port \
+         {served} of every node: send it to the one for {asked}"
+    )]
+    OtherPort { asked: u16, served: u16 },
     #[error("HTTP/2 without TLS is not served here: use HTTP/1.1, or TLS, which passes unchanged")]
     Http2,
     #[error(

@@ -23,13 +23,23 @@ pub(super) fn is_whole(bytes: &[u8]) -> Result<bool, BadHead> {
     Ok(matches!(parsed, Status::Complete(_)))
 }
 
-/// The host's name, without a port: the port that was dialled decides, not the one in the text.
-pub(crate) fn named<B>(request: &Request<B>) -> Result<String, BadHead> {
+/// The ports that a client may mean by a name-routed port.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MeantPorts {
+    /// Of every node: what the name-routed port stands for.
+    pub(crate) of_nodes: u16,
+    /// The name-routed port itself.
+    pub(crate) own: u16,
+}
+
+/// The host's name, without a port: the port that was dialled decides, not the one in `Host`. A client
+/// of a forward proxy dials one port for all, so the one in its URL must be the same.
+pub(crate) fn named<B>(request: &Request<B>, ports: MeantPorts) -> Result<String, BadHead> {
     if request.method() == Method::CONNECT {
         return Err(BadHead::Connect);
     }
     // A client of a forward proxy writes the whole URL, which counts more than Host (RFC 9112).
-    let name = match host_of_url(request.uri())? {
+    let name = match host_of_url(request.uri(), ports)? {
         Some(name) => name,
         None => without_port(host(request.headers())?),
     };
@@ -40,7 +50,14 @@ pub(crate) fn named<B>(request: &Request<B>) -> Result<String, BadHead> {
     }
 }
 
-fn host_of_url(uri: &Uri) -> Result<Option<&str>, BadHead> {
+fn host_of_url(uri: &Uri, ports: MeantPorts) -> Result<Option<&str>, BadHead> {
+    if let Some(asked) = uri.port_u16()
+        && asked != ports.of_nodes
+        && asked != ports.own
+    {
+        let served = ports.of_nodes;
+        return Err(BadHead::OtherPort { asked, served });
+    }
     match uri.scheme_str() {
         None | Some("http") => Ok(uri.host()),
         Some(_) => Err(BadHead::Scheme),
@@ -68,6 +85,11 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
+
+    const PORTS: MeantPorts = MeantPorts {
+        of_nodes: 9100,
+        own: 7451,
+    };
 
     fn request(target: &str, hosts: &[&str]) -> Request<()> {
         let mut request = Request::get(target);
@@ -108,8 +130,10 @@ mod tests {
             ("HTTP://edge-1", "edge-2", "edge-1"),
             ("http://edge-1?x", "edge-2", "edge-1"),
             ("http://user@edge-1/", "edge-2", "edge-1"),
+            ("http://edge-1:7451/", "edge-1:7451", "edge-1"),
+            ("/metrics", "edge-1:9101", "edge-1"),
         ] {
-            let named = named(&request(target, &[host])).unwrap();
+            let named = named(&request(target, &[host]), PORTS).unwrap();
             assert_eq!(named, name, "{target} {host}");
         }
     }
@@ -126,9 +150,11 @@ mod tests {
             (request("/", &["ed\u{e9}"]), "not a name"),
             (request("/", &[&long]), "not a name"),
             (request("https://edge-1/", &["edge-1"]), "http://"),
+            (request("http://edge-1:9101/", &["edge-1:9101"]), "9101"),
+            (request("http://edge-1:80/", &["edge-1"]), "port 80 "),
             (connect.body(()).unwrap(), "CONNECT"),
         ] {
-            let error = named(&request).unwrap_err().to_string();
+            let error = named(&request, PORTS).unwrap_err().to_string();
             assert!(error.contains(reason), "{request:?}: {error}");
         }
     }

@@ -41,7 +41,7 @@ pub(super) fn bad_head(protocol: Protocol, bad: &BadHead) -> Vec<u8> {
 /// The answer to a request that cannot be served.
 pub(super) fn bad_request(bad: &BadHead) -> Refusal {
     let status = match bad {
-        BadHead::NoHost => return misdirected(bad.to_string()),
+        BadHead::NoHost | BadHead::OtherPort { .. } => return misdirected(bad.to_string()),
         BadHead::TimedOut => StatusCode::REQUEST_TIMEOUT,
         BadHead::Connect => StatusCode::METHOD_NOT_ALLOWED,
         BadHead::TooLong => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,

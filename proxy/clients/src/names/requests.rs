@@ -15,7 +15,8 @@ use hyper::body::Incoming;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 
-use super::{Names, Refused, host, leave, refusal};
+use super::host::{self, MeantPorts};
+use super::{Names, Refused, leave, refusal};
 use crate::http::opened::{Opened, Unopened};
 use crate::http::response::Refusal;
 use crate::http::server::{self, Answers, Connection, ServerClosed, last};
@@ -25,8 +26,7 @@ use crate::http::{Body, watch};
 pub(super) struct Requests {
     pub(super) names: Names,
     pub(super) client: SocketAddr,
-    /// The port of every node.
-    pub(super) port: u16,
+    pub(super) ports: MeantPorts,
 }
 
 impl Requests {
@@ -96,9 +96,9 @@ impl Answers for Requests {
         request: Request<Incoming>,
         connection: &Connection,
     ) -> Result<Response<Body>, ServerClosed> {
-        match host::named(&request) {
+        match host::named(&request, self.ports) {
             Ok(name) => {
-                let destination = Destination::Name(name, self.port);
+                let destination = Destination::Name(name, self.ports.of_nodes);
                 let open = self.open(&destination);
                 let passed = connection.pass_on(request, &destination, open).await;
                 // A connection that has no stream would count for nobody.

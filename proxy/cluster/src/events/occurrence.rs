@@ -53,7 +53,7 @@ impl Occurrence {
     pub(super) fn offline(node: &NodeName) -> Self {
         let note = format!(
             "{node} has no tunnel to the reporting culvert-proxy, which cannot reach it: \
-             `culvert-proxy explain {node}` there says why"
+             `culvert why {node}` there says why"
         );
         Self {
             about: About::Node(node.clone()),

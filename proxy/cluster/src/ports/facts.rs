@@ -1,4 +1,4 @@
-//! What `culvert-proxy check` collects about the ConfigMaps of ports.
+//! What `culvert check` collects about the ConfigMaps of ports.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use super::local_ports::LocalPorts;
 use super::{CheckCommand, dial, dns, resolver};
-use crate::cli::Client;
+use crate::control_client::Client;
 
 /// Programs on this host answer from memory; the redirector runs `nft` for one of its answers.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -338,7 +338,7 @@ async fn daemon(admin: SocketAddr) -> Answer<Daemon> {
     })
 }
 
-async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
+pub(crate) async fn json<T: DeserializeOwned>(admin: SocketAddr, path: &str) -> Answer<T> {
     match get(admin, path).await? {
         (StatusCode::OK, text) => {
             serde_json::from_str(&text).map_err(|error| format!("{admin}{path}: {error}"))

@@ -1,6 +1,4 @@
-//! What a check finds, and how it is shown.
-
-use std::fmt::Write;
+//! What a check finds.
 
 use serde::Serialize;
 
@@ -38,52 +36,4 @@ pub(super) fn warning(found: impl Into<String>, fix: impl Into<String>) -> Judge
 
 pub(super) fn failure(found: impl Into<String>, fix: impl Into<String>) -> Judged {
     (Verdict::Failure, found.into(), fix.into())
-}
-
-/// For people: a line for each check, and one for each fix.
-pub(super) fn page(findings: &[Finding]) -> String {
-    let mut page = String::new();
-    for Finding {
-        check,
-        verdict,
-        found,
-        fix,
-    } in findings
-    {
-        let verdict = match verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Failure => "FAILURE",
-        };
-        // A String takes everything.
-        let _written = writeln!(page, "{verdict:<7}  {check:<12}  {found}");
-        if !fix.is_empty() {
-            let _written = writeln!(page, "{:<7}  {:<12}  fix: {fix}", "", "");
-        }
-    }
-    page
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_has_what_was_found_and_below_it_the_fix() {
-        let finding = |check, (verdict, found, fix): Judged| Finding {
-            check,
-            verdict,
-            found,
-            fix,
-        };
-        let page = page(&[
-            finding("mechanism", ok("both")),
-            finding("hooks", failure("none", "start it")),
-        ]);
-        assert_eq!(
-            page,
-            "ok       mechanism     both\nFAILURE  hooks         none\n                       \
-             fix: start it\n"
-        );
-    }
 }

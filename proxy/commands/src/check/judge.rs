@@ -17,7 +17,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 33] = [
+const CHECKS: [Check; 34] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("redirector", host::redirector),
@@ -29,6 +29,7 @@ const CHECKS: [Check; 33] = [
     ("marks", marks::marks),
     ("guard", guard::guard),
     ("route", host::route),
+    ("drift", host::drift),
     ("own networks", host::own_networks),
     ("dns", host::dns),
     ("resolver", host::resolver),

@@ -4,7 +4,7 @@ use culvert_api::NodeName;
 use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
-use super::vips::{VipError, VipLimits, VipRanges, Vips};
+use super::vips::{VipError, VipRanges, VipShards, Vips};
 use crate::clock::UnixTime;
 
 /// The VIPs on which all proxies of the cluster agree.
@@ -24,6 +24,25 @@ impl Allocation {
     }
 }
 
+/// The same in shards, as the cluster keeps it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardedAllocation {
+    /// The ranges of the VIPs.
+    pub ranges: VipRanges,
+    /// The VIP of each node.
+    pub shards: VipShards,
+}
+
+impl ShardedAllocation {
+    /// All VIPs together.
+    pub fn allocation(&self) -> Allocation {
+        Allocation {
+            ranges: self.ranges,
+            vips: self.shards.union(),
+        }
+    }
+}
+
 /// This proxy's contribution to the agreement.
 #[derive(Clone, Debug)]
 pub struct Proposal {
@@ -33,22 +52,35 @@ pub struct Proposal {
 }
 
 impl Proposal {
-    /// Computes the allocation for exactly `edges`, within `most`. It starts from the cluster's
-    /// allocation, or from this proxy's last one if the cluster has none.
+    /// How many shards of the cluster this proxy remembers.
+    pub fn shards(&self) -> usize {
+        VipShards::needed_for(&self.last.vips)
+    }
+
+    /// The cluster's allocation by its shards, lowest first. What a lost shard (`None`) had is what
+    /// this proxy remembers.
+    pub fn of_shards(&self, ranges: VipRanges, found: Vec<Option<Vips>>) -> ShardedAllocation {
+        let shards = VipShards::read(found, &self.last.vips);
+        ShardedAllocation { ranges, shards }
+    }
+
+    /// Computes the allocation for exactly `edges`, with at most so many bytes of JSON in a shard.
+    /// It starts from the cluster's allocation, or from this proxy's last one if the cluster has
+    /// none.
     pub fn agreed<'a>(
         &self,
-        kept: Option<Allocation>,
+        kept: Option<ShardedAllocation>,
         edges: impl Iterator<Item = &'a NodeName>,
         now: UnixTime,
-        most: VipLimits,
-    ) -> Result<Allocation, VipError> {
-        let Allocation { ranges, vips } = match kept {
+        bytes: usize,
+    ) -> Result<ShardedAllocation, VipError> {
+        let ShardedAllocation { ranges, shards } = match kept {
             Some(kept) => self.fits(&kept.ranges).map(|()| kept)?,
-            None => self.last.clone(),
+            None => self.of_shards(self.last.ranges, vec![None; self.shards()]),
         };
-        Ok(Allocation {
+        Ok(ShardedAllocation {
             ranges,
-            vips: vips.reconciled_as_fits(edges, &ranges, now, most),
+            shards: shards.reconciled(edges, &ranges, now, bytes),
         })
     }
 

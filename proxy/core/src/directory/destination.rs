@@ -37,8 +37,8 @@ pub struct Target {
 pub enum ResolveError {
     /// No node has the address.
     #[error(
-        "no edge node has the address {address} (the directory has {nodes}): `culvert-proxy node \
-         list` shows their addresses, and which of them are refused"
+        "no edge node has the address {address} (the directory has {nodes}): `culvert nodes` \
+         shows their addresses, and which of them are refused"
     )]
     UnknownAddress {
         /// What was dialled.
@@ -47,9 +47,7 @@ pub enum ResolveError {
         nodes: NodeCount,
     },
     /// No node has the name.
-    #[error(
-        "no edge node is named {name:?} (the directory has {nodes}): see `culvert-proxy node list`"
-    )]
+    #[error("no edge node is named {name:?} (the directory has {nodes}): see `culvert nodes`")]
     UnknownName {
         /// What was dialled.
         name: String,

@@ -59,20 +59,20 @@ pub enum DirectoryError {
     /// The cluster has no such node.
     #[error(
         "the cluster has no edge node {node}: label its Node as --node-selector says, or see \
-         `culvert-proxy node list`"
+         `culvert nodes`"
     )]
     NotInCluster {
         /// The node.
         node: NodeName,
     },
     /// There is no such node.
-    #[error("there is no node {node}: see `culvert-proxy node list`")]
+    #[error("there is no node {node}: see `culvert nodes`")]
     UnknownNode {
         /// The node.
         node: NodeName,
     },
     /// There are as many nodes as there may be.
-    #[error("the directory is full with {0} nodes: remove some with `culvert-proxy node remove`")]
+    #[error("the directory is full with {0} nodes: remove some with `culvert node remove`")]
     Full(usize),
     /// The nodes of this proxy are those of the primary.
     #[error("this proxy has its nodes from the one of --follow: change them there")]

@@ -24,9 +24,9 @@ use super::{DirectoryConfig, DirectoryError, NodesFrom};
 use crate::clock::UnixTime;
 use crate::state::{StateDir, StateError};
 
-/// More nodes than one proxy can have tunnels for, and far fewer than the default VIP range has
-/// addresses.
-const MAX_NODES: usize = 20_000;
+/// Fewer nodes than the default VIP range has addresses, and than the largest state file has place
+/// for.
+const MAX_NODES: usize = 100_000;
 
 /// The effect of removing a node.
 #[derive(Clone, Debug, PartialEq, Eq)]

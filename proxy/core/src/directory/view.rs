@@ -22,7 +22,7 @@ use super::vips::{VipRanges, Vips};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
-    /// `culvert-proxy token create`.
+    /// `culvert token create`.
     TokenCreate,
     /// The file given with `--directory`.
     File,
@@ -367,11 +367,17 @@ impl View {
         }
     }
 
+    /// The node with this name, or else the one that clients mean by it: operators may write a zone.
     fn by_node(&self, node: &NodeName, port: u16) -> Result<Target, ResolveError> {
-        if !self.nodes.contains_key(node) {
-            return Err(self.unknown_name(node.as_str()));
+        if self.nodes.contains_key(node) {
+            return Ok(self.any_address(node, None, port));
         }
-        Ok(self.any_address(node, None, port))
+        match node_named(node.as_str(), self) {
+            Ok(named) if self.nodes.contains_key(&named) => {
+                Ok(self.any_address(&named, None, port))
+            }
+            _ => Err(self.unknown_name(node.as_str())),
+        }
     }
 
     /// A VIP or a name is the node, whichever family it was dialled in.

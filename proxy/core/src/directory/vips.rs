@@ -1,6 +1,8 @@
 //! The VIPs: one for each node, allocated once. A VIP stays reserved for a day after its node was
 //! deleted. Pure.
 
+mod shards;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -10,6 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::UnixTime;
+pub use shards::{MAX_VIP_SHARDS, VipShards};
 
 /// The time for which a VIP is not reused after its node was deleted. It is longer than anyone
 /// caches an address.
@@ -154,7 +157,7 @@ impl VipRanges {
     fn offsets(&self) -> impl Iterator<Item = u32> {
         let size = 1_u64 << (32 - self.vip4.prefix_len());
         let last = u32::try_from(size - 1).unwrap_or(u32::MAX);
-        (1..last).filter(|offset| !matches!(offset & 0xff, 0 | 0xff))
+        (1..last).filter(|offset| self.usable(*offset))
     }
 
     fn usable(&self, offset: u32) -> bool {
@@ -174,15 +177,6 @@ pub(crate) fn random_vip6_range() -> Ipv6Net {
 const HELD_BYTES: usize = 14;
 /// The same for a reserved host part: `"":{"offset":4294967295,"until":18446744073709551615},`.
 const RESTING_BYTES: usize = 56;
-
-/// The limits of an allocation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct VipLimits {
-    /// Nodes that have a VIP.
-    pub nodes: usize,
-    /// The length of their JSON.
-    pub bytes: usize,
-}
 
 /// The host part of each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -250,52 +244,24 @@ impl Vips {
         Ok(next)
     }
 
-    /// The same for nodes that others can add. A node that does not fit gets no VIP, and takes none
-    /// from others.
-    pub(crate) fn reconciled_as_fits<'a>(
-        &self,
-        nodes: impl Iterator<Item = &'a NodeName>,
-        ranges: &VipRanges,
-        now: UnixTime,
-        limits: VipLimits,
-    ) -> Self {
-        let nodes: BTreeSet<&NodeName> = nodes.collect();
-        let mut next = self.stepped(&nodes, now);
-        let mut bytes = next.bytes();
-        let mut resting: Vec<(UnixTime, NodeName)> = next
-            .resting
-            .iter()
-            .map(|(node, resting)| (resting.until, node.clone()))
-            .collect();
+    /// Drops the shortest reservations of nodes that are not among these, until the JSON has at most
+    /// so many bytes.
+    fn forget_resting(&mut self, nodes: &BTreeSet<&NodeName>, most: usize) {
+        let mut bytes = self.bytes();
+        let mut resting: Vec<(UnixTime, NodeName)> = Vec::new();
+        for (node, one) in &self.resting {
+            if !nodes.contains(node) {
+                resting.push((one.until, node.clone()));
+            }
+        }
         resting.sort_unstable();
         for (_, node) in resting {
-            if nodes.contains(&node) {
-                continue;
-            }
-            if bytes <= limits.bytes {
+            if bytes <= most {
                 break;
             }
             bytes -= RESTING_BYTES + node.as_str().len();
-            next.resting.remove(&node);
+            self.resting.remove(&node);
         }
-        let taken = next.used_offsets();
-        let mut free = ranges.offsets().filter(|offset| !taken.contains(offset));
-        for node in nodes {
-            if next.held.contains_key(node) {
-                continue;
-            }
-            let more = HELD_BYTES + node.as_str().len();
-            match next.resting.remove(node) {
-                Some(resting) => drop(next.held.insert(node.clone(), resting.offset)),
-                None if bytes + more > limits.bytes || next.held.len() >= limits.nodes => {}
-                None => {
-                    let Some(offset) = free.next() else { continue };
-                    bytes += more;
-                    next.held.insert(node.clone(), offset);
-                }
-            }
-        }
-        next
     }
 
     /// Removes expired reservations, and reserves the VIPs of deleted nodes.
@@ -315,6 +281,11 @@ impl Vips {
             }
         }
         next
+    }
+
+    /// Whether nothing is allocated or reserved.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty() && self.resting.is_empty()
     }
 
     fn used_offsets(&self) -> BTreeSet<u32> {

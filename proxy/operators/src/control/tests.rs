@@ -1,8 +1,8 @@
 //! What operators can do, and what they are told.
 
 use culvert_daemon::Idle;
-use culvert_proxy_commands::cli::Client;
-use culvert_proxy_core::directory::{self, DirectoryConfig, Handles};
+use culvert_proxy_commands::control_client::Client;
+use culvert_proxy_core::directory::{self, Destination, DirectoryConfig, Handles};
 use culvert_proxy_core::metrics::Metrics;
 use culvert_proxy_core::state::StateDir;
 use culvert_proxy_streams::live::{Frontend, Streams};
@@ -11,6 +11,7 @@ use culvert_proxy_streams::route::Router;
 use culvert_proxy_trust::identity::Purpose;
 use culvert_proxy_trust::{TrustConfig, TrustSource};
 use tempfile::TempDir;
+use tonic::Code;
 
 use super::*;
 
@@ -83,6 +84,41 @@ fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
 
 fn removal(node: &str) -> Request<proto::RemoveNodeRequest> {
     Request::new(proto::RemoveNodeRequest { name: node.into() })
+}
+
+async fn streams_of(control: &Control, node: &str) -> Result<(), Status> {
+    let request = proto::ListStreamsRequest {
+        node: node.into(),
+        ..proto::ListStreamsRequest::default()
+    };
+    control.list_streams(Request::new(request)).await.map(drop)
+}
+
+#[tokio::test]
+async fn operators_may_write_a_zone_and_remove_a_node_by_its_own_name_alone() {
+    let (_path, control) = control(None);
+    for node in ["edge-1", "edge-2", "edge-2.edge.internal"] {
+        control.create_token(wish(node, &[])).await.unwrap();
+    }
+    for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal."] {
+        streams_of(&control, name).await.unwrap();
+        let request = Request::new(proto::PingRequest { node: name.into() });
+        let answer = control.ping(request).await;
+        refused(answer, Code::FailedPrecondition, "edge-1 has no tunnel");
+    }
+    assert!(streams_of(&control, "edge-3.edge.internal").await.is_err());
+    let listed = control
+        .list_nodes(Request::new(proto::ListNodesRequest {}))
+        .await
+        .unwrap()
+        .into_inner()
+        .nodes;
+    assert_eq!(listed[0].names, ["edge-1", "edge-1.edge.internal"]);
+    assert_eq!(listed[1].names, ["edge-2"]);
+    let other = "edge-1 by this name";
+    let removed = control.remove_node(removal("edge-1.edge.internal")).await;
+    refused(removed, Code::NotFound, other);
+    streams_of(&control, "edge-1").await.unwrap();
 }
 
 fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, text: &str) {
@@ -350,7 +386,7 @@ async fn operators_reach_the_proxy_through_its_socket() {
     );
     assert_eq!(
         refusal,
-        "there is no token nothing: see `culvert-proxy token list`"
+        "there is no token nothing: see `culvert token list`"
     );
     let error = Client::connect(&at).await.err().unwrap().to_string();
     assert!(
@@ -388,7 +424,7 @@ async fn a_proxy_counts_its_own_streams() {
     let (_path, control) = control(None);
     let streams = control.streams.streams();
     let destination = Destination::Address("10.0.3.7:9100".parse().unwrap());
-    let _open = streams.begin(1, Frontend::Nftables, "10.9.0.1:4000".into(), destination);
+    let _open = streams.start_record(1, Frontend::Nftables, "10.9.0.1:4000".into(), destination);
     let listed = control.list_proxies(Request::new(proto::ListProxiesRequest {}));
     let listed = listed.await.unwrap().into_inner();
     assert_eq!(listed.proxies[0].streams, 1);

@@ -57,13 +57,22 @@ pub(super) fn fix(forbidden: Forbidden, node: &NodeName) -> String {
     }
 }
 
-fn ports(ports: &[u32]) -> BTreeSet<u16> {
-    let port = |port: &u32| u16::try_from(*port).ok();
-    ports.iter().filter_map(port).collect()
+/// What is no port is left out.
+fn ports(numbers: &[u32]) -> BTreeSet<u16> {
+    let mut ports = BTreeSet::new();
+    for number in numbers {
+        ports.extend(u16::try_from(*number));
+    }
+    ports
 }
 
+/// What cannot be parsed is left out.
 fn parsed<T: FromStr + Ord>(texts: &[String]) -> BTreeSet<T> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
+    let mut parsed = BTreeSet::new();
+    for text in texts {
+        parsed.extend(text.parse::<T>());
+    }
+    parsed
 }
 
 impl fmt::Display for ReportedRules {

@@ -127,7 +127,7 @@ fn a_port_that_is_not_steered_or_not_allowed_comes_with_the_fix() {
         &[
             "steering: passes: steered on ports 9100 only\n",
             "agent: dials 10.0.3.7:22\n",
-            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert-proxy token \
+            "fix: dial edge-1.edge.internal:22, or have the port steered: `culvert token \
              create edge-1 --port 9100,22`; in a cluster: ConfigMap culvert-ports",
         ],
     );
@@ -155,14 +155,14 @@ async fn an_offline_node_is_told_with_what_was_last_seen_of_its_agent() {
             "fix: on edge-1: is culvert-agent",
         ],
     );
-    explainer.registry.history().ended(
+    explainer.registry.history().record_end(
         &node("edge-1"),
         "nothing came from the peer for 18 s".into(),
     );
     explainer
         .registry
         .history()
-        .refused(&node("edge-1"), "the certificate of edge-1 expired".into());
+        .record_refusal(&node("edge-1"), "the certificate of edge-1 expired".into());
     let refused = explainer.explain("10.0.3.7:9100", Dial::Yes).await.unwrap();
     says(
         &refused,
@@ -228,7 +228,7 @@ async fn what_leads_to_no_node_is_explained_too() {
             "192.0.2.1",
             &[
                 "directory: not an edge node's address",
-                "fix: if a node has it: `culvert-proxy token create",
+                "fix: if a node has it: `culvert token create",
             ],
         ),
         ("198.18.9.9", &["in the range of VIPs, but no node's"]),
@@ -293,18 +293,18 @@ async fn a_name_that_means_something_else_is_explained_with_the_one_to_dial() {
 fn a_dial_is_told_with_its_code_and_what_to_look_at() {
     let (_state, explainer) = explainer();
     let mut facts = online(&explainer, "edge-1:9100");
-    let taken = Taken {
+    let accepted = Accepted {
         time: Duration::from_micros(1_500),
         tried: None,
     };
-    facts.dial = Some(Ok(taken));
+    facts.dial = Some(Ok(accepted));
     let ok = "dial: ok: the backend took it in 1.5 ms\n";
     says(&words::explanation(&facts), true, &[ok]);
-    let taken = Taken {
+    let accepted = Accepted {
         time: Duration::from_micros(1_500),
         tried: Some("10.0.3.7:9100: refused".to_owned()),
     };
-    facts.dial = Some(Ok(taken));
+    facts.dial = Some(Ok(accepted));
     says(
         &words::explanation(&facts),
         true,

@@ -1,4 +1,4 @@
-//! The words of an explanation, in the order in which a connection meets what they tell of. Pure.
+//! The text of an explanation, in the order in which a connection meets what it is about. Pure.
 
 mod behind;
 
@@ -16,7 +16,7 @@ use culvert_proxy_streams::error::RouteError;
 use culvert_tunnel::dial_reason;
 use culvert_tunnel::proto::tunnel::{DialCode, TunnelEnd};
 
-use super::{DialError, Facts, PeerFacts, ReportedRules, Taken, TunnelFacts, reported_rules};
+use super::{Accepted, DialError, Facts, PeerFacts, ReportedRules, TunnelFacts, reported_rules};
 
 /// What operators read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub(super) fn explanation(facts: &Facts) -> Explanation {
     match &facts.target {
         Ok(target) => routed(&mut page, facts, target),
         Err(error) => match &facts.direct {
-            Some(direct) => directly(&mut page, facts, direct),
+            Some(target) => direct(&mut page, facts, target),
             None => unrouted(&mut page, facts, error),
         },
     }
@@ -112,32 +112,15 @@ fn is_nobodys_name(target: &Result<Target, ResolveError>) -> bool {
 
 /// Of a destination that leads to no node.
 fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
-    let owners: Vec<&str> = facts
-        .owners
-        .iter()
-        .map(|owner| owner.name.as_str())
-        .collect();
-    let names: Vec<String> = facts
-        .owners
-        .iter()
-        .map(|owner| facts.zone.full_name(&owner.name))
-        .collect();
     match error {
-        ResolveError::UnknownAddress { address, .. } => {
-            page.line("directory", "not an edge node's address");
-            page.line("steering", "passes: the client dials it itself");
-            page.fix(format!(
-                "if a node has it: `culvert-proxy token create NODE --address {address}`; in a \
-                 cluster its Node says it"
-            ));
-        }
+        ResolveError::UnknownAddress { address, .. } => unknown_address(page, *address),
         ResolveError::UnknownName { .. } => {
             page.line("directory", error.to_string());
             page.line(
                 "dns",
                 format!("NXDOMAIN inside {}, REFUSED outside it", facts.zone),
             );
-            page.fix("`culvert-proxy node list` has all names");
+            page.fix("`culvert nodes` has all names");
         }
         ResolveError::OtherMeaning { advice, .. } => {
             page.line("directory", error.to_string());
@@ -156,35 +139,31 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
             );
         }
         ResolveError::Shared { address, .. } => {
-            let owned = owners.join(", ");
-            page.line(
-                "directory",
-                format!(
-                    "address of several nodes ({owned}): the proxy refuses it; dial them by name"
-                ),
+            let text = format!(
+                "address of several nodes ({}): the proxy refuses it; dial them by name",
+                owner_names(facts)
             );
+            page.line("directory", text);
             page.line("steering", by_ports(facts, *address));
-            page.fix(format!("dial {}", names.join(" or ")));
+            page.fix(format!("dial {}", full_names(facts)));
         }
         ResolveError::Contested { address, .. } => {
             page.line("directory", format!("the proxy refuses it: {error}"));
             page.line("steering", by_ports(facts, *address));
             page.fix(format!(
                 "dial {}, or take the address from whichever node is wrong",
-                names.join(" or ")
+                full_names(facts)
             ));
         }
-        ResolveError::Behind { routing, .. } => behind::refused(page, error, *routing),
+        ResolveError::Behind { routing, .. } => behind::refused_behind(page, error, *routing),
         ResolveError::Protected { .. } => {
+            let owners = owner_names(facts);
             page.line(
                 "directory",
-                format!(
-                    "address of {}, but never steered: {error}",
-                    owners.join(", ")
-                ),
+                format!("address of {owners}, but never steered: {error}"),
             );
             page.line("steering", "passes: the client dials it itself");
-            page.fix(format!("dial {}", names.join(" or ")));
+            page.fix(format!("dial {}", full_names(facts)));
         }
     }
     for owner in &facts.owners {
@@ -192,24 +171,48 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
     }
 }
 
+fn unknown_address(page: &mut Page, address: IpAddr) {
+    page.line("directory", "not an edge node's address");
+    page.line("steering", "passes: the client dials it itself");
+    page.fix(format!(
+        "if a node has it: `culvert token create NODE --address {address}`; in a cluster its \
+         Node says it"
+    ));
+}
+
+fn owner_names(facts: &Facts) -> String {
+    let owners = facts.owners.iter();
+    let names: Vec<&str> = owners.map(|owner| owner.name.as_str()).collect();
+    names.join(", ")
+}
+
+/// The names in DNS by which clients can dial the owners.
+fn full_names(facts: &Facts) -> String {
+    let owners = facts.owners.iter();
+    let names: Vec<String> = owners
+        .map(|owner| facts.zone.full_name(&owner.name))
+        .collect();
+    names.join(" or ")
+}
+
 /// Of a destination that needs no tunnel.
-fn directly(page: &mut Page, facts: &Facts, direct: &DirectTarget) {
+fn direct(page: &mut Page, facts: &Facts, target: &DirectTarget) {
     page.line(
         "directory",
-        format!("not an edge node's address or name; {}", direct.reason),
+        format!("not an edge node's address or name; {}", target.reason),
     );
     page.line("steering", "passes: the client dials it itself");
     page.line(
         "connect",
-        format!("direct: dialled from the proxy itself, {}", direct.address),
+        format!("direct: dialled from the proxy itself, {}", target.address),
     );
     match &facts.dial {
-        Some(Ok(taken)) => page.line("dial", format!("ok: {taken}")),
+        Some(Ok(accepted)) => page.line("dial", format!("ok: {accepted}")),
         Some(Err(error)) => {
-            page.broken("dial", format!("{}: {}", word(error), chain(error)));
+            page.broken("dial", format!("{}: {}", dial_outcome(error), chain(error)));
             page.fix(format!(
                 "from the proxy's host: `curl -v telnet://{}` must connect",
-                direct.address
+                target.address
             ));
         }
         None => {}
@@ -224,17 +227,7 @@ fn routed(page: &mut Page, facts: &Facts, target: &Target) {
     };
     directory(page, facts, owner);
     page.line("node", node(owner));
-    let names = match facts.names.as_slice() {
-        [] => "no name that DNS answers; its VIPs".to_owned(),
-        names => names.join(" and "),
-    };
-    page.line(
-        "dns",
-        format!(
-            "{names}: A {}, AAAA {} where the redirector has an IPv6 --node-ip",
-            owner.vip4, owner.vip6
-        ),
-    );
+    page.line("dns", dns_text(facts, owner));
     tunnels(page, facts, &owner.name);
     if let Some(misplaced) = &facts.misplaced {
         page.line("agents", misplaced.to_string());
@@ -244,12 +237,23 @@ fn routed(page: &mut Page, facts: &Facts, target: &Target) {
         agent(page, facts, target, tunnel);
     }
     if let Some(dial) = &facts.dial {
-        dialled(page, dial, target, &facts.waits);
+        dial_lines(page, dial, target, &facts.waits);
     }
     waits(page, &facts.waits, target);
 }
 
-/// A backend that accepts and never answers takes a dial too.
+fn dns_text(facts: &Facts, owner: &NodeView) -> String {
+    let names = match facts.names.as_slice() {
+        [] => "no name that DNS answers; its VIPs".to_owned(),
+        names => names.join(" and "),
+    };
+    format!(
+        "{names}: A {}, AAAA {} where the redirector has an IPv6 --node-ip",
+        owner.vip4, owner.vip6
+    )
+}
+
+/// A backend that accepts and never answers accepts a test connection too.
 fn waits(page: &mut Page, waits: &[Duration], target: &Target) {
     let Some(longest) = waits.first() else {
         return;
@@ -266,7 +270,7 @@ fn waits(page: &mut Page, waits: &[Duration], target: &Target) {
         // It may also be a long answer that is not due yet.
         page.fixes.push(format!(
             "does the backend accept connections and answer none? Ask it on {} itself; \
-             `culvert-proxy streams {0}` shows who waits",
+             `culvert streams {0}` shows who waits",
             target.node
         ));
     }
@@ -298,9 +302,11 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
         Some(address) => {
             page.line("directory", format!("address of {name}"));
             page.line("steering", format!("{}{offline}", by_ports(facts, address)));
-            if let Some(port) = facts.query.port.filter(|port| !owner.ports.contains(port)) {
+            if let Some(port) = facts.query.port
+                && !owner.ports.contains(&port)
+            {
                 page.fix(format!(
-                    "dial {}:{port}, or have the port steered: `culvert-proxy token create \
+                    "dial {}:{port}, or have the port steered: `culvert token create \
                      {name} --port {}`; in a cluster: \
                      ConfigMap culvert-ports",
                     facts.zone.full_name(name),
@@ -313,13 +319,12 @@ fn directory(page: &mut Page, facts: &Facts, owner: &NodeView) {
 
 /// What a redirector does with an address that nodes have.
 fn by_ports(facts: &Facts, address: IpAddr) -> String {
-    let has = |owner: &&NodeView| owner.addresses.iter().any(|view| view.ip == address);
-    let ports: std::collections::BTreeSet<u16> = facts
-        .owners
-        .iter()
-        .filter(has)
-        .flat_map(|owner| owner.ports.iter().copied())
-        .collect();
+    let mut ports = BTreeSet::new();
+    for owner in &facts.owners {
+        if owner.addresses.iter().any(|view| view.ip == address) {
+            ports.extend(owner.ports.iter().copied());
+        }
+    }
     match facts.query.port {
         Some(port) if ports.contains(&port) => "steered".to_owned(),
         Some(_) => format!("passes: steered on ports {} only", listed(&ports, ", ")),
@@ -328,17 +333,11 @@ fn by_ports(facts: &Facts, address: IpAddr) -> String {
 }
 
 fn node(owner: &NodeView) -> String {
-    let address = |view: &AddressView| match view.routing {
-        Routing::Routed => view.ip.to_string(),
-        Routing::Shared => format!("{} (shared)", view.ip),
-        Routing::Protected => format!("{} (protected)", view.ip),
-    };
-    let addresses: Vec<String> = owner.addresses.iter().map(address).collect();
-    let addresses = if addresses.is_empty() {
-        "no addresses".to_owned()
-    } else {
-        addresses.join(", ")
-    };
+    let mut addresses = "no addresses".to_owned();
+    if !owner.addresses.is_empty() {
+        let texts: Vec<String> = owner.addresses.iter().map(address_text).collect();
+        addresses = texts.join(", ");
+    }
     format!(
         "{}: {addresses}; VIPs {}, {}; ports {}{}",
         owner.name,
@@ -347,6 +346,14 @@ fn node(owner: &NodeView) -> String {
         listed(&owner.ports, ", "),
         behind::listed(owner)
     )
+}
+
+fn address_text(view: &AddressView) -> String {
+    match view.routing {
+        Routing::Routed => view.ip.to_string(),
+        Routing::Shared => format!("{} (shared)", view.ip),
+        Routing::Protected => format!("{} (protected)", view.ip),
+    }
 }
 
 /// What the agent knows of the tunnels before these. Only it sees what became of its own packets.
@@ -382,7 +389,7 @@ fn large_packets_fix(name: &NodeName) -> String {
 
 fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
     for tunnel in &facts.tunnels {
-        page.line("tunnel", in_words(tunnel));
+        page.line("tunnel", tunnel_text(tunnel));
     }
     for peer in &facts.peers {
         peer_line(page, peer, name);
@@ -402,22 +409,24 @@ fn tunnels(page: &mut Page, facts: &Facts, name: &NodeName) {
     }
     page.broken("tunnel", format!("none: {name} is offline"));
     page.line("ended", ended);
-    let later = |event: &&culvert_proxy_streams::history::Event| {
-        past.ended.as_ref().is_none_or(|ended| event.at >= ended.at)
-    };
-    match past.refused.as_ref().filter(later) {
-        Some(event) => {
-            page.line(
-                "refused",
-                format!("its agent was not taken at {}: {}", event.at, event.reason),
-            );
-            page.fix(format!("on {name}: mend what the line above says"));
-        }
-        None => page.fix(format!(
-            "on {name}: is culvert-agent running? `curl http://127.0.0.1:7429/readyz` says why it \
-             has no tunnel"
-        )),
+    if let Some(refused) = &past.refused
+        && past
+            .ended
+            .as_ref()
+            .is_none_or(|ended| refused.at >= ended.at)
+    {
+        let reason = &refused.reason;
+        page.line(
+            "refused",
+            format!("its agent was not taken at {}: {reason}", refused.at),
+        );
+        page.fix(format!("on {name}: fix what the line above says"));
+        return;
     }
+    page.fix(format!(
+        "on {name}: is culvert-agent running? `curl http://127.0.0.1:7429/readyz` says why it has \
+         no tunnel"
+    ));
 }
 
 fn peer_line(page: &mut Page, peer: &PeerFacts, name: &NodeName) {
@@ -428,7 +437,10 @@ fn peer_line(page: &mut Page, peer: &PeerFacts, name: &NodeName) {
         streams,
     } = peer;
     if *links > 0 {
-        let away = round_trip.map_or_else(String::new, |time| format!(", {time:.1?} away"));
+        let away = match round_trip {
+            Some(time) => format!(", {time:.1?} away"),
+            None => String::new(),
+        };
         page.line(
             "tunnel",
             format!(
@@ -448,12 +460,11 @@ fn peer_line(page: &mut Page, peer: &PeerFacts, name: &NodeName) {
     }
 }
 
-fn in_words(tunnel: &TunnelFacts) -> String {
-    let round_trip = tunnel
-        .round_trip
-        .map_or("not measured yet".to_owned(), |time| {
-            format!("{} ms", milliseconds(time))
-        });
+fn tunnel_text(tunnel: &TunnelFacts) -> String {
+    let round_trip = match tunnel.round_trip {
+        Some(time) => format!("{} ms", milliseconds(time)),
+        None => "not measured yet".to_owned(),
+    };
     let silent = if tunnel.silent {
         "; silent, perhaps dead"
     } else {
@@ -496,18 +507,23 @@ fn agent(page: &mut Page, facts: &Facts, target: &Target, tunnel: &TunnelFacts) 
     }
 }
 
-fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, waits: &[Duration]) {
+fn dial_lines(
+    page: &mut Page,
+    dial: &Result<Accepted, DialError>,
+    target: &Target,
+    waits: &[Duration],
+) {
     let error = match dial {
-        Ok(taken) => {
-            let word = match waits.first() {
+        Ok(accepted) => {
+            let outcome = match waits.first() {
                 Some(longest) if *longest >= LONG_WAIT => "accepted, but see streams",
                 _ => "ok",
             };
-            return page.line("dial", format!("{word}: {taken}"));
+            return page.line("dial", format!("{outcome}: {accepted}"));
         }
         Err(error) => error,
     };
-    page.broken("dial", format!("{}: {}", word(error), chain(error)));
+    page.broken("dial", format!("{}: {}", dial_outcome(error), chain(error)));
     let node = &target.node;
     let port = target.port;
     match error {
@@ -549,7 +565,7 @@ fn dialled(page: &mut Page, dial: &Result<Taken, DialError>, target: &Target, wa
     }
 }
 
-impl fmt::Display for Taken {
+impl fmt::Display for Accepted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let time = milliseconds(self.time);
         write!(f, "the backend took it in {time} ms")?;
@@ -560,7 +576,7 @@ impl fmt::Display for Taken {
     }
 }
 
-fn word(error: &DialError) -> &'static str {
+fn dial_outcome(error: &DialError) -> &'static str {
     match error {
         DialError::Route(error) => error.reason(),
         DialError::TimedOut => dial_reason(DialCode::TimedOut),
@@ -568,11 +584,8 @@ fn word(error: &DialError) -> &'static str {
 }
 
 fn listed<'a>(ports: impl IntoIterator<Item = &'a u16>, separator: &str) -> String {
-    ports
-        .into_iter()
-        .map(u16::to_string)
-        .collect::<Vec<_>>()
-        .join(separator)
+    let texts: Vec<_> = ports.into_iter().map(u16::to_string).collect();
+    texts.join(separator)
 }
 
 fn milliseconds(time: Duration) -> String {

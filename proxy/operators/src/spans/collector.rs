@@ -14,7 +14,7 @@ use clap::error::ErrorKind;
 use culvert_daemon::chain;
 use culvert_proxy_trust::handshake::provider;
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
@@ -46,12 +46,13 @@ impl FromStr for CollectorUrl {
 
     fn from_str(text: &str) -> Result<Self, InvalidCollectorUrl> {
         let url: Uri = text.parse().map_err(|_| InvalidCollectorUrl)?;
-        let known = matches!(url.scheme_str(), Some("http" | "https"));
-        let bare = matches!(url.path(), "" | "/") && url.query().is_none();
-        let login = url
-            .authority()
-            .is_none_or(|authority| authority.as_str().contains('@'));
-        if known && bare && !login && url.host().is_some_and(|host| !host.is_empty()) {
+        let Some(authority) = url.authority() else {
+            return Err(InvalidCollectorUrl);
+        };
+        let is_known = matches!(url.scheme_str(), Some("http" | "https"));
+        let has_path = !matches!(url.path(), "" | "/") || url.query().is_some();
+        let has_login = authority.as_str().contains('@');
+        if is_known && !has_path && !has_login && !authority.host().is_empty() {
             Ok(Self(url))
         } else {
             Err(InvalidCollectorUrl)
@@ -102,7 +103,10 @@ impl CollectorUrl {
 
 /// A channel that connects when it is used.
 pub(super) fn channel(url: &CollectorUrl, ca: Option<&Path>) -> Result<Channel> {
-    let tls = url.is_tls().then(|| tls(ca)).transpose()?;
+    let mut tls = None;
+    if url.is_tls() {
+        tls = Some(tls_connector(ca)?);
+    }
     ensure!(
         tls.is_some() || ca.is_none(),
         "--otlp-ca is for an https collector, and --otlp-endpoint is {url}"
@@ -135,7 +139,7 @@ async fn connect((host, port): (String, u16), tls: Option<TlsConnector>) -> io::
     Ok(Either::Right(Box::new(secured)))
 }
 
-fn tls(ca: Option<&Path>) -> Result<TlsConnector> {
+fn tls_connector(ca: Option<&Path>) -> Result<TlsConnector> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .context("choose TLS versions")?
@@ -146,25 +150,30 @@ fn tls(ca: Option<&Path>) -> Result<TlsConnector> {
 }
 
 fn roots(ca: Option<&Path>) -> Result<RootCertStore> {
-    let mut roots = RootCertStore::empty();
-    let (certificates, from) = match ca {
+    let certificates;
+    let source;
+    match ca {
         Some(file) => {
-            let read = || format!("--otlp-ca: read {}", file.display());
-            let certificates = CertificateDer::pem_file_iter(file).with_context(read)?;
-            let certificates = certificates.collect::<Result<Vec<_>, _>>();
-            (certificates.with_context(read)?, file.display().to_string())
+            certificates = read_certificates(file)
+                .with_context(|| format!("--otlp-ca: read {}", file.display()))?;
+            source = file.display().to_string();
         }
-        None => (
-            rustls_native_certs::load_native_certs().certs,
-            "the system: give --otlp-ca FILE".to_owned(),
-        ),
-    };
+        None => {
+            certificates = rustls_native_certs::load_native_certs().certs;
+            source = "the system: give --otlp-ca FILE".to_owned();
+        }
+    }
+    let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(certificates);
     ensure!(
         !roots.is_empty(),
-        "--otlp-endpoint: no certificate of an authority in {from}"
+        "--otlp-endpoint: no certificate of an authority in {source}"
     );
     Ok(roots)
+}
+
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, pem::Error> {
+    CertificateDer::pem_file_iter(file)?.collect()
 }
 
 /// Why a request failed, with its causes.

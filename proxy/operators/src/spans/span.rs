@@ -39,10 +39,13 @@ pub(super) fn span(ended: EndedStream) -> Span {
         reason,
     } = ended;
     let lasted = Duration::try_from_secs_f64(stream.age_seconds).unwrap_or_default();
-    let status = (outcome != "finished").then(|| Status {
-        code: StatusCode::Error.into(),
-        message: reason.clone().unwrap_or_default(),
-    });
+    let mut status = None;
+    if outcome != "finished" {
+        status = Some(Status {
+            code: StatusCode::Error.into(),
+            message: reason.clone().unwrap_or_default(),
+        });
+    }
     let attributes = [
         number("stream", stream.stream),
         text("frontend", Some(stream.frontend)),
@@ -85,13 +88,21 @@ pub(super) fn request(resource: Resource, spans: Vec<Span>) -> ExportTraceServic
     }
 }
 
-/// How many of the spans the collector refused for good, and why.
-pub(super) fn refused(answer: ExportTraceServiceResponse, of: usize) -> (usize, Option<String>) {
+/// How many of the `sent` spans the collector refused for good, and why.
+pub(super) fn count_refused(
+    answer: ExportTraceServiceResponse,
+    sent: usize,
+) -> (usize, Option<String>) {
     let Some(partial) = answer.partial_success else {
         return (0, None);
     };
-    let refused = usize::try_from(partial.rejected_spans).unwrap_or(0).min(of);
-    let reason = Some(partial.error_message).filter(|reason| !reason.is_empty());
+    let refused = usize::try_from(partial.rejected_spans)
+        .unwrap_or(0)
+        .min(sent);
+    let mut reason = None;
+    if !partial.error_message.is_empty() {
+        reason = Some(partial.error_message);
+    }
     (refused, reason)
 }
 

@@ -88,7 +88,7 @@ impl Lab {
         let client = "10.1.2.3:40000".to_owned();
         let mut record = self
             .streams
-            .begin(number, Frontend::Ebpf, client, destination);
+            .start_record(number, Frontend::Ebpf, client, destination);
         record.routed_to(&"edge-1".parse().unwrap());
         end(&mut record);
     }
@@ -164,7 +164,7 @@ async fn a_finished_stream_is_one_span_with_the_words_of_the_access_line() {
     let (_server, address, mut got_rx) = collector(0).await;
     let lab = Lab::new(&format!("http://{address}"), None);
     lab.stream(7, |record| {
-        record.dialled(Duration::from_millis(250));
+        record.set_dial_time(Duration::from_millis(250));
         record.relayed(&Ok(()));
     });
     let _running = lab.start();
@@ -220,7 +220,7 @@ async fn a_stream_that_failed_is_a_span_with_the_reason_as_its_status() {
 #[test]
 fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
     let ended = std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(100);
-    let stream = culvert_proxy_streams::live::StreamView {
+    let stream = culvert_proxy_streams::view::StreamView {
         stream: 1,
         frontend: "forward",
         client: "10.1.2.3:1".to_owned(),
@@ -231,7 +231,9 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         bytes_to_backend: 17,
         bytes_to_client: 4_000_000_000_000,
         tunnel: None,
+        peer: None,
         moves: 0,
+        move_reason: None,
         last_bytes: None,
         answer_is_due: false,
     };

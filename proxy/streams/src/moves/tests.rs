@@ -1,15 +1,19 @@
+use std::any::Any;
 use std::sync::Arc;
 
 use culvert_proxy_core::directory::Directory;
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DialFailure, FarEnd, MovableStreams,
-    ProxyTunnel, ReadAhead, Stream, StreamEnd,
+    ProxyTunnel, ReadAhead, Stream, StreamEnd, ThroughTunnel,
 };
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use super::*;
-use crate::registry::{Registration, Tracking};
+use crate::peers::{PeerChange, PeerInfo};
+use crate::rank::Rank;
+use crate::registry::{MoveReason, Registration, StreamPlace, Tracking};
 
 /// Connects all streams to one listener.
 struct ToListener(TcpListener);
@@ -21,6 +25,27 @@ impl Backends for ToListener {
     }
 
     fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
+}
+
+/// Another proxy, which has a tunnel of the agent.
+struct Peer {
+    tunnel: Tunnel,
+    asked: Mutex<Vec<DialProxyRequest>>,
+}
+
+impl Backends for Peer {
+    async fn dial(&self, open: &Open) -> Result<Backend, DialFailure> {
+        Ok(Backend::Agent(Box::new(ThroughTunnel {
+            tunnel: self.tunnel.clone(),
+            open: open.clone(),
+        })))
+    }
+
+    fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
+
+    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+        self.asked.lock().push(request);
+    }
 }
 
 /// A node whose agent has tunnels here.
@@ -49,8 +74,13 @@ impl Node {
         }
     }
 
-    /// Another tunnel, of this run of the agent.
-    async fn add(&mut self, slot: &str, run: &str) -> Arc<Registered> {
+    /// A tunnel with these backends at its far end.
+    async fn connect<B: Backends>(
+        &mut self,
+        far_end: FarEnd,
+        describe: DescribeResponse,
+        backends: Arc<B>,
+    ) -> (Tunnel, DescribeResponse) {
         let (near, far) = tokio::io::duplex(64 << 10);
         let agent = AgentTunnel {
             stream_window: 1 << 20,
@@ -58,14 +88,8 @@ impl Node {
             streams_in_life: 1 << 29,
             budget: Budget::new(1 << 20),
             movable: self.movable.clone(),
-            describe: DescribeResponse {
-                slot: slot.to_owned(),
-                instance: run.to_owned(),
-                moves: true,
-                ..DescribeResponse::default()
-            },
+            describe,
         };
-        let backends = self.backends.clone();
         self.ends.spawn(async move {
             let io = ReadAhead::new(far);
             let socket_state = io.socket_state();
@@ -77,7 +101,7 @@ impl Node {
         let io = ReadAhead::new(near);
         let socket_state = io.socket_state();
         let settings = ProxyTunnel {
-            far_end: FarEnd::Agent,
+            far_end,
             stream_window: 1 << 20,
             max_streams: 8,
             streams_in_life: 1 << 29,
@@ -89,6 +113,24 @@ impl Node {
         });
         let request = DescribeRequest::default();
         let described = tunnel.describe(&request).await.unwrap();
+        (tunnel, described)
+    }
+
+    /// A tunnel of this run of the agent.
+    async fn tunnel(&mut self, slot: &str, run: &str) -> (Tunnel, DescribeResponse) {
+        let describe = DescribeResponse {
+            slot: slot.to_owned(),
+            instance: run.to_owned(),
+            moves: true,
+            ..DescribeResponse::default()
+        };
+        let backends = self.backends.clone();
+        self.connect(FarEnd::Agent, describe, backends).await
+    }
+
+    /// Another tunnel that ends here, of this run of the agent.
+    async fn add(&mut self, slot: &str, run: &str) -> Arc<Registered> {
+        let (tunnel, described) = self.tunnel(slot, run).await;
         let address = "10.0.3.7:40000".parse().unwrap();
         let node = "edge-1".parse().unwrap();
         let registration = self.registry.register(node, tunnel, described, address);
@@ -96,24 +138,67 @@ impl Node {
         self.registry.all().pop().unwrap()
     }
 
+    /// A peer with a tunnel of the node, and the way through it.
+    async fn peer(&mut self) -> (Arc<Peer>, Candidate, Box<dyn Any>) {
+        let (tunnel, described) = self.tunnel("9", "run").await;
+        let peer = Arc::new(Peer {
+            tunnel,
+            asked: Mutex::default(),
+        });
+        let describe = DescribeResponse::default();
+        let (link, _) = self.connect(FarEnd::Proxy, describe, peer.clone()).await;
+        let info = PeerInfo {
+            instance: "peer".into(),
+            host: "peer".to_owned(),
+            version: String::new(),
+            addresses: Vec::new(),
+            certificate_ends: None,
+        };
+        let registration = self.registry.register_peer(info).unwrap();
+        let node: NodeName = "edge-1".parse().unwrap();
+        registration.change(PeerChange {
+            opened: vec![(1, node.clone(), Rank::of(&described))],
+            ..PeerChange::default()
+        });
+        let linked = self.registry.register_link(&"peer".into(), link).unwrap();
+        let way = self.registry.candidates(&node).pop().unwrap();
+        (peer, way, Box::new((registration, linked)))
+    }
+
     fn mover(&self) -> Mover {
-        Mover::new(self.registry.clone(), Metrics::default())
+        Mover::new(self.registry.clone(), "own".into(), Metrics::default())
     }
 }
 
+fn here(tunnel: &Arc<Registered>) -> Candidate {
+    Candidate::Agent(tunnel.clone())
+}
+
 /// A stream that is relayed, and moves as many bytes as a test says.
-struct Moving {
+struct HeavyStream {
     tracking: Tracking,
     transferred: Arc<culvert_tunnel::Transferred>,
     _client: UnixStream,
 }
 
-impl Moving {
-    async fn start(number: u64, tunnel: &Arc<Registered>, relays: &mut JoinSet<()>) -> Self {
-        let stream: Stream = tunnel.tunnel.open(Open::default(), None).await.unwrap();
+impl HeavyStream {
+    async fn start(
+        registry: &Registry,
+        number: u64,
+        way: Candidate,
+        relays: &mut JoinSet<()>,
+    ) -> Self {
+        let opened = way.tunnel().open(Open::default(), None).await;
+        let stream: Stream = opened.unwrap();
         let transferred = Arc::<culvert_tunnel::Transferred>::default();
         let movable = stream.movable().unwrap();
-        let tracking = Tracking::start(number, movable, transferred.clone(), tunnel.clone());
+        let tracking = registry.track(
+            number,
+            &"edge-1".parse().unwrap(),
+            way,
+            Some(movable),
+            transferred.clone(),
+        );
         let (client, proxy_side) = UnixStream::pair().unwrap();
         let counters = transferred.clone();
         relays.spawn(async move {
@@ -133,17 +218,21 @@ impl Moving {
     }
 
     fn tunnel(&self) -> u64 {
-        self.tracking.0.tunnel().generation
+        match self.tracking.0.place() {
+            StreamPlace::Tunnel(number) => number,
+            StreamPlace::Peer(peer) => panic!("{peer:?}"),
+        }
     }
 }
 
 /// Looks for more than a second, in which these streams are heavy.
-async fn look(mover: &mut Mover, tunnels: &[Arc<Registered>], heavy: &[&Moving]) {
+async fn look(mover: &mut Mover, tunnels: &[Arc<Registered>], heavy: &[&HeavyStream]) {
     for _ in 0..6 {
         for stream in heavy {
             stream.bulk();
         }
-        mover.look("edge-1".parse().unwrap(), tunnels);
+        let node = "edge-1".parse().unwrap();
+        mover.look_at(&node, tunnels, Vec::new(), Instant::now());
         while mover.tasks.join_next().await.is_some() {}
     }
 }
@@ -153,8 +242,8 @@ async fn of_a_heavy_stream_and_a_thin_one_in_a_tunnel_the_heavy_one_moves_to_a_f
     let mut node = Node::new().await;
     let shared = node.add("0", "run").await;
     let mut relays = JoinSet::new();
-    let heavy = Moving::start(1, &shared, &mut relays).await;
-    let thin = Moving::start(2, &shared, &mut relays).await;
+    let heavy = HeavyStream::start(&node.registry, 1, here(&shared), &mut relays).await;
+    let thin = HeavyStream::start(&node.registry, 2, here(&shared), &mut relays).await;
     let free = node.add("1", "run").await;
     let mut mover = node.mover();
     look(&mut mover, &[shared.clone(), free.clone()], &[&heavy]).await;
@@ -172,13 +261,13 @@ async fn of_heavy_streams_among_themselves_one_stays_and_each_other_one_gets_a_t
     let mut relays = JoinSet::new();
     let mut heavy = Vec::new();
     for number in 0..3 {
-        heavy.push(Moving::start(number, &shared, &mut relays).await);
+        heavy.push(HeavyStream::start(&node.registry, number, here(&shared), &mut relays).await);
     }
     let mut tunnels = vec![shared];
     for slot in ["1", "2", "3"] {
         tunnels.push(node.add(slot, "run").await);
     }
-    let heavy: Vec<&Moving> = heavy.iter().collect();
+    let heavy: Vec<&HeavyStream> = heavy.iter().collect();
     look(&mut node.mover(), &tunnels, &heavy).await;
     let mut places: Vec<u64> = heavy.iter().map(|stream| stream.tunnel()).collect();
     places.sort_unstable();
@@ -191,8 +280,8 @@ async fn the_last_tunnel_without_heavy_streams_is_left_to_others() {
     let mut node = Node::new().await;
     let shared = node.add("0", "run").await;
     let mut relays = JoinSet::new();
-    let first = Moving::start(1, &shared, &mut relays).await;
-    let second = Moving::start(2, &shared, &mut relays).await;
+    let first = HeavyStream::start(&node.registry, 1, here(&shared), &mut relays).await;
+    let second = HeavyStream::start(&node.registry, 2, here(&shared), &mut relays).await;
     let free = node.add("1", "run").await;
     let tunnels = [shared.clone(), free];
     look(&mut node.mover(), &tunnels, &[&first, &second]).await;
@@ -204,12 +293,63 @@ async fn a_stream_does_not_move_to_a_tunnel_with_streams_nor_to_one_of_another_r
     let mut node = Node::new().await;
     let shared = node.add("0", "run").await;
     let mut relays = JoinSet::new();
-    let heavy = Moving::start(1, &shared, &mut relays).await;
-    let _thin = Moving::start(2, &shared, &mut relays).await;
+    let heavy = HeavyStream::start(&node.registry, 1, here(&shared), &mut relays).await;
+    let _thin = HeavyStream::start(&node.registry, 2, here(&shared), &mut relays).await;
     let used = node.add("1", "run").await;
-    let _other = Moving::start(3, &used, &mut relays).await;
+    let _other = HeavyStream::start(&node.registry, 3, here(&used), &mut relays).await;
     let strange = node.add("0", "copy").await;
     let tunnels = [shared.clone(), used, strange];
     look(&mut node.mover(), &tunnels, &[&heavy]).await;
     assert_eq!(heavy.tunnel(), shared.generation);
+}
+
+#[tokio::test]
+async fn a_heavy_stream_by_way_of_a_peer_gets_tunnels_here_and_moves_to_one() {
+    let mut node = Node::new().await;
+    let (peer, way, _registered) = node.peer().await;
+    let mut relays = JoinSet::new();
+    let heavy = HeavyStream::start(&node.registry, 1, way, &mut relays).await;
+    let name: NodeName = "edge-1".parse().unwrap();
+    let mut mover = node.mover();
+    let tracked = heavy.tracking.0.clone();
+    for _ in 0..3 {
+        mover.look_at(&name, &[], vec![tracked.clone()], Instant::now());
+        while mover.tasks.join_next().await.is_some() {}
+    }
+    let asked = DialProxyRequest {
+        node: name.to_string(),
+        proxy: "own".to_owned(),
+        count: 2,
+    };
+    assert_eq!(*peer.asked.lock(), [asked], "it is asked once");
+    let tunnels = [node.add("0", "run").await, node.add("1", "run").await];
+    mover.look_at(&name, &tunnels, vec![tracked.clone()], Instant::now());
+    while mover.tasks.join_next().await.is_some() {}
+    assert!(
+        tunnels
+            .iter()
+            .any(|tunnel| tunnel.generation == heavy.tunnel())
+    );
+    assert_eq!(tracked.move_reason(), Some(MoveReason::ByPeer));
+    assert_eq!(
+        [tracked.moves(), 1],
+        [1, mover.metrics.moved_streams.get() as u32]
+    );
+}
+
+#[tokio::test]
+async fn the_only_tunnel_here_is_left_to_light_streams_and_an_ended_stream_keeps_no_link() {
+    let mut node = Node::new().await;
+    let (_peer, way, _registered) = node.peer().await;
+    let mut relays = JoinSet::new();
+    let heavy = HeavyStream::start(&node.registry, 1, way, &mut relays).await;
+    let name: NodeName = "edge-1".parse().unwrap();
+    let mut mover = node.mover();
+    let tracked = heavy.tracking.0.clone();
+    let tunnels = [node.add("0", "run").await];
+    mover.look_at(&name, &tunnels, vec![tracked.clone()], Instant::now());
+    while mover.tasks.join_next().await.is_some() {}
+    assert!(matches!(tracked.place(), StreamPlace::Peer(_)));
+    drop(heavy);
+    assert!(tracked.way().is_none(), "it keeps no link");
 }

@@ -7,12 +7,12 @@ use culvert_api::NodeName;
 use culvert_daemon::Worker;
 use culvert_tunnel::Tunnel;
 
-use super::{Registered, Registry, State};
-use crate::elsewhere::PeerLink;
+use super::{Registered, Registry};
+use crate::peers::PeerLink;
 use crate::rank::Rank;
 
 /// A way to a node.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub enum Candidate {
     /// A tunnel of its agent that ends here.
     Agent(Arc<Registered>),
@@ -29,16 +29,24 @@ impl Candidate {
         }
     }
 
+    /// The tunnel of the agent, if it ends here.
+    pub(crate) fn registered(&self) -> Option<&Arc<Registered>> {
+        match self {
+            Self::Agent(registered) => Some(registered),
+            Self::Peer(_) => None,
+        }
+    }
+
     /// Whether both are the same tunnel here, or lead to the same proxy.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Agent(one), Self::Agent(other)) => Arc::ptr_eq(one, other),
-            (Self::Peer(one), Self::Peer(other)) => one.peer == other.peer,
+            (Self::Peer(one), Self::Peer(other)) => one.peer.instance == other.peer.instance,
             (Self::Agent(_), Self::Peer(_)) | (Self::Peer(_), Self::Agent(_)) => false,
         }
     }
 
-    /// The thread that moves its bytes.
+    /// The thread that relays its bytes.
     pub(crate) fn worker(&self) -> &Worker {
         match self {
             Self::Agent(registered) => &registered.worker,
@@ -74,72 +82,121 @@ impl Drop for StreamOnItsWay {
     }
 }
 
+/// Where a candidate comes among others: the least is the first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Order {
+    is_silent: bool,
+    /// Its agent is on another host than the node's.
+    is_stranger: bool,
+    /// It is superseded, worn out or ending.
+    is_outdated: bool,
+    is_by_peer: bool,
+    is_busy: bool,
+    /// Another thread relays its bytes.
+    is_away: bool,
+    /// Its streams, or of a peer the place among peers.
+    load: u32,
+}
+
+/// What is known about all tunnels of a node, wherever they end.
+struct NodeTunnels {
+    here: Vec<Arc<Registered>>,
+    at_peers: Vec<Rank>,
+    /// The runs of agents on other hosts than the node's.
+    strangers: Vec<String>,
+}
+
+impl NodeTunnels {
+    fn is_stranger(&self, rank: &Rank) -> bool {
+        self.strangers.contains(&rank.instance)
+    }
+
+    /// Whether `other` may replace `rank`. A stranger's tunnels are later where a copy of the disk was
+    /// started: they replace none of the node's own.
+    fn may_replace(&self, other: &Rank, rank: &Rank) -> bool {
+        self.is_stranger(rank) || !self.is_stranger(other)
+    }
+
+    fn is_superseded_at_peers(&self, rank: &Rank) -> bool {
+        let mut others = self.at_peers.iter();
+        others.any(|other| other.supersedes(rank) && self.may_replace(other, rank))
+    }
+
+    fn is_superseded(&self, rank: &Rank) -> bool {
+        let mut here = self.here.iter().map(|tunnel| &tunnel.rank);
+        self.is_superseded_at_peers(rank)
+            || here.any(|other| other.supersedes(rank) && self.may_replace(other, rank))
+    }
+
+    fn is_outdated(&self, registered: &Registered) -> bool {
+        let rank = &registered.rank;
+        let mut here = self.here.iter();
+        registered.tunnel.is_worn_out()
+            || !registered.tunnel.takes_streams()
+            || here.any(|other| other.supersedes(registered) && self.may_replace(&other.rank, rank))
+            || self.is_superseded_at_peers(rank)
+    }
+
+    fn order(&self, registered: &Registered) -> Order {
+        let tunnel = &registered.tunnel;
+        Order {
+            is_silent: tunnel.is_silent(),
+            is_stranger: self.is_stranger(&registered.rank),
+            is_outdated: self.is_outdated(registered),
+            is_by_peer: false,
+            is_busy: tunnel.is_busy(),
+            // A stream of another proxy is on a thread already: two would wake each other.
+            is_away: !registered.worker.is_current(),
+            load: tunnel.streams() + registered.on_their_way.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The order of a link to a peer, where the node's tunnels have these ranks.
+    fn order_of_link(&self, link: &PeerLink, ranks: &[Rank], place: u32) -> Order {
+        Order {
+            is_silent: link.tunnel.is_silent(),
+            is_stranger: ranks.iter().all(|rank| self.is_stranger(rank)),
+            is_outdated: ranks.iter().all(|rank| self.is_superseded(rank)),
+            is_by_peer: true,
+            is_busy: false,
+            is_away: true,
+            load: place,
+        }
+    }
+}
+
 impl Registry {
     /// The ways to the node in the order in which a new stream tries them: tunnels here, those that
     /// are not busy first, then peers, then what is superseded, worn out or ending, then what leads
     /// to an agent on another host than the node's, and last what is silent.
     pub fn candidates(&self, node: &NodeName) -> Vec<Candidate> {
-        let (tunnels, peers, ranks) = {
-            let state = self.lock();
-            let State { elsewhere, .. } = &*state;
-            (
-                state.tunnels(node),
-                elsewhere.links(node),
-                elsewhere.ranks(node),
-            )
+        let state = self.lock();
+        let here = state.tunnels(node);
+        let links = state.peers.links(node);
+        let at_peers = state.peers.ranks(node);
+        drop(state);
+        let tunnels = NodeTunnels {
+            strangers: self.strangers(node, &here),
+            here,
+            at_peers,
         };
-        let strangers = self.strangers(node, &tunnels);
-        let is_stranger = |rank: &Rank| strangers.contains(&rank.instance);
-        // A stranger's tunnels are later where a copy of the disk was started: they replace none of
-        // the node's own.
-        let counts = |other: &Rank, rank: &Rank| is_stranger(rank) || !is_stranger(other);
-        let is_last = |tunnel: &Registered| {
-            tunnel.tunnel.is_worn_out()
-                || !tunnel.tunnel.takes_streams()
-                || tunnels
-                    .iter()
-                    .any(|other| other.supersedes(tunnel) && counts(&other.rank, &tunnel.rank))
-                || ranks
-                    .iter()
-                    .any(|other| other.supersedes(&tunnel.rank) && counts(other, &tunnel.rank))
-        };
-        let is_superseded = |rank: &Rank| {
-            let here = tunnels.iter().map(|tunnel| &tunnel.rank);
-            here.chain(&ranks)
-                .any(|other| other.supersedes(rank) && counts(other, rank))
-        };
-        let here = tunnels.iter().map(|tunnel| {
-            let order = (
-                tunnel.tunnel.is_silent(),
-                is_stranger(&tunnel.rank),
-                is_last(tunnel),
-                false,
-            );
-            // A stream of another proxy is on a thread already: two would wake each other.
-            let is_away = !tunnel.worker.is_current();
-            (
-                (
-                    order,
-                    tunnel.tunnel.is_busy(),
-                    is_away,
-                    tunnel.tunnel.streams() + tunnel.on_their_way.load(Ordering::Relaxed),
-                ),
-                Candidate::Agent(tunnel.clone()),
-            )
-        });
+        let mut ordered = Vec::new();
+        for registered in &tunnels.here {
+            ordered.push((
+                tunnels.order(registered),
+                Candidate::Agent(registered.clone()),
+            ));
+        }
         // The peers are in order already.
-        let elsewhere = peers.into_iter().zip(0..).map(|((link, ranks), place)| {
-            let order = (
-                link.tunnel.is_silent(),
-                ranks.iter().all(is_stranger),
-                ranks.iter().all(is_superseded),
-                true,
-            );
-            ((order, false, true, place), Candidate::Peer(link))
-        });
-        let mut all: Vec<_> = here.chain(elsewhere).collect();
-        all.sort_by_key(|(order, _)| *order);
-        all.into_iter().map(|(_, candidate)| candidate).collect()
+        for (place, (link, ranks)) in (0..).zip(links) {
+            let order = tunnels.order_of_link(&link, &ranks, place);
+            ordered.push((order, Candidate::Peer(link)));
+        }
+        ordered.sort_by_key(|(order, _)| *order);
+        ordered
+            .into_iter()
+            .map(|(_, candidate)| candidate)
+            .collect()
     }
 
     /// The runs of agents whose host has none of the node's addresses, while another one's host has
@@ -158,13 +215,18 @@ impl Registry {
         let Some(view) = self.0.directory.node(node) else {
             return Vec::new();
         };
-        let (own, strange): (Vec<_>, Vec<_>) = tunnels
-            .iter()
-            .partition(|tunnel| !tunnel.addresses_of(&view).is_empty());
-        if own.is_empty() {
-            return Vec::new();
+        let mut strangers = Vec::new();
+        let mut has_own = false;
+        for tunnel in tunnels {
+            if tunnel.addresses_of(&view).is_empty() {
+                strangers.push(tunnel.rank.instance.clone());
+            } else {
+                has_own = true;
+            }
         }
-        let strange = strange.iter().map(|tunnel| tunnel.rank.instance.clone());
-        strange.collect()
+        if !has_own {
+            strangers.clear();
+        }
+        strangers
     }
 }

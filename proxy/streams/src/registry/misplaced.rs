@@ -74,14 +74,21 @@ impl Registered {
 
     /// Whether the operator lets the agent dial the node's addresses, whoever has them.
     fn is_allowed_to_dial(&self, node: &NodeView) -> bool {
-        let further = self.described.allowed.iter();
-        let ranges = further.flat_map(|allowed| &allowed.further);
-        let ranges: Vec<AllowedRange> = ranges.filter_map(|text| text.parse().ok()).collect();
-        let has = |destination: SocketAddr| ranges.iter().any(|range| range.contains(destination));
-        let mut addresses = node.addresses.iter();
-        addresses.any(|view| {
-            let mut ports = node.ports.iter();
-            ports.any(|port| has(SocketAddr::new(view.ip, *port)))
-        })
+        let Some(allowed) = &self.described.allowed else {
+            return false;
+        };
+        let mut ranges = Vec::new();
+        for text in &allowed.further {
+            ranges.extend(text.parse::<AllowedRange>());
+        }
+        for view in &node.addresses {
+            for port in &node.ports {
+                let destination = SocketAddr::new(view.ip, *port);
+                if ranges.iter().any(|range| range.contains(destination)) {
+                    return true;
+                }
+            }
+        }
+        false
     }
 }

@@ -9,7 +9,7 @@ use culvert_proxy_core::instance::Instance;
 use culvert_tunnel::Tunnel;
 
 use super::{Registry, State};
-use crate::elsewhere::{PeerChange, PeerInfo, PeerView};
+use crate::peers::{PeerChange, PeerInfo, PeerView};
 
 /// Keeps a peer registered. Dropping it forgets the peer and its tunnels.
 pub struct PeerRegistration {
@@ -28,7 +28,7 @@ impl Registry {
     /// Adds a peer, without tunnels at first. `None`: it is registered already, by another address.
     pub fn register_peer(&self, info: PeerInfo) -> Option<PeerRegistration> {
         let info = Arc::new(info);
-        self.lock().elsewhere.add(info.clone())?;
+        self.lock().peers.add(info.clone())?;
         self.0.peers_tx.send_replace(());
         Some(PeerRegistration {
             registry: self.clone(),
@@ -36,9 +36,9 @@ impl Registry {
         })
     }
 
-    /// Adds a link to a registered peer. The calling thread moves it.
+    /// Adds a link to a registered peer. The calling thread drives it.
     pub fn register_link(&self, peer: &Instance, tunnel: Tunnel) -> Option<LinkRegistration> {
-        let number = self.lock().elsewhere.add_link(peer, tunnel)?;
+        let number = self.lock().peers.add_link(peer, tunnel)?;
         Some(LinkRegistration {
             registry: self.clone(),
             peer: peer.clone(),
@@ -48,12 +48,12 @@ impl Registry {
 
     /// Every registered peer.
     pub fn peers(&self) -> Vec<PeerView> {
-        self.lock().elsewhere.views()
+        self.lock().peers.views()
     }
 
     /// The peers that have a tunnel of the node.
     pub fn holders(&self, node: &NodeName) -> Vec<PeerView> {
-        self.lock().elsewhere.holders(node)
+        self.lock().peers.holders(node)
     }
 
     /// Sees a change each time a peer comes, goes or begins to drain.
@@ -80,7 +80,7 @@ impl PeerRegistration {
     pub fn change(&self, change: PeerChange) {
         let mut state = self.registry.lock();
         let drained = change.draining;
-        let concerned = state.elsewhere.change(&self.info.instance, change);
+        let concerned = state.peers.change(&self.info.instance, change);
         self.registry.set_online(&state, concerned);
         drop(state);
         if drained {
@@ -91,21 +91,16 @@ impl PeerRegistration {
     /// Takes a snapshot: `all` are the peer's tunnels.
     pub fn replace(&self, all: PeerChange) {
         let present: BTreeSet<u64> = all.opened.iter().map(|(number, ..)| *number).collect();
-        let before = self.registry.lock().elsewhere.numbers(&self.info.instance);
-        let closed = before
-            .into_iter()
-            .filter(|number| !present.contains(number));
-        self.change(PeerChange {
-            closed: closed.collect(),
-            ..all
-        });
+        let mut closed = self.registry.lock().peers.numbers(&self.info.instance);
+        closed.retain(|number| !present.contains(number));
+        self.change(PeerChange { closed, ..all });
     }
 }
 
 impl Drop for PeerRegistration {
     fn drop(&mut self) {
         let mut state = self.registry.lock();
-        let nodes = state.elsewhere.remove(&self.info.instance);
+        let nodes = state.peers.remove(&self.info.instance);
         self.registry.set_online(&state, nodes);
         drop(state);
         self.registry.0.peers_tx.send_replace(());
@@ -115,6 +110,6 @@ impl Drop for PeerRegistration {
 impl Drop for LinkRegistration {
     fn drop(&mut self) {
         let mut state = self.registry.lock();
-        state.elsewhere.remove_link(&self.peer, self.number);
+        state.peers.remove_link(&self.peer, self.number);
     }
 }

@@ -6,11 +6,18 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use culvert_api::NodeName;
+use culvert_daemon::Worker;
 
 use super::tracked::HeavyStreams;
 use super::{Registered, Registry};
 
 impl Registry {
+    /// The node's tunnels here, in the order in which they were registered.
+    pub(crate) fn tunnels_here(&self, node: &NodeName) -> Vec<Arc<Registered>> {
+        let state = self.lock();
+        state.nodes.get(node).cloned().unwrap_or_default()
+    }
+
     /// The tunnels here of each node that has a busy one with several streams.
     pub(crate) fn shared_by_bulk(&self) -> Vec<(NodeName, Vec<Arc<Registered>>)> {
         let state = self.lock();
@@ -41,9 +48,9 @@ impl Registered {
         heavy
     }
 
-    /// Whether the same thread moves its bytes.
-    pub(crate) fn is_beside(&self, other: &Self) -> bool {
-        self.worker.handle().id() == other.worker.handle().id()
+    /// Whether this thread relays its bytes.
+    pub(crate) fn is_on(&self, worker: &Worker) -> bool {
+        self.worker.handle().id() == worker.handle().id()
     }
 
     /// Whether it has no streams.
@@ -51,11 +58,15 @@ impl Registered {
         self.tunnel.streams() == 0 && self.on_their_way.load(Ordering::Relaxed) == 0
     }
 
-    /// Whether streams of the tunnel `from` can move to it; `all` are the node's.
-    pub(crate) fn takes_moved(&self, from: &Self, all: &[Arc<Self>]) -> bool {
+    /// Whether both lead to the same run of the agent.
+    pub(crate) fn is_of_run(&self, other: &Self) -> bool {
+        self.described.instance == other.described.instance
+    }
+
+    /// Whether streams can move to it; `all` are the node's tunnels here.
+    pub(crate) fn accepts_moved(&self, all: &[Arc<Self>]) -> bool {
         let tunnel = &self.tunnel;
-        self.described.instance == from.described.instance
-            && tunnel.moves_streams()
+        tunnel.moves_streams()
             && tunnel.takes_streams()
             && !tunnel.is_silent()
             && !tunnel.is_worn_out()

@@ -183,6 +183,34 @@ async fn closing_a_node_reaches_all_its_tunnels() {
     }
 }
 
+#[tokio::test]
+async fn a_reader_gets_all_tunnels_and_then_one_entry_for_each_change() {
+    let (_state, registry) = registry();
+    let first = register(&registry, "run", "0").await;
+    let _second = register(&registry, "run", "1").await;
+    let reader = registry.feed();
+    let slow = registry.feed();
+    let none: Vec<u64> = Vec::new();
+    let opened = |changes: &TunnelChanges| changes.opened.keys().copied().collect::<Vec<u64>>();
+    let all = reader.unseen_changes();
+    assert_eq!((opened(&all), &all.closed), (vec![1, 2], &none));
+    let third = register(&registry, "run", "2").await;
+    drop(first);
+    let news = reader.unseen_changes();
+    assert_eq!((opened(&news), news.closed), (vec![3], vec![1]));
+    drop(register(&registry, "run", "3").await);
+    let nothing = reader.unseen_changes();
+    assert!(nothing.opened.is_empty() && nothing.closed.is_empty());
+    drop(third);
+    let late = slow.unseen_changes();
+    assert_eq!((opened(&late), &late.closed), (vec![2], &none));
+    drop((reader, slow));
+    assert!(
+        registry.lock().feeds.is_empty(),
+        "nothing is kept of readers"
+    );
+}
+
 /// A tunnel of an agent on a host with these addresses.
 async fn register_on(registry: &Registry, instance: &str, addresses: &[&str]) -> Registration {
     let described = DescribeResponse {

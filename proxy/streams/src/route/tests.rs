@@ -193,7 +193,7 @@ async fn clients_that_come_at_once_go_to_different_tunnels_and_each_counts_once(
     let client = || {
         let destination = Destination::Name("edge-1".to_owned(), 9100);
         let router = &tunnels.router;
-        let record = router.begin(Frontend::Ebpf, "10.0.0.9:40000".to_owned(), &destination);
+        let record = router.start_record(Frontend::Ebpf, "10.0.0.9:40000".to_owned(), &destination);
         let route = router.route(destination).unwrap();
         RoutedClient::new(router.clone(), route, ClientKind::Host, record)
     };

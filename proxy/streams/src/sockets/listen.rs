@@ -44,16 +44,22 @@ pub fn bind_protocol(
     used_by: SocketUse,
     protocol: Protocol,
 ) -> Result<TcpListener> {
-    let bind = || match bind_once(address, protocol) {
+    listeners
+        .tcp(address, used_by, || bind_either_family(address, protocol))
+        .with_context(|| format!("listen on {address}"))
+}
+
+fn bind_either_family(
+    address: SocketAddr,
+    protocol: Protocol,
+) -> io::Result<std::net::TcpListener> {
+    match bind_once(address, protocol) {
         Err(error) if address.ip().is_unspecified() && address.is_ipv6() && no_ipv6(&error) => {
             let any = Ipv4Addr::UNSPECIFIED.into();
             bind_once(SocketAddr::new(any, address.port()), protocol)
         }
         bound => bound,
-    };
-    listeners
-        .tcp(address, used_by, bind)
-        .with_context(|| format!("listen on {address}"))
+    }
 }
 
 fn no_ipv6(error: &io::Error) -> bool {

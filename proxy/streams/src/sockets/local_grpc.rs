@@ -38,10 +38,10 @@ where
     S::Future: Send,
 {
     let draining = drain.clone();
-    let serve_one = move |stream, calls: &TaskTracker| {
+    listen::serve(socket, name, drain, move |stream, calls: &TaskTracker| {
         calls.spawn(serve_calls(stream, service.clone(), draining.clone()));
-    };
-    listen::serve(socket, name, drain, serve_one).await
+    })
+    .await
 }
 
 async fn serve_calls<S>(stream: UnixStream, service: S, drain: Drain)

@@ -63,7 +63,7 @@ async fn read(
             .read_exact(&mut prefix)
             .await
             .map_err(HeaderError::Read)?;
-        let header = Header::begin(&prefix)?;
+        let header = Header::parse_prefix(&prefix)?;
         let mut rest = vec![0; header.rest()];
         connection
             .read_exact(&mut rest)

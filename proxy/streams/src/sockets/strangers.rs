@@ -3,19 +3,24 @@
 //! connections lock nobody out. A crowd waits for handshakes in the order of its arrival: whoever is
 //! turned away comes again, and that costs more than to wait.
 
+mod bookings;
 mod handshake;
 mod pool;
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_api::busy;
 use ipnet::IpNet;
+use parking_lot::{Mutex, MutexGuard};
+use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use bookings::Bookings;
 pub use handshake::{HandshakeError, handshake, say_busy};
 use pool::{Limits, Origin, Pool};
 
@@ -42,15 +47,12 @@ pub const DEFAULT_HANDSHAKES: u16 = 128;
 /// another. As many may wait for one as can be served while they wait. An enrolment may wait for the
 /// API server.
 fn limits(handshakes: u16) -> [Limits; 4] {
-    let of = |times: usize, spared: Duration| Limits {
-        permits: times * usize::from(handshakes.max(1)),
-        spared,
-    };
+    let handshakes = usize::from(handshakes.max(1));
     [
-        of(16, Duration::from_millis(500)),
-        of(16, Duration::from_secs(8)),
-        of(1, Duration::from_secs(8)),
-        of(2, Duration::from_secs(8)),
+        Limits::new(16 * handshakes, Duration::from_millis(500)),
+        Limits::new(16 * handshakes, Duration::from_secs(8)),
+        Limits::new(handshakes, Duration::from_secs(8)),
+        Limits::new(2 * handshakes, Duration::from_secs(8)),
     ]
 }
 
@@ -65,12 +67,22 @@ const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The number of remembered addresses. One more replaces the oldest.
 const KNOWN_MAX: usize = 16 << 10;
 
+/// Who comes to a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clients {
+    /// Agents: an alert can tell them when to come again.
+    Agents,
+    /// Any client of TLS.
+    Others,
+}
+
 /// The permits. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Strangers(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
+    clients: Clients,
     permits: Mutex<Permits>,
     /// Told when a permit of that pool is returned.
     returned: [[Notify; 4]; 2],
@@ -81,6 +93,8 @@ struct Permits {
     limits: [Limits; 4],
     /// The pools of strangers and of addresses that lately had a tunnel.
     pools: [[Pool; 4]; 2],
+    /// For each of the two: when those come again who were turned away.
+    bookings: [Bookings; 2],
     known: HashMap<IpNet, Instant>,
     next: u64,
 }
@@ -105,13 +119,21 @@ pub struct Full;
 impl Strangers {
     /// Permits for so many TLS handshakes at once, and for what comes before and after them.
     pub fn new(handshakes: u16) -> Self {
+        Self::of(Clients::Others, handshakes)
+    }
+
+    /// The same for a port of these clients.
+    pub fn of(clients: Clients, handshakes: u16) -> Self {
+        let now = Instant::now();
         let permits = Permits {
             limits: limits(handshakes),
             pools: Default::default(),
+            bookings: [Bookings::new(now), Bookings::new(now)],
             known: HashMap::new(),
             next: 0,
         };
         Self(Arc::new(Shared {
+            clients,
             permits: Mutex::new(permits),
             returned: Default::default(),
         }))
@@ -122,13 +144,12 @@ impl Strangers {
         let origin = Origin::of(address);
         let mut permits = self.lock();
         let now = Instant::now();
-        let lately = |since: &Instant| now.saturating_duration_since(*since) < KNOWN_FOR;
-        let known = usize::from(permits.known.get(&origin.host).is_some_and(lately));
+        let known = permits.index_of(origin, now);
         let evicted = CancellationToken::new();
         if !permits.is_in_turn(known, phase, None) {
             return Err(Full);
         }
-        let number = permits.take(known, phase, origin, &evicted, now)?;
+        let number = permits.acquire(known, phase, origin, &evicted, now)?;
         drop(permits);
         Ok(HandshakePermit {
             strangers: self.clone(),
@@ -140,37 +161,68 @@ impl Strangers {
         })
     }
 
+    /// Tells a client that has no permit that it cannot be served now, and an agent when to come
+    /// again.
+    pub fn turn_away(&self, client: &TcpStream, address: IpAddr) {
+        let mut permits = self.lock();
+        let known = permits.index_of(Origin::of(address), Instant::now());
+        let alert = self.busy_alert(&mut permits, known);
+        drop(permits);
+        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to tell.
+        client.try_write(&handshake::busy(alert)).ok();
+    }
+
+    /// The description of the alert for one of that pool who is turned away.
+    fn busy_alert(&self, permits: &mut Permits, known: usize) -> u8 {
+        match self.0.clients {
+            Clients::Agents => {
+                let waiting = permits.pools[known][Phase::Waiting as usize].len();
+                let chance = rand::random_range(0.0..1.0);
+                let wait = permits.bookings[known].next(waiting, Instant::now(), chance);
+                busy::alert(wait)
+            }
+            Clients::Others => handshake::INTERNAL_ERROR,
+        }
+    }
+
     /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
     pub fn proven(&self, address: IpAddr) {
         let mut permits = self.lock();
         let now = Instant::now();
         let known = &mut permits.known;
         let host = Origin::of(address).host;
-        if known.len() >= KNOWN_MAX && !known.contains_key(&host) {
-            let oldest = known
-                .iter()
-                .min_by_key(|(_, since)| **since)
-                .map(|(host, _)| *host);
-            oldest.map(|oldest| known.remove(&oldest));
+        if known.len() >= KNOWN_MAX
+            && !known.contains_key(&host)
+            && let Some((&oldest, _)) = known.iter().min_by_key(|(_, since)| **since)
+        {
+            known.remove(&oldest);
         }
         known.insert(host, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Permits> {
-        self.0
-            .permits
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.permits.lock()
     }
 
-    /// Takes a permit back.
-    fn take_back(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
+    /// Returns a permit to its pool.
+    fn release(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
         permits.pools[known][phase as usize].leave(number);
+        if phase == Phase::Handshake {
+            permits.bookings[known].handshake_ended(Instant::now());
+        }
         self.0.returned[known][phase as usize].notify_one();
     }
 }
 
 impl Permits {
+    /// The index into the pools: 1 if a tunnel came from this network lately.
+    fn index_of(&self, origin: Origin, now: Instant) -> usize {
+        match self.known.get(&origin.host) {
+            Some(since) => usize::from(now.saturating_duration_since(*since) < KNOWN_FOR),
+            None => 0,
+        }
+    }
+
     /// Whether nobody who waits for a handshake comes before `number`, or before a newcomer.
     fn is_in_turn(&self, known: usize, phase: Phase, number: Option<u64>) -> bool {
         let pools = &self.pools[known];
@@ -182,7 +234,7 @@ impl Permits {
             || !pools[Phase::Waiting as usize].has_before(number, free)
     }
 
-    fn take(
+    fn acquire(
         &mut self,
         known: usize,
         phase: Phase,
@@ -191,14 +243,13 @@ impl Permits {
         now: Instant,
     ) -> Result<u64, Full> {
         self.next += 1;
-        let taken = self.pools[known][phase as usize].take(
-            self.next,
-            origin,
-            evicted,
-            self.limits[phase as usize],
-            now,
-        );
-        taken.then_some(self.next).ok_or(Full)
+        let limits = self.limits[phase as usize];
+        let pool = &mut self.pools[known][phase as usize];
+        if pool.admit(self.next, origin, evicted, limits, now) {
+            Ok(self.next)
+        } else {
+            Err(Full)
+        }
     }
 }
 
@@ -236,6 +287,12 @@ impl HandshakePermit {
         timeout(patience, in_turn).await.map_err(|_| Full)
     }
 
+    /// The description of the alert with which the connection is turned away.
+    fn busy_alert(&self) -> u8 {
+        let mut permits = self.strangers.lock();
+        self.strangers.busy_alert(&mut permits, self.known)
+    }
+
     /// Takes a permit of the next phase and returns the present one. If all of the next phase are
     /// taken, it keeps the present one.
     fn advance(&mut self, phase: Phase) -> Result<(), Full> {
@@ -244,14 +301,14 @@ impl HandshakePermit {
         if !permits.is_in_turn(self.known, phase, Some(self.number)) {
             return Err(Full);
         }
-        let number = permits.take(
+        let number = permits.acquire(
             self.known,
             phase,
             self.origin,
             &self.evicted,
             Instant::now(),
         )?;
-        strangers.take_back(&mut permits, self.known, self.phase, self.number);
+        strangers.release(&mut permits, self.known, self.phase, self.number);
         (self.phase, self.number) = (phase, number);
         Ok(())
     }
@@ -266,7 +323,7 @@ impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut permits = self.strangers.lock();
         self.strangers
-            .take_back(&mut permits, self.known, self.phase, self.number);
+            .release(&mut permits, self.known, self.phase, self.number);
     }
 }
 

@@ -106,33 +106,31 @@ impl fmt::Debug for TokenText {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
     /// It is no token.
-    #[error(
-        "this is not a join token: copy the whole command that `culvert-proxy token create` printed"
-    )]
+    #[error("this is not a join token: copy the whole command that `culvert token create` printed")]
     Malformed,
     /// It is not one of this installation.
     #[error(
         "this proxy did not make the token {0}, or forgot it long after it expired: is it for \
-         another proxy? Make one here with `culvert-proxy token create`"
+         another proxy? Make one here with `culvert token create`"
     )]
     Foreign(TokenId),
     /// Its secret is another one.
     #[error(
-        "the secret of token {0} is wrong: copy the whole command that `culvert-proxy token \
+        "the secret of token {0} is wrong: copy the whole command that `culvert token \
          create` printed"
     )]
     WrongSecret(TokenId),
     /// It was used already.
     #[error(
-        "token {0} was used already; each works once: make another with `culvert-proxy token \
+        "token {0} was used already; each works once: make another with `culvert token \
          create`"
     )]
     Used(TokenId),
     /// It has expired.
-    #[error("token {0} expired at {1}: make another with `culvert-proxy token create`")]
+    #[error("token {0} expired at {1}: make another with `culvert token create`")]
     Expired(TokenId, UnixTime),
     /// It was revoked.
-    #[error("token {0} was revoked: make another with `culvert-proxy token create`")]
+    #[error("token {0} was revoked: make another with `culvert token create`")]
     Revoked(TokenId),
     /// It is for several nodes, and the agent says no name.
     #[error("token {0} is for several nodes: say with --node which one this is")]
@@ -140,7 +138,7 @@ pub enum TokenError {
     /// It is for another node.
     #[error(
         "token {0} is not for node {1}: join as a node that it was made for, or make one with \
-         `culvert-proxy token create {1}`"
+         `culvert token create {1}`"
     )]
     OtherNode(TokenId, NodeName),
 }
@@ -163,7 +161,7 @@ impl TokenError {
 /// The store is full.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there are {MAX_TOKENS} tokens already: revoke some with `culvert-proxy token revoke`, or \
+    "there are {MAX_TOKENS} tokens already: revoke some with `culvert token revoke`, or \
      wait until they expire"
 )]
 pub struct Full;

@@ -228,7 +228,7 @@ fn what_does_not_come_through_is_told_with_its_fix() {
         (
             "8.8.8.8",
             &NftDecision::Passes,
-            "culvert-proxy token create NODE --address 8.8.8.8`",
+            "culvert token create NODE --address 8.8.8.8`",
         ),
         (
             "198.18.9.9:1",
@@ -248,12 +248,12 @@ fn what_does_not_come_through_is_told_with_its_fix() {
         (
             "10.0.3.7:22",
             &NftDecision::Passes,
-            "`culvert-proxy token create edge-1 --port 22,9100,10250`",
+            "`culvert token create edge-1 --port 22,9100,10250`",
         ),
         (
             "198.18.0.3:80",
             &NftDecision::Steers(NftSet::Vips),
-            "`culvert-proxy explain edge-3` says why it is offline",
+            "`culvert why edge-3` says why it is offline",
         ),
         (
             "[fd00::7]:9100",

@@ -249,7 +249,7 @@ pub(super) fn fix(
     match entry {
         DirectoryEntry::Nothing => Some(START.to_owned()),
         DirectoryEntry::Foreign => Some(format!(
-            "if a node has it, where the proxy runs: `culvert-proxy token create NODE --address \
+            "if a node has it, where the proxy runs: `culvert token create NODE --address \
              {ip}`; in a cluster its Node says it"
         )),
         DirectoryEntry::UnassignedVip => Some(
@@ -292,7 +292,7 @@ fn dial_by_name(owners: &[&NodeName], port: Option<u16>, zone: &Zone) -> String 
 fn steer_ports(owner: &NodeName, ports: &BTreeSet<u16>) -> String {
     let ports = listed(ports, ",");
     format!(
-        "have the port steered, where the proxy runs: `culvert-proxy token create {owner} --port \
+        "have the port steered, where the proxy runs: `culvert token create {owner} --port \
          {ports}`; in a cluster: ConfigMap culvert-ports"
     )
 }
@@ -301,7 +301,7 @@ fn steer_ports(owner: &NodeName, ports: &BTreeSet<u16>) -> String {
 fn unsteered(node: &NodeName, by_hooks: HookDecision, by_nftables: &NftDecision) -> Option<String> {
     match (by_hooks, by_nftables) {
         (HookDecision::Decides(Verdict::Reject(Reject::Offline)), _) => Some(format!(
-            "where the proxy runs: `culvert-proxy explain {node}` says why it is \
+            "where the proxy runs: `culvert why {node}` says why it is \
                 offline"
         )),
         (HookDecision::Decides(Verdict::Reject(Reject::NoIntercept)), _)

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use culvert_lab::apiserver::ApiServer;
+use culvert_lab::process::{Process, bound};
 use culvert_lab::progress::Step;
 use culvert_lab::self_signed::SelfSigned;
-use culvert_lab::workspace;
+use culvert_lab::{ports, workspace};
 use serde_json::{Value, json};
 
 use super::sandbox::{CUT_ADDRESS, Sandbox};
@@ -26,6 +27,18 @@ const NO_AUDIT: &str =
 pub(super) const NODE_NAME: &str = "edge-1";
 const NODE: &str = "system:node:edge-1";
 
+/// Milliseconds there and back over the long link.
+const ROUND_TRIP: u16 = 20;
+/// Bytes under way over it, each way.
+const WINDOW: u32 = 1 << 20;
+
+/// Targets of the load that are the API server itself.
+#[derive(Clone)]
+pub(super) struct Direct {
+    pub(super) near: PathBuf,
+    pub(super) far: PathBuf,
+}
+
 /// The running API server.
 pub(super) struct Cluster {
     server: ApiServer,
@@ -35,14 +48,61 @@ pub(super) struct Cluster {
     pub(super) node: SelfSigned,
     /// An administrator, by the address that is never cut.
     pub(super) writer: PathBuf,
-    /// The node, without anything in between.
-    pub(super) direct: PathBuf,
+    /// The node, without anything in between: by HTTP/1.1 and HTTP/2, near and over the long link.
+    pub(super) direct: Direct,
+    pub(super) direct_http2: Direct,
+    /// The node's own kubeconfig over the long link.
+    far_kubeconfig: PathBuf,
+    _link: Process,
     slices: &'static str,
+}
+
+/// What files with the targets of direct clients say.
+struct Targets<'a> {
+    folder: &'a Path,
+    authority: &'a Path,
+    node: &'a SelfSigned,
+    near: &'a str,
+    far: &'a str,
+}
+
+impl Targets<'_> {
+    fn write_kubeconfig(&self, name: &str, address: &str) -> Result<PathBuf> {
+        let path = self.folder.join(format!("{name}.kubeconfig"));
+        let content = kubeconfig_of(address, self.authority, self.node);
+        std::fs::write(&path, content.to_string())?;
+        Ok(path)
+    }
+
+    fn write(&self, name: &str, is_http2: bool) -> Result<Direct> {
+        Ok(Direct {
+            near: self.write_one(&format!("{name}-near"), self.near, is_http2)?,
+            far: self.write_one(&format!("{name}-far"), self.far, is_http2)?,
+        })
+    }
+
+    fn write_one(&self, name: &str, address: &str, is_http2: bool) -> Result<PathBuf> {
+        write_target(
+            &self.folder.join(format!("{name}.json")),
+            &json!({
+                "address": address,
+                "authority": self.authority,
+                "certificate": self.node.certificate,
+                "key": self.node.key,
+                "http2": is_http2,
+            }),
+        )
+    }
 }
 
 impl Cluster {
     /// Starts it and makes the objects.
-    pub(super) fn start(assets: &Path, sandbox: &Sandbox, load: &mut Load) -> Result<Self> {
+    pub(super) fn start(
+        assets: &Path,
+        programs: &Path,
+        sandbox: &Sandbox,
+        load: &mut Load,
+    ) -> Result<Self> {
         let step = Step::start("start an API server");
         let folder = sandbox.folder("cluster")?;
         let policy = folder.join("audit-policy.json");
@@ -67,18 +127,18 @@ impl Cluster {
             &folder.join("writer.json"),
             &json!({ "address": local, "authority": authority, "token": token_of(&server)? }),
         )?;
-        let direct = write_target(
-            &folder.join("direct.json"),
-            &json!({
-                "address": cut,
-                "authority": authority,
-                "certificate": node.certificate,
-                "key": node.key,
-            }),
-        )?;
-        let kubeconfig = folder.join("node.kubeconfig");
-        let content = kubeconfig_of(&cut, &authority, &node);
-        std::fs::write(&kubeconfig, content.to_string())?;
+        let (link, far) = start_link(programs, &cut)?;
+        let targets = Targets {
+            folder: &folder,
+            authority: &authority,
+            node: &node,
+            near: &cut,
+            far: &far,
+        };
+        let direct = targets.write("direct", false)?;
+        let direct_http2 = targets.write("direct-http2", true)?;
+        let kubeconfig = targets.write_kubeconfig("node", &cut)?;
+        let far_kubeconfig = targets.write_kubeconfig("far", &far)?;
         let slices = if server.minor_version()? < 21 {
             "/apis/discovery.k8s.io/v1beta1/namespaces/many/endpointslices"
         } else {
@@ -90,7 +150,10 @@ impl Cluster {
             node,
             writer,
             direct,
+            direct_http2,
+            far_kubeconfig,
             slices,
+            _link: link,
         };
         cluster.make_objects(load)?;
         Ok(cluster)
@@ -118,8 +181,12 @@ impl Cluster {
 
     /// A copy of the node's kubeconfig, which `install` may change.
     pub(super) fn copy_kubeconfig(&self, to: &Path) -> Result<PathBuf> {
-        std::fs::copy(&self.kubeconfig, to).with_context(|| format!("write {}", to.display()))?;
-        Ok(to.to_owned())
+        copy(&self.kubeconfig, to)
+    }
+
+    /// The same over the long link.
+    pub(super) fn copy_far_kubeconfig(&self, to: &Path) -> Result<PathBuf> {
+        copy(&self.far_kubeconfig, to)
     }
 
     /// Lets the node read and write what YurtHub does besides.
@@ -172,6 +239,22 @@ impl Cluster {
     fn kubectl(&self, args: &[&str]) -> Result<()> {
         workspace::output(self.server.kubectl().args(args)).map(drop)
     }
+}
+
+fn copy(from: &Path, to: &Path) -> Result<PathBuf> {
+    std::fs::copy(from, to).with_context(|| format!("write {}", to.display()))?;
+    Ok(to.to_owned())
+}
+
+/// Starts a long link to an address; returns where it begins.
+fn start_link(programs: &Path, to: &str) -> Result<(Process, String)> {
+    let listen = ports::free_address()?.to_string();
+    let mut command = bound(&programs.join("culvert-bench"));
+    command.args(["delay", "--listen", &listen, "--to", to]);
+    command.args(["--round-trip", &ROUND_TRIP.to_string()]);
+    command.args(["--window", &WINDOW.to_string()]);
+    let logs = workspace::target_dir().join("bench-hub");
+    Ok((Process::start("link", &logs, &mut command)?, listen))
 }
 
 /// Writes a target for the load.

@@ -14,13 +14,28 @@ use super::subject::Prepared;
 /// A hub that knows nothing, installed for a kubelet as an operator does.
 pub(super) fn prepare(programs: &Path, sandbox: &Sandbox, cluster: &Cluster) -> Result<Prepared> {
     let folder = sandbox.folder("hub")?;
+    let kubeconfig = cluster.copy_kubeconfig(&folder.join("kubelet.conf"))?;
+    prepare_in(&folder, programs, &kubeconfig)
+}
+
+/// The same with the API server behind the long link.
+pub(super) fn prepare_far(
+    programs: &Path,
+    sandbox: &Sandbox,
+    cluster: &Cluster,
+) -> Result<Prepared> {
+    let folder = sandbox.folder("hub")?;
+    let kubeconfig = cluster.copy_far_kubeconfig(&folder.join("kubelet.conf"))?;
+    prepare_in(&folder, programs, &kubeconfig)
+}
+
+fn prepare_in(folder: &Path, programs: &Path, kubeconfig: &Path) -> Result<Prepared> {
     let program = programs.join("culvert-hub");
     let state = folder.join("state");
 
     let listen = ports::free_address()?.to_string();
     let flags = flags(&listen, &state, &folder.join("admin.sock"));
-    let kubeconfig = cluster.copy_kubeconfig(&folder.join("kubelet.conf"))?;
-    install(&program, &flags, &kubeconfig)?;
+    install(&program, &flags, kubeconfig)?;
     let local = state.join("local");
     let target = write_target(
         &folder.join("target.json"),

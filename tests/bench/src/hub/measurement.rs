@@ -22,6 +22,23 @@ const RATE: u32 = 100;
 /// Until a hub has written what it has read, and has given back what it needed for that.
 const REST: Duration = Duration::from_secs(15);
 
+/// How the names of rows begin and end.
+#[derive(Clone, Copy)]
+struct Names {
+    begin: &'static str,
+    end: &'static str,
+}
+
+const NEAR: Names = Names { begin: "", end: "" };
+const FAR: Names = Names {
+    begin: "",
+    end: "_rtt20",
+};
+const OFFLINE: Names = Names {
+    begin: "offline_",
+    end: "",
+};
+
 /// Makes a program that knows nothing ready to start.
 type Prepare = fn(&Path, &Sandbox, &Cluster) -> Result<Prepared>;
 
@@ -42,10 +59,20 @@ impl Measurement<'_> {
         match self.subject {
             Subject::Direct => {
                 let direct = self.cluster.direct.clone();
-                self.requests(&direct, "", None)?;
-                self.updates(&direct, None)
+                self.requests(&direct.near, NEAR, None)?;
+                self.requests(&direct.far, FAR, None)?;
+                self.updates(&direct.near, None)
             }
-            Subject::Hub => self.between(culvert::prepare),
+            Subject::DirectHttp2 => {
+                let direct = self.cluster.direct_http2.clone();
+                self.requests(&direct.near, NEAR, None)?;
+                self.requests(&direct.far, FAR, None)
+            }
+            Subject::Hub => {
+                self.between(culvert::prepare)?;
+                let hub = self.start(culvert::prepare_far)?;
+                self.requests(&hub.target(), FAR, None)
+            }
             Subject::YurtHub => self.between(yurthub::prepare),
         }
     }
@@ -58,7 +85,7 @@ impl Measurement<'_> {
         let resident = hub.process()?.resident()?;
         self.add("memory_idle", resident as f64 / 1e6)?;
         let pid = hub.process()?.pid();
-        self.requests(&target, "", Some(pid))?;
+        self.requests(&target, NEAR, Some(pid))?;
         self.open_watches(&target, THOUSAND)?;
         self.updates_on_disk(&target, pid)?;
         self.cut(&target)?;
@@ -103,15 +130,16 @@ impl Measurement<'_> {
         self.add("cut_noticed", figure_of(&cut, "noticed_s")?)?;
         self.add("cut_longest_request", figure_of(&cut, "longest_s")?)?;
         self.add("cut_errors", figure_of(&cut, "errors")?)?;
-        self.requests(target, "offline_", None)?;
+        self.requests(target, OFFLINE, None)?;
         let back = self.run(&format!("return {}", self.cluster.writer.display()))?;
         self.add("watches_ended", figure_of(&back, "watches_ended")?)?;
         self.add("return_seen", figure_of(&back, "return_seen_s")?)?;
         self.run("release").map(drop)
     }
 
-    /// GET and LIST; the names of their rows begin with `prefix`.
-    fn requests(&mut self, target: &Path, prefix: &str, pid: Option<u32>) -> Result<()> {
+    /// GET and LIST.
+    fn requests(&mut self, target: &Path, names: Names, pid: Option<u32>) -> Result<()> {
+        let Names { begin, end } = names;
         let seconds = if self.quick { 0.5 } else { 3.0 };
         for (verb, path) in [("get", POD), ("list", PODS)] {
             for connections in [1, 32] {
@@ -128,7 +156,7 @@ impl Measurement<'_> {
                     ("errors", "errors_"),
                     ("cpu_per_100k", "cpu_"),
                 ] {
-                    let name = format!("{prefix}{verb}_{kind}{connections}");
+                    let name = format!("{begin}{verb}_{kind}{connections}{end}");
                     let is_measured = kind != "cpu_" || pid.is_some();
                     if is_measured && let Some(row) = rows::find(&name) {
                         self.add(row.name, figure_of(&found, figure)?)?;

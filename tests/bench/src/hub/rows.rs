@@ -52,7 +52,8 @@ const fn higher(name: &'static str, unit: &'static str, aim: Aim) -> Row {
     }
 }
 
-/// All rows. Those with a number at their end are measured on that many connections.
+/// All rows. Those with a number at their end are measured on that many connections, and those with
+/// `rtt20` over a link of 20 ms.
 pub(super) const ALL: &[Row] = &[
     lower("memory_idle", "MB", Aim::AtMost(15.0)),
     lower("memory_10000", "MB", Aim::AtMost(40.0)),
@@ -64,6 +65,11 @@ pub(super) const ALL: &[Row] = &[
     higher("list_1", "1/s", Aim::OfDirect(0.9)),
     lower("list_p50_1", "us", Aim::None),
     lower("list_cpu_1", "CPU-s/100k", Aim::None),
+    higher("get_1_rtt20", "1/s", Aim::OfDirect(0.95)),
+    lower("get_p50_1_rtt20", "us", Aim::None),
+    higher("get_32_rtt20", "1/s", Aim::None),
+    higher("list_1_rtt20", "1/s", Aim::OfDirect(0.95)),
+    lower("list_p50_1_rtt20", "us", Aim::None),
     lower("event_delay_p50", "us", Aim::None),
     lower("event_delay_p99", "us", Aim::None),
     lower("event_cpu", "CPU-s/1000", Aim::None),

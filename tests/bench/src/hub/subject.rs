@@ -11,8 +11,10 @@ use culvert_lab::workspace;
 /// A way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Subject {
-    /// Nothing in between.
+    /// Nothing in between, by HTTP/1.1 as the clients of the others.
     Direct,
+    /// Nothing in between, by HTTP/2, which kubelet and client-go speak.
+    DirectHttp2,
     /// `culvert-hub`.
     Hub,
     /// The program that [`super::yurthub::PROGRAM`] names.
@@ -21,12 +23,13 @@ pub(super) enum Subject {
 
 impl Subject {
     /// All of them, in the order of the columns.
-    pub(super) const ALL: [Self; 3] = [Self::Direct, Self::Hub, Self::YurtHub];
+    pub(super) const ALL: [Self; 4] = [Self::Direct, Self::DirectHttp2, Self::Hub, Self::YurtHub];
 
     /// Its name in the JSON and the table.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Direct => "direct",
+            Self::DirectHttp2 => "direct_http2",
             Self::Hub => "hub",
             Self::YurtHub => "yurthub",
         }

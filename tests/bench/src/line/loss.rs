@@ -59,9 +59,7 @@ impl Losses {
     }
 
     fn happens(&mut self, probability: f64) -> bool {
-        // The upper 53 bits: as many as a f64 has.
-        let number = (self.random.number() >> 11) as f64 / (1_u64 << 53) as f64;
-        number < probability
+        self.random.share() < probability
     }
 }
 

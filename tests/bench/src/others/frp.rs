@@ -1,5 +1,6 @@
-//! frp, a reverse proxy: its server beside the clients and its client on the edge, with their
-//! defaults (TLS, and one connection between them for all). The server has a TCP port for the backend.
+//! frp, a reverse proxy: its server beside the clients and its client on the edge, with TLS. Its
+//! default is one connection between them for all clients; it can also have one for each. The server
+//! has a TCP port for the backend.
 
 use std::path::Path;
 
@@ -13,12 +14,22 @@ use crate::starter::Route;
 
 /// The environment variable that names the folder of `frps` and `frpc`.
 pub(super) const PROGRAMS: &str = "FRP";
-/// The server's ports: for its clients, and for the backend.
-const BIND: u16 = 8140;
-const REMOTE: u16 = 8141;
+/// Connections that wait for clients, where each has its own.
+const POOL: u8 = 16;
+
+/// How clients share connections.
+#[derive(Clone, Copy)]
+pub(super) enum Sharing {
+    /// The default: all have one.
+    OneForAll,
+    /// Each has its own, out of a pool.
+    OneForEach,
+}
 
 /// Both programs, running.
 pub(super) struct Frp {
+    /// The server's port for the backend.
+    port: u16,
     server: Process,
     client: Process,
 }
@@ -30,21 +41,31 @@ impl Frp {
         programs: &Path,
         cloud: &Site,
         edge: &Site,
-        address: &str,
-        backend: u16,
+        (address, backend): (&str, u16),
+        sharing: Sharing,
     ) -> Result<Self> {
-        let of_server = format!("bindPort = {BIND}\nlog.level = \"warn\"\n");
-        let server = start(cloud, &programs.join("frps"), "frps", &of_server)?;
-        let of_client = format!(
-            "serverAddr = \"{address}\"\nserverPort = {BIND}\nloginFailExit = false\nlog.level = \
-             \"warn\"\n[[proxies]]\nname = \"bench\"\ntype = \"tcp\"\nlocalIP = \
-             \"127.0.0.1\"\nlocalPort = {backend}\nremotePort = {REMOTE}\n"
+        let [bind, port] = sharing.ports();
+        let name = sharing.name();
+        let settings = format!(
+            "bindPort = {bind}\nlog.level = \"warn\"\n{}",
+            sharing.of_server()
         );
-        let client = start(edge, &programs.join("frpc"), "frpc", &of_client)?;
-        let mut frp = Self { server, client };
+        let server = start(cloud, &programs.join("frps"), ("frps", name), &settings)?;
+        let settings = format!(
+            "serverAddr = \"{address}\"\nserverPort = {bind}\nloginFailExit = false\nlog.level = \
+             \"warn\"\n{}[[proxies]]\nname = \"bench\"\ntype = \"tcp\"\nlocalIP = \
+             \"127.0.0.1\"\nlocalPort = {backend}\nremotePort = {port}\n",
+            sharing.of_client()
+        );
+        let client = start(edge, &programs.join("frpc"), ("frpc", name), &settings)?;
+        let mut frp = Self {
+            port,
+            server,
+            client,
+        };
         wait::until("frp has the backend's port", START_TIME, || {
             frp.check()?;
-            let filter = format!(":{REMOTE}");
+            let filter = format!(":{port}");
             let listening = cloud.output("ss", ["-Htln", "sport", "=", &filter])?;
             (!listening.is_empty()).then_some(()).context("not yet")
         })?;
@@ -60,13 +81,54 @@ impl Frp {
     /// The route to the backend.
     pub(super) fn route(&self) -> Route {
         Route {
-            endpoint: format!("tcp:127.0.0.1:{REMOTE}"),
+            endpoint: format!("tcp:127.0.0.1:{}", self.port),
             pids: vec![self.server.pid(), self.client.pid()],
         }
     }
 }
 
-fn start(site: &Site, program: &Path, name: &str, settings: &str) -> Result<Process> {
+impl Sharing {
+    fn name(self) -> &'static str {
+        match self {
+            Self::OneForAll => "mux",
+            Self::OneForEach => "no-mux",
+        }
+    }
+
+    /// The server's ports: for its client, and for the backend.
+    fn ports(self) -> [u16; 2] {
+        match self {
+            Self::OneForAll => [8140, 8141],
+            Self::OneForEach => [8142, 8143],
+        }
+    }
+
+    fn of_server(self) -> String {
+        match self {
+            Self::OneForAll => String::new(),
+            Self::OneForEach => {
+                format!("transport.tcpMux = false\ntransport.maxPoolCount = {POOL}\n")
+            }
+        }
+    }
+
+    fn of_client(self) -> String {
+        match self {
+            Self::OneForAll => String::new(),
+            Self::OneForEach => {
+                format!("transport.tcpMux = false\ntransport.poolCount = {POOL}\n")
+            }
+        }
+    }
+}
+
+fn start(
+    site: &Site,
+    program: &Path,
+    (program_name, sharing): (&str, &str),
+    settings: &str,
+) -> Result<Process> {
+    let name = &format!("{program_name}-{sharing}");
     let file = site.file(&format!("{name}.toml"));
     std::fs::write(&file, settings).with_context(|| format!("write {}", file.display()))?;
     site.start_process(name, site.command(program).arg("-c").arg(&file))

@@ -21,6 +21,8 @@ pub(crate) enum Link {
     Loss1,
     /// As many are lost, in bursts.
     Bursts1,
+    /// Each packet takes up to 20 ms longer, and one of two hundred is overtaken by others.
+    Jittery,
     /// Near and fast, and the agent has a fifth of a processor.
     Weak20,
     /// An uplink of 10 Mbit/s.
@@ -30,12 +32,13 @@ pub(crate) enum Link {
 }
 
 impl Link {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Rtt20,
         Self::Rtt80,
         Self::Loss01,
         Self::Loss1,
         Self::Bursts1,
+        Self::Jittery,
         Self::Weak20,
         Self::Up10m,
         Self::Up2m,
@@ -49,6 +52,7 @@ impl Link {
             Self::Loss01 => "_loss0.1_rtt50",
             Self::Loss1 => "_loss1_rtt50",
             Self::Bursts1 => "_bursts1_rtt50",
+            Self::Jittery => "_jitter20_rtt50",
             Self::Weak20 => "_rtt20_weak",
             Self::Up10m => "_up10m",
             Self::Up2m => "_up2m",
@@ -60,7 +64,7 @@ impl Link {
         match self {
             Self::Rtt20 | Self::Weak20 => 20,
             Self::Rtt80 => 80,
-            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 50,
+            Self::Loss01 | Self::Loss1 | Self::Bursts1 | Self::Jittery => 50,
             Self::Up10m | Self::Up2m => 40,
         }
     }
@@ -73,6 +77,7 @@ impl Link {
             | Self::Loss01
             | Self::Loss1
             | Self::Bursts1
+            | Self::Jittery
             | Self::Weak20 => DOWN,
             Self::Up10m => 10_000_000,
             Self::Up2m => 2_000_000,
@@ -85,7 +90,7 @@ impl Link {
         match self {
             Self::Rtt20 | Self::Weak20 => 125_000,
             Self::Rtt80 => 500_000,
-            Self::Loss01 | Self::Loss1 | Self::Bursts1 => 312_500,
+            Self::Loss01 | Self::Loss1 | Self::Bursts1 | Self::Jittery => 312_500,
             Self::Up10m | Self::Up2m => 50_000,
         }
     }
@@ -95,13 +100,14 @@ impl Link {
         if self == Self::Weak20 { Some(20) } else { None }
     }
 
-    /// The loss, as arguments of the worker.
-    pub(crate) fn loss(self) -> &'static [&'static str] {
+    /// The loss and the jitter, as arguments of the worker.
+    pub(crate) fn disturbances(self) -> &'static [&'static str] {
         match self {
             Self::Rtt20 | Self::Rtt80 | Self::Weak20 | Self::Up10m | Self::Up2m => &[],
             Self::Loss01 => &["--loss=0.001"],
             Self::Loss1 => &["--loss=0.01"],
             Self::Bursts1 => &["--loss=0.01", "--bursts=4"],
+            Self::Jittery => &["--jitter=20", "--overtaken=0.005"],
         }
     }
 }

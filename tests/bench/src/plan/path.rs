@@ -11,10 +11,16 @@ pub(crate) enum Path {
     PlainRelay,
     /// The same, with a TLS connection between them for each client.
     TlsRelay,
+    /// The same as most relays copy: without a buffer below TLS, a record at a time.
+    SimpleTlsRelay,
     /// konnectivity, by HTTP CONNECT on its server's Unix socket.
     Konnectivity,
     /// frp, by the port that its server has for the backend.
     Frp,
+    /// frp with a connection for each client, out of a pool.
+    FrpNoMux,
+    /// rathole, by the port that its server has for the backend.
+    Rathole,
     /// Culvert, by HTTP CONNECT on the proxy's Unix socket.
     Connect,
     /// The same with other programs of Culvert.
@@ -41,9 +47,12 @@ impl Path {
             | Self::DirectNew
             | Self::PlainRelay
             | Self::TlsRelay
+            | Self::SimpleTlsRelay
             | Self::Redirector => false,
             Self::Konnectivity
             | Self::Frp
+            | Self::FrpNoMux
+            | Self::Rathole
             | Self::Connect
             | Self::ConnectAgainst
             | Self::ConnectByPeer
@@ -61,8 +70,11 @@ impl Path {
             Self::DirectNew => "direct_new",
             Self::PlainRelay => "plain_relay",
             Self::TlsRelay => "tls_relay",
+            Self::SimpleTlsRelay => "simple_tls_relay",
             Self::Konnectivity => "konnectivity",
             Self::Frp => "frp",
+            Self::FrpNoMux => "frp_no_mux",
+            Self::Rathole => "rathole",
             Self::Connect => "connect",
             Self::ConnectAgainst => "connect_against",
             Self::ConnectByPeer => "connect_by_peer",

@@ -3,7 +3,7 @@
 
 mod tun;
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsFd;
@@ -48,7 +48,13 @@ pub(crate) struct Args {
     /// Lose as many in bursts, of that many packets in the mean
     #[arg(long, value_name = "PACKETS", requires = "loss")]
     bursts: Option<f64>,
-    /// Chooses the lost packets
+    /// Milliseconds that a packet may take longer, in each direction; none overtakes another for it
+    #[arg(long, default_value_t = 0)]
+    jitter: u64,
+    /// Share of the packets of each direction that others overtake
+    #[arg(long, default_value_t = 0.0)]
+    overtaken: f64,
+    /// Chooses the packets that are lost or late
     #[arg(long)]
     seed: u64,
 }
@@ -61,6 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         rate: args.up,
         queue: args.queue,
         loss,
+        jitter: Duration::from_millis(args.jitter),
+        overtaken: args.overtaken,
     };
     let downwards = Direction {
         rate: args.down,
@@ -114,8 +122,9 @@ struct Forwarder<'a> {
     from: &'a File,
     to: &'a File,
     line: Line,
-    /// Packets under way, with the time of their arrival.
-    packets: VecDeque<(Duration, Vec<u8>)>,
+    /// Packets under way, by the time of their arrival and their number.
+    packets: BTreeMap<(Duration, u64), Vec<u8>>,
+    received: u64,
     unused: Vec<Vec<u8>>,
 }
 
@@ -125,7 +134,8 @@ impl<'a> Forwarder<'a> {
             from,
             to,
             line,
-            packets: VecDeque::new(),
+            packets: BTreeMap::new(),
+            received: 0,
             unused: Vec::new(),
         }
     }
@@ -144,7 +154,10 @@ impl<'a> Forwarder<'a> {
                 Err(error) => return Err(error).context("read a packet from the device"),
             }
             match self.line.enter(started.elapsed(), packet.len() as u64) {
-                Some(arrival) => self.packets.push_back((arrival, packet)),
+                Some(arrival) => {
+                    self.received += 1;
+                    self.packets.insert((arrival, self.received), packet);
+                }
                 None => self.unused.push(packet),
             }
         }
@@ -152,7 +165,12 @@ impl<'a> Forwarder<'a> {
 
     /// Delivers what has arrived; returns when the next packet does.
     fn deliver(&mut self, now: Duration) -> Result<Option<Duration>> {
-        while let Some((_, packet)) = self.packets.pop_front_if(|(at, _)| *at <= now) {
+        while let Some(first) = self.packets.first_entry() {
+            let (arrival, _) = *first.key();
+            if arrival > now {
+                return Ok(Some(arrival));
+            }
+            let packet = first.remove();
             match (&mut &*self.to).write(&packet) {
                 // A device that is not up yet refuses packets.
                 Err(error) if error.raw_os_error() != Some(Errno::EIO as i32) => {
@@ -161,6 +179,6 @@ impl<'a> Forwarder<'a> {
                 _ => self.unused.push(packet),
             }
         }
-        Ok(self.packets.front().map(|(arrival, _)| *arrival))
+        Ok(None)
     }
 }

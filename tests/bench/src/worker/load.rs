@@ -4,6 +4,7 @@
 mod backend;
 mod bulk;
 mod connects;
+mod copies;
 mod dns;
 mod endpoint;
 mod job;

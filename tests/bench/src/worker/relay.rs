@@ -1,6 +1,7 @@
 //! The relays that Culvert is compared with, as good as they can be. Each has two hops in two
 //! processes like Culvert, with the same buffers, allocator and TLS settings, but no tunnel. The
-//! plain one copies TCP; the TLS one uses one TLS 1.3 connection from a pool for each client.
+//! plain one copies TCP; the TLS one uses one TLS 1.3 connection from a pool for each client. A second
+//! TLS one is as simple as most relays: no buffer below TLS, and tokio's own copying.
 
 mod pool;
 mod tls;
@@ -12,7 +13,10 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use anyhow::{Context as _, Result};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, split};
+use tokio::io::{
+    AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf, copy_bidirectional_with_sizes,
+    split,
+};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -32,6 +36,9 @@ pub(crate) struct NearArgs {
     /// The certificate of the other half: speak TLS
     #[arg(long)]
     certificate: Option<PathBuf>,
+    /// Without a buffer below TLS, and with tokio's own copying
+    #[arg(long)]
+    simple: bool,
 }
 
 /// Arguments of the half near the backend.
@@ -44,19 +51,67 @@ pub(crate) struct FarArgs {
     /// Speak TLS, with a new certificate that is written here
     #[arg(long)]
     certificate: Option<PathBuf>,
+    /// Without a buffer below TLS, and with tokio's own copying
+    #[arg(long)]
+    simple: bool,
+}
+
+/// How the halves copy.
+#[derive(Clone, Copy)]
+enum Copying {
+    /// As Culvert reads and writes.
+    Gathered,
+    /// As most relays do.
+    Simple,
+}
+
+impl Copying {
+    fn of(is_simple: bool) -> Self {
+        if is_simple {
+            Self::Simple
+        } else {
+            Self::Gathered
+        }
+    }
+
+    /// Bytes of the buffer below TLS. TLS reads past a buffer that is no larger than its own.
+    fn read_buffer(self) -> usize {
+        match self {
+            Self::Gathered => tls::READ_BUFFER,
+            Self::Simple => 1,
+        }
+    }
+
+    async fn relay<A, B>(self, mut near: A, mut far: B) -> Result<()>
+    where
+        A: AsyncRead + AsyncWrite + Unpin,
+        B: AsyncRead + AsyncWrite + Unpin,
+    {
+        match self {
+            Self::Gathered => relay(near, far).await,
+            Self::Simple => {
+                copy_bidirectional_with_sizes(&mut near, &mut far, BUFFER, BUFFER).await?;
+                Ok(())
+            }
+        }
+    }
 }
 
 /// Serves clients until it is killed.
 pub(crate) fn near(args: NearArgs) -> Result<()> {
+    let copying = Copying::of(args.simple);
     runtime()?.block_on(async {
         let listener = listen(args.listen).await?;
         let pool = match &args.certificate {
-            Some(path) => Some(Pool::start(args.far, &tls::client_config(path)?)),
+            Some(path) => {
+                let config = tls::client_config(path, copying.read_buffer())?;
+                Some(Pool::start(args.far, &config))
+            }
             None => None,
         };
         accept(listener, async move |client| match pool {
-            Some(pool) => relay(client, pool.acquire().await?).await,
-            None => relay(client, connect(args.far).await?).await,
+            Some(pool) => copying.relay(client, pool.acquire().await?).await,
+            None => copying.relay(client, connect(args.far).await?).await,
         })
         .await
     })
@@ -64,21 +119,22 @@ pub(crate) fn near(args: NearArgs) -> Result<()> {
 
 /// Serves the near half until it is killed.
 pub(crate) fn far(args: FarArgs) -> Result<()> {
+    let copying = Copying::of(args.simple);
     runtime()?.block_on(async {
         // The certificate comes first: a process that sees the port open may read it.
         let acceptor = args.certificate.as_deref().map(tls::acceptor).transpose()?;
         let listener = listen(args.listen).await?;
         accept(listener, async move |near| match acceptor {
             Some(acceptor) => {
-                let mut near = tls::accept(&acceptor, near).await?;
+                let mut near = tls::accept(&acceptor, near, copying.read_buffer()).await?;
                 // A connection of the pool waits here for a client, which sends first.
                 let first = first_bytes(&mut near).await?;
                 let mut backend = connect(args.backend).await?;
                 backend.write_all(&first).await?;
                 drop(first);
-                relay(near, backend).await
+                copying.relay(near, backend).await
             }
-            None => relay(near, connect(args.backend).await?).await,
+            None => copying.relay(near, connect(args.backend).await?).await,
         })
         .await
     })

@@ -93,11 +93,8 @@ impl<'lab> Culvert<'lab> {
         if self.second.is_none() {
             return Ok(());
         }
-        let socket = self.starter.site.file("second-control.sock");
-        let socket = socket.display().to_string();
-        let explain = ["explain", "near", "--control-socket", &socket].map(str::to_owned);
         wait::until("the second proxy reaches near", START_TIME, || {
-            let explained = self.starter.output("culvert-proxy", &explain)?;
+            let explained = self.starter.ask("second-control.sock", &["why", "near"])?;
             ensure!(explained.contains(" on the link to it"), "{explained}");
             Ok(())
         })
@@ -130,9 +127,8 @@ impl<'lab> Culvert<'lab> {
     }
 
     fn join(&self, node: &str) -> Result<()> {
-        let control = self.starter.file("control.sock");
-        let create = ["token", "create", node, "--control-socket", &control].map(str::to_owned);
-        let printed = self.starter.output("culvert-proxy", &create)?;
+        let create = ["token", "create", node];
+        let printed = self.starter.ask("control.sock", &create)?;
         let printed = printed.replace("\\\n", " ");
         let (_, join) = printed
             .split_once("culvert-agent ")

@@ -115,8 +115,11 @@ impl Link {
             Path::InterceptNft => culvert.by_address(&self.node, BACKENDS[1])?,
             Path::Direct
             | Path::DirectNew
+            | Path::SimpleTlsRelay
             | Path::Konnectivity
             | Path::Frp
+            | Path::FrpNoMux
+            | Path::Rathole
             | Path::ConnectTls
             | Path::ConnectDirect
             | Path::ConnectAgainst

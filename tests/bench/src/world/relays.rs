@@ -10,11 +10,13 @@ use super::{BACKENDS, Route, Starter, local, tcp};
 /// The ports of the near and the far half.
 const PLAIN: [u16; 2] = [8110, 8111];
 const TLS: [u16; 2] = [8120, 8121];
+const SIMPLE_TLS: [u16; 2] = [8122, 8123];
 
-/// Both relays, running.
+/// The relays, running.
 pub(crate) struct Relays {
     plain: [Process; 2],
     tls: [Process; 2],
+    simple_tls: [Process; 2],
 }
 
 impl Relays {
@@ -36,6 +38,7 @@ impl Relays {
         Ok(Self {
             plain: [plain_near, plain_far],
             tls: [tls_near, tls_far],
+            simple_tls: simple_tls(starter)?,
         })
     }
 
@@ -43,6 +46,7 @@ impl Relays {
         self.plain
             .iter_mut()
             .chain(&mut self.tls)
+            .chain(&mut self.simple_tls)
             .try_for_each(Process::check)
     }
 
@@ -57,6 +61,13 @@ impl Relays {
         Route {
             endpoint: tcp(TLS[0]),
             pids: self.tls.iter().map(Process::pid).collect(),
+        }
+    }
+
+    pub(super) fn simple_tls(&self) -> Route {
+        Route {
+            endpoint: tcp(SIMPLE_TLS[0]),
+            pids: self.simple_tls.iter().map(Process::pid).collect(),
         }
     }
 
@@ -96,6 +107,23 @@ pub(crate) fn far(
     let backend = local(backend);
     let words = ["relay-far", "--listen", &listen, "--backend", &backend].map(str::to_owned);
     starter.worker(name, port, &with_certificate(words.to_vec(), certificate))
+}
+
+fn simple_tls(starter: &Starter<'_>) -> Result<[Process; 2]> {
+    let certificate = starter.file("simple-relay.der");
+    let [near, far] = SIMPLE_TLS;
+    let [near_at, far_at, backend] = [near, far, BACKENDS[0]].map(local);
+    let simple = ["--simple", "--certificate", &certificate];
+    let of_far = ["relay-far", "--listen", &far_at, "--backend", &backend];
+    let of_near = ["relay-near", "--listen", &near_at, "--far", &far_at];
+    let far = starter.worker("simple-tls-far", far, &joined(&of_far, &simple))?;
+    let near = starter.worker("simple-tls-near", near, &joined(&of_near, &simple))?;
+    Ok([near, far])
+}
+
+fn joined(some: &[&str], more: &[&str]) -> Vec<String> {
+    let all = some.iter().chain(more);
+    all.map(|word| (*word).to_owned()).collect()
 }
 
 fn with_certificate(mut words: Vec<String>, certificate: Option<&PathBuf>) -> Vec<String> {

@@ -3,10 +3,10 @@
 
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::containers::{Container, running};
+use super::containers::running;
 use super::pods::{APP, MAIN};
 use crate::cluster::KUBECTL_TIME;
 use crate::command::output;
@@ -82,8 +82,8 @@ fn names(world: &World, is_local: bool) -> Result<Names> {
 /// Asks as a program in the pod does.
 fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
     let pod = running(world, APP, MAIN)?;
-    let host = variable(&pod, "KUBERNETES_SERVICE_HOST")?;
-    let port = variable(&pod, "KUBERNETES_SERVICE_PORT")?;
+    let host = pod.variable("KUBERNETES_SERVICE_HOST")?;
+    let port = pod.variable("KUBERNETES_SERVICE_PORT")?;
     ensure!(host == ADDRESS, "the pod is led to {host}");
     let mut command = Command::new("nsenter");
     command.args(["--target", &pod.pid.to_string(), "--net"]);
@@ -119,20 +119,6 @@ impl Answer {
             body: body.to_owned(),
         })
     }
-}
-
-/// A variable of the pod's environment.
-fn variable(pod: &Container, name: &str) -> Result<String> {
-    let path = format!("/proc/{}/environ", pod.pid);
-    let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
-    for pair in text.split('\0') {
-        if let Some((key, value)) = pair.split_once('=')
-            && key == name
-        {
-            return Ok(value.to_owned());
-        }
-    }
-    bail!("no {name}")
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! The containers of the node, as its container runtime knows them: while the link is cut, nobody
 //! else can tell.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
 
 use super::NODE;
 use crate::world::World;
@@ -28,6 +30,59 @@ impl Container {
         let path = format!("/proc/{}/root{path}", self.pid);
         std::fs::read_to_string(&path).with_context(|| format!("read {path}"))
     }
+
+    /// A variable of its environment.
+    pub(super) fn variable(&self, name: &str) -> Result<String> {
+        let path = format!("/proc/{}/environ", self.pid);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
+        for pair in text.split('\0') {
+            if let Some((key, value)) = pair.split_once('=')
+                && key == name
+            {
+                return Ok(value.to_owned());
+            }
+        }
+        bail!("no {name}")
+    }
+}
+
+/// The running containers of this name, by their pods. `state` is where containerd has what a reboot
+/// ends: for many pods that is faster than to ask it for each.
+pub(super) fn by_pod(
+    world: &World,
+    state: &str,
+    name: &str,
+) -> Result<BTreeMap<String, Container>> {
+    let host = world.cluster.variable_of(NODE, "PID")?;
+    let folder = format!("/proc/{host}/root{state}/io.containerd.runtime.v2.task/k8s.io");
+    let tasks = std::fs::read_dir(&folder).with_context(|| format!("read {folder}"))?;
+    let mut found = BTreeMap::new();
+    for task in tasks.flatten() {
+        // It may end and go at this moment.
+        if let Some((pod, container)) = main_of(&task.path(), name)
+            && container.check().is_ok()
+        {
+            found.insert(pod, container);
+        }
+    }
+    Ok(found)
+}
+
+/// The container of a task and its pod, if that is its name.
+fn main_of(task: &Path, name: &str) -> Option<(String, Container)> {
+    let spec = std::fs::read(task.join("config.json")).ok()?;
+    let spec: Value = serde_json::from_slice(&spec).ok()?;
+    let annotations = &spec["annotations"];
+    if annotations["io.kubernetes.cri.container-name"] != name {
+        return None;
+    }
+    let pid = std::fs::read_to_string(task.join("init.pid")).ok()?;
+    let pod = annotations["io.kubernetes.cri.sandbox-name"].as_str()?;
+    let container = Container {
+        id: task.file_name()?.to_str()?.to_owned(),
+        pid: pid.parse().ok()?,
+    };
+    Some((pod.to_owned(), container))
 }
 
 /// The running container of this name in a pod.

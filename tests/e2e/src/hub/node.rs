@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use culvert_lab::{wait, workspace};
+use culvert_lab::{skewed_clock, wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{NODE, client};
+use super::{NODE, client, disk};
 use crate::processes;
 use crate::world::World;
 
@@ -19,11 +19,13 @@ pub(super) const KUBE_PROXY: &str = "kube-proxy";
 /// What an init system starts, in its order.
 const PROGRAMS: [&str; 4] = [CONTAINERD, HUB, KUBELET, KUBE_PROXY];
 /// Time for a killed process to be gone.
-const GONE: Duration = Duration::from_secs(20);
+const GONE: Duration = Duration::from_mins(1);
 
 /// The node's programs by their command lines.
 pub(super) struct Node {
     programs: Vec<Vec<String>>,
+    /// How wrong the hub's clock is from its next start on, in seconds.
+    hub_clock: i64,
 }
 
 impl Node {
@@ -35,7 +37,10 @@ impl Node {
                 programs.push(process.line);
             }
         }
-        let node = Self { programs };
+        let node = Self {
+            programs,
+            hub_clock: 0,
+        };
         node.line(KUBELET)?;
         node.line(CONTAINERD)?;
         Ok(node)
@@ -49,12 +54,18 @@ impl Node {
         self.programs.push(run);
     }
 
+    /// Lets kubelet run the static pods of a folder from its next start on.
+    pub(super) fn add_static_pods(&mut self, folder: &Path) -> Result<()> {
+        let line = self.line_mut(KUBELET)?;
+        line.push("--pod-manifest-path".to_owned());
+        line.push(folder.display().to_string());
+        Ok(())
+    }
+
     /// Gives one of its programs another value for `FLAG VALUE` from its next start on; returns the
     /// value that it had.
     pub(super) fn set_flag(&mut self, program: &str, flag: &str, value: String) -> Result<String> {
-        let mut lines = self.programs.iter_mut();
-        let line = lines.find(|line| Path::new(&line[0]).ends_with(program));
-        let line = line.with_context(|| format!("{NODE} has no process {program}"))?;
+        let line = self.line_mut(program)?;
         let mut words = line.iter_mut().skip_while(|word| *word != flag);
         let word = words.nth(1);
         let word = word.with_context(|| format!("{program} has no {flag}"))?;
@@ -76,7 +87,18 @@ impl Node {
             world.cluster.on(NODE, &add)?;
         }
         let log = world.file(&format!("hub-{program}.log"));
-        processes::start(&world.cluster, NODE, self.line(program)?, &log)
+        let mut line = self.line(program)?.to_vec();
+        if program == HUB && self.hub_clock != 0 {
+            let variables = skewed_clock::environment(world.folder(), self.hub_clock)?;
+            let variables = variables.map(|(name, value)| format!("{name}={value}"));
+            line.splice(0..0, ["env".to_owned()].into_iter().chain(variables));
+        }
+        processes::start(&world.cluster, NODE, &line, &log)
+    }
+
+    /// Makes the hub's clock wrong by that many seconds from its next start on.
+    pub(super) fn set_hub_clock(&mut self, seconds: i64) {
+        self.hub_clock = seconds;
     }
 
     /// Kills one of its programs with SIGKILL, and waits until it is gone.
@@ -92,7 +114,8 @@ impl Node {
         })
     }
 
-    /// Ends every process of the node at once, and all that is only in memory.
+    /// Ends every process of the node at once, and all that is only in memory, unflushed writes of the
+    /// hub too.
     pub(super) fn power_off(&self, world: &World) -> Result<()> {
         let host: i32 = world.cluster.variable_of(NODE, "PID")?.parse()?;
         let cgroup = PathBuf::from(world.cluster.variable_of(NODE, "CGROUP")?);
@@ -102,9 +125,9 @@ impl Node {
             pids.retain(|pid| *pid != host);
             Ok(pids)
         })?;
-        let containerd = self.line(CONTAINERD)?;
+        disk::lose_power(world)?;
         let kubelet = argument(self.line(KUBELET)?, &["--root-dir"]).unwrap_or("/var/lib/kubelet");
-        let state = containerd_state(containerd)?;
+        let state = self.containerd_state()?;
         let script = "for d in \"$@\"; do awk -v d=\"$d/\" 'index($2, d) == 1 {print $2}' \
             /proc/mounts | sort -r | xargs -r -n 1 umount --lazy || exit 1; done; rm -rf \"$1\"; \
             find /run/culvert -mindepth 1 -delete";
@@ -125,6 +148,17 @@ impl Node {
         Ok(())
     }
 
+    /// Where containerd has what a reboot ends.
+    pub(super) fn containerd_state(&self) -> Result<String> {
+        containerd_state(self.line(CONTAINERD)?)
+    }
+
+    fn line_mut(&mut self, program: &str) -> Result<&mut Vec<String>> {
+        let mut lines = self.programs.iter_mut();
+        let found = lines.find(|line| Path::new(&line[0]).ends_with(program));
+        found.with_context(|| format!("{NODE} has no process {program}"))
+    }
+
     fn line(&self, program: &str) -> Result<&[String]> {
         let mut lines = self.programs.iter().map(Vec::as_slice);
         let found = lines.find(|line| Path::new(&line[0]).ends_with(program));
@@ -137,10 +171,15 @@ pub(super) fn hub_line(world: &World) -> Vec<String> {
     vec![
         workspace::image_program(HUB).display().to_string(),
         "--state-dir".to_owned(),
-        world.file("hub-state").display().to_string(),
+        state_dir(world).display().to_string(),
         "--admin-socket".to_owned(),
         "/run/culvert/hub.sock".to_owned(),
     ]
+}
+
+/// Where the hub has its state.
+pub(super) fn state_dir(world: &World) -> PathBuf {
+    disk::folder(world).join("state")
 }
 
 /// The process of a program of the node.
@@ -212,7 +251,7 @@ fn containerd_state(line: &[String]) -> Result<String> {
 }
 
 /// The value of a flag, as `FLAG VALUE` or `FLAG=VALUE`.
-fn argument<'line>(line: &'line [String], flags: &[&str]) -> Option<&'line str> {
+pub(super) fn argument<'line>(line: &'line [String], flags: &[&str]) -> Option<&'line str> {
     for (number, word) in line.iter().enumerate() {
         match word.split_once('=') {
             Some((flag, value)) if flags.contains(&flag) => return Some(value),

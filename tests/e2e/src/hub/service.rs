@@ -6,8 +6,8 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::wait;
 use serde_json::{Value, json};
 
-use super::containers::running;
-use super::node::{KUBE_PROXY, Node};
+use super::containers::{Container, running};
+use super::node::{self, KUBE_PROXY, Node};
 use super::pods::{APP, MAIN, PORT, object};
 use super::{NODE, NOTICED};
 use crate::cluster::KUBECTL_TIME;
@@ -20,7 +20,7 @@ const FLAG: &str = "--kubeconfig";
 
 /// The service as clients on the node reach it.
 pub(super) struct Service {
-    address: String,
+    pub(super) address: String,
     /// That of kube-proxy before.
     kubeconfig: String,
 }
@@ -84,7 +84,12 @@ impl Service {
 
 /// The address of the pod.
 pub(super) fn pod_address(world: &World) -> Result<String> {
-    let pid = running(world, APP, MAIN)?.pid.to_string();
+    address_of(&running(world, APP, MAIN)?)
+}
+
+/// The address of a container's pod.
+pub(super) fn address_of(container: &Container) -> Result<String> {
+    let pid = container.pid.to_string();
     let mut command = Command::new("nsenter");
     command
         .args(["--target", &pid, "--net"])
@@ -110,7 +115,7 @@ fn kubeconfig(world: &World) -> Result<String> {
     let made: Value = serde_json::from_str(&made)?;
     let cluster = json!({
         "server": "https://127.0.0.1:7440",
-        "certificate-authority": world.file("hub-state/local/ca.crt").display().to_string(),
+        "certificate-authority": node::state_dir(world).join("local/ca.crt").display().to_string(),
     });
     let kubeconfig = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "hub",

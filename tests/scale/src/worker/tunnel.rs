@@ -6,8 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use culvert_api::{PROXY_SERVER_NAME, REFUSED};
-use culvert_daemon::Backoff;
+use culvert_api::{PROXY_SERVER_NAME, REFUSED, busy};
+use culvert_daemon::{Backoff, jittered};
 use culvert_tunnel::proto::tunnel::{DescribeResponse, DialCode, Open};
 use culvert_tunnel::{
     AgentTunnel, AgentTunnelState, Backend, Backends, Budget, DEFAULT_MAX_STREAMS,
@@ -32,6 +32,28 @@ const PREFACE: usize = 24;
 const REFUSED_WAIT: Duration = Duration::from_secs(60);
 
 type Connection = BufReader<TlsStream<ReadAhead<TcpStream>>>;
+
+/// Why an attempt failed, and what follows.
+enum Failed {
+    /// The proxy says from when to when to come again.
+    Busy([Duration; 2]),
+    Otherwise(Failure),
+}
+
+impl From<Failure> for Failed {
+    fn from(failure: Failure) -> Self {
+        Self::Otherwise(failure)
+    }
+}
+
+impl Failed {
+    fn kind(&self) -> Failure {
+        match self {
+            Self::Busy(_) => Failure::Busy,
+            Self::Otherwise(failure) => *failure,
+        }
+    }
+}
 
 /// A tunnel of an agent.
 pub(crate) struct Tunnel {
@@ -66,11 +88,11 @@ impl Tunnel {
                     backoff.wait_after(life)
                 }
                 Err(failure) => {
-                    self.counts.failed(failure);
-                    if failure == Failure::Refused {
-                        REFUSED_WAIT
-                    } else {
-                        backoff.wait()
+                    self.counts.failed(failure.kind());
+                    match failure {
+                        Failed::Busy([from, to]) => from + jittered(to - from),
+                        Failed::Otherwise(Failure::Refused) => REFUSED_WAIT,
+                        Failed::Otherwise(_) => backoff.wait(),
                     }
                 }
             };
@@ -78,14 +100,14 @@ impl Tunnel {
         }
     }
 
-    async fn establish(&self) -> Result<Connection, Failure> {
+    async fn establish(&self) -> Result<Connection, Failed> {
         let connected = timeout(CONNECT_TIMEOUT, self.connect()).await;
-        let tls = connected.map_err(|_| Failure::TimedOut)??;
+        let tls = connected.map_err(|_| Failed::Otherwise(Failure::TimedOut))??;
         let mut connection = BufReader::with_capacity(PREFACE, tls);
         let first = timeout(CONNECT_TIMEOUT, connection.fill_buf()).await;
         match first.map_err(|_| Failure::TimedOut)? {
-            Ok([]) => Err(Failure::Dismissed),
-            Ok(bytes) if bytes.starts_with(REFUSED.as_bytes()) => Err(Failure::Refused),
+            Ok([]) => Err(Failure::Dismissed.into()),
+            Ok(bytes) if bytes.starts_with(REFUSED.as_bytes()) => Err(Failure::Refused.into()),
             Ok(_) => Ok(connection),
             Err(error) => Err(failure(&error)),
         }
@@ -99,7 +121,7 @@ impl Tunnel {
         Ok(socket)
     }
 
-    async fn connect(&self) -> Result<TlsStream<ReadAhead<TcpStream>>, Failure> {
+    async fn connect(&self) -> Result<TlsStream<ReadAhead<TcpStream>>, Failed> {
         let socket = self.socket().map_err(|_| Failure::Unreachable)?;
         let socket = socket.connect(self.proxy).await.map_err(|error| {
             if error.kind() == io::ErrorKind::TimedOut {
@@ -144,14 +166,17 @@ impl Tunnel {
     clippy::wildcard_enum_match_arm,
     reason = "only this alert has a meaning of its own"
 )]
-fn failure(error: &io::Error) -> Failure {
+fn failure(error: &io::Error) -> Failed {
     let tls = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     match tls {
-        Some(rustls::Error::AlertReceived(AlertDescription::InternalError)) => Failure::Busy,
-        Some(_) => Failure::Tls,
-        None => Failure::Dismissed,
+        Some(rustls::Error::AlertReceived(AlertDescription::Unknown(description))) => {
+            busy::times(*description).map_or(Failed::Otherwise(Failure::Tls), Failed::Busy)
+        }
+        Some(rustls::Error::AlertReceived(AlertDescription::InternalError)) => Failure::Busy.into(),
+        Some(_) => Failure::Tls.into(),
+        None => Failure::Dismissed.into(),
     }
 }
 

@@ -62,9 +62,10 @@ fn all<const N: usize>(expected: [&str; N]) -> BTreeSet<String> {
 
 #[test]
 fn two_tunnels_to_each_of_two_proxies_are_wanted_and_no_others() {
+    let plan = Plan::new(TWO);
     let admits = |proxy: &str, others: &[&str]| {
         let others: Vec<_> = others.iter().copied().map(id).collect();
-        TWO.admits(&id(proxy), 0, &others)
+        plan.admits(&id(proxy), &others)
     };
     assert!(admits("a", &[]) && admits("a", &["a"]) && admits("b", &["a", "a"]));
     assert!(!admits("a", &["a", "a"]), "it has two");
@@ -368,4 +369,71 @@ fn bulk_gets_a_proxy_further_tunnels_and_the_last_ones_end_after_it() {
         [None; 3],
         "it takes the place of one that ended"
     );
+}
+
+/// A plan with two tunnels to each of two proxies, where a third one can be dialled.
+fn with_third() -> Plan {
+    let tunnels = [("a", "a:1"), ("a", "a:1"), ("b", "b:1"), ("b", "b:1")];
+    let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
+    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan
+}
+
+fn want(plan: &mut Plan, extra: &[(&str, u8)]) {
+    let mut wanted = BTreeMap::new();
+    for (proxy, count) in extra {
+        wanted.insert(id(proxy), *count);
+    }
+    plan.want(wanted);
+}
+
+#[test]
+fn an_invited_proxy_gets_extra_tunnels_and_no_others() {
+    let mut plan = with_third();
+    assert!(!plan.invite(&id("unknown")), "nobody reports it");
+    assert!(plan.invite(&id("a")) && plan.invited().is_empty());
+    assert_eq!(choices(&plan, 4), all(["wait false"]));
+    assert!(plan.invite(&id("c")));
+    want(&mut plan, &[("c", 2)]);
+    assert_eq!(choices(&plan, 4), all(["dial c:1"]));
+    claim(&mut plan, 4, "c:1", "c").unwrap();
+    claim(&mut plan, 5, "c:1", "c").unwrap();
+    assert_eq!(claim(&mut plan, 6, "c:1", "c"), Err(Declined));
+    assert_eq!(plan.should_leave(SlotNumber(5)), None);
+    want(&mut plan, &[]);
+    for slot in [4, 5] {
+        let slot = SlotNumber(slot);
+        assert_eq!(plan.should_leave(slot), Some(Leave::Surplus));
+        assert!(plan.may_end(slot));
+    }
+    plan.release(SlotNumber(4), 4);
+    assert_eq!(choices(&plan, 4), all(["wait false"]));
+    plan.release(SlotNumber(5), 5);
+    assert!(plan.invited().is_empty());
+    assert_eq!(claim(&mut plan, 4, "c:1", "c"), Err(Declined));
+}
+
+#[test]
+fn an_invited_proxy_takes_the_place_of_one_that_is_gone() {
+    let mut plan = with_third();
+    plan.invite(&id("c"));
+    want(&mut plan, &[("c", 1)]);
+    claim(&mut plan, 4, "c:1", "c").unwrap();
+    for slot in [2, 3] {
+        plan.release(SlotNumber(slot), slot.into());
+    }
+    claim(&mut plan, 2, "c:1", "c").unwrap();
+    assert!(plan.invited().is_empty(), "it is one of two now");
+    want(&mut plan, &[]);
+    assert_eq!(plan.should_leave(SlotNumber(2)), None);
+    assert_eq!(claim(&mut plan, 3, "b:1", "b"), Err(Declined));
+}
+
+#[test]
+fn an_invitation_that_leads_to_no_tunnel_is_forgotten() {
+    let mut plan = with_third();
+    plan.invite(&id("c"));
+    want(&mut plan, &[("c", 1)]);
+    want(&mut plan, &[]);
+    assert!(plan.invited().is_empty());
 }

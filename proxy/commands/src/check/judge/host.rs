@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use culvert_api::installed::{HookScope, Installed, Mechanism, Refusal};
+use culvert_api::installed::{HookScope, Installed, Mechanism, RECENT, Refusal};
 
 use super::{daemon, named};
 use crate::check::facts::Facts;
@@ -261,6 +261,33 @@ pub(super) fn route(facts: &Facts) -> Option<Judged> {
         )
     } else {
         ok("every VIP range has its route")
+    })
+}
+
+/// What somebody removes or changes again and again is away for a moment each time.
+pub(super) fn drift(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed_if(Installed::steers)?;
+    let mut repairs = Vec::new();
+    for (what, count) in &installed.repairs {
+        repairs.push(format!("{what} {count}"));
+    }
+    let repairs = repairs.join(", ");
+    let seconds = RECENT.as_secs();
+    let most = installed.repairs.values().max().copied().unwrap_or(0);
+    Some(match most {
+        0 => ok("nobody has removed what the redirector installed"),
+        1 => ok(format!(
+            "somebody removed what the redirector installed, which put it right: {repairs}"
+        )),
+        _ => warning(
+            format!(
+                "again and again somebody removes what the redirector installs, which puts it right: \
+                 in the last {seconds} s {repairs} times"
+            ),
+            "find out who: routes: networkd or NetworkManager, which the files of deploy/network \
+             keep away (docs/cni.md); nftables: a firewall that flushes all rules; hooks: bpftool \
+             prog show. While they are away, connections are refused or leave for real",
+        ),
     })
 }
 

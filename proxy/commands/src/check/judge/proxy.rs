@@ -148,14 +148,14 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
     Some(match offline.first() {
         None if nodes.is_empty() => warning(
             "there are no nodes",
-            "culvert-proxy token create NODE; in a cluster: kubectl label node NODE \
+            "culvert token create NODE; in a cluster: kubectl label node NODE \
              node-restriction.kubernetes.io/culvert-edge=",
         ),
         None if nodes.len() == 1 => ok("the only node has tunnels"),
         None => ok(format!("all {} nodes have tunnels", nodes.len())),
         Some(node) if offline.len() == nodes.len() => failure(
             format!("no node has a tunnel: {}", named(&offline)),
-            format!("culvert-proxy explain {node}"),
+            format!("culvert why {node}"),
         ),
         Some(node) => warning(
             format!(
@@ -164,7 +164,7 @@ pub(super) fn tunnels(facts: &Facts) -> Option<Judged> {
                 nodes.len(),
                 named(&offline)
             ),
-            format!("culvert-proxy explain {node}"),
+            format!("culvert why {node}"),
         ),
     })
 }
@@ -257,6 +257,6 @@ pub(super) fn streams(facts: &Facts) -> Option<Judged> {
             LONG_WAIT.as_secs(),
             named(&backends)
         ),
-        "`culvert-proxy streams --idle 30s` shows them; look at these backends on their nodes",
+        "`culvert streams --idle 30s` shows them; look at these backends on their nodes",
     ))
 }

@@ -155,7 +155,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 51] = [
+const FAULTS: [Fault; 52] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -392,7 +392,7 @@ const FAULTS: [Fault; 51] = [
         "streams",
         Verdict::Warning,
         "2 connections without an answer",
-        "culvert-proxy streams",
+        "culvert streams",
         |facts| {
             let waits = StreamStatus {
                 node: "edge-2".into(),
@@ -445,6 +445,17 @@ const FAULTS: [Fault; 51] = [
                 installed
                     .withheld
                     .push("10.0.3.7 of edge-1: it is in 10.0.3.0/24".into());
+            });
+        },
+    ),
+    (
+        "drift",
+        Verdict::Warning,
+        "routes 3",
+        "deploy/network",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.repairs.insert("routes".into(), 3);
             });
         },
     ),
@@ -515,7 +526,7 @@ const FAULTS: [Fault; 51] = [
         "tunnels",
         Verdict::Warning,
         "1 of 2 nodes offline: edge-2",
-        "explain edge-2",
+        "why edge-2",
         |facts| {
             change(&mut facts.nodes, |nodes| nodes[1].tunnels = 0);
         },
@@ -524,7 +535,7 @@ const FAULTS: [Fault; 51] = [
         "tunnels",
         Verdict::Failure,
         "no node has a tunnel",
-        "explain edge-1",
+        "why edge-1",
         |facts| {
             change(&mut facts.nodes, |nodes| {
                 nodes.iter_mut().for_each(|node| node.tunnels = 0)

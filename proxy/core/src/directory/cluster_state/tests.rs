@@ -1,15 +1,13 @@
 //! The saved state of a cluster, and the agreement of its proxies.
 
 use super::*;
-use crate::directory::allocation::Proposal;
+use crate::directory::allocation::{Proposal, ShardedAllocation};
 use crate::directory::cluster_nodes::EdgeNode;
-use crate::directory::vips::{VipLimits, VipRanges, Vips};
+use crate::directory::vips::{VipRanges, Vips};
 use crate::testing::FullDisk;
 
-const MOST: VipLimits = VipLimits {
-    nodes: 100,
-    bytes: 10_000,
-};
+/// Bytes of a shard.
+const MOST: usize = 10_000;
 const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
 fn names(names: &[&str]) -> Vec<NodeName> {
@@ -32,7 +30,8 @@ fn proposal(vip4: &str, vip6: Option<&str>) -> Proposal {
     }
 }
 
-fn vip4(allocation: &Allocation, node: &str) -> String {
+fn vip4(agreed: &ShardedAllocation, node: &str) -> String {
+    let allocation = agreed.allocation();
     allocation
         .vips
         .of(&node.parse().unwrap(), &allocation.ranges)
@@ -63,7 +62,8 @@ fn a_cluster_that_lost_its_vips_gets_back_those_that_a_proxy_remembers() {
     let mut proposal = proposal("198.18.0.0/15", None);
     proposal.last = proposal
         .agreed(None, names(&["b"]).iter(), NOW, MOST)
-        .unwrap();
+        .unwrap()
+        .allocation();
     let agreed = proposal
         .agreed(None, names(&["a", "b"]).iter(), NOW, MOST)
         .unwrap();
@@ -104,7 +104,8 @@ fn ports_of_the_cluster_and_of_the_node_are_steered_together() {
     };
     let allocation = proposal("198.18.0.0/15", None)
         .agreed(None, nodes.edges.keys(), NOW, MOST)
-        .unwrap();
+        .unwrap()
+        .allocation();
     source.set(nodes, allocation, &Claims::default()).unwrap();
     source
         .set_ports(ClusterPorts {
@@ -166,7 +167,8 @@ fn who_had_an_address_first_is_known_over_restarts_and_until_one_gives_it_up() {
             .unwrap_or_default();
         let allocation = proposal("198.18.0.0/15", None)
             .agreed(None, nodes.edges.keys(), NOW, MOST)
-            .unwrap();
+            .unwrap()
+            .allocation();
         source.set(nodes, allocation, &claims).unwrap();
         let kept = source.last().unwrap();
         kept.contested
@@ -210,17 +212,18 @@ fn one_bad_node_is_left_out_and_keeps_nobody_else_out() {
     let edges = [
         ("edge-1", "10.0.3.7"),
         ("edge-2", "10.0.3.8"),
-        ("edge-3", "10.0.3.9"),
+        ("edge-number-3", "10.0.3.9"),
     ];
     let nodes = nodes(
         &edges,
         &[("worker", "198.18.0.9"), ("master", "192.0.2.1")],
         &[],
     );
-    let two = VipLimits { nodes: 2, ..MOST };
+    let short = "edge-1".len() + 14;
     let allocation = proposal("198.18.0.0/15", None)
-        .agreed(None, nodes.edges.keys(), NOW, two)
-        .unwrap();
+        .agreed(None, nodes.edges.keys(), NOW, short)
+        .unwrap()
+        .allocation();
     source.set(nodes, allocation, &Claims::default()).unwrap();
     let (clouds, left_out) = source.last().unwrap().in_use();
     assert_eq!(
@@ -235,7 +238,7 @@ fn one_bad_node_is_left_out_and_keeps_nobody_else_out() {
         .map(|left| format!("{}: {}", left.node, left.reason))
         .collect();
     assert!(
-        reasons[0].starts_with("edge-3: the edge node edge-3 has no VIP"),
+        reasons[0].starts_with("edge-number-3: the edge node edge-number-3 has no VIP"),
         "{reasons:?}"
     );
     assert!(
@@ -307,6 +310,7 @@ fn a_full_disk_keeps_no_change_of_the_cluster_from_being_in_force() {
         proposal("198.18.0.0/15", None)
             .agreed(None, names(of).iter(), NOW, MOST)
             .unwrap()
+            .allocation()
     };
     let edges = |source: &ClusterSource| source.specs().into_keys().collect::<Vec<_>>();
     let set = |source: &mut ClusterSource, name: &str, address: &str| {

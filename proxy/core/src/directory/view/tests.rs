@@ -246,6 +246,14 @@ fn dns_and_connect_read_names_alike() {
         view.resolve(&exactly).unwrap().node.as_str(),
         "press.hall-x"
     );
+    // An entry of --forward with a zone.
+    let in_zone = Destination::Node("press.hall-x.edge.internal".parse().unwrap(), 80);
+    assert_eq!(
+        view.resolve(&in_zone).unwrap().node.as_str(),
+        "press.hall-x"
+    );
+    let nobody = Destination::Node("edge-8.edge.internal".parse().unwrap(), 80);
+    assert!(view.resolve(&nobody).is_err());
 }
 
 #[test]

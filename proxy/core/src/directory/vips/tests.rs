@@ -101,59 +101,6 @@ fn a_full_range_says_so_with_the_fix() {
 }
 
 #[test]
-fn nodes_that_do_not_fit_are_left_out_and_take_nothing_from_the_others() {
-    let small = ranges("198.18.0.0/24");
-    let many: Vec<NodeName> = (0..300)
-        .map(|index| format!("n{index:03}").parse().unwrap())
-        .collect();
-    let as_fits = |vips: &Vips, nodes: &[NodeName], most| {
-        vips.reconciled_as_fits(nodes.iter(), &small, NOW, most)
-    };
-    let any = VipLimits {
-        nodes: usize::MAX,
-        bytes: usize::MAX,
-    };
-    let full = as_fits(&Vips::default(), &many, any);
-    assert_eq!(full.held.len(), 254);
-
-    let first = as_fits(&Vips::default(), &names(&["z"]), any);
-    let crowded = as_fits(
-        &first,
-        &[names(&["z"]), many.clone()].concat(),
-        VipLimits { nodes: 10, ..any },
-    );
-    assert_eq!(
-        (crowded.held.len(), v4(&crowded, "z")),
-        (10, "198.18.0.1".into())
-    );
-
-    let long: Vec<NodeName> = (0..40)
-        .map(|index| format!("{index:02}{}", "a".repeat(60)).parse().unwrap())
-        .collect();
-    let most = VipLimits {
-        bytes: 2_000,
-        ..any
-    };
-    let bounded = as_fits(&first, &[names(&["z"]), long.clone()].concat(), most);
-    assert!((20..40).contains(&bounded.held.len()) && bounded.held.contains_key(&names(&["z"])[0]));
-    let shown = |vips: &Vips| serde_json::to_string(vips).unwrap().len();
-    assert!(
-        shown(&bounded) <= 2_000 + r#"{"held":{},"resting":{}}"#.len(),
-        "{}",
-        shown(&bounded)
-    );
-
-    // Reserved entries are longer. Those with the longest reservation are kept.
-    let gone = as_fits(&bounded, &names(&["z"]), most);
-    assert!(
-        shown(&gone) <= 2_000 + 24 && gone.held.len() == 1,
-        "{}",
-        shown(&gone)
-    );
-    assert_eq!(gone.problem(&small), None);
-}
-
-#[test]
 fn a_smaller_range_moves_only_the_nodes_that_do_not_fit() {
     let wide = ranges("198.18.0.0/15");
     let nodes: Vec<NodeName> = (0..300)

@@ -61,7 +61,7 @@ enum Family {
 }
 
 impl Header {
-    pub(crate) fn begin(prefix: &[u8; PREFIX]) -> Result<Self, InvalidHeader> {
+    pub(crate) fn parse_prefix(prefix: &[u8; PREFIX]) -> Result<Self, InvalidHeader> {
         if prefix.starts_with(VERSION_1) {
             return Err(InvalidHeader::Version1);
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_client_is_known_by_its_address_of_either_family() {
-        let tcp4 = Header::begin(&prefix(0x21, 0x11, 12)).unwrap();
+        let tcp4 = Header::parse_prefix(&prefix(0x21, 0x11, 12)).unwrap();
         let source = tcp4.source(&[192, 0, 2, 9, 10, 0, 0, 1, 0x1c, 0xe8, 1, 2]);
         assert_eq!(
             source,
@@ -142,7 +142,7 @@ mod tests {
         rest[..4].copy_from_slice(&[0x20, 1, 0x0d, 0xb8]);
         rest[15] = 9;
         rest[32..34].copy_from_slice(&[0x1c, 0xe8]);
-        let tcp6 = Header::begin(&prefix(0x21, 0x21, 40)).unwrap();
+        let tcp6 = Header::parse_prefix(&prefix(0x21, 0x21, 40)).unwrap();
         assert_eq!(
             tcp6.source(&rest),
             Ok(Source::Client("[2001:db8::9]:7400".parse().unwrap())),
@@ -159,14 +159,14 @@ mod tests {
     #[test]
     fn a_connection_of_the_balancers_own_needs_no_addresses() {
         for family in [0, 0x11, 0xff] {
-            let local = Header::begin(&prefix(0x20, family, 0)).unwrap();
+            let local = Header::parse_prefix(&prefix(0x20, family, 0)).unwrap();
             assert_eq!(local.source(&[]), Ok(Source::Balancer));
         }
     }
 
     #[test]
     fn what_is_no_header_is_refused_with_its_cause() {
-        let refused = |bytes: &[u8; PREFIX]| Header::begin(bytes).unwrap_err();
+        let refused = |bytes: &[u8; PREFIX]| Header::parse_prefix(bytes).unwrap_err();
         assert_eq!(refused(&[22; PREFIX]), InvalidHeader::Missing);
         assert_eq!(refused(b"PROXY TCP4 192.0"), InvalidHeader::Version1);
         assert_eq!(refused(&prefix(0x11, 0x11, 12)), InvalidHeader::Version(1));
@@ -179,9 +179,9 @@ mod tests {
             refused(&prefix(0x21, 0x11, 2049)),
             InvalidHeader::Long(2049)
         );
-        let cut = Header::begin(&prefix(0x21, 0x21, 12)).unwrap();
+        let cut = Header::parse_prefix(&prefix(0x21, 0x21, 12)).unwrap();
         assert_eq!(cut.source(&[0; 12]), Err(InvalidHeader::Short(12)));
-        let cut = Header::begin(&prefix(0x21, 0x11, 11)).unwrap();
+        let cut = Header::parse_prefix(&prefix(0x21, 0x11, 11)).unwrap();
         assert_eq!(cut.source(&[0; 11]), Err(InvalidHeader::Short(11)));
     }
 }

@@ -20,9 +20,14 @@ use super::HandshakePermit;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// From there to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// TLS's fatal alert `internal_error`, for those who come while nobody can be served: in plain
+/// The description of TLS's alert `internal_error`.
+pub(super) const INTERNAL_ERROR: u8 = 80;
+
+/// TLS's fatal alert of this description, for those who come while nobody can be served: in plain
 /// text, as before any handshake.
-const BUSY: [u8; 7] = [21, 3, 3, 0, 2, 2, 80];
+pub(super) const fn busy(description: u8) -> [u8; 7] {
+    [21, 3, 3, 0, 2, 2, description]
+}
 
 /// Why there was no handshake.
 #[derive(Debug, thiserror::Error)]
@@ -55,7 +60,10 @@ pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     if permit.shake_hands().await.is_err() {
         // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
         // tell.
-        timeout(HELLO_TIMEOUT, begun.io.write_all(&BUSY)).await.ok();
+        let alert = busy(permit.busy_alert());
+        timeout(HELLO_TIMEOUT, begun.io.write_all(&alert))
+            .await
+            .ok();
         return Err(HandshakeError::Busy);
     }
     let accepted = timeout(HANDSHAKE_TIMEOUT, begun.into_stream(config)).await;
@@ -67,5 +75,5 @@ pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
 /// Tells a TLS client that it cannot be served now.
 pub fn say_busy(client: &TcpStream) {
     // As above.
-    client.try_write(&BUSY).ok();
+    client.try_write(&busy(INTERNAL_ERROR)).ok();
 }

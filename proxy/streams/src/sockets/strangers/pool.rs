@@ -27,14 +27,19 @@ pub(super) struct Origin {
 impl Origin {
     pub(super) fn of(address: IpAddr) -> Self {
         let address = address.to_canonical();
-        let network = |(v4, v6): (u8, u8)| {
-            let bits = if address.is_ipv4() { v4 } else { v6 };
-            IpNet::new(address, bits).map_or(IpNet::from(address), |network| network.trunc())
-        };
         Self {
-            host: network(HOST_BITS),
-            site: network(SITE_BITS),
+            host: network(address, HOST_BITS),
+            site: network(address, SITE_BITS),
         }
+    }
+}
+
+/// The network of so many bits around an address.
+fn network(address: IpAddr, (v4, v6): (u8, u8)) -> IpNet {
+    let bits = if address.is_ipv4() { v4 } else { v6 };
+    match IpNet::new(address, bits) {
+        Ok(network) => network.trunc(),
+        Err(_) => address.into(),
     }
 }
 
@@ -45,6 +50,12 @@ pub(super) struct Limits {
     /// For so long nobody loses a permit to one who has as many: a crowd of honest ones would only
     /// throw each other out.
     pub(super) spared: Duration,
+}
+
+impl Limits {
+    pub(super) fn new(permits: usize, spared: Duration) -> Self {
+        Self { permits, spared }
+    }
 }
 
 /// The permits of one phase.
@@ -62,8 +73,8 @@ struct Holder {
 }
 
 impl Pool {
-    /// Takes a permit, if need be somebody's, who is told by `evicted`. Whether there was one.
-    pub(super) fn take(
+    /// Gives out a permit, if need be somebody's, who is told by `evicted`. Whether there was one.
+    pub(super) fn admit(
         &mut self,
         number: u64,
         origin: Origin,
@@ -109,32 +120,40 @@ impl Pool {
     /// The oldest permit of whoever holds most, if that is more than a share and more than twice what
     /// the newcomer then holds; otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
-        let site = most(self.holders.values().map(|holder| holder.origin.site))?;
-        let in_site = self
-            .holders
-            .values()
-            .filter(|holder| holder.origin.site == site.0);
-        let host = most(in_site.map(|holder| holder.origin.host))?;
-        let mine = |belongs: &dyn Fn(&Origin) -> bool| {
-            self.holders
-                .values()
-                .filter(|holder| belongs(&holder.origin))
-                .count()
-        };
-        let (mine, most) = if origin.site == site.0 {
-            (mine(&|other| other.host == origin.host), host.1)
+        let mut sites = HashMap::new();
+        for holder in self.holders.values() {
+            *sites.entry(holder.origin.site).or_insert(0) += 1;
+        }
+        let site = fullest(&sites)?;
+        let mut hosts = HashMap::new();
+        for holder in self.holders.values() {
+            if holder.origin.site == site {
+                *hosts.entry(holder.origin.host).or_insert(0) += 1;
+            }
+        }
+        let host = fullest(&hosts)?;
+        // Two of one site are compared by their hosts.
+        let [own, most] = if origin.site == site {
+            [hosts.get(&origin.host), hosts.get(&host)]
         } else {
-            (mine(&|other| other.site == origin.site), site.1)
+            [sites.get(&origin.site), sites.get(&site)]
         };
-        if most > limits.permits / SHARE && 2 * (mine + 1) < most {
-            return self
-                .holders
-                .iter()
-                .find(|(_, holder)| holder.origin.host == host.0)
-                .map(|(number, _)| *number);
+        let own = own.copied().unwrap_or_default();
+        let most = most.copied().unwrap_or_default();
+        if most > limits.permits / SHARE && 2 * (own + 1) < most {
+            return self.oldest_of(host);
         }
         let (number, oldest) = self.holders.first_key_value()?;
-        (now.saturating_duration_since(oldest.since) >= limits.spared).then_some(*number)
+        if now.saturating_duration_since(oldest.since) < limits.spared {
+            return None;
+        }
+        Some(*number)
+    }
+
+    fn oldest_of(&self, host: IpNet) -> Option<u64> {
+        let mut holders = self.holders.iter();
+        let (number, _) = holders.find(|(_, holder)| holder.origin.host == host)?;
+        Some(*number)
     }
 
     #[cfg(test)]
@@ -143,11 +162,10 @@ impl Pool {
     }
 }
 
-/// The network that is there most often, and how often.
-fn most(networks: impl Iterator<Item = IpNet>) -> Option<(IpNet, usize)> {
-    let mut counts = HashMap::new();
-    networks.for_each(|network| *counts.entry(network).or_insert(0) += 1);
-    counts.into_iter().max_by_key(|(_, count)| *count)
+/// The network that is there most often.
+fn fullest(counts: &HashMap<IpNet, usize>) -> Option<IpNet> {
+    let (network, _) = counts.iter().max_by_key(|(_, count)| **count)?;
+    Some(*network)
 }
 
 #[cfg(test)]
@@ -180,7 +198,7 @@ mod tests {
             let origin = Origin::of(address.parse().unwrap());
             let entered =
                 self.pool
-                    .take(self.tokens.len() as u64, origin, &token, LIMITS, self.now);
+                    .admit(self.tokens.len() as u64, origin, &token, LIMITS, self.now);
             self.tokens.push(token);
             entered
         }

@@ -45,7 +45,7 @@ fn works(link: Link) -> Vec<Work> {
         Link::Rtt20 => scrapes().collect(),
         Link::Rtt80 => scrapes().chain([Work::Idle]).collect(),
         Link::Loss01 => bulk().collect(),
-        Link::Loss1 => bulk().chain([alone, thin]).collect(),
+        Link::Loss1 | Link::Jittery => bulk().chain([alone, thin]).collect(),
         Link::Bursts1 => vec![thin],
         Link::Weak20 => bulk()
             .chain([Work::Scrape {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 connections to an API server or a hub: the one protocol that all of them speak, with
-//! one request at a time, so that what is measured is the other end.
+//! Connections to an API server or a hub, with one request at a time, so that what is measured is the
+//! other end: HTTP/1.1, which all of them speak, or HTTP/2, which kubelet and client-go speak.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::client::conn::{http1, http2};
 use hyper::{Method, Request, Response, StatusCode, header};
-use hyper_util::rt::TokioIo;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -33,6 +33,7 @@ pub(super) struct Target {
     address: String,
     /// `None`: plain HTTP.
     tls: Option<Arc<ClientConfig>>,
+    is_http2: bool,
     token: Option<String>,
 }
 
@@ -44,6 +45,8 @@ struct TargetFile {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     token: Option<String>,
+    #[serde(default)]
+    http2: bool,
 }
 
 impl Target {
@@ -54,11 +57,13 @@ impl Target {
             tls(
                 authority,
                 file.certificate.as_deref().zip(file.key.as_deref()),
+                if file.http2 { &[b"h2"] } else { &[] },
             )
         });
         Ok(Self {
             address: file.address,
             tls: tls.transpose()?,
+            is_http2: file.http2,
             token: file.token,
         })
     }
@@ -80,19 +85,32 @@ impl Target {
                 )
             }
         };
-        let (sender, driver) = handshake(TokioIo::new(stream)).await?;
         let mut tasks = JoinSet::new();
-        // What it reports, the request reports too.
-        tasks.spawn(async { driver.await.unwrap_or_default() });
+        // What the drivers report, the requests report too.
+        let sender = if self.is_http2 {
+            let io = TokioIo::new(stream);
+            let (sender, driver) = http2::handshake(TokioExecutor::new(), io).await?;
+            tasks.spawn(async { driver.await.unwrap_or_default() });
+            Sender::Http2(sender)
+        } else {
+            let (sender, driver) = http1::handshake(TokioIo::new(stream)).await?;
+            tasks.spawn(async { driver.await.unwrap_or_default() });
+            Sender::Http1(sender)
+        };
         Ok(Connection {
             sender,
+            address: self.address.clone(),
             token: self.token.clone(),
             _tasks: tasks,
         })
     }
 }
 
-fn tls(authority: &Path, identity: Option<(&Path, &Path)>) -> Result<Arc<ClientConfig>> {
+fn tls(
+    authority: &Path,
+    identity: Option<(&Path, &Path)>,
+    protocols: &[&[u8]],
+) -> Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(authority)? {
         roots.add(certificate?)?;
@@ -100,22 +118,45 @@ fn tls(authority: &Path, identity: Option<(&Path, &Path)>) -> Result<Arc<ClientC
     let config = ClientConfig::builder_with_provider(default_provider().into())
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots);
-    Ok(Arc::new(match identity {
+    let mut config = match identity {
         None => config.with_no_client_auth(),
         Some((certificate, key)) => {
             let chain =
                 CertificateDer::pem_file_iter(certificate)?.collect::<Result<Vec<_>, _>>()?;
             config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
         }
-    }))
+    };
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+    Ok(Arc::new(config))
 }
 
 trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
+enum Sender {
+    Http1(http1::SendRequest<Full<Bytes>>),
+    Http2(http2::SendRequest<Full<Bytes>>),
+}
+
+impl Sender {
+    async fn send(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Response<Incoming>> {
+        match self {
+            Self::Http1(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+            Self::Http2(sender) => {
+                sender.ready().await?;
+                sender.send_request(request).await
+            }
+        }
+    }
+}
+
 /// A connection; it ends with this.
 pub(super) struct Connection {
-    sender: SendRequest<Full<Bytes>>,
+    sender: Sender,
+    address: String,
     token: Option<String>,
     _tasks: JoinSet<()>,
 }
@@ -130,10 +171,12 @@ impl Connection {
     ) -> Result<Response<Incoming>> {
         let mut request = Request::builder()
             .method(method)
-            .uri(path)
-            .header(header::HOST, "bench")
             .header(header::USER_AGENT, "kubelet/bench")
             .header(header::ACCEPT, "application/json");
+        request = match &self.sender {
+            Sender::Http1(_) => request.uri(path).header(header::HOST, "bench"),
+            Sender::Http2(_) => request.uri(format!("https://{}{path}", self.address)),
+        };
         if let Some(token) = &self.token {
             request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
         }
@@ -141,8 +184,7 @@ impl Connection {
             request = request.header(header::CONTENT_TYPE, content_type);
         }
         let body = body.map(|(_, bytes)| bytes).unwrap_or_default();
-        self.sender.ready().await?;
-        Ok(self.sender.send_request(request.body(body.into())?).await?)
+        Ok(self.sender.send(request.body(body.into())?).await?)
     }
 
     /// The status and the whole body, however long it takes.

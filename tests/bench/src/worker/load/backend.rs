@@ -24,7 +24,11 @@ pub(super) const SOURCE: u8 = b'D';
 pub(super) const DRIP: u8 = b'1';
 /// Answers each request with as many bytes as the request's first eight say.
 pub(super) const ANSWER: u8 = b'A';
-/// Bytes of such a request.
+/// Sends as many bytes as the next eight say.
+pub(super) const FETCH: u8 = b'F';
+/// Reads as many bytes as the next eight say, and then sends one.
+pub(super) const STORE: u8 = b'S';
+/// Bytes of a request for an answer.
 pub(super) const REQUEST: usize = 500;
 /// Pause between two bytes of a drip: long enough that no program on the path joins them.
 const DRIP_PAUSE: Duration = Duration::from_millis(2);
@@ -134,6 +138,8 @@ impl Backend {
             SOURCE => source(&mut client),
             DRIP => drip(&mut client),
             ANSWER => answer(&mut client),
+            FETCH => fetch(&mut client),
+            STORE => store(&mut client),
             other => Err(io::Error::other(format!("unknown wish {other}"))),
         }
     }
@@ -165,6 +171,35 @@ fn source(client: &mut TcpStream) -> io::Result<()> {
     loop {
         client.write_all(&buffer)?;
     }
+}
+
+fn fetch(client: &mut TcpStream) -> io::Result<()> {
+    let mut left = length(client)?;
+    let buffer = vec![7; PIECE];
+    while left > 0 {
+        let count = left.min(PIECE);
+        client.write_all(&buffer[..count])?;
+        left -= count;
+    }
+    Ok(())
+}
+
+fn store(client: &mut TcpStream) -> io::Result<()> {
+    let mut left = length(client)?;
+    let mut buffer = vec![0; PIECE];
+    while left > 0 {
+        match client.read(&mut buffer)? {
+            0 => return Ok(()),
+            count => left = left.saturating_sub(count),
+        }
+    }
+    client.write_all(&[7])
+}
+
+fn length(client: &mut TcpStream) -> io::Result<usize> {
+    let mut length = [0; 8];
+    client.read_exact(&mut length)?;
+    usize::try_from(u64::from_be_bytes(length)).map_err(io::Error::other)
 }
 
 fn drip(client: &mut TcpStream) -> io::Result<()> {

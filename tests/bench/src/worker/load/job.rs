@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 use super::backend::Backend;
 use super::endpoint::Endpoint;
 use super::scrape::Reuse;
-use super::{Direction, Figures, Sent, bulk, connects, dns, memory, ping, scrape};
+use super::{Direction, Figures, Sent, bulk, connects, copies, dns, memory, ping, scrape};
 
 /// A line of input.
 #[derive(Parser)]
@@ -28,6 +28,15 @@ pub(super) enum Job {
         direction: Direction,
         streams: usize,
         seconds: f64,
+        #[arg(long)]
+        pid: Vec<u32>,
+    },
+    /// Streams that copy so many MiB in all, until the last one has ended
+    Copies {
+        endpoint: Endpoint,
+        direction: Direction,
+        streams: usize,
+        mebibytes: usize,
         #[arg(long)]
         pid: Vec<u32>,
     },
@@ -119,6 +128,13 @@ impl Job {
                 seconds,
                 pid,
             } => bulk::run(&endpoint, direction, streams, seconds, &pid, backend),
+            Self::Copies {
+                endpoint,
+                direction,
+                streams,
+                mebibytes,
+                pid,
+            } => copies::run(&endpoint, direction, streams, mebibytes << 20, &pid),
             Self::Ping {
                 endpoint,
                 connections,
@@ -129,11 +145,7 @@ impl Job {
                 warm_up,
                 late,
             } => {
-                let directions = match direction {
-                    Some(direction) => vec![direction],
-                    None => vec![Direction::Up, Direction::Down],
-                };
-                let directions = directions.into_iter().cycle().take(bulk);
+                let directions = alternating(direction).cycle().take(bulk);
                 let [pause, warm_up, time] = [pause, warm_up, seconds].map(Duration::from_secs_f64);
                 let times = ping::Times {
                     pause,
@@ -194,5 +206,13 @@ impl Job {
                 seconds,
             } => dns::run(server, &name, at_once, seconds),
         }
+    }
+}
+
+/// The direction alone, or both.
+fn alternating(direction: Option<Direction>) -> std::vec::IntoIter<Direction> {
+    match direction {
+        Some(direction) => vec![direction].into_iter(),
+        None => vec![Direction::Up, Direction::Down].into_iter(),
     }
 }

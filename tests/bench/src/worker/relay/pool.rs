@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use rustls::ClientConfig;
 use tokio::sync::Mutex;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
@@ -29,7 +28,7 @@ pub(super) struct Pool {
 
 impl Pool {
     /// Starts to make connections.
-    pub(super) fn start(far: SocketAddr, config: &Arc<ClientConfig>) -> Self {
+    pub(super) fn start(far: SocketAddr, config: &tls::Client) -> Self {
         let (ready_tx, ready_rx) = channel(READY);
         let mut makers = JoinSet::new();
         for _ in 0..MAKERS {
@@ -52,7 +51,7 @@ impl Pool {
     }
 }
 
-async fn make(far: SocketAddr, config: Arc<ClientConfig>, ready_tx: Sender<tls::ClientStream>) {
+async fn make(far: SocketAddr, config: tls::Client, ready_tx: Sender<tls::ClientStream>) {
     while let Ok(place) = ready_tx.reserve().await {
         let made = async { tls::connect(&config, connect(far).await?).await };
         match made.await {

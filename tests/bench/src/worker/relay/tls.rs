@@ -15,7 +15,7 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 /// Size of the TLS write buffer, as in the proxy and the agent.
 const TLS_BUFFER: usize = 256 << 10;
 /// Size of the buffer that one read of the socket fills, as in the proxy and the agent.
-const READ_BUFFER: usize = 128 << 10;
+pub(super) const READ_BUFFER: usize = 128 << 10;
 const NAME: &str = "relay.bench";
 
 pub(super) type ClientStream = tokio_rustls::client::TlsStream<BufReader<TcpStream>>;
@@ -34,8 +34,15 @@ pub(super) fn acceptor(path: &Path) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
+/// How the near half connects: its TLS settings, and the bytes of the buffer below TLS.
+#[derive(Clone)]
+pub(super) struct Client {
+    config: Arc<ClientConfig>,
+    read_buffer: usize,
+}
+
 /// Trusts only the certificate at `path`.
-pub(super) fn client_config(path: &Path) -> Result<Arc<ClientConfig>> {
+pub(super) fn client_config(path: &Path, read_buffer: usize) -> Result<Client> {
     let der = std::fs::read(path).with_context(|| format!("read {}", path.display()))?;
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from(der))?;
@@ -43,21 +50,28 @@ pub(super) fn client_config(path: &Path) -> Result<Arc<ClientConfig>> {
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Ok(Client {
+        config: Arc::new(config),
+        read_buffer,
+    })
 }
 
-pub(super) async fn connect(config: &Arc<ClientConfig>, socket: TcpStream) -> Result<ClientStream> {
+pub(super) async fn connect(client: &Client, socket: TcpStream) -> Result<ClientStream> {
     let name = ServerName::try_from(NAME)?;
-    let mut stream = TlsConnector::from(config.clone())
-        .connect(name, BufReader::with_capacity(READ_BUFFER, socket))
+    let mut stream = TlsConnector::from(client.config.clone())
+        .connect(name, BufReader::with_capacity(client.read_buffer, socket))
         .await?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     Ok(stream)
 }
 
-pub(super) async fn accept(acceptor: &TlsAcceptor, socket: TcpStream) -> Result<ServerStream> {
+pub(super) async fn accept(
+    acceptor: &TlsAcceptor,
+    socket: TcpStream,
+    read_buffer: usize,
+) -> Result<ServerStream> {
     let mut stream = acceptor
-        .accept(BufReader::with_capacity(READ_BUFFER, socket))
+        .accept(BufReader::with_capacity(read_buffer, socket))
         .await?;
     stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
     Ok(stream)

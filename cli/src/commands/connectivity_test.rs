@@ -1,0 +1,119 @@
+//! `culvert connectivity-test`: whether each node is reached from each cloud host. The node's agent
+//! dials a port, by default that of its kubelet; nothing is sent.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use culvert_api::proto::control as proto;
+use culvert_daemon::counted;
+use futures_util::stream::{self, StreamExt};
+
+use super::{junit, note_unanswered};
+use crate::answered::all_ok;
+use crate::args::ConnectivityArgs;
+use crate::cloud_host::CloudHost;
+use crate::connectivity::{Connectivity, NodeReach, Trial};
+use crate::hops;
+use crate::node::nodes;
+use crate::screen::Screen;
+use crate::session::Session;
+use crate::table::Table;
+use crate::verdict::Verdict;
+
+/// Nodes that are dialled at once, from all hosts. Each takes two connections with every host.
+const AT_ONCE: usize = 8;
+
+/// Tries all of them, and writes the file for JUnit.
+///
+/// # Errors
+/// A node is not reached from a host, there is no such node, or no host has answered.
+pub(super) async fn run(session: &Session, arguments: &ConnectivityArgs) -> Result<()> {
+    let names = node_names(session, arguments).await?;
+    let mut trials = stream::iter(names)
+        .map(|name| reach(session, name, arguments.port))
+        .buffered(AT_ONCE);
+    let mut answer = Connectivity {
+        port: arguments.port,
+        tried: 0,
+        failed: 0,
+        nodes: Vec::new(),
+    };
+    while let Some(reach) = trials.next().await {
+        answer.add(reach);
+    }
+    session.print(&answer, text)?;
+    if let Some(file) = &arguments.junit {
+        write(file, &junit::report(&answer))?;
+    }
+    match answer.failed {
+        0 => Ok(()),
+        failed => bail!(
+            "{} of {} failed",
+            failed,
+            counted(answer.tried, "connection", "connections")
+        ),
+    }
+}
+
+/// Those that are named, or else all.
+async fn node_names(session: &Session, arguments: &ConnectivityArgs) -> Result<Vec<String>> {
+    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    note_unanswered(&answers)?;
+    let mut known = Vec::new();
+    for node in nodes(all_ok(&answers)) {
+        known.push(node.node);
+    }
+    let mut wanted = Vec::new();
+    for name in &arguments.nodes {
+        ensure!(
+            known.iter().any(|node| node == name.as_str()),
+            "no edge node is named {name}: `culvert nodes` lists them"
+        );
+        wanted.push(name.to_string());
+    }
+    if wanted.is_empty() {
+        wanted = known;
+    }
+    ensure!(!wanted.is_empty(), "there is no edge node");
+    Ok(wanted)
+}
+
+async fn reach(session: &Session, node: String, port: u16) -> NodeReach {
+    let request = proto::ExplainRequest {
+        destination: format!("{node}:{port}"),
+        dial: true,
+    };
+    let mut from = Vec::new();
+    for path in hops::ask_all(session, &request).await {
+        from.push(Trial::of(path));
+    }
+    NodeReach { node, from }
+}
+
+fn text(answer: &Connectivity, screen: &Screen) -> String {
+    let mut table = Table::new(&["NODE", "REACHED FROM", "NOT FROM"]);
+    for NodeReach { node, from } in &answer.nodes {
+        let mut failures = Vec::new();
+        for trial in from {
+            if !trial.reachable {
+                failures.push(format!("{} ({})", trial.host, trial.broken));
+            }
+        }
+        let verdict = match failures.len() {
+            0 => Verdict::Ok,
+            _ => Verdict::Failure,
+        };
+        let reached = format!("{} of {}", from.len() - failures.len(), from.len());
+        table.row(verdict, [node.clone(), reached, failures.join("; ")]);
+    }
+    let hint = match answer.failed {
+        0 => String::new(),
+        _ => format!("`culvert why NODE:{}` says how to repair it\n", answer.port),
+    };
+    table.text(screen) + &hint
+}
+
+fn write(file: &Path, report: &str) -> Result<()> {
+    std::fs::write(file, report).with_context(|| format!("write {}", file.display()))
+}

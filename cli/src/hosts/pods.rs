@@ -1,0 +1,290 @@
+//! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
+//! programs of its host, which share the folder /run/culvert.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use culvert_kubeconfig::{ForwardProxy, Source};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Client;
+use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
+use kube::config::Kubeconfig;
+use parking_lot::Mutex;
+use tokio::io::AsyncReadExt;
+use tokio::time::timeout;
+
+use super::cluster_texts::{self, ClusterText};
+use super::{Connection, Finished, NoAnswer};
+use crate::args::Whom;
+
+/// As the manifests have it.
+const SELECTOR: &str = "app.kubernetes.io/name=culvert-proxy";
+const CONTAINER: &str = "culvert-proxy";
+/// The API server's answer if there is no such pod.
+const NOT_FOUND: u16 = 404;
+/// The most pods that are asked.
+const MAX_PODS: u32 = 100;
+/// Bytes on their way in one direction.
+const BUFFER: usize = 64 << 10;
+
+/// A proxy's pod.
+#[derive(Debug)]
+pub(super) struct ProxyPod {
+    pods: Api<Pod>,
+    namespace: String,
+    /// Another one after a rollout.
+    name: Mutex<String>,
+    /// The Node.
+    pub(super) host: String,
+}
+
+/// The standard input of a command in a pod.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Input {
+    Open,
+    None,
+}
+
+/// Whether there is a kubeconfig where kubectl looks for one.
+pub(super) fn has_kubeconfig() -> bool {
+    Kubeconfig::read().is_ok()
+}
+
+/// The context of the kubeconfig that is used if none is named.
+pub(super) fn current_context(whom: &Whom) -> Option<String> {
+    let kubeconfig = match &whom.kubeconfig {
+        Some(file) => Kubeconfig::read_from(file),
+        None => Kubeconfig::read(),
+    };
+    kubeconfig.ok()?.current_context
+}
+
+impl ProxyPod {
+    /// The pods of all proxies.
+    ///
+    /// # Errors
+    /// The kubeconfig is wrong, the API server does not answer in time, or there is no pod.
+    pub(super) async fn list(whom: &Whom) -> Result<Vec<Self>> {
+        let (client, left_out) = client(whom).await?;
+        let pods: Api<Pod> = Api::namespaced(client, &whom.namespace);
+        let all = ListParams::default().labels(SELECTOR).limit(MAX_PODS);
+        let listed = timeout(whom.timeout, pods.list(&all)).await;
+        let listed = listed
+            .with_context(|| format!("no answer within {} s", whom.timeout.as_secs()))
+            .and_then(|listed| Ok(listed?))
+            .with_context(|| {
+                let Whom { namespace, .. } = whom;
+                format!(
+                    "list the proxies' pods in namespace {namespace}{}",
+                    advice(left_out)
+                )
+            })?;
+        let mut found = Vec::new();
+        for pod in listed.items {
+            if pod.metadata.deletion_timestamp.is_some() {
+                continue;
+            }
+            let name = pod.metadata.name.unwrap_or_default();
+            let node = pod.spec.and_then(|spec| spec.node_name);
+            found.push(Self {
+                pods: pods.clone(),
+                namespace: whom.namespace.clone(),
+                host: node.unwrap_or_else(|| name.clone()),
+                name: Mutex::new(name),
+            });
+        }
+        ensure!(
+            !found.is_empty(),
+            "no pod in namespace {} has the label {SELECTOR}: --namespace names another one",
+            whom.namespace
+        );
+        found.sort_by(|one, other| one.host.cmp(&other.host));
+        Ok(found)
+    }
+
+    pub(super) async fn connect(&self, words: &[&str]) -> Result<Connection, NoAnswer> {
+        let mut process = self.exec(words, Input::Open).await?;
+        let parts = (process.stdout(), process.stdin(), process.stderr());
+        let (Some(out), Some(input), Some(errors)) = parts else {
+            return Err(NoAnswer::new("exec has no standard streams".to_owned()));
+        };
+        let stream = tokio::io::join(out, input);
+        Ok(Connection::through(process, stream, errors))
+    }
+
+    pub(super) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
+        Ok(self.finished(words).await?)
+    }
+
+    /// Of all pods of its namespace.
+    pub(super) async fn cluster_texts(&self, deadline: Duration) -> Vec<ClusterText> {
+        let client = self.pods.clone().into_client();
+        cluster_texts::read(&client, &self.namespace, deadline).await
+    }
+
+    async fn finished(&self, words: &[String]) -> Result<Finished> {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut process = self.exec(&words, Input::None).await?;
+        let mut out = process.stdout().context("no output")?;
+        let mut errors = process.stderr().context("no error output")?;
+        let mut said = String::new();
+        let mut complained = String::new();
+        let both = tokio::join!(
+            out.read_to_string(&mut said),
+            errors.read_to_string(&mut complained)
+        );
+        both.0.and(both.1).context("read what it prints")?;
+        Ok(Finished {
+            out: said,
+            err: complained,
+        })
+    }
+
+    async fn exec(&self, words: &[&str], input: Input) -> Result<AttachedProcess> {
+        let name = self.name();
+        match self.exec_in(&name, words, input).await {
+            Err(kube::Error::Api(status)) if status.code == NOT_FOUND => {}
+            done => return done.with_context(|| format!("exec in pod {name}")),
+        }
+        let name = self.successor().await?;
+        let done = self.exec_in(&name, words, input).await;
+        let process = done.with_context(|| format!("exec in pod {name}"))?;
+        *self.name.lock() = name;
+        Ok(process)
+    }
+
+    fn name(&self) -> String {
+        self.name.lock().clone()
+    }
+
+    /// The pod that a rollout has put in the place of this one.
+    async fn successor(&self) -> Result<String> {
+        let node = format!("spec.nodeName={}", self.host);
+        let wanted = ListParams::default().labels(SELECTOR).fields(&node);
+        let listed = self.pods.list(&wanted.limit(MAX_PODS)).await;
+        let listed = listed.context("list the proxies' pods again")?;
+        let mut found = None;
+        for pod in listed.items {
+            let phase = pod.status.and_then(|status| status.phase);
+            let is_running = phase.is_some_and(|phase| phase == "Running");
+            if pod.metadata.deletion_timestamp.is_none() && (found.is_none() || is_running) {
+                found = pod.metadata.name;
+            }
+        }
+        found.with_context(|| format!("node {} has no proxy's pod any more", self.host))
+    }
+
+    async fn exec_in(
+        &self,
+        name: &str,
+        words: &[&str],
+        input: Input,
+    ) -> kube::Result<AttachedProcess> {
+        let how = AttachParams::default()
+            .container(CONTAINER)
+            .stdin(input == Input::Open)
+            .stdout(true)
+            .stderr(true)
+            .max_stdin_buf_size(BUFFER)
+            .max_stdout_buf_size(BUFFER)
+            .max_stderr_buf_size(BUFFER);
+        self.pods.exec(name, words.to_vec(), &how).await
+    }
+}
+
+/// A client, and the forward proxy that it does not use.
+pub(super) async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)> {
+    let source = match &whom.kubeconfig {
+        Some(file) => Source::File(file),
+        None => Source::Kubectl,
+    };
+    let loaded = culvert_kubeconfig::load(source, whom.context.as_deref()).await;
+    let loaded = loaded.with_context(|| match &whom.kubeconfig {
+        Some(file) => format!("use the kubeconfig {}", file.display()),
+        None => "use kubectl's kubeconfig".to_owned(),
+    })?;
+    let client = Client::try_from(loaded.config).context("use the kubeconfig")?;
+    Ok((client, loaded.left_out))
+}
+
+/// For the error of a request that had no answer.
+fn advice(left_out: Option<ForwardProxy>) -> &'static str {
+    match left_out {
+        Some(ForwardProxy::Kubeconfig) => {
+            "; the API server was dialled directly, not through proxy-url of the kubeconfig: --ssh \
+             needs no API server"
+        }
+        Some(ForwardProxy::Environment) => {
+            "; the API server was dialled directly, not through HTTPS_PROXY: --ssh needs no API \
+             server"
+        }
+        None => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::sync::Arc;
+
+    use http::{Request, Response};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// An API server after a rollout: no pod takes a command, and node `cloud-1` has a new one.
+    fn answer(request: &Request<Body>) -> Response<Body> {
+        let path = request.uri().path();
+        let (code, object) = if path.ends_with("/exec") {
+            let text = "pods not found";
+            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                "status": "Failure", "message": text, "reason": "NotFound", "code": 404});
+            (404, status)
+        } else {
+            let pod = |name: &str, phase: &str| {
+                json!({"metadata": {"name": name}, "spec": {"nodeName": "cloud-1", "containers": []},
+                    "status": {"phase": phase}})
+            };
+            let items = [
+                pod("ended", "Failed"),
+                pod("new", "Running"),
+                pod("later", "Pending"),
+            ];
+            (
+                200,
+                json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}),
+            )
+        };
+        let answer = Response::builder().status(code);
+        let body = Body::from(object.to_string().into_bytes());
+        answer.body(body).expect("an answer")
+    }
+
+    #[tokio::test]
+    async fn after_a_rollout_the_new_pod_of_the_node_is_asked() {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let log = asked.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let uri = request.uri().to_string();
+            log.lock().push(uri);
+            let answer = answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let pod = ProxyPod {
+            pods: Api::namespaced(Client::new(service, "culvert-system"), "culvert-system"),
+            namespace: "culvert-system".to_owned(),
+            name: Mutex::new("old".to_owned()),
+            host: "cloud-1".to_owned(),
+        };
+        let failed = pod.connect(&["culvert-proxy"]).await;
+        failed.expect_err("no pod takes a command");
+        let asked = asked.lock();
+        let [first, list, second] = asked.as_slice() else {
+            panic!("{asked:?}");
+        };
+        assert!(first.contains("/pods/old/exec"), "{first}");
+        assert!(list.contains("cloud-1"), "{list}");
+        assert!(second.contains("/pods/new/exec"), "{second}");
+    }
+}
