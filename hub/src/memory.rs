@@ -11,7 +11,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use culvert_daemon::Drain;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use self::reboot::PresentPods;
 use self::tokens::Tokens;
@@ -28,6 +28,8 @@ const UNASKED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how long the link must have been up before anything is forgotten: by then every client that
 /// is there has asked again.
 const LINK_UP: Duration = Duration::from_secs(3600);
+/// Kubelet waits no longer for a disk.
+const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The memory of the hub. Clones share it.
 #[derive(Clone)]
@@ -38,6 +40,8 @@ struct Shared {
     start: Instant,
     /// The next write is due now.
     write_now: Notify,
+    /// The number of the last batch that is on the disk, or that the disk did not take.
+    last_batch: watch::Sender<u64>,
     /// Something was written that only the hub knows.
     written_locally: watch::Sender<()>,
 }
@@ -49,6 +53,8 @@ pub(crate) struct Remembered {
     pub(crate) events: EventQueue,
     /// Old things were forgotten: the disk may have unused space after the next write.
     forgot: bool,
+    /// How many times a batch was taken for the disk.
+    batches: u64,
 }
 
 impl Memory {
@@ -83,6 +89,7 @@ impl Memory {
             tokens,
             events: EventQueue::restore(&rows),
             forgot: false,
+            batches: 0,
         };
         let memory = Self::of(kept);
         let is_whole = loaded_from == LoadedFrom::Database && !is_incomplete;
@@ -96,6 +103,7 @@ impl Memory {
             kept: Mutex::new(kept),
             start: Instant::now(),
             write_now: Notify::new(),
+            last_batch: watch::Sender::default(),
             written_locally: watch::Sender::default(),
         }))
     }
@@ -163,6 +171,23 @@ impl Memory {
         self.0.written_locally.subscribe()
     }
 
+    /// Waits until the local writes are on the disk, or the disk does not take them. Their writer does
+    /// not repeat what was acknowledged: a hub that is killed must not forget it.
+    pub(crate) async fn save_local_writes(&self) {
+        let next = {
+            let kept = self.lock();
+            if !kept.cache.has_unsaved_local_writes() {
+                return;
+            }
+            kept.batches + 1
+        };
+        let mut last = self.0.last_batch.subscribe();
+        self.write_soon();
+        // The sender is in `self`.
+        let saved = last.wait_for(|last| *last >= next);
+        drop(timeout(SAVE_TIMEOUT, saved).await);
+    }
+
     /// Writes as soon as possible: the link went down, which a power cut may follow.
     pub(crate) fn write_soon(&self) {
         self.0.write_now.notify_one();
@@ -170,6 +195,12 @@ impl Memory {
 }
 
 impl Remembered {
+    /// The number of the batch that is taken next, with all that is unsaved now.
+    fn begin_batch(&mut self) -> u64 {
+        self.batches += 1;
+        self.batches
+    }
+
     fn take_batch(&mut self, extent: BatchExtent) -> Batch {
         if extent == BatchExtent::Changes {
             let mut batch = self.cache.take_changes();

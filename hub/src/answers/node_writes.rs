@@ -54,7 +54,6 @@ pub(super) fn patch(
     drop(kept);
     match patched {
         Ok(patched) => {
-            hub.memory.tell_watches();
             if let Some(patched) = patched
                 && let Some(answer) = written(&write.head.headers, &patched, StatusCode::OK)
             {
@@ -82,10 +81,7 @@ pub(super) fn put(
         .put_locally(&target, node, encoding, item_type, object);
     drop(kept);
     match put {
-        Ok(it) => {
-            hub.memory.tell_watches();
-            acknowledgement(write, &it, StatusCode::OK)
-        }
+        Ok(it) => acknowledgement(write, &it, StatusCode::OK),
         Err(error) => refuse(write, &write.resource.name, &error),
     }
 }
@@ -103,10 +99,7 @@ pub(super) fn create(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
         .create_locally(&target, encoding, item_type, &object, uid, now);
     drop(kept);
     match created {
-        Ok(it) => {
-            hub.memory.tell_watches();
-            acknowledgement(write, &it, StatusCode::CREATED)
-        }
+        Ok(it) => acknowledgement(write, &it, StatusCode::CREATED),
         Err(error) => refuse(write, &name, &error),
     }
 }
@@ -123,10 +116,7 @@ pub(super) fn delete(hub: &Hub, write: &Write<'_>) -> Result<Response<Body>, Str
     let target = target(write, &write.resource.name);
     let deleted = hub.memory.lock().cache.delete_locally(&target, uid);
     match deleted {
-        Ok(()) => {
-            hub.memory.tell_watches();
-            Ok(local::ok(Encoding::Json, DELETED, Duration::ZERO))
-        }
+        Ok(()) => Ok(local::ok(Encoding::Json, DELETED, Duration::ZERO)),
         Err(error) => refuse(write, &write.resource.name, &error),
     }
 }

@@ -126,7 +126,12 @@ pub(crate) async fn answer(
             }
         }
     }
-    match acknowledge(hub, kind, node.as_deref(), &write, reason) {
+    let acknowledged = acknowledge(hub, kind, node.as_deref(), &write, reason);
+    if let Kind::Node(_) = kind {
+        hub.memory.save_local_writes().await;
+        hub.memory.tell_watches();
+    }
+    match acknowledged {
         Ok(answer) => answer,
         Err(reason) => refusal::unavailable(&reason),
     }

@@ -162,6 +162,11 @@ impl Cache {
         false
     }
 
+    /// Whether the disk lacks something that was written locally. Heartbeats are not worth it.
+    pub(crate) fn has_unsaved_local_writes(&self) -> bool {
+        self.overlays.has_unsaved()
+    }
+
     /// Fills an empty cache with what was on disk.
     pub(crate) fn restore(&mut self, rows: &Rows) -> Restored {
         self.restore_rows(rows, SetOrigin::Database)

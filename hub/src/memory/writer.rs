@@ -114,10 +114,16 @@ impl MemoryWriter {
     }
 
     fn write(mut self, is_last: bool) -> Self {
+        let batch = self.memory.lock().begin_batch();
         let uptime = self.memory.now().uptime;
-        if !self.store.is_due(uptime) {
-            return self;
+        if self.store.is_due(uptime) {
+            self.write_batch(uptime, is_last);
         }
+        self.memory.0.last_batch.send_replace(batch);
+        self
+    }
+
+    fn write_batch(&mut self, uptime: Duration, is_last: bool) {
         self.last_write = uptime;
         let everything = self.store.wants_everything();
         let mut on_disk = self.status.borrow().on_disk.clone();
@@ -156,7 +162,6 @@ impl MemoryWriter {
         let mut status = DiskStatus::of(&self.store);
         status.on_disk = on_disk;
         self.status.send_replace(status);
-        self
     }
 
     fn write_rescue(&mut self, uptime: Duration) {

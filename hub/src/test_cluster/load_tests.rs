@@ -83,14 +83,16 @@ fn watches(cluster: &TestCluster) -> u32 {
 #[tokio::test]
 async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
     let cluster = with_listed_pods().await;
-    let silent = cluster.pod("silent");
+    let silent = [cluster.pod("silent"), cluster.pod("silent")];
     let path = watch_from(101);
     let mut heard = cluster.pod(APP).watch(&path).await;
     let mut unread = Vec::new();
-    for _ in 0..80 {
-        unread.push(silent.send("GET", &path, empty()).await);
+    for connection in &silent {
+        for _ in 0..80 {
+            unread.push(connection.send("GET", &path, empty()).await);
+        }
     }
-    assert_eq!(watches(&cluster), 81);
+    assert_eq!(watches(&cluster), 161);
     let long_name = "x".repeat(64 << 10);
     for _ in 0..64 {
         cluster.api.happens("MODIFIED", &long_name);
@@ -98,7 +100,7 @@ async fn answers_of_one_pod_that_hold_too_much_end_and_those_of_another_live() {
         assert!(cluster.hub.budget.bytes() <= 16 << 20);
     }
     let ended = async {
-        while watches(&cluster) == 81 {
+        while watches(&cluster) == 161 {
             sleep(Duration::from_millis(5)).await;
         }
     };

@@ -86,6 +86,20 @@ async fn a_restart_loses_no_acknowledged_write() {
 }
 
 #[tokio::test]
+async fn a_hub_that_is_killed_loses_no_acknowledged_write() {
+    let (mut cluster, kubelet) = cut_off().await;
+    let (status, made) = kubelet.write("POST", PODS, MIRROR).await;
+    assert_eq!(status, 201, "{made}");
+    cluster = cluster.kill_and_start().await;
+    let again = cluster.kubelet().write("POST", PODS, MIRROR).await;
+    assert_eq!(again.0, 409, "{}", again.1);
+    patch_a(&cluster.kubelet()).await;
+    let before = cluster.kubelet().get_json(PODS).await;
+    cluster = cluster.kill_and_start().await;
+    assert_eq!(cluster.kubelet().get_json(PODS).await, before);
+}
+
+#[tokio::test]
 async fn with_the_link_a_watch_is_told_the_truth_again_until_kubelet_repeats_its_write() {
     let (cluster, kubelet) = cut_off().await;
     let mut watch = kubelet.watch(&watch_from(101)).await;
