@@ -101,8 +101,9 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<()> {
     std::fs::remove_file(&kept).with_context(|| format!("remove {}", kept.display()))?;
     println!("{} is as it was before install", path.display());
     println!(
-        "next: systemctl restart kubelet; pods that run ask the hub until they are made again: \
-         then systemctl disable --now culvert-hub"
+        "next: systemctl restart kubelet. Pods that run were led to the hub, and kubelet soon takes \
+         the hub's certificate authority out of their volumes: delete them, so that they are made \
+         again; then systemctl disable --now culvert-hub"
     );
     Ok(())
 }

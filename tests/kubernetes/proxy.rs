@@ -153,6 +153,9 @@ impl Proxy {
             let text = |field: &str| node[field].as_str().unwrap_or_default();
             let ports = node["ports"].as_array().context("no ports")?;
             let ports: Vec<String> = ports.iter().map(Value::to_string).collect();
+            if addresses.is_empty() {
+                addresses.push("-".to_owned());
+            }
             lines += &format!(
                 "{} {} {} {} {} {}\n",
                 text("node"),

@@ -231,6 +231,7 @@ fn flap(world: &mut World, node: &Node) -> Result<()> {
 
 fn uninstall(world: &mut World, node: &Node, original: &[u8], workload: Workload) -> Result<()> {
     let kubeconfig = node.kubeconfig()?;
+    let authority = client::authority(world)?;
     world.claim_once(
         "uninstall puts kubelet's kubeconfig back byte for byte; kubelet goes on without the hub, \
          and the containers are the same",
@@ -252,7 +253,8 @@ fn uninstall(world: &mut World, node: &Node, original: &[u8], workload: Workload
             workload.same(world, &all)
         },
     )?;
-    serve_those_left(world)?;
+    client::prove_uninstalled(world, &authority)?;
+    lead_new_pods_away(world)?;
     node.kill(world, HUB)?;
     let address = format!("{}/32", client::ADDRESS);
     let delete = ["ip", "address", "delete", &address, "dev", "lo"];
@@ -262,12 +264,9 @@ fn uninstall(world: &mut World, node: &Node, original: &[u8], workload: Workload
     workload.stop(world)
 }
 
-/// Uninstalled, it still serves who was led to it.
-fn serve_those_left(world: &mut World) -> Result<()> {
-    client::prove_online(world)?;
+fn lead_new_pods_away(world: &mut World) -> Result<()> {
     world.claim_once(
-        "uninstalled, the hub serves the pods that were led to it until they are made again: a new \
-         one asks the API server itself",
+        "after an uninstall, a pod that is made again asks the API server itself",
         |world| {
             world.shop_within(STARTED, &["delete", "pod", CREATED])?;
             world.apply("hub-created", &[pod(CREATED)])?;

@@ -27,11 +27,11 @@ const GROWTH: u64 = 64 << 20;
 const SILENT: usize = 600;
 /// Requests of one attacker's process.
 const REQUESTS: usize = 500;
-/// Watches that an attacker begins and reads one byte a second of.
-const UNREAD: usize = 100;
-/// The same of schemas. A busy machine needs a second of its processor for these, and a third of
-/// what an identity may have at once leaves kubelet's requests their time.
-const UNREAD_SCHEMAS: usize = 30;
+/// Watches that an attacker begins and reads one byte a second of; with the long forms of tests eight
+/// times as many.
+const UNREAD: usize = 12;
+/// The same of schemas.
+const UNREAD_SCHEMAS: usize = 4;
 /// Bytes in the ConfigMap that is changed before the eyes of who does not read.
 const LARGE: usize = 100 << 10;
 
@@ -72,18 +72,19 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
         Attacker::new("stranger", Client::stranger(), stranger),
     ];
     let host = account(server, "default", "host")?;
+    let times = if is_long() { 8 } else { 1 };
     let mut slow = [
-        SlowReader::new("pod", attackers[0].client.clone(), UNREAD, watch),
-        SlowReader::new("host", host, UNREAD, watch),
+        SlowReader::new("pod", attackers[0].client.clone(), times * UNREAD, watch),
+        SlowReader::new("host", host, times * UNREAD, watch),
         SlowReader::new(
             "without-rights",
             attackers[1].client.clone(),
-            UNREAD_SCHEMAS,
+            times * UNREAD_SCHEMAS,
             schema,
         ),
     ];
     let mut silent = Vec::new();
-    let until = Instant::now() + duration();
+    let until = Instant::now() + if is_long() { 10 * ATTACK } else { ATTACK };
     let mut asked = 0;
     while Instant::now() < until {
         for attacker in &mut attackers {
@@ -123,11 +124,8 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
     running.check()
 }
 
-fn duration() -> Duration {
-    match std::env::var_os(xtask::test::LONG) {
-        Some(_) => 10 * ATTACK,
-        None => ATTACK,
-    }
+fn is_long() -> bool {
+    std::env::var_os(xtask::test::LONG).is_some()
 }
 
 impl Attacker {

@@ -1,12 +1,13 @@
 //! The pod as a client of the API server. Its environment, its token and its `ca.crt` lead it to the
 //! hub.
 
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-use super::containers::running;
+use super::containers::{Container, running};
 use super::pods::{APP, MAIN};
 use crate::cluster::KUBECTL_TIME;
 use crate::command::output;
@@ -64,6 +65,36 @@ pub(super) fn prove_offline(world: &mut World, before: &Names) -> Result<()> {
     )
 }
 
+/// What the pod trusts, as a program has it that read it when it started.
+pub(super) fn authority(world: &World) -> Result<Vec<u8>> {
+    let path = authority_path(&running(world, APP, MAIN)?);
+    std::fs::read(&path).with_context(|| format!("read {}", path.display()))
+}
+
+/// After an uninstall: a program that started before it is answered.
+pub(super) fn prove_uninstalled(world: &mut World, authority: &[u8]) -> Result<()> {
+    let path = world.file("hub-authority.crt");
+    std::fs::write(&path, authority).with_context(|| format!("write {}", path.display()))?;
+    world.claim(
+        "uninstalled, the hub answers a program that was led to it before",
+        |world| {
+            let pod = running(world, APP, MAIN)?;
+            let answer = ask_trusting(&pod, &path, PODS, true)?;
+            ensure!(
+                answer.status == 200 && !answer.is_local,
+                "{}: {}",
+                answer.status,
+                answer.body
+            );
+            Ok(())
+        },
+    )
+}
+
+fn authority_path(pod: &Container) -> PathBuf {
+    format!("/proc/{}/root{ACCOUNT}/ca.crt", pod.pid).into()
+}
+
 fn names(world: &World, is_local: bool) -> Result<Names> {
     let answer = ask(world, PODS, true)?;
     ensure!(
@@ -82,6 +113,10 @@ fn names(world: &World, is_local: bool) -> Result<Names> {
 /// Asks as a program in the pod does.
 fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
     let pod = running(world, APP, MAIN)?;
+    ask_trusting(&pod, &authority_path(&pod), path, with_token)
+}
+
+fn ask_trusting(pod: &Container, authority: &Path, path: &str, with_token: bool) -> Result<Answer> {
     let host = pod.variable("KUBERNETES_SERVICE_HOST")?;
     let port = pod.variable("KUBERNETES_SERVICE_PORT")?;
     ensure!(host == ADDRESS, "the pod is led to {host}");
@@ -98,7 +133,7 @@ fn ask(world: &World, path: &str, with_token: bool) -> Result<Answer> {
         "--http1.1",
         "--cacert",
     ]);
-    command.arg(format!("/proc/{}/root{ACCOUNT}/ca.crt", pod.pid));
+    command.arg(authority);
     command.args(agent);
     if with_token {
         let token = pod.read(&format!("{ACCOUNT}/token"))?;
