@@ -14,18 +14,21 @@ const HEALED: Duration = Duration::from_secs(60);
 
 /// The step: the agent's pod of a node is deleted, and the cluster's state changes.
 pub(super) fn run(world: &mut World) -> Result<()> {
+    let agent = world.culvert(&[
+        "get",
+        "pod",
+        "--selector",
+        "app.kubernetes.io/name=culvert-agent",
+        "--field-selector",
+        "spec.nodeName=edge-1",
+        "--output",
+        "name",
+    ])?;
+    let agent = agent.trim();
     world.claim_once(
         "an agent's pod is deleted: explain says that edge-1 is offline",
         |world| {
-            world.culvert(&[
-                "delete",
-                "pod",
-                "--wait=false",
-                "--selector",
-                "app.kubernetes.io/name=culvert-agent",
-                "--field-selector",
-                "spec.nodeName=edge-1",
-            ])?;
+            world.culvert(&["delete", "--wait=false", agent])?;
             wait::until("explain says offline", HEALED, || {
                 let said = explain(world)?;
                 ensure!(said.contains("offline"), "it says {said}");
@@ -35,7 +38,12 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     )?;
     world.claim(
         "an agent's pod is deleted: the node is back by itself",
-        install::all_online,
+        |world| {
+            // The tunnels of the former one are there until its streams have ended.
+            world.culvert(&["wait", "--for=delete", "--timeout=60s", agent])?;
+            world.wait_for_rollout("culvert-agent")?;
+            install::all_online(world)
+        },
     )?;
     logs::prove(world, "edge-1")?;
     world.claim("an address of two nodes is an Event of each", |world| {
