@@ -95,9 +95,18 @@ fn a_heavy_stream_by_way_of_another_proxy_moves_to_a_tunnel_that_ends_at_its_own
         ensure!(moved["peer"].is_null() && moved["moves"] == 1, "{moved}");
         let listed = proxies::control(world, SECOND, &["streams"])?;
         ensure!(listed.contains("moved from another proxy"), "{listed}");
-        // What was on its way through the other proxy, and then it needs that no longer.
-        let ended = "stream of another proxy ended";
-        while world.culvert.proxy.logged(ended, &[]).is_empty() {
+        // It needs the other proxy until what that has forwarded is here.
+        let forwarded = loop {
+            let ended = world
+                .culvert
+                .proxy
+                .logged("stream of another proxy ended", &[]);
+            if let Some(ended) = ended.first() {
+                break ended.field("bytes_to_client").parse::<u64>()?;
+            }
+            download.pieces(1)?;
+        };
+        while download.bytes() < forwarded {
             download.pieces(1)?;
         }
         world.culvert.proxy.kill()?;
@@ -123,6 +132,10 @@ impl Download {
             first,
             number: 0,
         })
+    }
+
+    fn bytes(&self) -> u64 {
+        (self.number + 1) * Self::PIECE as u64
     }
 
     /// Reads so many more. Each begins with its number, and is like the first after it.
