@@ -1,7 +1,7 @@
 //! The agent port of a proxy, for tests: real TLS, gRPC and tunnels; the trust decisions are fake.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use culvert_api::proto::enroll::enroll_server::{Enroll, EnrollServer};
@@ -12,6 +12,7 @@ use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, ReadAhead, Tunnel, TunnelError
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use rustls::RootCertStore;
 use rustls::server::WebPkiClientVerifier;
 use tokio::net::{TcpListener, TcpStream};
@@ -151,7 +152,7 @@ impl TestProxy {
     }
 
     pub(crate) fn joins(&self) -> usize {
-        self.requests.0.lock().unwrap().len()
+        self.requests.0.lock().len()
     }
 
     pub(crate) fn renewals(&self) -> usize {
@@ -159,7 +160,7 @@ impl TestProxy {
     }
 
     pub(crate) fn last_two_keys_are_equal(&self) -> bool {
-        let requests = self.requests.0.lock().unwrap();
+        let requests = self.requests.0.lock();
         let key = |csr: &Vec<u8>| {
             let request =
                 rcgen::CertificateSigningRequestParams::from_der(&csr.clone().into()).unwrap();
@@ -226,7 +227,7 @@ async fn serve_enroll(stream: ServerTunnel, enroll: FakeEnroll) {
 impl Enroll for FakeEnroll {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let request = request.into_inner();
-        self.requests.0.lock().unwrap().push(request.csr.clone());
+        self.requests.0.lock().push(request.csr.clone());
         let token = if request.token.is_empty() {
             request.service_account_token
         } else {

@@ -1,12 +1,12 @@
 //! The other end of a proxy's control socket, over one connection with it.
 
 use std::future::ready;
-use std::sync::Mutex;
 
 use anyhow::{Result, anyhow};
 use culvert_api::proto::control as proto;
 use culvert_api::proto::control::control_client::ControlClient;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Status, Streaming};
 
@@ -97,7 +97,7 @@ impl Control {
 async fn channel(stream: Box<dyn ByteStream>) -> Result<Channel> {
     let stream = Mutex::new(Some(stream));
     let connector = tower::service_fn(move |_: Uri| {
-        let stream = stream.lock().ok().and_then(|mut stream| stream.take());
+        let stream = stream.lock().take();
         let gone = std::io::Error::other("the connection with the proxy is gone");
         ready(stream.map(TokioIo::new).ok_or(gone))
     });

@@ -22,7 +22,8 @@ pub enum Counter {
     /// A connection on one of the hooks' intercept ports was given its original destination.
     Accepted = 7,
     /// A connection on one of the hooks' intercept ports had no original destination: its tuple was
-    /// lost, or it was dialled directly. With a single intercept port, connections that nftables
+    /// lost, or it was dialled directly. Before Linux 5.15, connections to such a port in other network
+    /// namespaces are counted here too. With a single intercept port, connections that nftables
     /// steers are counted here too.
     Unknown = 8,
 }

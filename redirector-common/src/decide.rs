@@ -138,8 +138,10 @@ pub fn decide(
                 None => return Verdict::Pass(Pass::Unmatched),
             }
         };
-    let is_left = is_for_nftables(config, connect);
-    if (found.is_offline() || is_left) && now_ns() < config.offline_lease_ns {
+    // After the lease nobody keeps the flags and the table up to date: all is steered, and the
+    // proxy answers.
+    let is_for_nftables = is_for_nftables(config, connect);
+    if (found.is_offline() || is_for_nftables) && now_ns() < config.offline_lease_ns {
         return if found.is_offline() {
             Verdict::Reject(Reject::Offline)
         } else {

@@ -49,6 +49,8 @@ pub const PEER4: &str = "cv_peer4";
 pub const PEER6: &str = "cv_peer6";
 /// Carries the original destination from the client's socket to the accepted one.
 pub const SOCKOPS: &str = "cv_sockops";
+/// [`SOCKOPS`] for kernels that do not show its programs the network namespace of a socket.
+pub const SOCKOPS_OLD: &str = "cv_sockops_old";
 /// All programs in the order in which they are attached: nothing is steered before its destination
 /// can be carried over.
 pub const PROGRAMS: [&str; 5] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6];
@@ -62,7 +64,7 @@ mod tests {
         for name in MAPS
             .iter()
             .chain(&PROGRAMS)
-            .chain(&[CONNECT4_OLD, CONNECT6_OLD])
+            .chain(&[CONNECT4_OLD, CONNECT6_OLD, SOCKOPS_OLD])
         {
             assert!(name.len() <= 15, "{name} is longer than 15 characters");
         }

@@ -1,9 +1,9 @@
-//! The network namespace of a client: connect hooks may be limited to the host's, and its loopback
-//! addresses are not those of others.
+//! The network namespace of a socket: connect hooks may be limited to the host's, its loopback
+//! addresses are not those of others, and the proxy accepts connections there alone.
 
-use aya_ebpf::Global;
 use aya_ebpf::helpers::bpf_get_netns_cookie;
-use aya_ebpf::programs::SockAddrContext;
+use aya_ebpf::programs::{SockAddrContext, SockOpsContext};
+use aya_ebpf::{EbpfContext, Global};
 
 /// The cookie of the only network namespace whose connections are steered; 0 if all are. It is set
 /// when the programs are loaded. Otherwise the verifier would check the helper call, which not all
@@ -30,8 +30,15 @@ pub fn is_of_host(ctx: &SockAddrContext) -> bool {
     host != 0 && cookie(ctx) == host
 }
 
+/// Whether the accepted socket is known to be in another network namespace than the host's.
 #[inline(always)]
-fn cookie(ctx: &SockAddrContext) -> u64 {
-    // SAFETY: the helper takes the context of this hook and has no effect.
-    unsafe { bpf_get_netns_cookie(ctx.sock_addr.cast()) }
+pub fn is_accepted_elsewhere(ctx: &SockOpsContext) -> bool {
+    let host = HOST_NETNS.load();
+    host != 0 && cookie(ctx) != host
+}
+
+#[inline(always)]
+fn cookie(ctx: &impl EbpfContext) -> u64 {
+    // SAFETY: the helper takes the context of these hooks and has no effect.
+    unsafe { bpf_get_netns_cookie(ctx.as_ptr()) }
 }

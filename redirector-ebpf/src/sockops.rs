@@ -14,17 +14,31 @@ use aya_ebpf::programs::SockOpsContext;
 use culvert_redirector_common::{Addr, Counter, Endpoint, Role, SocketDst};
 
 use crate::maps::{CONFIG, SOCKETS, TUPLES, count};
+use crate::netns::is_accepted_elsewhere;
 use crate::stack::{TupleSlot, tuple};
 
 const AF_INET: u32 = 2;
 
 #[sock_ops]
 pub fn cv_sockops(ctx: SockOpsContext) -> u32 {
+    handle(&ctx, is_accepted_elsewhere)
+}
+
+/// For kernels without `bpf_get_netns_cookie` in these programs, which are those before 5.15. A
+/// constant that disables the call is not enough, as in [`crate::connect::cv_connect4_old`].
+#[sock_ops]
+pub fn cv_sockops_old(ctx: SockOpsContext) -> u32 {
+    handle(&ctx, |_| false)
+}
+
+/// `is_elsewhere` is asked about accepted sockets only.
+#[inline(always)]
+fn handle(ctx: &SockOpsContext, is_elsewhere: impl FnOnce(&SockOpsContext) -> bool) -> u32 {
     // SAFETY: the kernel passes a valid context.
     match unsafe { read_volatile(addr_of!((*ctx.ops).op)) } {
-        BPF_SOCK_OPS_TIMEOUT_INIT => before_syn(&ctx),
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(&ctx),
-        BPF_SOCK_OPS_STATE_CB => client_changed(&ctx),
+        BPF_SOCK_OPS_TIMEOUT_INIT => before_syn(ctx),
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB => accepted(ctx, is_elsewhere),
+        BPF_SOCK_OPS_STATE_CB => client_changed(ctx),
         _ => {}
     }
     1
@@ -76,23 +90,26 @@ fn client_changed(ctx: &SockOpsContext) {
 }
 
 /// The handshake is done, and `accept()` has not returned yet. A connection to another port costs
-/// only a look at the configuration.
+/// only a look at the configuration. One in another network namespace is not the proxy's.
 #[inline(always)]
-fn accepted(ctx: &SockOpsContext) {
+fn accepted(ctx: &SockOpsContext, is_elsewhere: impl FnOnce(&SockOpsContext) -> bool) {
     // SAFETY: the kernel passes a valid context.
     let port = unsafe { read_volatile(addr_of!((*ctx.ops).local_port)) } as u16;
     let config = match CONFIG.get(0) {
         Some(config) if config.is_intercept_port(port.to_be()) => config,
         _ => return,
     };
+    if is_elsewhere(ctx) {
+        return;
+    }
     let ends = Ends::read(ctx);
     if !config.is_intercept(&ends.local.addr, ends.local.port) {
         return;
     }
     // SAFETY: the kernel passes a valid context.
     let rcv_nxt = unsafe { read_volatile(addr_of!((*ctx.ops).rcv_nxt)) };
-    // Other network namespaces of this kernel may have sockets with the same addresses and ports.
-    // They do not know the client's initial sequence number, which the SYN brought.
+    // Other network namespaces of this kernel may have sockets with the same addresses and ports,
+    // and older kernels do not say which is which. They do not know the client's initial sequence number, which the SYN brought.
     let isn = rcv_nxt.wrapping_sub(1);
     let mut key = TupleSlot::uninit();
     let tuple = tuple(&mut key, &ends.swapped(), isn);

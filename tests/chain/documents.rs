@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -10,6 +9,7 @@ use culvert_lab::skip::may_make_labs;
 use culvert_lab::{flags_page, page, wait, workspace};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 
 use crate::world::xtask;
 
@@ -125,7 +125,7 @@ fn the_demo_passes_and_leaves_nothing() {
     if !may_make_labs() {
         return;
     }
-    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
+    let _demo = DEMO.lock();
     let (status, said) = demo(&mut demo_command()).expect("run the demo");
     assert!(status.success(), "the demo failed\n{said}");
     nothing_is_left().expect("afterwards");
@@ -136,7 +136,7 @@ fn a_demo_that_fails_says_why_and_leaves_nothing() {
     if !may_make_labs() {
         return;
     }
-    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
+    let _demo = DEMO.lock();
     // The proxy refuses this setting and ends.
     let (status, said) =
         demo(demo_command().env("CULVERT_VIP4_RANGE", "127.0.0.0/8")).expect("run the demo");
@@ -152,7 +152,7 @@ fn a_held_demo_shows_prometheus_until_it_is_interrupted_and_leaves_nothing() {
     if !may_make_labs() {
         return;
     }
-    let _demo = DEMO.lock().unwrap_or_else(PoisonError::into_inner);
+    let _demo = DEMO.lock();
     let mut command = demo_command();
     command
         .args(["--hold", "--port", "19090"])

@@ -34,7 +34,7 @@ use crate::relay::RelayError;
 use crate::role::Role;
 use crate::send_queue::FRAME_SIZE;
 
-/// What an agent does for its tunnels: for their streams, and when a proxy tells it something. A
+/// What an agent does for its tunnels: for their streams, and when a proxy calls it. A
 /// proxy that serves other proxies does the same for their streams.
 pub trait Backends: Send + Sync + 'static {
     /// Connects to the backend that `open` asks for, if that is allowed. The implementation limits
@@ -44,30 +44,30 @@ pub trait Backends: Send + Sync + 'static {
     /// The stream that `open` requested has ended, perhaps before its backend was connected.
     fn stream_ended(&self, open: &Open, end: &StreamEnd);
 
-    /// The proxy says who it is, before it uses the tunnel. The description is answered only if
-    /// the agent wants this tunnel; otherwise the proxy ends it.
+    /// The proxy says who it is, before it uses the tunnel. `Describe` is answered only if the agent
+    /// wants this tunnel; otherwise the proxy ends it.
     ///
     /// # Errors
     /// The agent does not want it.
-    fn introduced(&self, _proxy: &DescribeRequest) -> Result<(), Declined> {
+    fn admit_proxy(&self, _proxy: &DescribeRequest) -> Result<(), Declined> {
         Ok(())
     }
 
     /// The answer to `Describe`: what was `known` when the tunnel was set up, and what changes.
-    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
+    fn describe(&self, known: &DescribeResponse) -> DescribeResponse {
         known.clone()
     }
 
-    /// The proxy tells which proxies there are, itself included. Their number and texts are
+    /// The proxy reports which proxies there are, itself included. Their number and texts are
     /// bounded.
-    fn proxies_told(&self, _proxies: Vec<Proxy>) {}
+    fn set_proxies(&self, _proxies: Vec<Proxy>) {}
 
     /// The proxy asks for so many further tunnels, at once, for bulk data.
-    fn tunnels_wanted(&self, _count: u32) {}
+    fn request_tunnels(&self, _count: u32) {}
 
     /// The proxy asks for tunnels to another proxy, at once, for bulk data that comes by way of it. A
     /// proxy asks the agent of the node that is named.
-    fn proxy_wants_tunnels(&self, _request: DialProxyRequest) -> impl Future<Output = ()> + Send {
+    fn request_tunnels_to(&self, _request: DialProxyRequest) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }

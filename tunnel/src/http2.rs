@@ -77,7 +77,7 @@ pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(25);
 pub const KEEPALIVE_RANGE: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(300);
 /// The same before the agent has told its own time.
-const UNTOLD_SECONDS: u32 = 6;
+const UNSET_SECONDS: u32 = 6;
 /// The same between proxies, in seconds.
 pub const PEER_KEEPALIVE: u32 = 6;
 /// A peer that has been silent for this long is pinged when a stream is opened.
@@ -105,14 +105,14 @@ struct Shared {
     /// Whether it has no answer yet.
     awaits_pong: AtomicBool,
     start: Instant,
-    /// Told when the tunnel is used while it is silent.
+    /// Notified when the tunnel is used while it is silent.
     used: Notify,
 }
 
 impl Keepalive {
     /// Until [`Self::set`].
-    pub(crate) fn untold(socket_state: SocketState) -> Self {
-        Self::of(UNTOLD_SECONDS, socket_state)
+    pub(crate) fn unset(socket_state: SocketState) -> Self {
+        Self::of(UNSET_SECONDS, socket_state)
     }
 
     /// `seconds` as in `Describe`: 0 is the default, and the range is enforced.

@@ -101,7 +101,7 @@ impl ProxyTunnel {
         let (requests, mut connection) = http2::established(handshake)?;
         let pings = connection.ping_pong().expect("taken once");
         let round_trip = RoundTrip::default();
-        let keepalive = Keepalive::untold(socket_state);
+        let keepalive = Keepalive::unset(socket_state);
         let tunnel = Tunnel {
             far_end: self.far_end,
             requests,
@@ -190,7 +190,7 @@ impl Tunnel {
         Ok(printable(described))
     }
 
-    /// Tells the agent which proxies there are. An older agent does not know this call, and keeps
+    /// Sends the agent the list of all proxies. An older agent does not know this call, and keeps
     /// tunnels to all proxies that it was given: that is no error.
     ///
     /// # Errors

@@ -128,7 +128,7 @@ impl ToTunnel<'_> {
 }
 
 /// Runs both directions until the one into the tunnel has ended, and returns the one that ended
-/// last. After a failure of one direction, the other delivers its data if its own source and sink
+/// first. After a failure of one direction, the other delivers its data if its own source and sink
 /// still work. Boxed: few streams get there, and the future of every stream would be larger.
 async fn first_half(
     mut from_tunnel: Pin<&mut impl Future<Output = Result<(), RelayError>>>,

@@ -17,7 +17,7 @@ mod proxies;
 mod silence;
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open, Proxy};
@@ -26,6 +26,7 @@ use culvert_tunnel::{
     MovableStreams, OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel,
     Total, Transferred, Tunnel, TunnelError,
 };
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::sync::{Notify, RwLock, oneshot};
@@ -81,19 +82,19 @@ impl Backends for Loopback {
             .result
             .as_ref()
             .map_or_else(ToString::to_string, |()| "finished".to_owned());
-        self.ended.lock().unwrap().push(end);
+        self.ended.lock().push(end);
         self.end.notify_one();
     }
 
-    fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
+    fn admit_proxy(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
         match proxy.instance.as_str() {
             "unwanted" => Err(Declined),
             _ => Ok(()),
         }
     }
 
-    fn proxies_told(&self, proxies: Vec<Proxy>) {
-        *self.told.lock().unwrap() = proxies;
+    fn set_proxies(&self, proxies: Vec<Proxy>) {
+        *self.told.lock() = proxies;
     }
 }
 
@@ -266,7 +267,7 @@ async fn each_direction_closes_by_itself_and_all_bytes_arrive() {
     assert_eq!(answer, b"got it all");
     relays.join_next().await.unwrap().unwrap().unwrap();
     pair.backends.end.notified().await;
-    assert_eq!(*pair.backends.ended.lock().unwrap(), ["finished"]);
+    assert_eq!(*pair.backends.ended.lock(), ["finished"]);
     assert_eq!(
         (pair.tunnel.streams(), pair.agent_state.streams().len()),
         (0, 0)

@@ -108,7 +108,7 @@ impl Backends for NodeBackends {
         result
     }
 
-    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
+    fn describe(&self, known: &DescribeResponse) -> DescribeResponse {
         let own = self.own_addresses().unwrap_or_default();
         DescribeResponse {
             addresses: own.0.iter().map(ToString::to_string).collect(),
@@ -169,7 +169,7 @@ fn holds_services(name: &str, flags: InterfaceFlags) -> bool {
     is_dummy || SERVICE_INTERFACES.contains(&name)
 }
 
-/// A backend that took a connection.
+/// A backend that accepted a connection.
 struct Connected {
     backend: SocketAddr,
     socket: TcpStream,

@@ -132,7 +132,10 @@ async fn call(
         );
         let answered = call(client);
         tokio::select! {
-            answer = answered => answer.map(tonic::Response::into_inner).map_err(|status| EnrollError::Status(Box::new(status))),
+            answer = answered => match answer {
+                Ok(certificate) => Ok(certificate.into_inner()),
+                Err(status) => Err(EnrollError::Status(Box::new(status))),
+            },
             Err(error) = driver => Err(EnrollError::Http2(error)),
         }
     };

@@ -431,27 +431,27 @@ impl Backends for SlotBackends {
         self.backends.stream_ended(open, end);
     }
 
-    fn described(&self, known: &DescribeResponse) -> DescribeResponse {
-        let described = self.backends.described(known);
+    fn describe(&self, known: &DescribeResponse) -> DescribeResponse {
+        let described = self.backends.describe(known);
         DescribeResponse {
             last_end: self.shared.last_end.now().into(),
             ..described
         }
     }
 
-    fn introduced(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
+    fn admit_proxy(&self, proxy: &DescribeRequest) -> Result<(), Declined> {
         self.seat.introduced(&proxy.instance)
     }
 
-    fn proxies_told(&self, proxies: Vec<Proxy>) {
+    fn set_proxies(&self, proxies: Vec<Proxy>) {
         self.seat.record_report(proxies);
     }
 
-    fn tunnels_wanted(&self, count: u32) {
+    fn request_tunnels(&self, count: u32) {
         self.seat.ask(count);
     }
 
-    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+    async fn request_tunnels_to(&self, request: DialProxyRequest) {
         self.seat.ask_for(&request.proxy, request.count);
     }
 }

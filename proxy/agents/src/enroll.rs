@@ -65,7 +65,7 @@ pub(crate) enum EnrollError {
     #[error(transparent)]
     TooOften(#[from] TooOften),
     #[error("{}", .0.message())]
-    Elsewhere(Box<Status>),
+    AtPeer(Box<Status>),
 }
 
 /// The enrolment service.
@@ -106,16 +106,16 @@ impl Service for Enroll {
         let client = client(&request);
         let request = request.into_inner();
         if request.service_account_token.is_empty() {
-            let joined = self.join_with(request).await;
-            self.answer(CertificateRequest::Join, client, joined)
+            let joined = self.join_with_token(request).await;
+            self.respond(CertificateRequest::Join, client, joined)
         } else {
             let joined = if request.token.is_empty() {
-                self.join_account(&request.service_account_token, request.csr, client)
+                self.join_with_account(&request.service_account_token, request.csr, client)
                     .await
             } else {
                 Err(EnrollError::TwoTokens)
             };
-            self.answer(CertificateRequest::JoinAccount, client, joined)
+            self.respond(CertificateRequest::JoinAccount, client, joined)
         }
     }
 
@@ -124,9 +124,9 @@ impl Service for Enroll {
         let PeerChain(chain) = request.extensions().get().cloned().unwrap_or_default();
         let RenewRequest { csr } = request.into_inner();
         let renewed = self
-            .work(move |enroll| enroll.renew_now(&chain, &csr))
+            .run_blocking(move |enroll| enroll.renew_now(&chain, &csr))
             .await;
-        self.answer(CertificateRequest::Renew, client, renewed)
+        self.respond(CertificateRequest::Renew, client, renewed)
     }
 }
 
@@ -154,7 +154,7 @@ impl Enroll {
     }
 
     /// Runs on a blocking thread, because it signs and writes to disk.
-    async fn work<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Self) -> Result<T, EnrollError> + Send + 'static,
     ) -> Result<T, EnrollError> {
@@ -167,8 +167,8 @@ impl Enroll {
         done.await.unwrap_or(Err(EnrollError::GivenUp))
     }
 
-    /// Counts and logs the outcome of a request.
-    fn answer(
+    /// The response to a request, whose outcome is counted and logged.
+    fn respond(
         &self,
         request: CertificateRequest,
         client: Option<SocketAddr>,
@@ -205,7 +205,7 @@ impl Enroll {
 
     /// The pod of the token determines the node. The cheap checks come first, so that strangers
     /// cannot make the proxy ask the API server or verify signatures.
-    async fn join_account(
+    async fn join_with_account(
         &self,
         token: &str,
         csr: Vec<u8>,
@@ -216,10 +216,12 @@ impl Enroll {
         };
         self.trust.pin()?;
         let token = accounts.read(token)?;
-        let key = self.work(move |_| Ok(ProvenKey::from_csr(&csr)?)).await?;
+        let key = self
+            .run_blocking(move |_| Ok(ProvenKey::from_csr(&csr)?))
+            .await?;
         let (node, uid) = accounts.node(&token, address(client)).await?;
         self.rate.spend(&node, Instant::now())?;
-        self.work(move |enroll| enroll.issue_to_pod(&accounts, node, uid, &key))
+        self.run_blocking(move |enroll| enroll.issue_to_pod(&accounts, node, uid, &key))
             .await
     }
 
@@ -241,14 +243,16 @@ impl Enroll {
     }
 
     /// A token that this proxy does not know may be another one's.
-    async fn join_with(&self, request: JoinRequest) -> Result<Certificate, EnrollError> {
+    async fn join_with_token(&self, request: JoinRequest) -> Result<Certificate, EnrollError> {
         let tried = request.clone();
-        let joined = self.work(move |enroll| enroll.join_now(&tried)).await;
+        let joined = self
+            .run_blocking(move |enroll| enroll.join_now(&tried))
+            .await;
         if let Err(EnrollError::Token(TokenError::Foreign(_))) = &joined
             && let Some(peers) = &self.peers
             && let JoinAnswer::Answered(answer) = peers.join(&request).await
         {
-            return answer.map_err(|status| EnrollError::Elsewhere(Box::new(status)));
+            return answer.map_err(|status| EnrollError::AtPeer(Box::new(status)));
         }
         joined
     }
@@ -340,7 +344,7 @@ impl EnrollError {
             Self::TwoTokens => "malformed_token",
             Self::Node(_) => "other_node",
             Self::TooOften(_) => "too_often",
-            Self::Elsewhere(_) => "refused_elsewhere",
+            Self::AtPeer(_) => "refused_elsewhere",
             Self::Tokens(_) | Self::Trust(_) | Self::GivenUp => "internal",
         }
     }
@@ -354,7 +358,7 @@ impl EnrollError {
             Self::Account(error) => account_status(error, text),
             Self::TooOften(_) => Status::resource_exhausted(text),
             Self::GivenUp => Status::internal(text),
-            Self::Elsewhere(status) => Status::new(status.code(), text),
+            Self::AtPeer(status) => Status::new(status.code(), text),
             Self::Identity(IdentityError::NoCertificate) => Status::unauthenticated(text),
             Self::Identity(IdentityError::Undecided { .. }) => Status::unavailable(text),
             Self::Identity(_) => Status::permission_denied(text),

@@ -226,13 +226,13 @@ impl Agents {
         let chain = client_certificates(&tls);
         match tls.get_ref().1.alpn_protocol() {
             Some(ALPN_TUNNEL) => {
-                self.tunnel(tls, chain, client, permit).await?;
+                self.serve_tunnel(tls, chain, client, permit).await?;
                 Ok(AgentOutcome::TunnelEnded)
             }
             Some(ALPN_ENROLL) => {
-                permit.call().await?;
+                permit.start_call().await?;
                 tokio::select! {
-                    enrolled = self.enroll(tls, chain, client) => enrolled?,
+                    enrolled = self.serve_enrolment(tls, chain, client) => enrolled?,
                     () = evicted.cancelled() => return Err(AgentError::Evicted),
                 }
                 Ok(AgentOutcome::Enrolled)
@@ -308,7 +308,7 @@ impl Agents {
         Ok(Box::new(tls))
     }
 
-    async fn enroll(
+    async fn serve_enrolment(
         &self,
         tls: Tls,
         chain: Vec<CertificateDer<'static>>,

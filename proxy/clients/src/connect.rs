@@ -145,7 +145,7 @@ impl Connect {
             return Ok(Plan::Direct(DirectRequest { target, record }));
         }
         let error = RouteError::from(error);
-        record.not_routed(&error);
+        record.record_refusal(&error);
         Err(error)
     }
 
@@ -236,15 +236,15 @@ struct DirectRequest {
 impl DirectRequest {
     /// Dials it. A failure is already recorded.
     async fn dial(&mut self, direct: &Direct) -> Result<Socket, RouteError> {
-        self.record.direct();
+        self.record.mark_direct();
         if let Reason::CloudNode(node) = &self.target.reason {
-            self.record.routed_to(node);
+            self.record.set_node(node);
         }
         let started = Instant::now();
         let dialled = direct.dial(&self.target).await;
         self.record.set_dial_time(started.elapsed());
         if let Err(error) = &dialled {
-            self.record.not_routed(error);
+            self.record.record_refusal(error);
         }
         dialled
     }
@@ -258,7 +258,7 @@ impl DirectRequest {
     ) -> Result<(), RelayError> {
         let transferred = self.record.transferred();
         let relayed = direct::relay(client, backend, pipelined, transferred).await;
-        self.record.relayed(&relayed);
+        self.record.record_end(&relayed);
         relayed
     }
 }

@@ -64,7 +64,8 @@ impl Intercept {
             .serve(client, Destination::Address(original_dst), connections);
     }
 
-    /// Whether a check dialled a node's VIP to find out how connections come here.
+    /// Whether a check dialled a node's VIP to find out how connections come here. Only a VIP
+    /// resolves to an address other than the one that was dialled.
     fn is_check(&self, dialled: SocketAddr) -> bool {
         if dialled.port() != CHECK_PORT {
             return false;
@@ -76,7 +77,7 @@ impl Intercept {
     }
 }
 
-/// Tells a check how its connection came here.
+/// Answers a check with the mechanism that steered its connection here.
 fn answer_check(accepted: &TcpStream, client: SocketAddr, dialled: SocketAddr, frontend: Frontend) {
     // The send buffer of a new socket takes these few bytes, so this does not block.
     if let Err(error) = SockRef::from(accepted).send(frontend.label().as_bytes()) {

@@ -218,7 +218,7 @@ impl Names {
             }
             Err(error) => {
                 let error = RouteError::from(error);
-                record.not_routed(&error);
+                record.record_refusal(&error);
                 Err(error)
             }
         }

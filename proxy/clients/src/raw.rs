@@ -50,7 +50,7 @@ impl RawClients {
             .start_record(frontend, address.to_string(), &destination);
         let route = match self.router.route(destination) {
             Ok(route) => route,
-            Err(error) => return record.not_routed(&RouteError::from(error)),
+            Err(error) => return record.record_refusal(&RouteError::from(error)),
         };
         let routed = RoutedClient::new(self.router.clone(), route, kind, record);
         let worker = routed.worker().unwrap_or_else(|| self.workers.next());
@@ -70,10 +70,10 @@ impl RawClients {
     reason = "the arguments of an async fn are stored twice in its future (rust-lang/rust#62958)"
 )]
 fn serve(mut routed: RoutedClient, socket: Detached) -> impl Future<Output = ()> {
-    async move { connect(&mut routed, socket).await }
+    async move { open_and_relay(&mut routed, socket).await }
 }
 
-async fn connect(routed: &mut RoutedClient, socket: Detached) {
+async fn open_and_relay(routed: &mut RoutedClient, socket: Detached) {
     let socket = match socket.attach() {
         Ok(socket) => socket,
         Err(error) => return tracing::warn!(%error, "reset: too many sockets"),

@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn a_client_waits_from_its_last_byte_until_the_first_of_the_answer() {
-        let streams = Streams::new(Metrics::default());
+        let streams = Streams::for_tests(Metrics::default());
         let list = StreamList::new(streams.clone(), Idle::default());
         let node = "edge-1".parse().unwrap();
         let destination: Destination = "10.0.3.7:9100"
@@ -113,7 +113,7 @@ mod tests {
             .unwrap()
             .into();
         let record = streams.start_record(1, Frontend::Ebpf, "10.0.0.1:1".into(), destination);
-        record.routed_to(&node);
+        record.set_node(&node);
         assert_eq!(list.waits_for(&node, 9100).len(), 0, "nobody has asked");
         record.transferred().into_tunnel.add(&[b'a'; 100]);
         assert_eq!(list.waits_for(&node, 9100).len(), 1);

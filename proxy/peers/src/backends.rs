@@ -78,7 +78,7 @@ impl Backends for PeerBackends {
     }
 
     /// One request of a link at a time is passed on: the other proxy repeats what is lost.
-    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+    async fn request_tunnels_to(&self, request: DialProxyRequest) {
         let Ok(_asking) = self.asking.try_lock() else {
             return;
         };

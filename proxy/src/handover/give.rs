@@ -114,7 +114,7 @@ impl Giver {
         let state = self.state.clone();
         let trust = self.trust.clone();
         tokio::task::spawn_blocking(move || {
-            trust.write_noted()?;
+            trust.write_ledger()?;
             Ok(state.freeze())
         })
         .await?

@@ -58,7 +58,7 @@ impl Proxy {
         let registry = Registry::new(directory.clone(), metrics.clone());
         let instance = Instance::random();
         let (ended, spans) = spans(&config.spans, &instance, &metrics)?.unzip();
-        let streams = Streams::passing_on(metrics.clone(), ended);
+        let streams = Streams::new(metrics.clone(), ended);
         let router = Router::new(
             directory.clone(),
             registry.clone(),

@@ -143,7 +143,7 @@ pub struct StreamRecord {
 
 impl Streams {
     /// Each connection that has ended goes to `ended`, if that is given.
-    pub fn passing_on(metrics: Metrics, ended: Option<EndedStreams>) -> Self {
+    pub fn new(metrics: Metrics, ended: Option<EndedStreams>) -> Self {
         for frontend in Frontend::VARIANTS {
             metrics.expect_stream(frontend.label(), RelayError::Budget.reason());
         }
@@ -306,17 +306,17 @@ impl Live {
 
 impl StreamRecord {
     /// Sets the node of the destination.
-    pub fn routed_to(&self, node: &NodeName) {
+    pub fn set_node(&self, node: &NodeName) {
         // It is set once, because a connection goes to one node.
         self.live.node.get_or_init(|| node.clone());
     }
 
     /// Marks a connection that the proxy dials itself, without a tunnel.
-    pub fn direct(&self) {
+    pub fn mark_direct(&self) {
         self.live.direct.store(true, Ordering::Relaxed);
     }
 
-    /// Sets the number of the stream.
+    /// The number of the stream.
     pub(crate) fn number(&self) -> u64 {
         self.live.number
     }
@@ -347,7 +347,7 @@ impl StreamRecord {
     }
 
     /// Records that no connection was made.
-    pub fn not_routed(&mut self, error: &RouteError) {
+    pub fn record_refusal(&mut self, error: &RouteError) {
         self.end = Some(End {
             outcome: error.reason(),
             reason: Some(chain(error)),
@@ -355,7 +355,7 @@ impl StreamRecord {
     }
 
     /// Records the end of the relay.
-    pub fn relayed(&mut self, result: &Result<(), RelayError>) {
+    pub fn record_end(&mut self, result: &Result<(), RelayError>) {
         self.end = Some(match result {
             Ok(()) => End {
                 outcome: "finished",
@@ -435,7 +435,7 @@ mod tests {
 
     #[test]
     fn every_connection_is_listed_once_however_many_there_are() {
-        let streams = Streams::passing_on(Metrics::default(), None);
+        let streams = Streams::new(Metrics::default(), None);
         let destination: Destination = "10.0.3.7:9100".parse::<HostPort>().unwrap().into();
         let mut records = Vec::new();
         for number in 0..2 * COPIED_AT_ONCE as u64 + 1 {

@@ -28,7 +28,7 @@ pub struct RoutedClient {
 impl RoutedClient {
     /// A client whose route is chosen.
     pub fn new(router: Router, route: Route, client: ClientKind, record: StreamRecord) -> Self {
-        record.routed_to(&route.target.node);
+        record.set_node(&route.target.node);
         let on_its_way = StreamOnItsWay::of(&route.candidates);
         Self {
             router,
@@ -78,7 +78,7 @@ impl RoutedClient {
                 Ok(stream)
             }
             Err(error) => {
-                self.record.not_routed(&error);
+                self.record.record_refusal(&error);
                 Err(error)
             }
         }
@@ -108,7 +108,7 @@ impl RoutedClient {
             relayed = stream.relay(socket, self.record.transferred()) => relayed,
             () = rerouted(&self.route, self.router.directory()) => Err(RelayError::Moved),
         };
-        self.record.relayed(&result);
+        self.record.record_end(&result);
         result
     }
 }

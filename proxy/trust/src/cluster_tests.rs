@@ -1,14 +1,17 @@
 //! Trust among the proxies of a cluster: what one revokes, or what the cluster deletes, is void at
 //! all of them.
 
+use culvert_api::NodeName;
 use culvert_proxy_core::directory::{ClusterNodes, DirectoryConfig, EdgeNode, NodesFrom};
 use culvert_proxy_core::testing::FullDisk;
 use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tempfile::TempDir;
 
 use super::*;
-use crate::authority::Authority;
+use crate::authority::{Authority, ProvenKey};
+use crate::identity::{Binding, IdentityError, Purpose};
 
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 

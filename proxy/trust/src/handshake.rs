@@ -201,27 +201,33 @@ impl ClientCertVerifier for ClientVerifier {
             .webpki
             .verify_client_cert(end_entity, intermediates, now);
         match &self.rule {
-            Rule::ExpiredMayRenew => match lately_expired(&verified, now) {
-                Some(then) => {
-                    let verified =
-                        self.webpki
-                            .verify_client_cert(end_entity, intermediates, then)?;
-                    // It is not an authority on the path to its root.
-                    if ends_at(end_entity, then) {
-                        Ok(verified)
-                    } else {
-                        Err(CertificateError::Expired.into())
-                    }
+            Rule::ExpiredMayRenew => {
+                let Some(then) = lately_expired(&verified, now) else {
+                    return verified;
+                };
+                let verified = self
+                    .webpki
+                    .verify_client_cert(end_entity, intermediates, then)?;
+                // It is not an authority on the path to its root.
+                if !ends_at(end_entity, then) {
+                    return Err(CertificateError::Expired.into());
                 }
-                None => verified,
-            },
-            Rule::OnlyProxies if verified.is_ok() && !is_proxys(end_entity) => Err(NOT_A_PROXYS),
-            Rule::OnlyProxies => verified,
-            Rule::NotThrough(_) if verified.is_err() => verified,
-            Rule::NotThrough(keys) if intermediates.iter().any(|der| has_key(der, keys)) => Err(
-                Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure),
-            ),
-            Rule::NotThrough(_) => verified,
+                Ok(verified)
+            }
+            Rule::OnlyProxies => {
+                let verified = verified?;
+                if !is_proxys(end_entity) {
+                    return Err(NOT_A_PROXYS);
+                }
+                Ok(verified)
+            }
+            Rule::NotThrough(keys) => {
+                let verified = verified?;
+                if intermediates.iter().any(|der| has_key(der, keys)) {
+                    return Err(CertificateError::ApplicationVerificationFailure.into());
+                }
+                Ok(verified)
+            }
         }
     }
 

@@ -7,7 +7,8 @@ use culvert_daemon::{Drain, Problem};
 use culvert_proxy_core::clock::UnixTime;
 
 use super::source::Material;
-use super::{Trust, TrustError, agent_config};
+use super::tls::agent_config;
+use super::{Trust, TrustError};
 
 /// The interval of checks for changed files and for the end of the proxy's own certificate.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -40,7 +41,7 @@ impl Trust {
     }
 
     pub(super) fn tend(&self, now: UnixTime) -> Result<(), TrustError> {
-        let written = self.write_noted();
+        let written = self.write_ledger();
         let refreshed = self.refresh(now);
         self.refresh_callers().and(refreshed).and(written)
     }
@@ -73,7 +74,7 @@ impl Trust {
 
     /// Writes what the ledger on disk lacks, together. When this returns, what was changed before
     /// is there, whoever wrote it.
-    pub fn write_noted(&self) -> Result<(), TrustError> {
+    pub fn write_ledger(&self) -> Result<(), TrustError> {
         let mut file = self.ledger_file();
         let changed = {
             let mut ledger = self.ledger_mut();

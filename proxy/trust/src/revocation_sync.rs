@@ -97,7 +97,7 @@ impl Trust {
             return Ok(());
         }
         self.0.revoked_tx.send_replace(());
-        self.write_noted()
+        self.write_ledger()
     }
 
     /// The revocations of the cluster's present Nodes. The others come with the ConfigMap, which no

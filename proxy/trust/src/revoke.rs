@@ -19,11 +19,11 @@ impl Trust {
     pub fn revoke(&self, node: &NodeName) -> Result<(), TrustError> {
         let now = UnixTime::now();
         let shared = self.revoke_shared(node, now);
-        self.revoke_noted(node, now);
-        shared.and(self.write_noted())
+        self.revoke_in_ledger(node, now);
+        shared.and(self.write_ledger())
     }
 
-    fn revoke_noted(&self, node: &NodeName, now: UnixTime) {
+    fn revoke_in_ledger(&self, node: &NodeName, now: UnixTime) {
         let mut ledger = self.ledger_mut();
         ledger.set_served(self.served());
         ledger.revoke(node, now + self.0.config.certificate_lifetime, now);
@@ -59,7 +59,7 @@ impl Trust {
         if self.revokes_everywhere() {
             return;
         }
-        self.revoke_noted(node, UnixTime::now());
+        self.revoke_in_ledger(node, UnixTime::now());
     }
 
     /// The same for nodes that were removed while this proxy was not running.

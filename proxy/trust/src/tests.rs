@@ -1,14 +1,18 @@
 //! Trust with real files and real handshakes.
 
+use std::path::Path;
+
+use culvert_api::NodeName;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::*;
-use crate::authority::Authority;
+use crate::authority::{Authority, ProvenKey};
+use crate::identity::{Binding, Credential, IdentityError, Purpose};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);

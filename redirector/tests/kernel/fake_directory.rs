@@ -2,13 +2,14 @@
 
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use culvert_api::proto::directory::directory_server::{Directory, DirectoryServer};
 use culvert_api::proto::directory::{
     Address, DaemonSetStatus, Node, Ranges, Routing, Update, WatchDaemonSetRequest, WatchRequest,
 };
+use parking_lot::Mutex;
 use tokio::net::UnixListener;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::StreamExt;
@@ -108,7 +109,7 @@ impl FakeDirectory {
 
     /// Sends a delta.
     pub(crate) fn change(&self, nodes: Vec<Node>, removed: &[&str]) {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         state.revision += 1;
         let removed = removed.iter().map(|name| (*name).to_owned()).collect();
         let update = Update {
@@ -144,7 +145,7 @@ impl Directory for Service {
         _request: Request<WatchRequest>,
     ) -> Result<Response<Self::WatchStream>, Status> {
         let (update_tx, update_rx) = mpsc::channel(16);
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state.lock();
         let ranges = Ranges {
             vip4: "198.18.0.0/15".to_owned(),
             vip6: "fd12:3456:789a:bcde::/64".to_owned(),

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 
-use crate::clients::{Client, reset};
+use crate::clients::{Client, can_limit_hooks_to_the_host, reset};
 use crate::proxy::Proxy;
 use crate::redirector::counted;
 use crate::steering::{Hooked, PROOF, tuples};
@@ -89,6 +89,29 @@ fn another_host_of_this_kernel_with_the_same_addresses_takes_no_destination() {
         });
         sh("nft delete table ip hold");
         hooked.accepts("198.18.0.1:80");
+    });
+}
+
+#[test]
+fn connections_accepted_by_another_host_of_this_kernel_are_not_counted() {
+    if !can_limit_hooks_to_the_host() {
+        eprintln!("does not apply: the kernel shows no program its network namespace");
+        return;
+    }
+    in_a_world(|world| {
+        let _hooked = Hooked::new(world);
+        let loopback = "127.64.0.1";
+        Netns::new().run(|| {
+            sh(&format!("ip addr add {NODE4}/32 dev lo"));
+            for host in [NODE4, loopback] {
+                for port in [7410, 7411, 7412] {
+                    let server = TcpListener::bind((host, port)).unwrap();
+                    let _client = TcpStream::connect((host, port)).unwrap();
+                    server.accept().unwrap();
+                }
+            }
+        });
+        assert_eq!((counted("accepted"), counted("unknown")), (0, 0));
     });
 }
 

@@ -3,14 +3,15 @@
 use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_lab::dns;
 use culvert_lab::inside;
+use parking_lot::Mutex;
 
 /// The address in its answers.
 pub(super) const ADDRESS: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 80);
@@ -52,11 +53,7 @@ impl Upstream {
 
     /// The queried names with this ending.
     pub(super) fn asked(&self, ending: &str) -> Vec<String> {
-        let names = self
-            .shared
-            .names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let names = self.shared.names.lock();
         names
             .iter()
             .filter(|name| name.ends_with(ending))
@@ -85,11 +82,7 @@ fn serve(socket: &UdpSocket, shared: &Shared) {
         let Some(answer) = answer(&name, question) else {
             continue;
         };
-        shared
-            .names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .insert(name);
+        shared.names.lock().insert(name);
         // The client may be gone.
         socket.send_to(&answer, client).ok();
     }

@@ -198,9 +198,9 @@ impl<B: Backends> Call<B> {
             proxy.instance = request.instance,
             "described"
         );
-        match self.backends.introduced(&request) {
+        match self.backends.admit_proxy(&request) {
             Ok(()) => {
-                let described = self.backends.described(&self.tunnel.describe);
+                let described = self.backends.describe(&self.tunnel.describe);
                 answer_whole(&mut self.respond, &described)
             }
             Err(Declined) => reject(
@@ -220,7 +220,7 @@ impl<B: Backends> Call<B> {
                 "not a SetProxiesRequest, or more than an agent takes",
             );
         };
-        self.backends.proxies_told(proxies);
+        self.backends.set_proxies(proxies);
         answer_whole(&mut self.respond, &SetProxiesResponse {})
     }
 
@@ -230,7 +230,7 @@ impl<B: Backends> Call<B> {
             let message = "not a DialRequest";
             return reject(&mut self.respond, grpc::INVALID_ARGUMENT, message);
         };
-        self.backends.tunnels_wanted(request.count);
+        self.backends.request_tunnels(request.count);
         answer_whole(&mut self.respond, &DialResponse {})
     }
 
@@ -240,7 +240,7 @@ impl<B: Backends> Call<B> {
             let message = "not a DialProxyRequest";
             return reject(&mut self.respond, grpc::INVALID_ARGUMENT, message);
         };
-        self.backends.proxy_wants_tunnels(request).await;
+        self.backends.request_tunnels_to(request).await;
         answer_whole(&mut self.respond, &DialResponse {})
     }
 
@@ -300,16 +300,17 @@ impl<B: Backends> Call<B> {
     /// Moves a stream of another tunnel into this one.
     async fn resume(mut self) -> Result<Option<RelayedStream<B>>, TunnelError> {
         let first = self.first_message(FIRST_MAX).await?;
-        let (status, message) = match self.find(first) {
-            Ok((found, permit)) => return self.take_over(found, permit).await,
+        let (status, message) = match self.claim(first) {
+            Ok((claimed, permit)) => return self.take_over(claimed, permit).await,
             Err(refused) => refused,
         };
         reject(&mut self.respond, status, message)?;
         Ok(None)
     }
 
-    /// The stream that a first message names, with its place in this tunnel; or why there is none.
-    fn find(
+    /// Claims the stream that a first message names, and a place for it in this tunnel; or why that
+    /// cannot be.
+    fn claim(
         &self,
         first: Option<Bytes>,
     ) -> Result<(ResumableStream, StreamPermit), (u8, &'static str)> {
@@ -335,13 +336,13 @@ impl<B: Backends> Call<B> {
     /// Goes on with a stream whose move has begun.
     async fn take_over(
         mut self,
-        found: ResumableStream,
+        claimed: ResumableStream,
         permit: StreamPermit,
     ) -> Result<Option<RelayedStream<B>>, TunnelError> {
-        let relocation = found.relocation();
+        let relocation = claimed.relocation();
         let abandoned = scopeguard::guard((), |()| relocation.abandon());
         let stream = self.respond.send_response(grpc::response(), false)?;
-        let Some(running) = found.take_over().await else {
+        let Some(running) = claimed.take_over().await else {
             return Ok(None);
         };
         scopeguard::ScopeGuard::into_inner(abandoned);

@@ -34,7 +34,7 @@ struct Entry {
     relocation: Arc<Relocation>,
     /// Where the relay goes, if another tunnel wants it.
     wanted: Mutex<Option<oneshot::Sender<Running>>>,
-    /// Told of that.
+    /// Notified when that is set.
     is_wanted: Notify,
 }
 

@@ -336,7 +336,7 @@ async fn a_stream_that_moves_there_and_back_loses_no_byte() {
         }
     };
     timeout(DEADLINE, left).await.expect("no stream is left");
-    assert_eq!(*two.backends.ended.lock().unwrap(), ["finished"; 20]);
+    assert_eq!(*two.backends.ended.lock(), ["finished"; 20]);
 }
 
 /// Cuts each of so many links at many places. `open` sets up the tunnels over them.

@@ -91,7 +91,7 @@ async fn each_direction_closes_by_itself_and_all_bytes_arrive() {
     assert!(received == request && answer == request);
     relays.join_next().await.unwrap().unwrap().unwrap();
     pair.backends.end.notified().await;
-    assert_eq!(*pair.backends.ended.lock().unwrap(), ["finished"]);
+    assert_eq!(*pair.backends.ended.lock(), ["finished"]);
     assert_eq!(pair.tunnel.streams(), 0);
 }
 

@@ -23,7 +23,7 @@ async fn an_agent_is_told_all_proxies_and_refuses_text_that_it_could_not_print()
             .await
     };
     tell(vec![proxy("a"), proxy("b")]).await.unwrap();
-    let told = || pair.backends.told.lock().unwrap().clone();
+    let told = || pair.backends.told.lock().clone();
     assert_eq!(told(), [proxy("a"), proxy("b")]);
     let refused = tell(vec![proxy("\u{7}")]).await.unwrap_err();
     assert!(matches!(refused, TunnelError::Call(_)), "{refused}");

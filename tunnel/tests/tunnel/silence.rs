@@ -109,7 +109,7 @@ async fn pass_on(
 ) {
     let mut buffer = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        sent.lock().unwrap().extend_from_slice(&buffer[..count]);
+        sent.lock().extend_from_slice(&buffer[..count]);
         if !cut.load(Ordering::Relaxed) && to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
@@ -118,7 +118,7 @@ async fn pass_on(
 
 /// Counts the HTTP/2 pings in the sent bytes; acknowledgements do not count.
 fn pings(sent: &Sent, preface: usize) -> usize {
-    let sent = sent.lock().unwrap();
+    let sent = sent.lock();
     let mut at = preface;
     let mut pings = 0;
     while let Some(head) = sent.get(at..at + 9) {

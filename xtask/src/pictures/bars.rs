@@ -28,15 +28,10 @@ pub(super) fn picture(bench: &Value) -> Result<String> {
     let high = HEAD + f64::from(bars) * BAR + 24.0;
     let lines = u32::try_from(rows.len().div_ceil(COLUMNS))?;
     let height = 64.0 + f64::from(lines) * high;
-    let title = format!("Culvert beside others: {}", text(bench, "run")?);
+    let run = text(bench, "run")?;
+    let title = format!("Culvert beside others: {run}");
     let mut picture = Picture::new(WIDTH, height as u32, &title);
-    picture.text(
-        "small",
-        Anchor::Start,
-        20.0,
-        height - 18.0,
-        text(bench, "run")?,
-    );
+    picture.text("small", Anchor::Start, 20.0, height - 18.0, run);
     for (number, row) in rows.iter().enumerate() {
         let (x, y) = corner(number, high)?;
         panel(&mut picture, systems, row, x, y)?;

@@ -25,16 +25,19 @@ pub(super) fn picture(scale: &Value) -> Result<String> {
     picture.text("title", Anchor::Start, 20.0, 30.0, title);
     axes(&mut picture, all);
     let mut points = Vec::new();
+    let mut labels = Vec::new();
     for measured in list(scale, "back")? {
         let seconds = number(measured, "seconds")?;
-        let point = (across(seconds), up(number(measured, "share")?));
-        points.push(point);
+        points.push((across(seconds), up(number(measured, "share")?)));
+        labels.push(format!(
+            "{} s: {}",
+            written(seconds),
+            text(measured, "what")?
+        ));
     }
     picture.line("curve", &points);
-    for (measured, (x, y)) in list(scale, "back")?.iter().zip(points) {
+    for ((x, y), label) in points.into_iter().zip(labels) {
         picture.dot("hot", x, y);
-        let seconds = written(number(measured, "seconds")?);
-        let label = format!("{seconds} s: {}", text(measured, "what")?);
         let (right, down) = beside(x, y);
         picture.text("small", Anchor::Start, x + right, y + down, label);
     }

@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use culvert_daemon::Readiness;
 use culvert_tunnel::proto::tunnel::{Open, Proxy, SetProxiesRequest};
 use culvert_tunnel::{OpenError, Socket, Stream, Transferred, Tunnel};
+use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -68,7 +68,7 @@ impl RunningProxy {
             while let Some(tunnel) = proxy.tunnel_rx.recv().await {
                 match UsedTunnel::of(tunnel, &proxy.instance).await {
                     Some(used) => {
-                        kept.lock().unwrap().push(used.tunnel);
+                        kept.lock().push(used.tunnel);
                         let mut driver = used.driver;
                         drivers.spawn(async move { driver.join_next().await });
                     }
@@ -98,7 +98,7 @@ impl RunningProxy {
     async fn tell(&self, proxies: &[Proxy]) {
         let proxies = proxies.to_vec();
         let request = SetProxiesRequest { proxies };
-        let tunnels = self.tunnels.lock().unwrap().clone();
+        let tunnels = self.tunnels.lock().clone();
         for tunnel in tunnels {
             // One may be about to end.
             let _told = tunnel.set_proxies(&request).await;
@@ -130,7 +130,7 @@ impl Forwarder {
             loop {
                 let (mut near, _) = listener.accept().await.unwrap();
                 let target = {
-                    let mut targets = targets.lock().unwrap();
+                    let mut targets = targets.lock();
                     targets.rotate_left(1);
                     targets[0].to_string()
                 };
@@ -149,7 +149,7 @@ impl Forwarder {
     }
 
     fn remove(&self, proxy: &RunningProxy) {
-        let mut behind = self.behind.lock().unwrap();
+        let mut behind = self.behind.lock();
         behind.retain(|address| *address != proxy.address);
     }
 }
@@ -343,7 +343,7 @@ async fn stream(
         port: listener.local_addr().unwrap().port().into(),
         ..Open::default()
     };
-    let tunnel = proxy.tunnels.lock().unwrap()[tunnel].clone();
+    let tunnel = proxy.tunnels.lock()[tunnel].clone();
     let opened: Result<_, OpenError> = tunnel.open(open, None).await;
     (opened.unwrap(), listener.accept().await.unwrap().0)
 }
@@ -477,7 +477,7 @@ async fn while_bulk_keeps_both_tunnels_busy_there_is_one_more() {
     let rules = DialRules::for_port(listener.local_addr().unwrap().port());
     let agent = Agent::with_rules(&authority, &[&proxy.address], rules);
     let busy = || {
-        let tunnels = proxy.tunnels.lock().unwrap();
+        let tunnels = proxy.tunnels.lock();
         tunnels.iter().map(Tunnel::is_busy).collect::<Vec<_>>()
     };
     until("two tunnels are up", busy, |busy| busy.len() == 2).await;
@@ -497,9 +497,9 @@ async fn a_proxy_that_asks_for_further_tunnels_gets_them_before_any_is_busy() {
     let authority = authority();
     let proxy = RunningProxy::start(&authority).await;
     let agent = Agent::with_rules(&authority, &[&proxy.address], DialRules::default());
-    let count = || proxy.tunnels.lock().unwrap().len();
+    let count = || proxy.tunnels.lock().len();
     until("two tunnels are up", count, |count| *count == 2).await;
-    let first = proxy.tunnels.lock().unwrap()[0].clone();
+    let first = proxy.tunnels.lock()[0].clone();
     first.dial(u32::MAX).await.unwrap();
     until("the one that it may have is up", count, |count| *count == 3).await;
     agent.end().await;

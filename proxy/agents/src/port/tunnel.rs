@@ -23,7 +23,7 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Agents {
     /// The roles are reversed here: the proxy becomes the client of the agent.
-    pub(super) async fn tunnel(
+    pub(super) async fn serve_tunnel(
         &self,
         tls: Tls,
         chain: Vec<CertificateDer<'static>>,
@@ -37,7 +37,7 @@ impl Agents {
                 return Err(send_refusal(tls, refused).await);
             }
         };
-        permit.call().await?;
+        permit.start_call().await?;
         let evicted = permit.evicted();
         let established = tokio::select! {
             established = self.establish(&node, tls) => established,

@@ -47,7 +47,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     };
     let tokens = Tokens::open(state.clone(), DAY).unwrap();
     let registry = Registry::new(directory.clone(), Metrics::default());
-    let streams = Streams::new(Metrics::default());
+    let streams = Streams::for_tests(Metrics::default());
     let router = Router::new(
         directory.clone(),
         registry.clone(),

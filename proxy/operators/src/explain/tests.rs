@@ -34,7 +34,7 @@ fn explainer() -> (tempfile::TempDir, Explainer) {
     let router = Router::new(
         directory.clone(),
         registry.clone(),
-        Streams::new(metrics.clone()),
+        Streams::for_tests(metrics.clone()),
         metrics,
     );
     (state, Explainer::new(directory, registry, router))

@@ -71,7 +71,7 @@ impl Lab {
         let exporter = SpanExporter::new(&url, &args, &instance, metrics.clone(), ended_rx);
         Self {
             tasks: JoinSet::new(),
-            streams: Streams::passing_on(metrics.clone(), Some(ended)),
+            streams: Streams::new(metrics.clone(), Some(ended)),
             metrics,
             exporter: exporter.unwrap(),
             drain: Drain::default(),
@@ -89,7 +89,7 @@ impl Lab {
         let mut record = self
             .streams
             .start_record(number, Frontend::Ebpf, client, destination);
-        record.routed_to(&"edge-1".parse().unwrap());
+        record.set_node(&"edge-1".parse().unwrap());
         end(&mut record);
     }
 
@@ -165,7 +165,7 @@ async fn a_finished_stream_is_one_span_with_the_words_of_the_access_line() {
     let lab = Lab::new(&format!("http://{address}"), None);
     lab.stream(7, |record| {
         record.set_dial_time(Duration::from_millis(250));
-        record.relayed(&Ok(()));
+        record.record_end(&Ok(()));
     });
     let _running = lab.start();
     let spans = next(&mut got_rx).await;
@@ -207,7 +207,9 @@ async fn a_stream_that_failed_is_a_span_with_the_reason_as_its_status() {
     let (_server, address, mut got_rx) = collector(0).await;
     let lab = Lab::new(&format!("http://{address}"), None);
     let node = "edge-1".parse().unwrap();
-    lab.stream(8, |record| record.not_routed(&RouteError::Offline { node }));
+    lab.stream(8, |record| {
+        record.record_refusal(&RouteError::Offline { node })
+    });
     let _running = lab.start();
     let spans = next(&mut got_rx).await;
     let status = spans[0].status.clone().unwrap();
@@ -256,7 +258,7 @@ async fn a_busy_collector_gets_the_batch_again_and_each_span_once() {
     let (_server, address, mut got_rx) = collector(2).await;
     let lab = Lab::new(&format!("http://{address}"), None);
     for number in 0..3 {
-        lab.stream(number, |record| record.relayed(&Ok(())));
+        lab.stream(number, |record| record.record_end(&Ok(())));
     }
     let (_running, _, metrics, _) = lab.start();
     let spans = next(&mut got_rx).await;
@@ -278,7 +280,7 @@ async fn an_unreachable_collector_delays_no_stream_and_what_is_too_much_is_count
     let lab = Lab::new(&format!("http://{address}"), None);
     // None of these waits: a stream that ends is not a future.
     for number in 0..10_000 {
-        lab.stream(number, |record| record.relayed(&Ok(())));
+        lab.stream(number, |record| record.record_end(&Ok(())));
     }
     assert_eq!(
         lab.metrics.spans_so_far(SpanOutcome::Dropped),
@@ -296,7 +298,7 @@ async fn the_last_spans_are_sent_before_the_proxy_ends() {
     let (_server, address, mut got_rx) = collector(0).await;
     let lab = Lab::new(&format!("http://{address}"), None);
     for number in 0..600 {
-        lab.stream(number, |record| record.relayed(&Ok(())));
+        lab.stream(number, |record| record.record_end(&Ok(())));
     }
     lab.drain.start();
     let (mut running, _, metrics, _) = lab.start();
@@ -346,7 +348,7 @@ async fn an_https_collector_gets_spans_if_its_certificate_is_trusted() {
     ca.write_all(pem.as_bytes()).unwrap();
     let url = format!("https://{address}");
     let lab = Lab::new(&url, Some(ca.path().to_owned()));
-    lab.stream(1, |record| record.relayed(&Ok(())));
+    lab.stream(1, |record| record.record_end(&Ok(())));
     let _running = lab.start();
     assert_eq!(next(&mut got_rx).await.len(), 1);
 
@@ -354,7 +356,7 @@ async fn an_https_collector_gets_spans_if_its_certificate_is_trusted() {
     let mut foreign = tempfile::NamedTempFile::new().unwrap();
     foreign.write_all(other.as_bytes()).unwrap();
     let mut lab = Lab::new(&url, Some(foreign.path().to_owned()));
-    lab.stream(2, |record| record.relayed(&Ok(())));
+    lab.stream(2, |record| record.record_end(&Ok(())));
     lab.exporter.fill().await;
     let reason = lab.exporter.send().await.unwrap_err();
     assert!(reason.contains("certificate"), "{reason}");

@@ -43,7 +43,7 @@ impl Backends for Peer {
 
     fn stream_ended(&self, _: &Open, _: &StreamEnd) {}
 
-    async fn proxy_wants_tunnels(&self, request: DialProxyRequest) {
+    async fn request_tunnels_to(&self, request: DialProxyRequest) {
         self.asked.lock().push(request);
     }
 }

@@ -87,7 +87,7 @@ impl Drop for StreamOnItsWay {
 struct Order {
     is_silent: bool,
     /// Its agent is on another host than the node's.
-    is_stranger: bool,
+    is_misplaced: bool,
     /// It is superseded, worn out or ending.
     is_outdated: bool,
     is_by_peer: bool,
@@ -103,18 +103,18 @@ struct NodeTunnels {
     here: Vec<Arc<Registered>>,
     at_peers: Vec<Rank>,
     /// The runs of agents on other hosts than the node's.
-    strangers: Vec<String>,
+    misplaced: Vec<String>,
 }
 
 impl NodeTunnels {
-    fn is_stranger(&self, rank: &Rank) -> bool {
-        self.strangers.contains(&rank.instance)
+    fn is_misplaced(&self, rank: &Rank) -> bool {
+        self.misplaced.contains(&rank.instance)
     }
 
-    /// Whether `other` may replace `rank`. A stranger's tunnels are later where a copy of the disk was
-    /// started: they replace none of the node's own.
+    /// Whether `other` may replace `rank`. Where a copy of the disk was started, the tunnels of the
+    /// misplaced agent are later: they replace none of the node's own.
     fn may_replace(&self, other: &Rank, rank: &Rank) -> bool {
-        self.is_stranger(rank) || !self.is_stranger(other)
+        self.is_misplaced(rank) || !self.is_misplaced(other)
     }
 
     fn is_superseded_at_peers(&self, rank: &Rank) -> bool {
@@ -141,7 +141,7 @@ impl NodeTunnels {
         let tunnel = &registered.tunnel;
         Order {
             is_silent: tunnel.is_silent(),
-            is_stranger: self.is_stranger(&registered.rank),
+            is_misplaced: self.is_misplaced(&registered.rank),
             is_outdated: self.is_outdated(registered),
             is_by_peer: false,
             is_busy: tunnel.is_busy(),
@@ -155,7 +155,7 @@ impl NodeTunnels {
     fn order_of_link(&self, link: &PeerLink, ranks: &[Rank], place: u32) -> Order {
         Order {
             is_silent: link.tunnel.is_silent(),
-            is_stranger: ranks.iter().all(|rank| self.is_stranger(rank)),
+            is_misplaced: ranks.iter().all(|rank| self.is_misplaced(rank)),
             is_outdated: ranks.iter().all(|rank| self.is_superseded(rank)),
             is_by_peer: true,
             is_busy: false,
@@ -176,7 +176,7 @@ impl Registry {
         let at_peers = state.peers.ranks(node);
         drop(state);
         let tunnels = NodeTunnels {
-            strangers: self.strangers(node, &here),
+            misplaced: self.misplaced_runs(node, &here),
             here,
             at_peers,
         };
@@ -201,7 +201,7 @@ impl Registry {
 
     /// The runs of agents whose host has none of the node's addresses, while another one's host has
     /// some.
-    fn strangers(&self, node: &NodeName, tunnels: &[Arc<Registered>]) -> Vec<String> {
+    fn misplaced_runs(&self, node: &NodeName, tunnels: &[Arc<Registered>]) -> Vec<String> {
         let Some((first, others)) = tunnels.split_first() else {
             return Vec::new();
         };
@@ -215,18 +215,18 @@ impl Registry {
         let Some(view) = self.0.directory.node(node) else {
             return Vec::new();
         };
-        let mut strangers = Vec::new();
+        let mut misplaced = Vec::new();
         let mut has_own = false;
         for tunnel in tunnels {
             if tunnel.addresses_of(&view).is_empty() {
-                strangers.push(tunnel.rank.instance.clone());
+                misplaced.push(tunnel.rank.instance.clone());
             } else {
                 has_own = true;
             }
         }
         if !has_own {
-            strangers.clear();
+            misplaced.clear();
         }
-        strangers
+        misplaced
     }
 }

@@ -62,7 +62,7 @@ impl Tunnels {
         let router = Router::new(
             directory,
             registry.clone(),
-            Streams::new(Metrics::default()),
+            Streams::for_tests(Metrics::default()),
             Metrics::default(),
         );
         Self {

@@ -264,7 +264,7 @@ impl HandshakePermit {
     }
 
     /// Goes on to the call after the handshake, when there is a permit.
-    pub async fn call(&mut self) -> Result<(), Full> {
+    pub async fn start_call(&mut self) -> Result<(), Full> {
         self.advance_in_turn(Phase::Call, CALL_TURN).await
     }
 

@@ -4,7 +4,9 @@ use aya::programs::{ProgramError, ProgramType};
 use aya::sys::{BpfHelper, is_helper_supported};
 use culvert_api::installed::{HookScope, Refusal};
 use culvert_redirector_common::SocketReach;
-use culvert_redirector_common::names::{CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD};
+use culvert_redirector_common::names::{
+    CONNECT4, CONNECT4_OLD, CONNECT6, CONNECT6_OLD, SOCKOPS, SOCKOPS_OLD,
+};
 
 use super::sys::netns_cookie;
 
@@ -14,6 +16,8 @@ use super::sys::netns_cookie;
 pub(super) struct Variants {
     /// The error of a refused `connect()`.
     pub(super) refusal: Refusal,
+    /// Whether the program for accepted sockets learns their network namespace: since Linux 5.15.
+    accepted_show_netns: bool,
 }
 
 impl Variants {
@@ -21,6 +25,11 @@ impl Variants {
     pub(super) fn of_this_kernel() -> Self {
         Self {
             refusal: refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable),
+            accepted_show_netns: is_helper_supported(
+                ProgramType::SockOps,
+                BpfHelper::BPF_FUNC_get_netns_cookie,
+            )
+            .unwrap_or(true),
         }
     }
 
@@ -29,6 +38,7 @@ impl Variants {
         match program {
             CONNECT4 if self.refusal == Refusal::NotPermitted => CONNECT4_OLD,
             CONNECT6 if self.refusal == Refusal::NotPermitted => CONNECT6_OLD,
+            SOCKOPS if !self.accepted_show_netns => SOCKOPS_OLD,
             _ => program,
         }
     }

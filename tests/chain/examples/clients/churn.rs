@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use culvert_lab::random::Random;
+use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::target::{Client, Leave, Target};
@@ -88,10 +88,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         }
     });
     tell(args, &results, started);
-    let failures = results.failures.lock().expect("no thread panics with it");
+    let failures = results.failures.lock();
     println!(
         "{}",
-        json!({"whole": results.whole, "aborted": *results.aborted.lock().expect("as above"), "failed": failures.len(),
+        json!({"whole": results.whole, "aborted": *results.aborted.lock(), "failed": failures.len(),
             "failures": failures.iter().take(FAILURES_TOLD).collect::<Vec<_>>()})
     );
     Ok(())
@@ -121,11 +121,7 @@ fn work(args: &Args, mut random: Random, results: &Results) {
                 }
                 Err(error) => {
                     let failure = format!("{}: {error}", target.text);
-                    results
-                        .failures
-                        .lock()
-                        .expect("no thread panics with it")
-                        .push(failure);
+                    results.failures.lock().push(failure);
                 }
             }
         } else {
@@ -133,7 +129,7 @@ fn work(args: &Args, mut random: Random, results: &Results) {
             let leave = *random.one_of(&LEAVES);
             // The result of an aborted connection does not matter.
             abort(args, &target, point, leave, &mut random).ok();
-            let mut aborted = results.aborted.lock().expect("no thread panics with it");
+            let mut aborted = results.aborted.lock();
             *aborted.entry(format!("{point:?} {leave:?}")).or_default() += 1;
         }
     }

@@ -3,12 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, ErrorKind, Write};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use culvert_lab::random::Random;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::target::Target;
@@ -114,10 +114,7 @@ fn report(results: &Mutex<Results>) -> Result<()> {
     let mut out = io::stdout();
     for line in io::stdin().lock().lines() {
         line?;
-        let last = std::mem::replace(
-            &mut *results.lock().expect("no thread panics with it"),
-            Results::nothing(),
-        );
+        let last = std::mem::replace(&mut *results.lock(), Results::nothing());
         writeln!(out, "{}", last.report())?;
         out.flush()?;
     }
@@ -134,12 +131,7 @@ fn work(
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let end = request(target, port, &mut random);
-        note(
-            &mut results.lock().expect("no thread panics with it"),
-            target,
-            begun,
-            end,
-        );
+        note(&mut results.lock(), target, begun, end);
         std::thread::sleep(PACE);
     }
 }

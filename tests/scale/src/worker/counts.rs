@@ -1,9 +1,9 @@
 //! What became of the tunnels of a process.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 /// Why an attempt failed.
@@ -41,7 +41,7 @@ pub(crate) struct Report {
 
 impl Counts {
     pub(crate) fn up(&self, missing: Duration) {
-        let mut report = self.lock();
+        let mut report = self.0.lock();
         report.up += 1;
         report
             .back
@@ -49,24 +49,20 @@ impl Counts {
     }
 
     pub(crate) fn down(&self) {
-        self.lock().up -= 1;
+        self.0.lock().up -= 1;
     }
 
     pub(crate) fn failed(&self, failure: Failure) {
-        *self.lock().failed.entry(failure).or_default() += 1;
+        *self.0.lock().failed.entry(failure).or_default() += 1;
     }
 
     /// The present counts.
     pub(crate) fn report(&self) -> Report {
-        let mut report = self.lock();
+        let mut report = self.0.lock();
         Report {
             up: report.up,
             back: std::mem::take(&mut report.back),
             failed: report.failed.clone(),
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Report> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

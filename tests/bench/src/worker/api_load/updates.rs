@@ -2,10 +2,11 @@
 
 use std::iter::StepBy;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Interval, interval, timeout};
 
@@ -34,15 +35,11 @@ impl Sent {
     }
 
     fn record(&self, number: usize) {
-        self.lock()[number] = Some(Instant::now());
+        self.times.lock()[number] = Some(Instant::now());
     }
 
     fn time_of(&self, number: usize) -> Option<Instant> {
-        *self.lock().get(number)?
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.times.lock().get(number)?
     }
 }
 

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use culvert_lab::inside;
+use parking_lot::Mutex;
 
 use super::moved::Moved;
 
@@ -85,13 +86,7 @@ impl Backend {
     }
 
     fn connected<T>(&self, change: impl FnOnce(&mut HashMap<ThreadId, TcpStream>) -> T) -> T {
-        change(
-            &mut self
-                .0
-                .connections
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        change(&mut self.0.connections.lock())
     }
 
     /// The bytes that sinks received.
