@@ -1,6 +1,8 @@
 //! The checked form of the command line.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -49,6 +51,12 @@ pub(crate) enum ConfigError {
     NotForPods(SocketAddr),
     #[error("--server {0} is not an https address")]
     NotHttps(http::Uri),
+    #[error(
+        "no kubeconfig leads to the API server: {} has none of `culvert-hub install`, and {} is \
+         missing: run install, or give --kubeconfig",
+        state.display(), path.display()
+    )]
+    NoKubeconfig { path: PathBuf, state: PathBuf },
     #[error(transparent)]
     Kubeconfig(#[from] KubeconfigError),
     #[error(transparent)]
@@ -146,11 +154,9 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
         };
         return Ok((cloud, None));
     }
-    let kept = state.cloud_kubeconfig();
     let path = match &run.kubeconfig {
         Some(path) => path.clone(),
-        None if kept.exists() => kept,
-        None => KUBELET_KUBECONFIG.into(),
+        None => kubeconfig_of_node(state)?,
     };
     let read = Kubeconfig::read(&path)?;
     let cloud = Kubeconfig {
@@ -170,11 +176,31 @@ fn cloud(run: &RunArgs, state: &StateDir) -> Result<(Kubeconfig, Option<PathBuf>
     Ok((cloud, Some(path)))
 }
 
+/// The copy of `install`, or what `uninstall` has put back, or kubeadm's.
+fn kubeconfig_of_node(state: &StateDir) -> Result<PathBuf, ConfigError> {
+    let kept = state.cloud_kubeconfig();
+    if kept.exists() {
+        return Ok(kept);
+    }
+    let path = match std::fs::read(state.uninstalled()) {
+        Ok(named) => PathBuf::from(OsString::from_vec(named)),
+        Err(_) => KUBELET_KUBECONFIG.into(),
+    };
+    if !path.exists() {
+        return Err(ConfigError::NoKubeconfig {
+            path,
+            state: state.path().to_owned(),
+        });
+    }
+    Ok(path)
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::install;
 
     fn config(line: &[&str]) -> Result<Config, ConfigError> {
         let args = Args::parse_from([&["culvert-hub", "run"], line].concat());
@@ -205,6 +231,31 @@ mod tests {
             key: file("/key"),
         };
         assert_eq!(config.cloud.credential, expected);
+    }
+
+    #[test]
+    fn after_uninstall_the_kubeconfig_is_where_kubelet_has_it() {
+        const KUBECONFIG: &str = "clusters: [{name: k, cluster: {server: 'https://api:6443', certificate-authority: /ca}}]\n\
+            users: [{name: n, user: {client-certificate: /c, client-key: /k}}]\n\
+            contexts: [{name: x, context: {cluster: k, user: n}}]\ncurrent-context: x\n";
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("hub");
+        let kubeconfig = directory.path().join("kubelet.kubeconfig");
+        std::fs::write(&kubeconfig, KUBECONFIG).unwrap();
+        let installation = Installation {
+            state: StateDir::new(state.clone()),
+            kubeconfig: kubeconfig.clone(),
+            listen: "127.0.0.1:7440".parse().unwrap(),
+        };
+        let line = ["--state-dir", state.to_str().unwrap()];
+        install::install(&installation).unwrap();
+        let kept = config(&line).unwrap().kubeconfig.unwrap();
+        assert_eq!(kept, installation.state.cloud_kubeconfig());
+        install::uninstall(&installation).unwrap();
+        assert_eq!(config(&line).unwrap().kubeconfig.unwrap(), kubeconfig);
+        std::fs::remove_file(&kubeconfig).unwrap();
+        let error = config(&line).unwrap_err();
+        assert!(matches!(error, ConfigError::NoKubeconfig { .. }), "{error}");
     }
 
     #[test]

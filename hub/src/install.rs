@@ -5,6 +5,7 @@
 //! back to the local one when the other has expired.
 
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -97,6 +98,10 @@ pub(crate) fn uninstall(installation: &Installation) -> Result<()> {
     let kept = installation.state.cloud_kubeconfig();
     let original = read(&kept)?;
     write(path, &original, mode_of(path)?)?;
+    let absolute = std::path::absolute(path)
+        .with_context(|| format!("find the folder of {}", path.display()))?;
+    let named = absolute.as_os_str().as_bytes();
+    write(&installation.state.uninstalled(), named, 0o600)?;
     // Last: until here, uninstall can be repeated.
     std::fs::remove_file(&kept).with_context(|| format!("remove {}", kept.display()))?;
     println!("{} is as it was before install", path.display());

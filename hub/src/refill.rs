@@ -1,6 +1,7 @@
-//! Reads again what is behind in the memory of the node: what a copy has lost, or what is of before a
-//! restore of the cluster. Clients of a watch that is good would not ask again for days, and a reboot
-//! without a link needs it.
+//! Reads what the memory of the node lacks: what a copy has lost, what is of before a restore of the
+//! cluster, and what present pods need and kubelet has read before it was led to the hub. Clients of a
+//! watch that is good would not ask again for days, nor kubelet for a ResourceClaim that it has
+//! prepared, and a reboot without a link needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,11 +20,14 @@ use crate::request::percent::encode;
 use crate::upstream::{Credential, empty};
 use crate::wire::{Encoding, Shape};
 
-/// Between two looks. What comes behind for a moment is whole again by the next event.
+/// Between two looks. What comes behind for a moment is whole again by the next event, and what a new
+/// pod needs kubelet reads itself.
 const LOOK: Duration = Duration::from_secs(10);
-/// Pauses between two readings of one set that stays behind.
+/// Pauses between two readings of one set that stays behind, or is missing at the API server too.
 const FIRST_PAUSE: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// Readings of one look. With `install`, all that the pods of a node need may be missing.
+const MAX_AT_ONCE: usize = 100;
 
 /// Reads sets again until the drain begins.
 ///
@@ -31,7 +35,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// None; the type is that of a supervised task.
 pub(crate) async fn refill(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     let refilling = async {
-        let mut waiting = BTreeMap::new();
+        let mut waiting = Waiting::default();
         loop {
             sleep(jittered(LOOK)).await;
             if hub.upstream.link.is_up(Credential::Node) {
@@ -46,35 +50,40 @@ pub(crate) async fn refill(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     Ok(())
 }
 
-/// A set that is behind.
-struct Waiting {
+/// Sets that are behind or missing.
+pub(crate) type Waiting = BTreeMap<Scope, WaitingSet>;
+
+pub(crate) struct WaitingSet {
     due: Instant,
     backoff: Backoff,
 }
 
-/// Reads those that were behind at the last look too.
-async fn refill_once(hub: &Hub, waiting: &mut BTreeMap<Scope, Waiting>) {
-    let behind = hub.memory.lock().cache.behind_of_node();
-    waiting.retain(|scope, _| behind.contains(scope));
-    for scope in behind {
+/// Reads those that were behind or missing at the last look too.
+pub(crate) async fn refill_once(hub: &Hub, waiting: &mut Waiting) {
+    let mut wanted = hub.memory.lock().cache.behind_of_node();
+    wanted.extend(hub.memory.missing_objects());
+    waiting.retain(|scope, _| wanted.contains(scope));
+    let mut read = 0;
+    for scope in wanted {
         let now = Instant::now();
         let Some(set) = waiting.get_mut(&scope) else {
-            let waits = Waiting {
+            let waits = WaitingSet {
                 due: now,
                 backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             };
             waiting.insert(scope, waits);
             continue;
         };
-        if now < set.due {
+        if now < set.due || read == MAX_AT_ONCE {
             continue;
         }
+        read += 1;
         set.due = now + set.backoff.wait();
         let status = read_again(hub, &scope).await;
         tracing::info!(
             scope = scope.text(),
             ?status,
-            "a list that was behind was read again"
+            "what was behind or missing was read"
         );
     }
 }

@@ -34,4 +34,10 @@ impl StateDir {
     pub(crate) fn cloud_kubeconfig(&self) -> PathBuf {
         self.0.join("cloud.kubeconfig")
     }
+
+    /// Names the kubeconfig that `uninstall` has put back: pods that were led to the hub still need
+    /// it, after a restart too.
+    pub(crate) fn uninstalled(&self) -> PathBuf {
+        self.0.join("uninstalled")
+    }
 }

@@ -240,10 +240,13 @@ mod tests {
             owner: Some(Identity::User("x".to_owned())),
             expires: None,
         });
-        assert_eq!(
-            kind(&token, "PUT", lease),
-            Kind::Other,
-            "pods are not kubelet"
-        );
+        // flannel writes the status of its node, once at its start.
+        for (method, path) in [("PUT", lease), ("PATCH", "/api/v1/nodes/edge-1/status")] {
+            assert_eq!(
+                kind(&token, method, path),
+                Kind::Other,
+                "pods are not kubelet: {path}"
+            );
+        }
     }
 }

@@ -9,9 +9,12 @@ mod volumes;
 use std::collections::BTreeSet;
 
 use super::{DiskStatus, Memory, Remembered};
-use crate::cache::{Cache, Identity, Needed, ObjectName, ObjectRef, SetStatus};
+use crate::cache::{
+    Cache, Identity, Needed, ObjectName, ObjectRef, Representation, Resource, Scope, Selection,
+    SetStatus,
+};
 use crate::wire::split::SplitError;
-use crate::wire::{Metadata, Object};
+use crate::wire::{Encoding, Metadata, Object, Shape};
 use needs::Needs;
 
 /// Without having read these, kubelet starts no pod.
@@ -24,6 +27,8 @@ const MAX_REASONS: usize = 20;
 pub(super) struct PresentPods {
     /// Whether kubelet has read its pods at all.
     pub(super) are_known: bool,
+    /// In which kubelet reads them, and so all else.
+    encodings: BTreeSet<Encoding>,
     names: BTreeSet<ObjectName>,
     pub(super) uids: BTreeSet<String>,
     /// What must not be forgotten.
@@ -48,6 +53,25 @@ impl Memory {
         let now = self.now();
         let kept = self.lock();
         OnDisk::of(&kept, &kept.cache.statuses(now))
+    }
+
+    /// What present pods cannot start without and the node has not read: once for each form that
+    /// kubelet may ask for after a reboot.
+    pub(crate) fn missing_objects(&self) -> BTreeSet<Scope> {
+        let kept = self.lock();
+        let present = PresentPods::read(&kept.cache);
+        let mut scopes = BTreeSet::new();
+        for object in &present.required {
+            if kept.cache.node_has(object) {
+                continue;
+            }
+            for encoding in &present.encodings {
+                for version in versions(&object.group) {
+                    scopes.insert(scope_of(object, version, *encoding));
+                }
+            }
+        }
+        scopes
     }
 
     /// What a node would miss after a reboot without a link, for people; empty: nothing.
@@ -97,6 +121,36 @@ impl OnDisk {
     }
 }
 
+/// Those that some kubelet reads objects of this group in. An API server has not all of them.
+fn versions(group: &str) -> &'static [&'static str] {
+    match group {
+        "resource.k8s.io" => &["v1", "v1beta2", "v1beta1"],
+        _ => &["v1"],
+    }
+}
+
+/// The scope of a GET.
+fn scope_of(object: &ObjectRef, version: &str, encoding: Encoding) -> Scope {
+    let ObjectName { namespace, name } = &object.name;
+    Scope {
+        representation: Representation {
+            resource: Resource {
+                group: object.group.clone(),
+                version: version.to_owned(),
+                resource: object.resource.clone(),
+            },
+            encoding,
+            shape: Shape::Object,
+        },
+        selection: Selection {
+            namespace: (!namespace.is_empty()).then(|| namespace.clone()),
+            name: Some(name.clone()),
+            label_selector: String::new(),
+            field_selector: String::new(),
+        },
+    }
+}
+
 fn missing(kept: &Remembered, present: &PresentPods, sets: &[SetStatus]) -> BTreeSet<String> {
     let mut missing = missing_of_kubelet(sets);
     missing.extend(present.problems.iter().cloned());
@@ -141,6 +195,7 @@ impl PresentPods {
         };
         let mut node = None;
         for (encoding, pod) in cache.objects_of_node("pods") {
+            present.encodings.insert(encoding);
             present.names.insert(ObjectName {
                 namespace: pod.metadata.namespace.clone(),
                 name: pod.metadata.name.clone(),

@@ -39,6 +39,8 @@ const MAX_STREAMS: u32 = 100;
 pub(super) const NODE_TOKEN: &str = "of the node's kubeconfig";
 const ETAG: http::HeaderValue = http::HeaderValue::from_static("\"1\"");
 
+const CLAIM: &str = r#"{"kind":"ResourceClaim","apiVersion":"resource.k8s.io/v1","metadata":{"name":"gpu","namespace":"shop","resourceVersion":"50"}}"#;
+
 /// The server and its credentials.
 pub(super) struct FakeApi {
     pub(super) address: String,
@@ -323,6 +325,9 @@ impl Shared {
                 200,
                 r#"{"kind":"Secret","apiVersion":"v1","metadata":{"name":"key","namespace":"shop","resourceVersion":"50"},"data":{}}"#.to_owned(),
             ),
+            (&Method::GET, "/apis/resource.k8s.io/v1/namespaces/shop/resourceclaims/gpu") => {
+                json(200, CLAIM.to_owned())
+            }
             _ => json(404, r#"{"kind":"Status","code":404}"#.to_owned()),
         }
     }

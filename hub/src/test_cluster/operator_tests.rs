@@ -6,6 +6,7 @@ use super::tests::{APP, PODS, remembered, with_listed_pods};
 use super::{DEADLINE, TestCluster};
 use crate::explain::{Question, explain};
 use crate::memory::DiskStatus;
+use crate::refill::{Waiting, refill_once};
 use crate::request::percent::encode;
 
 fn explained(cluster: &TestCluster, path: &str, identity: &str) -> Vec<String> {
@@ -137,6 +138,42 @@ async fn a_node_survives_a_reboot_if_what_its_pods_name_is_remembered() {
         kubelet.get("/api/v1/namespaces/shop/secrets/key").await.0,
         200
     );
+}
+
+#[tokio::test]
+async fn what_kubelet_has_read_before_install_the_hub_reads_itself() {
+    const CLAIM: &str = "/apis/resource.k8s.io/v1/namespaces/shop/resourceclaims/gpu";
+    const NEEDY: &str = r#"{"metadata":{"name":"a","namespace":"shop","resourceVersion":"50"},"spec":{"resourceClaims":[{"name":"gpu","resourceClaimName":"gpu"}],"volumes":[{"secret":{"secretName":"key"}}]}}"#;
+    let cluster = TestCluster::start().await;
+    cluster.link_is(true).await;
+    *cluster.api.shared.pods_of_shop.lock().unwrap() = NEEDY.to_owned();
+    let kubelet = cluster.kubelet();
+    for path in [
+        "/api/v1/nodes",
+        "/api/v1/services",
+        "/api/v1/namespaces/shop/pods",
+    ] {
+        assert_eq!(kubelet.get(path).await.0, 200);
+    }
+    remembered(&cluster, 3).await;
+    // The secret, and the claim in three versions.
+    assert_eq!(cluster.hub.memory.missing_objects().len(), 4);
+    let mut waiting = Waiting::default();
+    refill_once(&cluster.hub, &mut waiting).await;
+    assert_eq!(
+        cluster.hub.memory.missing_objects().len(),
+        4,
+        "kubelet may still read it"
+    );
+    refill_once(&cluster.hub, &mut waiting).await;
+    let become_known = async {
+        while !cluster.hub.memory.missing_objects().is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(DEADLINE, become_known).await.unwrap();
+    cluster.cut().await;
+    assert_eq!(kubelet.get(CLAIM).await.0, 200);
 }
 
 #[tokio::test]
