@@ -17,6 +17,7 @@ mod bundle;
 mod client_certificate;
 mod cloud_host;
 mod commands;
+mod completion;
 mod connectivity;
 mod control;
 mod event;
@@ -59,7 +60,10 @@ const INTRODUCTION: Introduction = Introduction {
     pages: "docs/culvert.md",
 };
 
-/// Runs the command line; prints the error if it fails.
+/// Runs the command line, or completes it for a shell; prints the error if it fails.
 pub async fn main() -> ExitCode {
+    if let Some(done) = completion::answer() {
+        return done;
+    }
     run_main(INTRODUCTION, commands::run).await
 }

@@ -581,16 +581,6 @@ fn without_anything_to_ask_it_says_how_to_name_somebody() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn completions_come_from_the_program_itself() -> Result<()> {
-    for shell in ["bash", "zsh", "fish"] {
-        let mut command = Command::new(workspace::binary("culvert"));
-        let script = workspace::output(command.args(["completion", shell]))?;
-        ensure!(script.contains("streams"), "{shell}: {script:.200}");
-    }
-    Ok(())
-}
-
 /// What is left of time for a host that never answers is not waited for.
 #[test]
 fn a_host_that_takes_everything_and_says_nothing_is_given_up() -> Result<()> {
