@@ -351,6 +351,17 @@ pub(crate) struct ObserveArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "follow")]
     pub(crate) since: Option<Duration>,
 
+    /// In their place, connections in which nothing has moved for this long, such as 10s.
+    ///
+    /// With --follow each one when it has been idle for this long, and again after bytes have moved.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = interval,
+        conflicts_with_all = ["last", "since", "outcome"]
+    )]
+    pub(crate) idle: Option<Duration>,
+
     /// Only those to this node.
     #[arg(long, add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
@@ -412,7 +423,7 @@ pub(crate) struct PingArgs {
     pub(crate) interval: Duration,
 }
 
-/// Hosts are not asked more often than once in a second.
+/// Hosts are not asked more often than once in a second, and count in seconds.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
     if interval < Duration::from_secs(1) {

@@ -467,6 +467,43 @@ fn observe_shows_what_begins_and_ends_and_its_counts_are_those_of_the_metrics() 
 }
 
 #[test]
+fn observe_idle_shows_each_connection_once_when_nothing_moves_and_again_after_bytes() {
+    world::with(EDGES, Options::default(), |world| {
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
+        let words = [
+            "observe", "-f", "-o", "json", "--idle", "1s", "--node", "edge-1",
+        ];
+        let mut command = world.culvert.control(&words);
+        let following = world
+            .lab
+            .site(Host::Cloud)
+            .start_process("idle", &mut command)?;
+        let idle = |count: usize| {
+            wait::until("it is idle", PATIENCE, || {
+                let mut events = Vec::new();
+                for line in following.log().lines() {
+                    let event: Value = serde_json::from_str(line).context(line.to_owned())?;
+                    events.push(event);
+                }
+                ensure!(events.len() == count, "{events:?}");
+                Ok(events)
+            })
+        };
+        let first = idle(1)?;
+        ensure!(first[0]["event"] == "idle", "{first:?}");
+        ensure!(first[0]["node"] == "edge-1", "{first:?}");
+        ensure!(first[0]["idle_seconds"].as_u64() >= Some(1), "{first:?}");
+        held.check()?;
+        let second = idle(2)?;
+        ensure!(second[0]["stream"] == second[1]["stream"], "{second:?}");
+        let other = ["observe", "-o", "json", "--idle", "1s", "--node", "edge-2"];
+        let other = workspace::output(&mut world.culvert.control(&other))?;
+        ensure!(other.is_empty(), "{other}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_terminal_has_marks_and_colours_in_80_columns_and_no_color_takes_them_away() {
     world::prepared(EDGES, three, |world| {
         let people = People::start(world)?;
