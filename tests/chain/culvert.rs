@@ -268,8 +268,32 @@ fn why_marks_the_broken_hop_from_every_host() {
             let first = why["from"][0]["fixes"].as_array();
             ensure!(first.is_some_and(|fixes| !fixes.is_empty()), "{why:#}");
         }
-        let done = people.run(&["why", "edge-9:1", "--local"])?;
-        ensure!(done.status.code() == Some(1), "{done:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_node_that_no_proxy_knows_is_said_to_be_none_with_near_names() {
+    world::with(EDGES, Options::default(), |world| {
+        for words in [
+            &["why", "egde-1:9100"][..],
+            &["why", "egde-1"],
+            &["node", "egde-1"],
+            &["ping", "egde-1"],
+            &["connectivity-test", "egde-1"],
+        ] {
+            let done = world.culvert.control(words).output()?;
+            ensure!(done.status.code() == Some(1), "{words:?}: {done:?}");
+            let said = String::from_utf8_lossy(&done.stderr);
+            for part in ["egde-1", "edge-1", "`culvert nodes`"] {
+                ensure!(said.contains(part), "{words:?}: no {part:?} in {said}");
+            }
+        }
+        let why = world.culvert.why("egde-1:9100")?;
+        ensure!(
+            !why.contains("culvert-redirector") && why.contains("edge-1"),
+            "{why}"
+        );
         Ok(())
     });
 }
