@@ -347,11 +347,11 @@ pub(crate) struct ObserveArgs {
     #[arg(long, value_name = "N")]
     pub(crate) last: Option<usize>,
 
-    /// Only those of the last time, such as 10m.
+    /// Only those within this time until now, such as 10m.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "follow")]
     pub(crate) since: Option<Duration>,
 
-    /// In their place, connections in which nothing has moved for this long, such as 10s.
+    /// Instead of these, connections in which nothing has moved for this long, such as 10s.
     ///
     /// With --follow each one when it has been idle for this long, and again after bytes have moved.
     #[arg(

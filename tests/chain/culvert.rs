@@ -698,7 +698,7 @@ fn the_dashboard_shows_all_proxies_and_nodes_and_leaves_at_an_interrupt() {
             Ok(())
         })?;
         let node = cloud.http_get(port, &format!("{path}node/edge-1"))?;
-        for text in ["directory", "tunnel", "The way to it"] {
+        for text in ["directory", "tunnel", "Hop by hop"] {
             ensure!(node.contains(text), "no {text}: {node}");
         }
         let mut foreign = cloud.command("curl");
