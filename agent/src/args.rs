@@ -214,8 +214,8 @@ pub(crate) struct RunArgs {
     pub(crate) buffer_budget: u32,
 
     /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
-    /// Either end is taken for dead 12 s later. Where bytes flow nothing is asked. Longer saves
-    /// traffic on a metered link, if whatever is on the way keeps silent connections for as long:
+    /// Either end is considered dead 12 s later. Where bytes flow nothing is asked. Longer saves
+    /// traffic on a metered link, if the devices in between keep silent connections for as long:
     /// load balancers often end them after 60s. Shorter notices a dead link sooner.
     #[arg(
         long,
@@ -245,7 +245,7 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) grace: Duration,
 
-    /// Folder with what the proxies of a Kubernetes cluster tell: the mounted ConfigMap
+    /// Folder with what the proxies of a Kubernetes cluster publish: the mounted ConfigMap
     /// culvert-agent. The agent then enrols by itself, with the token of its pod, in place of a
     /// join.
     #[arg(

@@ -14,6 +14,7 @@ mod dial;
 mod identity;
 mod metrics;
 mod run;
+mod service;
 #[cfg(test)]
 mod test_pki;
 #[cfg(test)]
@@ -33,7 +34,8 @@ const INTRODUCTION: Introduction = Introduction {
     first_commands: &[
         (
             "join ...",
-            "gets a certificate: `culvert token create` in the cloud prints the whole command",
+            "gets a certificate: `culvert token create` in the cloud prints the whole command. With \
+             --service it also starts the agent as a service",
         ),
         (
             "run",
@@ -61,7 +63,7 @@ async fn start(args: Args) -> Result<()> {
         Some(Command::Log(command)) => command.run(&admin_socket).await,
         Some(Command::Join(join)) => {
             Logs::init(&log, log_format)?;
-            certificate::join::run(&state_dir, join).await
+            certificate::join::run(&state_dir, &admin_socket, join).await
         }
         None | Some(Command::Run) => {
             let logs = Logs::init(&log, log_format)?;

@@ -256,6 +256,7 @@ impl FakeEnroll {
             ca_pem: self.authority.pem(),
             node: node.to_owned(),
             server_name: PROXY_SERVER_NAME.to_owned(),
+            vip4: "198.18.0.2".to_owned(),
         }
     }
 }

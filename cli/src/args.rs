@@ -8,10 +8,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
+use clap_complete::{ArgValueCandidates, Shell};
 use culvert_api::{NodeName, Query};
 use culvert_daemon::parse_duration;
 use culvert_migrate::MigrateCommand;
+
+use crate::completion::node_names;
 
 pub(crate) use edge_nodes::{NodeArgs, NodeCommand, TokenCommand, TokenCreate};
 
@@ -163,9 +165,10 @@ pub(crate) enum Command {
         #[arg(long)]
         all: bool,
     },
-    /// Prints a script for a shell, which completes commands.
+    /// Prints a script by which a shell completes commands and nodes.
     ///
-    /// For bash: source <(culvert completion bash).
+    /// For bash: source <(culvert completion bash). Names come from the proxies that the command
+    /// would ask, within a second.
     Completion {
         /// The shell.
         shell: Shell,
@@ -194,6 +197,7 @@ pub(crate) enum Question {
     /// With a port the node's agent dials it; nothing is sent.
     Why {
         /// A node's name, an address or a VIP, with or without a port: edge-7:10250.
+        #[arg(add = ArgValueCandidates::new(node_names))]
         destination: Query,
     },
     /// Whether each node is reached from each cloud host.
@@ -212,6 +216,7 @@ pub(crate) enum Question {
     /// For ssh: ssh -o ProxyCommand='culvert connect %h:%p' root@edge-7.
     Connect {
         /// The node, with a port or that of ssh.
+        #[arg(add = ArgValueCandidates::new(node_names))]
         destination: Query,
     },
     /// Makes, lists and revokes the tokens by which agents join.
@@ -254,6 +259,7 @@ pub(crate) struct ClientCreate {
 #[derive(Args, Debug)]
 pub(crate) struct ForwardArgs {
     /// The node and its port: edge-7:9100.
+    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) destination: Query,
 
     /// An address of loopback (default 127.0.0.1 and the same port). Port 0 is any that is free.
@@ -321,9 +327,10 @@ pub(crate) struct NodesArgs {
 #[derive(Args, Debug)]
 pub(crate) struct StreamsArgs {
     /// Only those to this node.
+    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
 
-    /// Only those without a byte in either direction for so long, such as 10s.
+    /// Only those without a byte in either direction for this long, such as 10s.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) idle: Option<Duration>,
 }
@@ -340,12 +347,23 @@ pub(crate) struct ObserveArgs {
     #[arg(long, value_name = "N")]
     pub(crate) last: Option<usize>,
 
-    /// Only those of so long, such as 10m.
+    /// Only those within this time until now, such as 10m.
     #[arg(long, value_name = "DURATION", value_parser = parse_duration, conflicts_with = "follow")]
     pub(crate) since: Option<Duration>,
 
+    /// Instead of these, connections in which nothing has moved for this long, such as 10s.
+    ///
+    /// With --follow each one when it has been idle for this long, and again after bytes have moved.
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = interval,
+        conflicts_with_all = ["last", "since", "outcome"]
+    )]
+    pub(crate) idle: Option<Duration>,
+
     /// Only those to this node.
-    #[arg(long)]
+    #[arg(long, add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
 
     /// Only those to this port.
@@ -373,6 +391,7 @@ pub(crate) struct CheckArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ConnectivityArgs {
     /// Only these nodes.
+    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) nodes: Vec<NodeName>,
 
     /// The port that is dialled (default: that of kubelet).
@@ -392,6 +411,7 @@ pub(crate) struct ConnectivityArgs {
 #[derive(Args, Debug)]
 pub(crate) struct PingArgs {
     /// The node's name.
+    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) node: NodeName,
 
     /// How many times each tunnel is asked.
@@ -403,7 +423,7 @@ pub(crate) struct PingArgs {
     pub(crate) interval: Duration,
 }
 
-/// Hosts are not asked more often than once in a second.
+/// Hosts are not asked more often than once in a second, and count in seconds.
 fn interval(text: &str) -> Result<Duration, String> {
     let interval = parse_duration(text).map_err(|error| error.to_string())?;
     if interval < Duration::from_secs(1) {

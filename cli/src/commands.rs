@@ -25,10 +25,10 @@ mod version;
 mod why;
 
 use anyhow::{Result, bail};
-use clap::CommandFactory;
 
 use crate::answered::Answered;
 use crate::args::{Arguments, Command, Question};
+use crate::completion;
 use crate::hosts::NoAnswer;
 use crate::screen::clean;
 use crate::session::Session;
@@ -45,8 +45,7 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     } = arguments;
     match command {
         Command::Completion { shell } => {
-            let mut program = Arguments::command();
-            clap_complete::generate(shell, &mut program, "culvert", &mut std::io::stdout());
+            print!("{}", completion::script(&shell.to_string())?);
             Ok(())
         }
         Command::Migrate(command) => migrate::run(&whom, &command).await,

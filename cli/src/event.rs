@@ -9,7 +9,7 @@ pub(crate) struct Event {
     pub(crate) proxy: String,
     /// Milliseconds since 1970.
     pub(crate) unix_millis: u64,
-    /// `begun`, `ended` or `lost`.
+    /// `begun`, `ended`, `idle` or `lost`.
     pub(crate) event: &'static str,
     /// Events that are missing here; 0 unless `event` is `lost`.
     pub(crate) lost: u64,
@@ -26,9 +26,32 @@ pub(crate) struct Event {
     pub(crate) duration_millis: u64,
     pub(crate) bytes_to_backend: u64,
     pub(crate) bytes_to_client: u64,
+    /// Since the last byte in either direction; 0 unless `event` is `idle`.
+    pub(crate) idle_seconds: u64,
 }
 
 impl Event {
+    /// A connection in which nothing moves, as a proxy of this name lists it.
+    pub(crate) fn idle(proxy: &str, unix_millis: u64, status: proto::StreamStatus) -> Self {
+        Self {
+            proxy: proxy.to_owned(),
+            unix_millis,
+            event: "idle",
+            lost: 0,
+            stream: status.stream,
+            frontend: status.frontend,
+            client: status.client,
+            destination: status.destination,
+            node: status.node,
+            outcome: String::new(),
+            reason: String::new(),
+            duration_millis: status.age_seconds.saturating_mul(1_000),
+            bytes_to_backend: status.bytes_to_backend,
+            bytes_to_client: status.bytes_to_client,
+            idle_seconds: status.idle_seconds,
+        }
+    }
+
     /// As a proxy of this name sends it.
     pub(crate) fn of(proxy: &str, event: proto::StreamEvent) -> Self {
         let kind = match (event.lost, event.outcome.as_str()) {
@@ -51,6 +74,7 @@ impl Event {
             duration_millis: event.duration_millis,
             bytes_to_backend: event.bytes_to_backend,
             bytes_to_client: event.bytes_to_client,
+            idle_seconds: 0,
         }
     }
 

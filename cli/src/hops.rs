@@ -8,15 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::answered::Answered;
 use crate::control::Control;
+use crate::fixes;
 use crate::hosts::{Host, NoAnswer, Socket};
 use crate::pages::Pages;
 use crate::session::Session;
 
 /// A proxy gives its agent 9 s for a dial.
 const DIAL: Duration = Duration::from_secs(10);
-/// For a redirector that does not answer.
-const RESTART: &str = "start culvert-redirector on this host: `journalctl -u culvert-redirector`, or \
-    the log of its pod, says why it ended";
 
 /// What happens to a connection from one host.
 #[derive(Debug, Default, Serialize)]
@@ -25,6 +23,9 @@ pub(crate) struct HostPath {
     pub(crate) reachable: bool,
     pub(crate) hops: Vec<Hop>,
     pub(crate) fixes: Vec<String>,
+    /// Whether its proxy knows no node of this name.
+    #[serde(skip)]
+    pub(crate) no_node: bool,
 }
 
 /// A part of the way.
@@ -113,15 +114,20 @@ impl HostPath {
                     reachable: false,
                     hops: vec![Hop::new("proxy", false, unanswered.text)],
                     fixes: vec![unanswered.fix.to_owned()],
+                    no_node: false,
                 };
             }
         };
         let mut from = Self {
             host: answer.host,
             reachable: answer.proxy.reachable,
+            no_node: answer.proxy.no_node,
             ..Self::default()
         };
-        from.add_kernel(answer.kernel);
+        // The redirector, which has its nodes from a proxy, has no page about an unknown one.
+        if !from.no_node || answer.kernel.is_ok() {
+            from.add_kernel(answer.kernel);
+        }
         from.add_proxy(answer.proxy.lines);
         from
     }
@@ -143,7 +149,7 @@ impl HostPath {
             Err(unanswered) => {
                 self.reachable = false;
                 self.hops.push(Hop::new("kernel", false, unanswered.text));
-                self.fixes.push(RESTART.to_owned());
+                self.fixes.push(fixes::START_REDIRECTOR.to_owned());
             }
         }
     }
@@ -283,6 +289,18 @@ mod tests {
         let hops: Vec<&str> = from.hops.iter().map(|hop| hop.hop.as_str()).collect();
         assert_eq!(hops, ["kernel", "unused"]);
         assert!(from.reachable && from.fixes.is_empty(), "{from:?}");
+    }
+
+    #[test]
+    fn a_redirector_that_knows_no_such_node_either_is_not_to_be_started() {
+        let refused = NoAnswer::new("/debug/explain/edge-9: 500: no node of this name".to_owned());
+        let mut answered = answer(Err(refused));
+        if let Ok(answer) = &mut answered.answer {
+            answer.proxy.no_node = true;
+        }
+        let from = HostPath::of(answered);
+        assert!(from.hops.iter().all(|hop| hop.hop != "kernel"), "{from:?}");
+        assert_eq!(from.fixes, ["text of fix"]);
     }
 
     #[test]

@@ -17,9 +17,11 @@ mod bundle;
 mod client_certificate;
 mod cloud_host;
 mod commands;
+mod completion;
 mod connectivity;
 mod control;
 mod event;
+mod fixes;
 mod hops;
 mod hosts;
 mod nearest;
@@ -37,6 +39,7 @@ mod table;
 mod testing;
 mod top;
 mod tunnel_at;
+mod unknown_node;
 mod verdict;
 mod watch;
 mod web;
@@ -59,7 +62,10 @@ const INTRODUCTION: Introduction = Introduction {
     pages: "docs/culvert.md",
 };
 
-/// Runs the command line; prints the error if it fails.
+/// Runs the command line, or completes it for a shell; prints the error if it fails.
 pub async fn main() -> ExitCode {
+    if let Some(done) = completion::answer() {
+        return done;
+    }
     run_main(INTRODUCTION, commands::run).await
 }

@@ -58,7 +58,8 @@ async fn tunnels(host: &Host, node: &NodeName) -> Result<u32, NoAnswer> {
     Ok(found.map_or(0, |status| status.tunnels))
 }
 
-async fn node_list(host: &Host) -> Result<Vec<proto::NodeStatus>, NoAnswer> {
+/// The nodes that the proxy of a host knows.
+pub(crate) async fn node_list(host: &Host) -> Result<Vec<proto::NodeStatus>, NoAnswer> {
     let mut control = Control::connect(host).await?;
     Ok(control.list_nodes(proto::ListNodesRequest {}).await?.nodes)
 }

@@ -1,6 +1,6 @@
 //! An edge node, put together from what all proxies say of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use culvert_api::NodeName;
 use culvert_api::proto::control::NodeStatus;
@@ -85,6 +85,20 @@ pub(crate) fn listed_name<'a>(
         }
     }
     None
+}
+
+/// All names of the nodes in the lists of these proxies.
+pub(crate) fn all_names<'a>(
+    lists: impl IntoIterator<Item = &'a Vec<NodeStatus>>,
+) -> BTreeSet<&'a str> {
+    let mut names = BTreeSet::new();
+    for list in lists {
+        for status in list {
+            names.insert(status.name.as_str());
+            names.extend(status.names.iter().map(String::as_str));
+        }
+    }
+    names
 }
 
 impl Node {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::answered::{Answered, all_ok};
 use crate::cloud_host::{CloudHost, Ready, Redirector};
+use crate::fixes;
 use crate::node::Node;
 
 /// A backend that has not answered for so long is worth a look.
@@ -87,7 +88,7 @@ pub(crate) fn of_host(answered: &Answered<CloudHost>, now_seconds: u64) -> Vec<P
         Redirector::Absent => {}
         Redirector::Silent(text) => add.failure(
             format!("culvert-redirector: {text}"),
-            "start it: `journalctl -u culvert-redirector`, or the log of its pod, says why it ended",
+            fixes::START_REDIRECTOR,
         ),
         Redirector::Answers(redirector) => {
             of_ready(&mut add, "culvert-redirector", &redirector.ready);
@@ -139,16 +140,10 @@ impl ProblemList<'_> {
 
 fn of_ready(add: &mut ProblemList<'_>, program: &str, ready: &Ready) {
     for missing in &ready.missing {
-        add.failure(
-            format!("{program} is not ready: {missing}"),
-            "`culvert check` goes through all that it rests on",
-        );
+        add.failure(format!("{program} is not ready: {missing}"), fixes::CHECK);
     }
     for remark in &ready.remarks {
-        add.warning(
-            format!("{program}: {remark}"),
-            "`culvert check` goes through all that it rests on",
-        );
+        add.warning(format!("{program}: {remark}"), fixes::CHECK);
     }
 }
 
@@ -159,13 +154,13 @@ fn of_certificates(add: &mut ProblemList<'_>, host: &CloudHost, now_seconds: u64
         if left == 0 {
             add.failure(
                 format!("the certificate of {} has ended", certificate.owner),
-                "docs/certificates.md: how it is renewed, and what keeps it from that",
+                fixes::RENEW,
             );
         } else if left < life / LITTLE_LIFE {
             let days = left / 86_400;
             add.warning(
                 format!("the certificate of {} ends in {days} d", certificate.owner),
-                "docs/certificates.md: how it is renewed, and what keeps it from that",
+                fixes::RENEW,
             );
         }
     }

@@ -8,6 +8,7 @@
 
 mod admin;
 mod admin_pages;
+mod admin_socket;
 mod atomic_file;
 mod backoff;
 mod chain;
@@ -45,6 +46,7 @@ mod workers;
 
 pub use admin::{Admin, AdminListen, page};
 pub use admin_pages::AdminPages;
+pub use admin_socket::AdminSocket;
 pub use atomic_file::write_atomic;
 pub use backoff::{Backoff, jittered};
 pub use chain::chain;

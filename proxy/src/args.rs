@@ -234,9 +234,10 @@ pub(crate) struct DirectoryArgs {
     )]
     pub(crate) protect: Vec<IpNet>,
 
-    /// Where edge nodes' addresses are: outside of these ranges none is steered, whoever names it;
-    /// its node is reached by name. Repeat it for more. Default: anywhere but where the cloud
-    /// itself is. In a cluster, where a node's own kubelet says which addresses it has, give it.
+    /// Where edge nodes' addresses are: an address outside of these ranges is never steered, even if
+    /// a node claims it; its node is reached by name. Repeat it for more. Default: all addresses
+    /// but those of the cloud itself. Give it in a cluster, where a node's own kubelet says which
+    /// addresses it has.
     #[arg(
         long,
         env = "CULVERT_EDGE_RANGE",

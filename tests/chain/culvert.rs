@@ -268,8 +268,32 @@ fn why_marks_the_broken_hop_from_every_host() {
             let first = why["from"][0]["fixes"].as_array();
             ensure!(first.is_some_and(|fixes| !fixes.is_empty()), "{why:#}");
         }
-        let done = people.run(&["why", "edge-9:1", "--local"])?;
-        ensure!(done.status.code() == Some(1), "{done:?}");
+        Ok(())
+    });
+}
+
+#[test]
+fn a_node_that_no_proxy_knows_is_said_to_be_none_with_near_names() {
+    world::with(EDGES, Options::default(), |world| {
+        for words in [
+            &["why", "egde-1:9100"][..],
+            &["why", "egde-1"],
+            &["node", "egde-1"],
+            &["ping", "egde-1"],
+            &["connectivity-test", "egde-1"],
+        ] {
+            let done = world.culvert.control(words).output()?;
+            ensure!(done.status.code() == Some(1), "{words:?}: {done:?}");
+            let said = String::from_utf8_lossy(&done.stderr);
+            for part in ["egde-1", "edge-1", "`culvert nodes`"] {
+                ensure!(said.contains(part), "{words:?}: no {part:?} in {said}");
+            }
+        }
+        let why = world.culvert.why("egde-1:9100")?;
+        ensure!(
+            !why.contains("culvert-redirector") && why.contains("edge-1"),
+            "{why}"
+        );
         Ok(())
     });
 }
@@ -467,6 +491,43 @@ fn observe_shows_what_begins_and_ends_and_its_counts_are_those_of_the_metrics() 
 }
 
 #[test]
+fn observe_idle_shows_each_connection_once_when_nothing_moves_and_again_after_bytes() {
+    world::with(EDGES, Options::default(), |world| {
+        let mut held = world.hold(format!("edge-1:{ECHO}"), 1)?;
+        let words = [
+            "observe", "-f", "-o", "json", "--idle", "1s", "--node", "edge-1",
+        ];
+        let mut command = world.culvert.control(&words);
+        let following = world
+            .lab
+            .site(Host::Cloud)
+            .start_process("idle", &mut command)?;
+        let idle = |count: usize| {
+            wait::until("it is idle", PATIENCE, || {
+                let mut events = Vec::new();
+                for line in following.log().lines() {
+                    let event: Value = serde_json::from_str(line).context(line.to_owned())?;
+                    events.push(event);
+                }
+                ensure!(events.len() == count, "{events:?}");
+                Ok(events)
+            })
+        };
+        let first = idle(1)?;
+        ensure!(first[0]["event"] == "idle", "{first:?}");
+        ensure!(first[0]["node"] == "edge-1", "{first:?}");
+        ensure!(first[0]["idle_seconds"].as_u64() >= Some(1), "{first:?}");
+        held.check()?;
+        let second = idle(2)?;
+        ensure!(second[0]["stream"] == second[1]["stream"], "{second:?}");
+        let other = ["observe", "-o", "json", "--idle", "1s", "--node", "edge-2"];
+        let other = workspace::output(&mut world.culvert.control(&other))?;
+        ensure!(other.is_empty(), "{other}");
+        Ok(())
+    });
+}
+
+#[test]
 fn a_terminal_has_marks_and_colours_in_80_columns_and_no_color_takes_them_away() {
     world::prepared(EDGES, three, |world| {
         let people = People::start(world)?;
@@ -581,16 +642,6 @@ fn without_anything_to_ask_it_says_how_to_name_somebody() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn completions_come_from_the_program_itself() -> Result<()> {
-    for shell in ["bash", "zsh", "fish"] {
-        let mut command = Command::new(workspace::binary("culvert"));
-        let script = workspace::output(command.args(["completion", shell]))?;
-        ensure!(script.contains("streams"), "{shell}: {script:.200}");
-    }
-    Ok(())
-}
-
 /// What is left of time for a host that never answers is not waited for.
 #[test]
 fn a_host_that_takes_everything_and_says_nothing_is_given_up() -> Result<()> {
@@ -647,7 +698,7 @@ fn the_dashboard_shows_all_proxies_and_nodes_and_leaves_at_an_interrupt() {
             Ok(())
         })?;
         let node = cloud.http_get(port, &format!("{path}node/edge-1"))?;
-        for text in ["directory", "tunnel", "The way to it"] {
+        for text in ["directory", "tunnel", "Hop by hop"] {
             ensure!(node.contains(text), "no {text}: {node}");
         }
         let mut foreign = cloud.command("curl");

@@ -15,6 +15,7 @@ mod clocks;
 mod clones;
 mod cni;
 mod command_lines;
+mod completion;
 mod connect;
 mod connect_port;
 mod culvert;

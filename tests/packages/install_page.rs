@@ -74,10 +74,10 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
         anyhow::bail!("other steps on the edge: {steps:?}");
     };
     edge.run(packages)?;
-    let (example, start) = start.split_once('\n').context("a join and a start")?;
+    let options = start.split_once(" --token ... ");
+    let (example, options) = options.context("a join and its options")?;
     ensure!(example.starts_with(JOIN), "{example}");
-    edge.run(join)?;
-    edge.run(start)?;
+    edge.run(&format!("{join} {options}"))?;
 
     let used = typed("## 5. Use it, on the cloud machine")?;
     let use_it = || {

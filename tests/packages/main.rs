@@ -6,6 +6,7 @@ mod install_page;
 mod machine;
 mod made;
 mod neighbours;
+mod service;
 
 use std::process::Command;
 

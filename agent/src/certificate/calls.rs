@@ -1,5 +1,6 @@
 //! Calls of `culvert.enroll.v1` on a connection to a proxy: Join and Renew.
 
+use std::net::Ipv4Addr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -46,6 +47,8 @@ pub(crate) enum EnrollError {
 pub(crate) struct Enrolled {
     pub(crate) text: IdentityText,
     pub(crate) identity: Identity,
+    /// The node's VIP. `None`: the proxy does not say it.
+    pub(crate) vip4: Option<Ipv4Addr>,
 }
 
 /// What stands for a certificate before there is one.
@@ -115,7 +118,11 @@ fn enrolled(
         server_name,
     };
     let identity = text.parse().map_err(EnrollError::Answer)?;
-    Ok(Enrolled { text, identity })
+    Ok(Enrolled {
+        text,
+        identity,
+        vip4: answer.vip4.parse().ok(),
+    })
 }
 
 /// One call on a connection of its own, which is driven here and gone afterwards.

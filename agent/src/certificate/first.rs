@@ -116,7 +116,7 @@ fn is_ours(source: &ClusterSource) -> bool {
         tracing::info!(
             node,
             was = %identity.node,
-            "the stored certificate is of another node: enrolling anew"
+            "the stored certificate is of another node: enrolling again"
         );
         return false;
     }

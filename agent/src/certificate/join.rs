@@ -2,6 +2,7 @@
 
 mod owner;
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -16,6 +17,7 @@ use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
 use crate::dial::pin::Pin;
 use crate::dial::tls;
+use crate::service::{Service, wait_for_tunnel};
 use owner::Owner;
 
 /// What `culvert token create` prints.
@@ -31,8 +33,8 @@ pub(crate) struct JoinArgs {
     )]
     pub(crate) proxy: Vec<HostPort>,
 
-    /// Digest of the proxies' CA certificate: what makes sure that the token goes to the right
-    /// place.
+    /// Digest of the proxies' CA certificate: it ensures that the token is sent to these proxies
+    /// only.
     #[arg(long, env = "CULVERT_CA_PIN", value_name = "sha256:HEX")]
     pub(crate) ca_pin: Pin,
 
@@ -59,7 +61,7 @@ pub(crate) struct JoinArgs {
     pub(crate) server_name: String,
 
     /// The user that the agent runs as: key and certificate become its own. Only root can give them
-    /// to somebody else. Default: the owner of the state directory, or the user culvert if there is
+    /// to another user. Default: the owner of the state directory, or the user culvert if there is
     /// one.
     #[arg(long, env = "CULVERT_USER", value_name = "NAME")]
     pub(crate) user: Option<String>,
@@ -77,16 +79,35 @@ pub(crate) struct JoinArgs {
     /// Take the new certificate even if this directory holds that of another node.
     #[arg(long)]
     pub(crate) force: bool,
+
+    /// Then run the agent as a service of systemd, now and at each boot: makes the user culvert and
+    /// the unit where they are missing, and waits for a tunnel. Settings of the service are in
+    /// /etc/culvert/agent.env.
+    #[arg(long, conflicts_with = "user")]
+    pub(crate) service: bool,
 }
 
-/// Joins, and says on standard output what to do next.
+/// A node that has joined.
+#[derive(Debug)]
+struct JoinedNode {
+    name: NodeName,
+    /// `None`: the proxy does not say it.
+    vip4: Option<Ipv4Addr>,
+}
+
+/// Joins, starts the service if that is asked for, and says on standard output what to do next.
 ///
 /// # Errors
-/// See [`join`]; settings of a forward proxy that cannot be used.
-pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
+/// See [`join`]; settings of a forward proxy that cannot be used; a service that cannot be installed
+/// or gets no tunnel.
+pub(crate) async fn run(state_dir: &Path, admin_socket: &Path, args: JoinArgs) -> Result<()> {
     let outbound =
         Outbound::from_environment(|name| std::env::var(name).ok())?.with_segments(args.tunnel_mss);
     let state = StateDir::new(state_dir);
+    let mut service = None;
+    if args.service {
+        service = Some(Service::prepare(state.path()).await?);
+    }
     // Looked up first: a token that was used up for files that nobody may read is lost.
     let owner = Owner::of(state.path(), args.user.as_deref())?;
     let joined = join(&outbound, &state, &args).await;
@@ -97,18 +118,39 @@ pub(crate) async fn run(state_dir: &Path, args: JoinArgs) -> Result<()> {
     }
     let node = joined?;
     println!(
-        "Joined as node {node}. Key and certificate are in {}.",
+        "Joined as node {}. Key and certificate are in {}.",
+        node.name,
         state.path().display()
     );
-    println!("Next, start the agent: {}", next_command(&state));
+    let Some(service) = service else {
+        println!("Next, start the agent: {}", next_command(&state));
+        return Ok(());
+    };
+    service.start().await?;
+    println!("The service culvert-agent is enabled and started; waiting for a tunnel.");
+    wait_for_tunnel(admin_socket).await?;
+    println!("{}", reached(&node));
     Ok(())
+}
+
+/// How clients reach a node that has a tunnel.
+fn reached(node: &JoinedNode) -> String {
+    let name = &node.name;
+    let vip = match node.vip4 {
+        Some(vip4) => format!(" and its VIP {vip4}"),
+        None => String::new(),
+    };
+    format!(
+        "It has a tunnel. Clients in the cloud reach it by its name {name}{vip}.\n\
+         Next, on a cloud host: culvert why {name}:10250"
+    )
 }
 
 /// Joins at the first proxy that answers with a certificate.
 ///
 /// # Errors
 /// Every proxy's reason, if none gave a certificate; a directory that belongs to another node.
-async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<NodeName> {
+async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<JoinedNode> {
     state.prepare()?;
     let before = former_node(state)?;
     let key = state.next_key()?;
@@ -133,7 +175,10 @@ async fn join(outbound: &Outbound, state: &StateDir, args: &JoinArgs) -> Result<
         );
     }
     state.store_join(&enrolled.text, &args.proxy)?;
-    Ok(node)
+    Ok(JoinedNode {
+        name: node,
+        vip4: enrolled.vip4,
+    })
 }
 
 fn next_command(state: &StateDir) -> String {
@@ -210,6 +255,7 @@ mod tests {
                 user: None,
                 tunnel_mss: None,
                 force: false,
+                service: false,
             };
             Self {
                 root: tempfile::tempdir().unwrap(),
@@ -223,9 +269,10 @@ mod tests {
 
         async fn join(&self) -> Result<NodeName, String> {
             let outbound = Outbound::from_environment(|_| None).unwrap();
-            join(&outbound, &self.state(), &self.args)
-                .await
-                .map_err(|error| format!("{error:#}"))
+            match join(&outbound, &self.state(), &self.args).await {
+                Ok(joined) => Ok(joined.name),
+                Err(error) => Err(format!("{error:#}")),
+            }
         }
 
         async fn refusal(&self) -> String {

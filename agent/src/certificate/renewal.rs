@@ -168,8 +168,7 @@ impl Renewal {
                 self.take_renewed(renewed)?;
                 ensure!(
                     node == identity.node,
-                    "this agent was {} and is {node} now: it has to start over, which whoever \
-                     runs it does",
+                    "this agent was {} and is {node} now: it ends, to be started again",
                     identity.node
                 );
             }

@@ -295,7 +295,7 @@ fn tokens(place: &str, nodes: &[String], report: &mut Report) {
     for node in nodes {
         let meaning = match node.as_str() {
             "default" => Meaning::no_equal(
-                "refused: whoever has this token becomes any node. Agents enrol by the token of their pod; without a cluster `culvert token create --nodes FILE --group` makes one token for the nodes that you list",
+                "refused: with this token a host becomes any node. Agents enrol by the token of their pod; without a cluster `culvert token create --nodes FILE --group` makes one token for the nodes that you list",
             ),
             _ => Meaning::equal(format!(
                 "not needed in a cluster: its agent enrols by the token of its pod. Without one: culvert token create {node}"

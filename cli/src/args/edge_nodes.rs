@@ -5,8 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use clap_complete::ArgValueCandidates;
 use culvert_api::NodeName;
 use culvert_daemon::parse_duration;
+
+use crate::completion::node_names;
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -15,7 +18,7 @@ pub(crate) struct NodeArgs {
     pub(crate) command: Option<NodeCommand>,
 
     /// The node's name.
-    #[arg(required = true)]
+    #[arg(required = true, add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
 }
 
@@ -24,6 +27,7 @@ pub(crate) enum NodeCommand {
     /// Removes a node: its certificates and tokens are revoked and its tunnels closed at once.
     Remove {
         /// The node's name, as `culvert nodes` shows it.
+        #[arg(add = ArgValueCandidates::new(node_names))]
         node: NodeName,
     },
 }
@@ -45,7 +49,7 @@ pub(crate) enum TokenCommand {
 #[derive(Args, Debug)]
 pub(crate) struct TokenCreate {
     /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
-    #[arg(required_unless_present = "nodes")]
+    #[arg(required_unless_present = "nodes", add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
 
     /// Makes a token for every node of this file. Each line is a node's name, optionally followed by
@@ -54,8 +58,8 @@ pub(crate) struct TokenCreate {
     pub(crate) nodes: Option<PathBuf>,
 
     /// One token for all nodes of the file, and one command: each node may use it once. The machine
-    /// that joins says which of them it is, so whoever has the token can join as any that has not
-    /// joined yet.
+    /// that joins says which of them it is: with the token a machine can join as any node that has
+    /// not joined yet.
     #[arg(long, requires = "nodes")]
     pub(crate) group: bool,
 

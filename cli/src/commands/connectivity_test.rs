@@ -19,6 +19,7 @@ use crate::node::nodes;
 use crate::screen::Screen;
 use crate::session::Session;
 use crate::table::Table;
+use crate::unknown_node::unknown_node;
 use crate::verdict::Verdict;
 
 /// Nodes that are dialled at once, from all hosts. Each takes two connections with every host.
@@ -68,7 +69,7 @@ async fn node_names(session: &Session, arguments: &ConnectivityArgs) -> Result<V
     for name in &arguments.nodes {
         ensure!(
             known.iter().any(|node| node == name.as_str()),
-            "no edge node is named {name}: `culvert nodes` lists them"
+            unknown_node(name.as_str(), known.iter().map(String::as_str))
         );
         wanted.push(name.to_string());
     }

@@ -46,7 +46,7 @@ pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()>
     let listen = listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
     ensure!(
         listen.ip().is_loopback(),
-        "--listen {listen}: only an address of loopback, because whoever reaches it reaches the node"
+        "--listen {listen}: only an address of loopback, because who reaches it reaches the node"
     );
     // It answers before anybody relies on it.
     nearest_host(&session, &node).await?;

@@ -15,13 +15,14 @@ use crate::answered::{Answered, all_ok};
 use crate::cloud_host::{CloudHost, Ready};
 use crate::hosts::{Host, NoAnswer};
 use crate::nearest::host_with_tunnel;
-use crate::node::{Node, NodeAddress, listed_name, nodes};
+use crate::node::{Node, NodeAddress, all_names, listed_name, nodes};
 use crate::pages::Pages;
 use crate::screen::{Screen, clean, milliseconds, span};
 use crate::session::Session;
 use crate::stream::Stream;
 use crate::table::{Table, wrapped};
 use crate::tunnel_at::TunnelAt;
+use crate::unknown_node::unknown_node;
 use crate::verdict::{self, Verdict};
 
 /// The hub's admin port. Its pages are reached where the agent may dial it.
@@ -62,11 +63,12 @@ pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
     note_unanswered(&answers)?;
     let hosts = all_ok(&answers);
-    let own_name = listed_name(hosts.iter().map(|host| &host.nodes), name);
+    let lists: Vec<_> = hosts.iter().map(|host| &host.nodes).collect();
+    let own_name = listed_name(lists.iter().copied(), name);
     let name = own_name.as_ref().unwrap_or(name);
     let known = nodes(hosts);
     let Some(node) = known.into_iter().find(|node| node.node == name.as_str()) else {
-        bail!("no edge node is named {name}: `culvert nodes` lists them");
+        bail!(unknown_node(name.as_str(), all_names(lists)));
     };
     let (agent, hub) = match host_with_tunnel(session, &answers, name.as_str()) {
         Some(host) => edge_programs(session, host, name).await,

@@ -1,4 +1,6 @@
-//! `culvert observe`: connections as they begin and end, at all proxies.
+//! `culvert observe`: connections as they begin and end, or are idle, at all proxies.
+
+mod idle;
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,6 +40,9 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()
         arguments.node = Some(own_name(session, node).await);
     }
     let arguments = &arguments;
+    if let Some(idle) = arguments.idle {
+        return idle::run(session, arguments, idle).await;
+    }
     let follow = arguments.follow;
     let request = proto::ObserveRequest {
         follow,
@@ -213,10 +218,15 @@ fn text(event: &Event) -> String {
     if !event.node.is_empty() {
         line += &format!(" at {}", event.node);
     }
-    if event.event == "ended" {
+    match event.event {
+        "ended" => line += &format!(" {} after {} ms", event.outcome, event.duration_millis),
+        "idle" => line += &format!(" for {} s", event.idle_seconds),
+        _ => {}
+    }
+    if event.event != "begun" {
         line += &format!(
-            " {} after {} ms, sent {} B, got {} B",
-            event.outcome, event.duration_millis, event.bytes_to_backend, event.bytes_to_client
+            ", sent {} B, got {} B",
+            event.bytes_to_backend, event.bytes_to_client
         );
     }
     if !event.reason.is_empty() {

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
 use serde::Serialize;
 
@@ -14,10 +13,11 @@ use crate::answered::{Answered, all_ok};
 use crate::args::PingArgs;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
-use crate::node::is_named;
+use crate::node::{all_names, is_named};
 use crate::screen::{Screen, milliseconds};
 use crate::session::Session;
 use crate::table::Table;
+use crate::unknown_node::unknown_node;
 use crate::verdict::Verdict;
 
 /// The answer.
@@ -53,7 +53,9 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
     // Each time may take as long as the first one.
     let longer = pauses.saturating_add(session.timeout.saturating_mul(arguments.count.get()));
     let answers = session.ask(longer, |host| ask(host, arguments)).await;
-    let is_known = all_ok(&answers).iter().any(|answer| answer.is_known);
+    let answered = all_ok(&answers);
+    let is_known = answered.iter().any(|answer| answer.is_known);
+    let nodes = answered.iter().map(|answer| &answer.nodes);
     let pings = Pings {
         node: arguments.node.to_string(),
         tunnels: tunnels(&answers),
@@ -61,10 +63,7 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
     };
     note_unanswered(&answers)?;
     if !is_known {
-        bail!(
-            "no edge node is named {}: `culvert nodes` lists them",
-            arguments.node
-        );
+        bail!(unknown_node(arguments.node.as_str(), all_names(nodes)));
     }
     session.print(&pings, text)?;
     if pings.tunnels.is_empty() {
@@ -95,6 +94,8 @@ fn tunnels(answers: &[Answered<ProxyPings>]) -> Vec<TunnelPings> {
 struct ProxyPings {
     /// Whether it knows the node.
     is_known: bool,
+    /// The nodes that it knows, if this is none of them.
+    nodes: Vec<proto::NodeStatus>,
     tunnels: Vec<Times>,
 }
 
@@ -113,9 +114,17 @@ async fn ask(host: &Host, arguments: &PingArgs) -> Result<ProxyPings, NoAnswer> 
     let mut control = Control::connect(host).await?;
     let proxies = control.list_proxies(proto::ListProxiesRequest {}).await?;
     let own = proxies.proxies.into_iter().next().unwrap_or_default();
-    let Some(tunnels) = tunnels_of(&mut control, &arguments.node).await? else {
-        return Ok(ProxyPings::default());
+    let nodes = control.list_nodes(proto::ListNodesRequest {}).await?.nodes;
+    let Some(found) = nodes
+        .iter()
+        .find(|status| is_named(status, &arguments.node))
+    else {
+        return Ok(ProxyPings {
+            nodes,
+            ..ProxyPings::default()
+        });
     };
+    let tunnels = found.tunnels;
     let mut all: BTreeMap<u64, Times> = BTreeMap::new();
     for round in 0..arguments.count.get() {
         if tunnels == 0 {
@@ -135,14 +144,8 @@ async fn ask(host: &Host, arguments: &PingArgs) -> Result<ProxyPings, NoAnswer> 
     Ok(ProxyPings {
         is_known: true,
         tunnels: all.into_values().collect(),
+        nodes: Vec::new(),
     })
-}
-
-/// How many tunnels of the node end there; `None`: the proxy does not know it.
-async fn tunnels_of(control: &mut Control, node: &NodeName) -> Result<Option<u32>, NoAnswer> {
-    let nodes = control.list_nodes(proto::ListNodesRequest {}).await?.nodes;
-    let found = nodes.iter().find(|status| is_named(status, node));
-    Ok(found.map(|status| status.tunnels))
 }
 
 impl Times {

@@ -1,15 +1,21 @@
 //! `culvert why`: what happens to a connection from every cloud host, hop by hop: the kernel of that
 //! host, its proxy, the tunnel, the agent, and the backend, which the agent dials.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
-use culvert_api::Query;
 use culvert_api::proto::control as proto;
+use culvert_api::{Host, Query};
 use serde::Serialize;
 
+use crate::answered::all_ok;
 use crate::hops::{self, Hop, HostPath};
+use crate::nearest::node_list;
+use crate::node::all_names;
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
+use crate::unknown_node::{advice, unknown_node};
 use crate::verdict::Verdict;
 
 /// What a proxy adds that is no part of the way: it has no mark.
@@ -39,13 +45,17 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
         },
         dial: destination.port.is_some(),
     };
-    let from = hops::ask_all(session, &request).await;
+    let mut from = hops::ask_all(session, &request).await;
+    let unknown = unknown_name(session, destination, &mut from).await;
     let why = Explanation {
         destination: request.destination,
         reachable: from.iter().all(|from| from.reachable),
         from,
     };
     session.print(&why, text)?;
+    if let Some(unknown) = unknown {
+        bail!(unknown);
+    }
     if !why.reachable {
         let reached = why.from.iter().filter(|from| from.reachable).count();
         bail!(
@@ -55,6 +65,29 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// What to say if no proxy that answers knows the node. It is the fix from each of these hosts too.
+async fn unknown_name(
+    session: &Session,
+    destination: &Query,
+    from: &mut [HostPath],
+) -> Option<String> {
+    let Host::Name(name) = &destination.host else {
+        return None;
+    };
+    if !from.iter().any(|path| path.no_node) {
+        return None;
+    }
+    let answers = session.ask(Duration::ZERO, node_list).await;
+    let known = all_names(all_ok(&answers));
+    if known.contains(name.as_str()) {
+        return None;
+    }
+    for path in from.iter_mut().filter(|path| path.no_node) {
+        path.fixes = vec![advice(name, known.iter().copied())];
+    }
+    Some(unknown_node(name, known))
 }
 
 fn text(why: &Explanation, screen: &Screen) -> String {

@@ -8,6 +8,8 @@ use anyhow::anyhow;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
 
+use crate::fixes;
+
 /// Bytes of an explanation.
 const MAX_EXPLANATION: u64 = 4 << 10;
 /// The time that a program has for its last words after it has closed its output.
@@ -99,10 +101,9 @@ impl NoAnswer {
         } else if text.contains("unrecognized subcommand") {
             "upgrade culvert-proxy there: it has no control-stdio"
         } else if is_absent || text.contains("os error 111") {
-            "start culvert-proxy there: `journalctl -u culvert-proxy`, or the log of its pod, says \
-             why it ended"
+            fixes::START_PROXY
         } else {
-            "is the host up, and does the way to it work? Then look at culvert-proxy there"
+            "is the host up and reachable? Then look at culvert-proxy there"
         };
         Self {
             text,
@@ -115,7 +116,7 @@ impl NoAnswer {
     pub(crate) fn late(deadline: Duration) -> Self {
         Self {
             text: format!("no answer within {} s", deadline.as_secs()),
-            fix: "it is stopped or overloaded, or the way to it is cut; --timeout gives it longer",
+            fix: "it is stopped, overloaded or unreachable; --timeout gives it longer",
             is_absent: false,
         }
     }

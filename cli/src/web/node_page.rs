@@ -53,7 +53,7 @@ pub(crate) fn node_page(
         h1 { (node.node) }
         div .columns.even {
             section .card { h2 { "The node" } (facts(node, history)) }
-            section .card { h2 { "The way to it" } (way_list(ways)) }
+            section .card { h2 { "Hop by hop" } (way_list(ways)) }
         }
         section .card {
             h2 { "Tunnels" }

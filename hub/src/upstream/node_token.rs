@@ -49,7 +49,7 @@ pub(crate) enum TokenError {
         command: PathBuf,
         status: std::process::ExitStatus,
     },
-    #[error("{}, which makes the token of the node, failed a moment ago", command.display())]
+    #[error("{}, which makes the token of the node, has just failed, and is run again later", command.display())]
     Pause { command: PathBuf },
 }
 

@@ -298,11 +298,13 @@ impl Enroll {
         shown: Option<&Credential>,
     ) -> Result<Certificate, EnrollError> {
         let issued = self.trust.issue(&node, key, shown)?;
+        let view = self.directory.node(&node);
         Ok(Certificate {
             chain_pem: issued.chain_pem,
             ca_pem: issued.ca_pem,
             node: node.to_string(),
             server_name: self.trust.server_name().to_owned(),
+            vip4: view.map(|view| view.vip4.to_string()).unwrap_or_default(),
         })
     }
 }

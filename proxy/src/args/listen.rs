@@ -31,8 +31,8 @@ pub(crate) struct ListenArgs {
 
     /// Addresses of balancers that begin each connection to the agent port with a PROXY protocol
     /// header, version 2: logs and limits take the client's address from it. Their connections are
-    /// refused without a header, and nobody else's has one. Whoever is in these ranges may claim
-    /// any address. Repeat it for more.
+    /// refused without a header, and connections of other hosts must have none. A host in these
+    /// ranges may claim any address. Repeat it for more.
     #[arg(
         long,
         env = "CULVERT_PROXY_PROTOCOL",
@@ -41,9 +41,9 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) proxy_protocol: Vec<IpNet>,
 
-    /// TLS handshakes that may go on at once at the agent port, and as many at --connect-listen.
-    /// Sixteen times as many connections may wait before theirs, twice as many enrol. Further ones
-    /// are sent away and come again.
+    /// TLS handshakes at the same time at the agent port, and as many at --connect-listen. Sixteen
+    /// times as many connections may wait before theirs, twice as many enrol. Further ones are
+    /// refused and try again.
     #[arg(
         long,
         env = "CULVERT_MAX_HANDSHAKES",

@@ -58,14 +58,14 @@ impl fmt::Display for AgentRun {
 impl Misplaced {
     /// What to do. It never lets an agent dial for a host that is not its own.
     pub fn fix(&self, node: &NodeName) -> String {
-        let anew = format!(
+        let join_again = format!(
             "on a host that is not {node}: stop culvert-agent, empty its state directory, and join \
              with a token of its own"
         );
         match self {
-            Self::Copies(_) => anew,
+            Self::Copies(_) => join_again,
             Self::Stranger(_) => format!(
-                "{anew}. If it is {node}: correct the node's address, or give --node-address to an \
+                "{join_again}. If it is {node}: correct the node's address, or give --node-address to an \
                  agent in a network namespace of its own"
             ),
         }

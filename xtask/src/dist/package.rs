@@ -233,7 +233,7 @@ impl Parts {
                 .with_context(|| format!("read {}", program.display()))?,
             service,
             network,
-            generated: generated(foreign::command(processor, program)?)?,
+            generated: generated(package, processor, program)?,
             licences,
         })
     }
@@ -296,14 +296,34 @@ fn installed_unit(unit: &str, name: &str) -> Result<String> {
     Ok(installed)
 }
 
-fn generated(mut program: Command) -> Result<BTreeMap<String, Vec<u8>>> {
+/// Completions of shells by the names of their files.
+const LIVE_COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "culvert.bash"),
+    ("zsh", "_culvert"),
+    ("fish", "culvert.fish"),
+];
+
+fn generated(
+    package: &Package,
+    processor: Processor,
+    program: &Path,
+) -> Result<BTreeMap<String, Vec<u8>>> {
     let folder = tempfile::tempdir().context("make a folder")?;
-    workspace::output(program.arg("--generate").arg(folder.path()))?;
+    let mut generate = foreign::command(processor, program)?;
+    workspace::output(generate.arg("--generate").arg(folder.path()))?;
     let mut files = BTreeMap::new();
     for file in folder.path().read_dir()? {
         let path = file?.path();
         let name = path.file_name().context("a file has a name")?;
         files.insert(name.to_string_lossy().into_owned(), std::fs::read(&path)?);
+    }
+    // Its own completions have names of nodes too.
+    if package.kind == Kind::Command {
+        for (shell, file) in LIVE_COMPLETIONS {
+            let mut script = foreign::command(processor, program)?;
+            let script = workspace::output(script.args(["completion", shell]))?;
+            files.insert(file.to_owned(), script.into_bytes());
+        }
     }
     Ok(files)
 }

@@ -27,7 +27,7 @@ pub(crate) enum OwnerError {
     )]
     Unknown(String),
     #[error(
-        "--user {0}: only root can give files to somebody else: run the command as root, or as \
+        "--user {0}: only root can give files to another user: run the command as root, or as \
          {0} without --user"
     )]
     NotRoot(String),

@@ -69,8 +69,8 @@ enum WatchError {
     #[error("watch the cluster's nodes: the API server ends it at once")]
     Short,
     #[error(
-        "watch the cluster's nodes: the API server said nothing for {} s: its host is gone, or \
-         the way to it",
+        "watch the cluster's nodes: the API server said nothing for {} s: its host or \
+         the network to it is down",
         .0.as_secs()
     )]
     Silent(Duration),
@@ -104,7 +104,7 @@ pub(super) async fn watch(
         if error.is_gone() {
             watcher.version = None;
             tracing::info!(
-                "the API server has forgotten where this proxy was: all nodes are listed anew"
+                "the API server no longer has the events since the last one: all nodes are listed again"
             );
         }
         watcher.lost(chain(&error));

@@ -92,7 +92,7 @@ impl Control {
 fn half_removed(node: &NodeName, error: impl Into<ControlError>) -> Status {
     let status = to_status(error);
     let text = format!(
-        "{node} is shut out and its tunnels are closed, but only until this proxy restarts: mend \
+        "{node} is shut out and its tunnels are closed, but only until this proxy restarts: fix \
          this and remove the node again: {}",
         status.message()
     );

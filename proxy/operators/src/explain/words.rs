@@ -151,7 +151,7 @@ fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
             page.line("directory", format!("the proxy refuses it: {error}"));
             page.line("steering", by_ports(facts, *address));
             page.fix(format!(
-                "dial {}, or take the address from whichever node is wrong",
+                "dial {}, or remove the address from the node that should not have it",
                 full_names(facts)
             ));
         }
@@ -547,8 +547,8 @@ fn dial_lines(
         },
         DialError::Route(RouteError::Tunnel { .. }) | DialError::TimedOut => {
             page.fix(format!(
-                "the way to {node} is cut or very slow; its tunnels are renewed by \
-                themselves"
+                "the network between {node} and its proxy is cut or very slow; its agent \
+                dials again by itself"
             ));
         }
         DialError::Route(RouteError::TooManyStreams { .. }) => {

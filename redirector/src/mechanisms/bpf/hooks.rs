@@ -118,7 +118,7 @@ pub(crate) enum HookError {
         wanted: MapShape,
     },
     #[error(
-        "the embedded object has no program {0} of the right type; build it anew: cargo xtask \
+        "the embedded object has no program {0} of the right type; build it again: cargo xtask \
          build-ebpf"
     )]
     Missing(&'static str),

@@ -46,11 +46,11 @@ pub(super) fn intercept(facts: &Facts) -> Option<Judged> {
         }
     }
     Some(if deaf.is_empty() {
-        ok("somebody listens on every intercept port")
+        ok("every intercept port has a listener")
     } else {
         failure(
             format!(
-                "connections are steered to port {}, where nobody listens",
+                "connections are steered to port {}, which has no listener",
                 deaf.join(", ")
             ),
             "start the proxy, or make its --intercept-listen and the redirector's \
@@ -211,7 +211,7 @@ pub(super) fn caps(facts: &Facts) -> Option<Judged> {
         )
     } else {
         ok(format!(
-            "agents are told of {}",
+            "the list of proxies for agents names {}",
             counted(proxies, "proxy", "proxies")
         ))
     })
