@@ -96,6 +96,12 @@ pub(crate) struct Whom {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
+    /// The same by the proxies' read-only view, without exec.
+    ///
+    /// Where exec is forbidden, the view is tried anyway.
+    #[arg(long, global = true)]
+    pub(crate) view: bool,
+
     /// The namespace of the proxies' pods.
     #[arg(
         short,

@@ -1,6 +1,7 @@
 //! Where programs of Culvert are, and how their sockets are reached: on this host, by ssh, or in a
 //! pod. On another host `culvert-proxy control-stdio` passes the bytes on, so that nothing listens
-//! for this.
+//! for this. Only the read-only view of a cluster's proxies is a port, which they open if they are
+//! told to.
 
 mod child_input;
 mod cluster_texts;
@@ -10,6 +11,7 @@ mod local;
 mod object_values;
 mod pods;
 mod ssh;
+mod view;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -56,8 +58,7 @@ pub(crate) enum Socket {
 /// # Errors
 /// There is no kubeconfig, or it is wrong.
 pub(crate) async fn api_client(whom: &Whom) -> Result<kube::Client> {
-    let (client, _left_out) = pods::client(whom).await?;
-    Ok(client)
+    Ok(pods::access(whom).await?.client)
 }
 
 impl Socket {
@@ -99,8 +100,10 @@ impl Hosts {
     /// # Errors
     /// There is none of these, or the cluster does not list its pods.
     pub(crate) async fn find(whom: &Whom) -> Result<Self> {
-        let wants_cluster =
-            whom.context.is_some() || whom.kubeconfig.is_some() || is_kubectls_plugin();
+        let wants_cluster = whom.context.is_some()
+            || whom.kubeconfig.is_some()
+            || whom.view
+            || is_kubectls_plugin();
         let is_named = wants_cluster || !whom.ssh.is_empty();
         let mut hosts = Self {
             cloud: Vec::new(),
@@ -188,7 +191,7 @@ impl Host {
         match &self.transport {
             Transport::Local(local) => local.connect(socket).await,
             Transport::Ssh(ssh) => ssh.connect(&socket.command()).await,
-            Transport::Pod(pod) => pod.connect(&socket.command()).await,
+            Transport::Pod(pod) => pod.connect(socket).await,
         }
     }
 

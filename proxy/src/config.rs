@@ -70,6 +70,11 @@ pub(crate) enum ConfigError {
         "--follow: in a cluster all proxies have its Nodes: leave out --follow or --kubernetes"
     )]
     FollowInCluster,
+    #[error(
+        "--view-listen: without a cluster nobody can say whose a token is: give --kubernetes, or \
+         leave it out and use `culvert --ssh HOST`"
+    )]
+    ViewOutsideCluster,
     #[error("--hosts-address service: give --name-service too, the Service whose address it is")]
     HostsAtNoService,
     #[error(
@@ -101,6 +106,9 @@ impl TryFrom<RunArgs> for Config {
     fn try_from(run: RunArgs) -> Result<Self, ConfigError> {
         if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
             return Err(ConfigError::StreamWindow(run.stream_window));
+        }
+        if run.listen.view_listen.is_some() && !run.kubernetes.is_in_cluster() {
+            return Err(ConfigError::ViewOutsideCluster);
         }
         check_names(&run.kubernetes, &run.names.name_listen)?;
         let own_ports = own_ports(&run);
@@ -178,6 +186,7 @@ fn own_ports(run: &RunArgs) -> BTreeSet<u16> {
     addresses.extend([listen.agent_listen, listen.admin_listen]);
     addresses.push(run.peers.peer_listen);
     addresses.extend(listen.metrics_listen);
+    addresses.extend(listen.view_listen);
     addresses.extend(listen.connect_listen);
     let mut ports = BTreeSet::new();
     for address in addresses {
@@ -260,6 +269,7 @@ mod tests {
         for (flags, words) in [
             (service.to_vec(), "give --kubernetes"),
             (hosts.to_vec(), "give --name-service"),
+            (vec!["--view-listen", "10.0.0.1"], "give --kubernetes"),
             (
                 [&in_cluster[..], &["--name-listen", "[::]:7450=10250"]].concat(),
                 "--name-listen [::]:7450=10250: its port is one of --name-ports",

@@ -11,6 +11,7 @@ mod operators;
 mod optional_port;
 mod others;
 mod succession;
+mod view;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,7 @@ use tokio_util::task::TaskTracker;
 use self::cluster::JoinedCluster;
 use self::frontends::Frontends;
 use self::operators::OperatorSockets;
+use self::view::ViewSockets;
 use crate::config::Config;
 use crate::handover::{Departure, Takeover};
 
@@ -163,6 +165,10 @@ impl Proxy {
             operators: OperatorSockets {
                 control: self.bind_local(&sockets.control)?,
                 directory: self.bind_local(directory)?,
+                view: ViewSockets {
+                    view: self.bind_view(&taken)?,
+                    admin: sockets.admin.clone(),
+                },
             },
             frontends: self.bind_frontends(&taken)?,
             handover: self.listeners.local(

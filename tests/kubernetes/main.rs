@@ -26,3 +26,4 @@ mod proxy;
 mod revocation;
 mod service;
 mod uninstall;
+mod view;

@@ -1,20 +1,23 @@
 //! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
-//! programs of its host, which share the folder /run/culvert.
+//! programs of its host, which share the folder /run/culvert. Users who may not exec get the proxy's
+//! read-only view.
 
+use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_kubeconfig::{ForwardProxy, Source};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Client;
 use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
 use kube::config::Kubeconfig;
+use kube::{Client, Config};
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::cluster_texts::{self, ClusterText};
-use super::{Connection, Finished, NoAnswer};
+use super::view::{ViewAccess, ViewError, view_port};
+use super::{Connection, Finished, NoAnswer, Socket};
 use crate::args::Whom;
 
 /// As the manifests have it.
@@ -22,13 +25,14 @@ const SELECTOR: &str = "app.kubernetes.io/name=culvert-proxy";
 const CONTAINER: &str = "culvert-proxy";
 /// The API server's answer if there is no such pod.
 const NOT_FOUND: u16 = 404;
+/// Its answer if the user may not exec there.
+const FORBIDDEN: u16 = 403;
 /// The most pods that are asked.
 const MAX_PODS: u32 = 100;
 /// Bytes on their way in one direction.
 const BUFFER: usize = 64 << 10;
 
 /// A proxy's pod.
-#[derive(Debug)]
 pub(super) struct ProxyPod {
     pods: Api<Pod>,
     namespace: String,
@@ -36,6 +40,18 @@ pub(super) struct ProxyPod {
     name: Mutex<String>,
     /// The Node.
     pub(super) host: String,
+    view: ViewAccess,
+    view_port: u16,
+    access: Mutex<PodAccess>,
+}
+
+/// How its sockets are reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PodAccess {
+    /// By exec, until the API server forbids that.
+    Exec,
+    /// By the read-only view.
+    View,
 }
 
 /// The standard input of a command in a pod.
@@ -59,13 +75,31 @@ pub(super) fn current_context(whom: &Whom) -> Option<String> {
     kubeconfig.ok()?.current_context
 }
 
+impl fmt::Debug for ProxyPod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProxyPod")
+            .field("host", &self.host)
+            .finish_non_exhaustive()
+    }
+}
+
 impl ProxyPod {
     /// The pods of all proxies.
     ///
     /// # Errors
     /// The kubeconfig is wrong, the API server does not answer in time, or there is no pod.
     pub(super) async fn list(whom: &Whom) -> Result<Vec<Self>> {
-        let (client, left_out) = client(whom).await?;
+        let Access {
+            client,
+            config,
+            left_out,
+        } = access(whom).await?;
+        let view = ViewAccess::new(config)?;
+        let pod_access = if whom.view {
+            PodAccess::View
+        } else {
+            PodAccess::Exec
+        };
         let pods: Api<Pod> = Api::namespaced(client, &whom.namespace);
         let all = ListParams::default().labels(SELECTOR).limit(MAX_PODS);
         let listed = timeout(whom.timeout, pods.list(&all)).await;
@@ -84,6 +118,7 @@ impl ProxyPod {
             if pod.metadata.deletion_timestamp.is_some() {
                 continue;
             }
+            let view_port = view_port(&pod);
             let name = pod.metadata.name.unwrap_or_default();
             let node = pod.spec.and_then(|spec| spec.node_name);
             found.push(Self {
@@ -91,6 +126,9 @@ impl ProxyPod {
                 namespace: whom.namespace.clone(),
                 host: node.unwrap_or_else(|| name.clone()),
                 name: Mutex::new(name),
+                view: view.clone(),
+                view_port,
+                access: Mutex::new(pod_access),
             });
         }
         ensure!(
@@ -102,14 +140,57 @@ impl ProxyPod {
         Ok(found)
     }
 
-    pub(super) async fn connect(&self, words: &[&str]) -> Result<Connection, NoAnswer> {
-        let mut process = self.exec(words, Input::Open).await?;
+    pub(super) async fn connect(&self, socket: Socket) -> Result<Connection, NoAnswer> {
+        if *self.access.lock() == PodAccess::View {
+            return self.connect_view(socket).await;
+        }
+        let forbidden = match self.connect_exec(socket).await {
+            Err(error) if is_forbidden(&error) => error,
+            connected => return Ok(connected?),
+        };
+        match self.connect_view(socket).await {
+            Ok(connection) => {
+                *self.access.lock() = PodAccess::View;
+                Ok(connection)
+            }
+            Err(unanswered) => Err(NoAnswer {
+                text: format!("{forbidden:#}; {}", unanswered.text),
+                ..unanswered
+            }),
+        }
+    }
+
+    async fn connect_exec(&self, socket: Socket) -> Result<Connection> {
+        let mut process = self.exec(&socket.command(), Input::Open).await?;
         let parts = (process.stdout(), process.stdin(), process.stderr());
         let (Some(out), Some(input), Some(errors)) = parts else {
-            return Err(NoAnswer::new("exec has no standard streams".to_owned()));
+            bail!("exec has no standard streams");
         };
         let stream = tokio::io::join(out, input);
         Ok(Connection::through(process, stream, errors))
+    }
+
+    async fn connect_view(&self, socket: Socket) -> Result<Connection, NoAnswer> {
+        if socket == Socket::Connect {
+            return Err(NoAnswer {
+                text: "the read-only view leads to no node".to_owned(),
+                fix: "this needs exec in the proxy's pod, or --ssh HOST",
+                is_absent: false,
+            });
+        }
+        match self.connect_view_of(&self.name(), socket).await {
+            Err(error) if error.is_absent_pod() => {}
+            connected => return Ok(connected?),
+        }
+        let name = self.successor().await?;
+        let connection = self.connect_view_of(&name, socket).await?;
+        *self.name.lock() = name;
+        Ok(connection)
+    }
+
+    async fn connect_view_of(&self, name: &str, socket: Socket) -> Result<Connection, ViewError> {
+        let pod = [self.namespace.as_str(), name];
+        self.view.connect(pod, self.view_port, socket).await
     }
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {
@@ -192,8 +273,20 @@ impl ProxyPod {
     }
 }
 
-/// A client, and the forward proxy that it does not use.
-pub(super) async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)> {
+fn is_forbidden(error: &anyhow::Error) -> bool {
+    let error = error.downcast_ref::<kube::Error>();
+    matches!(error, Some(kube::Error::Api(status)) if status.code == FORBIDDEN)
+}
+
+/// A client, its settings, and the forward proxy that it does not use.
+pub(super) struct Access {
+    pub(super) client: Client,
+    config: Config,
+    left_out: Option<ForwardProxy>,
+}
+
+/// The API server that the flags name.
+pub(super) async fn access(whom: &Whom) -> Result<Access> {
     let source = match &whom.kubeconfig {
         Some(file) => Source::File(file),
         None => Source::Kubectl,
@@ -203,8 +296,12 @@ pub(super) async fn client(whom: &Whom) -> Result<(Client, Option<ForwardProxy>)
         Some(file) => format!("use the kubeconfig {}", file.display()),
         None => "use kubectl's kubeconfig".to_owned(),
     })?;
-    let client = Client::try_from(loaded.config).context("use the kubeconfig")?;
-    Ok((client, loaded.left_out))
+    let client = Client::try_from(loaded.config.clone()).context("use the kubeconfig")?;
+    Ok(Access {
+        client,
+        config: loaded.config,
+        left_out: loaded.left_out,
+    })
 }
 
 /// For the error of a request that had no answer.
@@ -271,13 +368,18 @@ mod tests {
             let answer = answer(&request);
             async move { Ok::<_, Infallible>(answer) }
         });
+        let client = Client::new(service, "culvert-system");
+        let nowhere = Config::new("https://127.0.0.1:1".parse().expect("an address"));
         let pod = ProxyPod {
-            pods: Api::namespaced(Client::new(service, "culvert-system"), "culvert-system"),
+            pods: Api::namespaced(client, "culvert-system"),
             namespace: "culvert-system".to_owned(),
             name: Mutex::new("old".to_owned()),
             host: "cloud-1".to_owned(),
+            view: ViewAccess::new(nowhere).expect("settings"),
+            view_port: 7407,
+            access: Mutex::new(PodAccess::Exec),
         };
-        let failed = pod.connect(&["culvert-proxy"]).await;
+        let failed = pod.connect(Socket::Control).await;
         failed.expect_err("no pod takes a command");
         let asked = asked.lock();
         let [first, list, second] = asked.as_slice() else {

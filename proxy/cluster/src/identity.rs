@@ -19,8 +19,8 @@ use tokio::sync::Semaphore;
 
 use super::Cluster;
 use super::request::{RequestError, ask};
-use callers::Callers;
-pub(crate) use claims::AccountToken;
+pub(crate) use callers::Callers;
+pub(crate) use claims::{AccountToken, has_audience};
 use review::Reviewed;
 
 /// The audience of agents' tokens. A token for the API server itself would be worth stealing from a

@@ -26,6 +26,7 @@ mod request;
 mod revocations;
 mod selected;
 mod spawn;
+mod viewers;
 mod vips;
 
 use std::path::Path;
@@ -49,6 +50,7 @@ pub use name_service::NameService;
 pub use ports::{PortsFacts, UnreadPorts};
 pub use request::RequestError;
 pub use spawn::Parts;
+pub use viewers::{VIEW_AUDIENCE, Viewer, ViewerError, Viewers};
 
 /// The file in which a pod finds its own namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

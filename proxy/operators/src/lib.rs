@@ -12,3 +12,4 @@ pub(crate) mod ping;
 pub mod scraped;
 pub mod spans;
 pub mod stream_list;
+pub mod view;

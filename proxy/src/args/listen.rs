@@ -3,7 +3,7 @@
 use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
-use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS};
+use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, VIEW_PORT};
 use culvert_daemon::{TunnelTcpArgs, listen_address};
 use culvert_proxy_streams::sockets::strangers::DEFAULT_HANDSHAKES;
 use ipnet::IpNet;
@@ -151,11 +151,36 @@ pub(crate) struct ListenArgs {
         value_parser = metrics_listen
     )]
     pub(crate) metrics_listen: Option<SocketAddr>,
+
+    /// Where `culvert` reads, by HTTPS and with a bearer token, what it otherwise asks for by exec in
+    /// this pod: the API server says whose the token is, and RBAC whether he may `get`
+    /// `proxies.culvert.dev`. Nothing can be changed there. Only in a cluster. Off by default.
+    #[arg(
+        long,
+        env = "CULVERT_VIEW_LISTEN",
+        value_name = "IP[:PORT]",
+        value_parser = view_listen
+    )]
+    pub(crate) view_listen: Option<SocketAddr>,
+
+    /// Where the redirector of this host has its pages, for --view-listen.
+    #[arg(
+        long,
+        env = "CULVERT_REDIRECTOR_ADMIN_SOCKET",
+        value_name = "PATH",
+        default_value = "/run/culvert/redirector/admin.sock"
+    )]
+    pub(crate) redirector_admin_socket: PathBuf,
 }
 
 /// Every address of this host, of both families.
 pub(crate) fn any_address(port: u16) -> SocketAddr {
     (Ipv6Addr::UNSPECIFIED, port).into()
+}
+
+/// `--view-listen`: port 7407, unless it names another.
+fn view_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
+    listen_address(text, VIEW_PORT)
 }
 
 /// `--metrics-listen`: port 7408, unless it names another.

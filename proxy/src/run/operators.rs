@@ -18,10 +18,12 @@ use culvert_proxy_streams::sockets::local_socket::LocalSocket;
 use prometheus_client::registry::Registry as MetricsRegistry;
 
 use super::Proxy;
+use super::view::ViewSockets;
 
 pub(super) struct OperatorSockets {
     pub(super) control: LocalSocket,
     pub(super) directory: LocalSocket,
+    pub(super) view: ViewSockets,
 }
 
 impl Proxy {
@@ -125,6 +127,7 @@ impl Proxy {
         let mover = Mover::new(self.registry.clone(), own, self.metrics.clone());
         supervisor.spawn_observer("heavy streams", mover.run());
         let control = self.control(Self::primary_client(peers), streams);
+        self.spawn_view(supervisor, sockets.view, control.clone());
         supervisor.spawn(
             "control socket",
             control::serve(sockets.control, control, supervisor.drain()),

@@ -16,8 +16,8 @@ use rustls::server::{
 };
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, RootCertStore,
-    ServerConfig, SignatureScheme,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, ServerConfig, SignatureScheme, WantsVerifier,
 };
 
 use crate::authority::ServerCertificate;
@@ -118,6 +118,15 @@ pub(super) fn peer_server_config(
     Ok(config)
 }
 
+/// TLS settings for clients without a certificate: they show a token, over HTTP/1.1.
+pub(super) fn token_config(identity: &ServerIdentity) -> ServerConfig {
+    let config = builder(&[&rustls::version::TLS13, &rustls::version::TLS12]);
+    let config = config.with_no_client_auth();
+    let mut config = without_resumption(config.with_cert_resolver(Arc::new(identity.clone())));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config
+}
+
 /// TLS settings for dialling a peer, whose certificate must be a proxy's of one of `authorities`.
 pub(super) fn peer_client_config(
     identity: &ServerIdentity,
@@ -142,11 +151,19 @@ fn config(
     verifier: ClientVerifier,
     versions: &[&'static rustls::SupportedProtocolVersion],
 ) -> ServerConfig {
-    let mut config = ServerConfig::builder_with_provider(provider())
+    let config = builder(versions).with_client_cert_verifier(Arc::new(verifier));
+    without_resumption(config.with_cert_resolver(Arc::new(identity.clone())))
+}
+
+fn builder(
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> ConfigBuilder<ServerConfig, WantsVerifier> {
+    ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(versions)
         .expect("aws-lc-rs has cipher suites for TLS 1.2 and 1.3")
-        .with_client_cert_verifier(Arc::new(verifier))
-        .with_cert_resolver(Arc::new(identity.clone()));
+}
+
+fn without_resumption(mut config: ServerConfig) -> ServerConfig {
     // Tunnels are long-lived: resumption would save nothing and keep state for strangers.
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;

@@ -18,6 +18,12 @@ impl Trust {
         self.0.agent_config.load_full()
     }
 
+    /// TLS settings for clients that show a token: the proxy's certificate, and none of theirs. It
+    /// changes by itself when the proxy's certificate does.
+    pub fn token_server_config(&self) -> Arc<ServerConfig> {
+        Arc::new(handshake::token_config(&self.0.identity))
+    }
+
     /// TLS settings for the peer port. Call this for each connection.
     pub fn peer_server_config(&self) -> Result<Arc<ServerConfig>, TrustError> {
         let material = self.material();

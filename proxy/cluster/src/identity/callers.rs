@@ -17,7 +17,7 @@ const MAX_ADDRESSES: usize = 4096;
 
 /// The addresses whose tokens were refused recently.
 #[derive(Debug, Default)]
-pub(super) struct Callers(Mutex<HashMap<IpAddr, Refusals>>);
+pub(crate) struct Callers(Mutex<HashMap<IpAddr, Refusals>>);
 
 #[derive(Clone, Copy, Debug)]
 struct Refusals {
@@ -27,7 +27,7 @@ struct Refusals {
 
 impl Callers {
     /// Whether the API server is asked about a token from this address.
-    pub(super) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
+    pub(crate) fn may_ask(&self, address: IpAddr, now: Instant) -> bool {
         let callers = self.0.lock();
         match callers.get(&network(address)) {
             Some(refusals) if now < refusals.since + WINDOW => refusals.count < MAX_REFUSALS,
@@ -36,7 +36,7 @@ impl Callers {
     }
 
     /// Counts a token that the API server refused.
-    pub(super) fn record_refusal(&self, address: IpAddr, now: Instant) {
+    pub(crate) fn record_refusal(&self, address: IpAddr, now: Instant) {
         let mut callers = self.0.lock();
         if callers.len() >= MAX_ADDRESSES {
             callers.retain(|_, refusals| now < refusals.since + WINDOW);

@@ -67,6 +67,14 @@ impl Audiences {
     }
 }
 
+/// Whether a token says that it is for this audience.
+pub(crate) fn has_audience(text: &str, audience: &str) -> bool {
+    let Some(claims) = claims(text) else {
+        return false;
+    };
+    claims.aud.into_vec().iter().any(|found| found == audience)
+}
+
 /// The claims of a JWT with a header, claims and a signature.
 fn claims(text: &str) -> Option<Claims> {
     if text.len() > MAX_TOKEN_BYTES {

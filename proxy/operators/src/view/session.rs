@@ -1,0 +1,120 @@
+//! A connection of a user who may read, for as long as he may.
+
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use culvert_daemon::{Drain, Permit};
+use culvert_proxy_cluster::{Viewer, ViewerError, Viewers};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::upgrade::{OnUpgrade, Upgraded};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::calls::ReadCalls;
+use super::pages::Pages;
+
+/// From the answer to the first byte of the other protocol.
+const UPGRADE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the API server is asked again. What it said a moment ago counts.
+const REVIEW_EVERY: Duration = Duration::from_secs(30);
+/// How long a session goes on without an API server that answers.
+const UNREVIEWED_FOR: Duration = Duration::from_secs(300);
+/// Between two requests for pages. A dashboard asks more often.
+const IDLE: Duration = Duration::from_secs(120);
+/// HTTP/2 finds a client that has gone.
+const PING_EVERY: Duration = Duration::from_secs(20);
+const PING_TIMEOUT: Duration = Duration::from_secs(20);
+/// Calls of one connection at once.
+const MAX_STREAMS: u32 = 8;
+
+/// A token, which is never printed.
+pub(super) struct Token(String);
+
+impl Token {
+    pub(super) fn new(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    pub(super) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What a session shows.
+pub(super) enum Served {
+    Calls(ReadCalls),
+    Pages(Pages),
+}
+
+/// A connection that has not changed its protocol yet.
+pub(super) struct Session {
+    pub(super) served: Served,
+    pub(super) viewers: Arc<Viewers>,
+    pub(super) token: Token,
+    pub(super) client: IpAddr,
+    pub(super) drain: Drain,
+    pub(super) _permit: Permit<Viewer>,
+}
+
+impl Session {
+    /// Serves it until its client leaves, its user may not read any more, or the proxy drains.
+    pub(super) async fn run(self, upgrade: OnUpgrade) {
+        let Ok(Ok(connection)) = timeout(UPGRADE_TIMEOUT, upgrade).await else {
+            return;
+        };
+        let drain = self.drain.clone();
+        let refused = until_refused(&self.viewers, &self.token, self.client);
+        let served = async {
+            match self.served {
+                Served::Calls(calls) => serve_calls(connection, calls).await,
+                Served::Pages(pages) => serve_pages(connection, pages).await,
+            }
+        };
+        tokio::select! {
+            ended = served => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "a session of the view ended");
+                }
+            }
+            reason = refused => {
+                tracing::info!(client.addr = %self.client, %reason, "a session of the view was closed");
+            }
+            () = drain.begun() => {}
+        }
+    }
+}
+
+/// Why the session ends.
+async fn until_refused(viewers: &Viewers, token: &Token, client: IpAddr) -> ViewerError {
+    let mut reviewed = Instant::now();
+    loop {
+        sleep(REVIEW_EVERY).await;
+        match viewers.viewer(token.reveal(), client).await {
+            Ok(_) => reviewed = Instant::now(),
+            Err(ViewerError::Unanswered(_) | ViewerError::Busy | ViewerError::TooManyRefusals)
+                if reviewed.elapsed() < UNREVIEWED_FOR => {}
+            Err(refusal) => return refusal,
+        }
+    }
+}
+
+async fn serve_calls(connection: Upgraded, calls: ReadCalls) -> hyper::Result<()> {
+    let service = service_fn(move |request| calls.clone().answer(request));
+    let mut server = http2::Builder::new(TokioExecutor::new());
+    server
+        .timer(TokioTimer::new())
+        .keep_alive_interval(PING_EVERY)
+        .keep_alive_timeout(PING_TIMEOUT)
+        .max_concurrent_streams(MAX_STREAMS);
+    pin!(server.serve_connection(connection, service)).await
+}
+
+async fn serve_pages(connection: Upgraded, pages: Pages) -> hyper::Result<()> {
+    let service = service_fn(move |request| pages.clone().answer(request));
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(IDLE);
+    pin!(server.serve_connection(connection, service)).await
+}
