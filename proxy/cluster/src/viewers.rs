@@ -46,7 +46,8 @@ pub struct Viewer(Arc<str>);
 
 impl fmt::Display for Viewer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        // An identity provider may let users choose it, and it stands in lines of the log.
+        self.0.escape_debug().fmt(f)
     }
 }
 
