@@ -16,7 +16,7 @@ use crate::upstream::Credential;
 /// Of one identity. kube-proxy in a cluster of 10,000 services copies two lists of some 4 MiB.
 const OF_ONE: usize = 8 << 20;
 /// Of all together. The process grows by some more: allocators give memory back late.
-const OF_ALL: usize = 16 << 20;
+const OF_ALL: usize = 12 << 20;
 
 tokio::task_local! {
     /// Ends the stream of HTTP/2, or the connection of HTTP/1.1, that is served.

@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use crate::budget::{self, Charge};
 use crate::lock::lock;
 use crate::metrics::Metrics;
+use crate::upstream::pool::BEARER_WINDOW;
 use crate::upstream::{Body, BodyError};
 
 /// How long a client may take for a part of an answer, which is some 16 KiB.
@@ -27,7 +28,9 @@ const LOOK: Duration = Duration::from_secs(5);
 /// What of one answer waits to be written. A larger part waits alone.
 const MAX_QUEUED: usize = 64 << 10;
 /// What the API server may send meanwhile of an answer that is not read: its window.
-const WINDOW: usize = 64 << 10;
+const WINDOW: usize = BEARER_WINDOW as usize;
+/// What a part costs besides its bytes; rounded up. Events of a watch may be short, and many.
+const PART_OVERHEAD: usize = 256;
 
 tokio::task_local! {
     /// Of the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
@@ -94,19 +97,23 @@ struct Part {
 }
 
 impl Queue {
+    /// Its answer may wait before any of it is asked for: while other answers have all that their
+    /// connection carries.
     fn new(charge: Charge) -> Self {
-        Self(Arc::new(Mutex::new(Queued {
+        let mut queued = Queued {
             bytes: 0,
-            is_unread: false,
+            is_unread: true,
             charge,
             waker: None,
-        })))
+        };
+        queued.count();
+        Self(Arc::new(Mutex::new(queued)))
     }
 
     /// Counts a part of the answer until it is written.
     fn push(&self, bytes: Bytes) -> Bytes {
         let mut queued = lock(&self.0);
-        queued.bytes += bytes.len();
+        queued.bytes += bytes.len() + PART_OVERHEAD;
         queued.is_unread = true;
         queued.count();
         drop(queued);
@@ -147,7 +154,7 @@ impl AsRef<[u8]> for Part {
 impl Drop for Part {
     fn drop(&mut self) {
         let mut queued = lock(&self.queue.0);
-        queued.bytes -= self.bytes.len();
+        queued.bytes -= self.bytes.len() + PART_OVERHEAD;
         queued.count();
         let waker = queued.waker.take();
         drop(queued);
@@ -239,6 +246,24 @@ impl<H> Drop for WatchedBody<H> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::upstream::Credential;
+
+    #[test]
+    fn an_answer_that_nobody_asks_for_holds_its_window() {
+        let budget = budget::Budget::default();
+        let charge = budget.charge(Credential::Bearer, "sa:shop/cart");
+        let queue = Queue::new(charge);
+        assert_eq!(budget.bytes(), WINDOW);
+        let context = Context::from_waker(Waker::noop());
+        assert!(queue.poll_below(MAX_QUEUED, &context).is_ready());
+        assert_eq!(budget.bytes(), 0);
+        let part = queue.push(Bytes::from_static(b"part"));
+        assert_eq!(budget.bytes(), WINDOW + part.len() + PART_OVERHEAD);
+        drop(part);
+        assert_eq!(budget.bytes(), WINDOW);
+        drop(queue);
+        assert_eq!(budget.bytes(), 0);
+    }
 
     #[test]
     fn only_a_client_that_has_to_read_and_does_not_is_too_slow() {

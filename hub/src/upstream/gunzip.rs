@@ -1,77 +1,95 @@
 //! Answers that come compressed. The API server compresses those of over 128 KiB if it may: a list is then
 //! a tenth as long on a link that may be metered. Clients of this node and the memory get them plain.
 
-use std::io::{self, Write};
+use std::io::{self, BufRead, Read};
 
 use bytes::{Buf, Bytes};
-use flate2::write::GzDecoder;
+use flate2::bufread::GzDecoder;
 use http::{HeaderMap, HeaderValue, header};
 
-/// Compressed bytes that are decompressed at once: to 128 KiB at most, whatever they say.
-const PIECE: usize = 128;
-/// Plain bytes of one frame: the queue of a copy holds several.
+/// Plain bytes of one frame. All are as large, so that the allocator can use their memory again.
 const FRAME: usize = 32 << 10;
 
 /// The decompression of one body.
-pub(crate) struct Gunzip {
-    decoder: GzDecoder<Vec<u8>>,
-    compressed: Bytes,
-    plain: Bytes,
-    is_finished: bool,
+pub(crate) struct Gunzip(GzDecoder<Compressed>);
+
+/// What has come of a body.
+struct Compressed {
+    bytes: Bytes,
+    is_whole: bool,
+}
+
+impl Read for Compressed {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.fill_buf()?.read(into)?;
+        self.consume(read);
+        Ok(read)
+    }
+}
+
+impl BufRead for Compressed {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.bytes.is_empty() && !self.is_whole {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(&self.bytes)
+    }
+
+    fn consume(&mut self, used: usize) {
+        self.bytes.advance(used);
+    }
 }
 
 impl Gunzip {
     pub(super) fn new() -> Self {
-        Self {
-            decoder: GzDecoder::new(Vec::new()),
-            compressed: Bytes::new(),
-            plain: Bytes::new(),
-            is_finished: false,
-        }
+        Self(GzDecoder::new(Compressed {
+            bytes: Bytes::new(),
+            is_whole: false,
+        }))
     }
 
     /// Takes the next compressed bytes, when those before are used up.
     pub(super) fn push(&mut self, compressed: Bytes) {
-        self.compressed = compressed;
+        self.0.get_mut().bytes = compressed;
     }
 
-    /// The next plain bytes. `None`: more compressed ones are needed.
-    pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
-        if !self.plain.is_empty() {
-            return Ok(self.frame());
-        }
-        while self.decoder.get_ref().len() < FRAME && !self.compressed.is_empty() {
-            let length = self.compressed.len().min(PIECE);
-            let used = self.decoder.write(&self.compressed[..length])?;
-            if used == 0 {
-                return Err(io::Error::new(
-                    io::ErrorKind::InvalidData,
-                    "bytes follow a compressed body",
-                ));
-            }
-            self.compressed.advance(used);
-        }
-        self.plain = std::mem::take(self.decoder.get_mut()).into();
-        Ok(self.frame())
+    /// All compressed bytes have come.
+    pub(super) fn finish(&mut self) {
+        self.0.get_mut().is_whole = true;
     }
 
-    fn frame(&mut self) -> Option<Bytes> {
-        let length = self.plain.len().min(FRAME);
-        (length > 0).then(|| self.plain.split_to(length))
+    pub(super) fn is_finished(&self) -> bool {
+        self.0.get_ref().is_whole
     }
 
-    /// All compressed bytes have come. `false`: that was known.
+    /// The next plain bytes. `None`: more compressed ones are needed, or it was the last.
     ///
     /// # Errors
-    /// The body is not whole.
-    pub(super) fn finish(&mut self) -> io::Result<bool> {
-        if self.is_finished {
-            return Ok(false);
+    /// The body is not whole, or is not compressed.
+    pub(super) fn next(&mut self) -> io::Result<Option<Bytes>> {
+        let compressed = self.0.get_ref();
+        if compressed.bytes.is_empty() && !compressed.is_whole {
+            return Ok(None);
         }
-        self.is_finished = true;
-        self.decoder.try_finish()?;
-        self.plain = std::mem::take(self.decoder.get_mut()).into();
-        Ok(true)
+        let mut plain = vec![0; FRAME];
+        let mut length = 0;
+        while length < FRAME {
+            match self.0.read(&mut plain[length..]) {
+                Ok(0) if self.0.get_ref().bytes.is_empty() => break,
+                Ok(0) => {
+                    return Err(io::Error::new(
+                        io::ErrorKind::InvalidData,
+                        "bytes follow a compressed body",
+                    ));
+                }
+                Ok(read) => length += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        plain.truncate(length);
+        plain.shrink_to_fit();
+        Ok((length > 0).then(|| plain.into()))
     }
 }
 
@@ -83,6 +101,8 @@ pub(crate) fn accept_gzip(headers: &mut HeaderMap) {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn compressed(plain: &[u8]) -> Vec<u8> {
@@ -98,11 +118,11 @@ mod tests {
         for piece in body.chunks(piece) {
             gunzip.push(Bytes::copy_from_slice(piece));
             while let Some(bytes) = gunzip.next()? {
-                assert!(bytes.len() <= FRAME && gunzip.plain.len() <= 5 << 20);
+                assert!(bytes.len() <= FRAME);
                 plain.extend_from_slice(&bytes);
             }
         }
-        gunzip.finish()?;
+        gunzip.finish();
         while let Some(bytes) = gunzip.next()? {
             plain.extend_from_slice(&bytes);
         }

@@ -173,14 +173,16 @@ impl Pool {
     }
 }
 
+/// Of an answer to others than the node: one for each of hundreds of watches may be full.
+pub(crate) const BEARER_WINDOW: u32 = 32 << 10;
+
 /// What one answer may have under way. At 50 ms of round trip, 1 MiB lets 20 MB/s through. What
 /// nobody reads waits here, so pods have less than kubelet.
 fn stream_window(credential: Credential, kind: RequestKind) -> u32 {
     match (credential, kind) {
         (Credential::Node, RequestKind::Short) => 1 << 20,
         (Credential::Node, RequestKind::Long) => 256 << 10,
-        (Credential::Bearer, RequestKind::Short) => 128 << 10,
-        (Credential::Bearer, RequestKind::Long) => 64 << 10,
+        (Credential::Bearer, RequestKind::Short | RequestKind::Long) => BEARER_WINDOW,
     }
 }
 
@@ -591,14 +593,10 @@ impl hyper::body::Body for AnswerBody {
                     }
                 }
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                None => {
-                    let Some(gunzip) = &mut self.gunzip else {
-                        return Poll::Ready(None);
-                    };
-                    if !gunzip.finish()? {
-                        return Poll::Ready(None);
-                    }
-                }
+                None => match &mut self.gunzip {
+                    Some(gunzip) if !gunzip.is_finished() => gunzip.finish(),
+                    Some(_) | None => return Poll::Ready(None),
+                },
             }
         }
     }

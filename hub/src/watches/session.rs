@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use culvert_daemon::jittered;
 use futures_util::stream;
 use http::{Response, StatusCode};
@@ -45,6 +45,8 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const LEAST_LIFE: Duration = Duration::from_secs(1800);
 /// A watch that holds less counts as nothing.
 const SMALL: usize = 32 << 10;
+/// What the buffer of an event keeps between two of them.
+const KEPT_CAPACITY: usize = 4 << 10;
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
 /// After a cut, all watches of a node are opened again within this time, its pods first.
@@ -86,7 +88,7 @@ struct Live {
     splitter: EventSplitter,
     /// The beginning of an event: its client gets whole events only, so that another connection
     /// can go on after any of them.
-    begun: BytesMut,
+    begun: Vec<u8>,
     copy: WatchCopy,
 }
 
@@ -283,7 +285,7 @@ impl Session {
         let mut bytes = self.out_bytes;
         if let State::Live(live) = &self.state {
             // The splitter has the begun event too.
-            bytes += 2 * live.begun.len() + live.copy.bytes();
+            bytes += 2 * live.begun.capacity() + live.copy.bytes();
         }
         self.charge.set(if bytes < SMALL { 0 } else { bytes });
     }
@@ -298,7 +300,7 @@ impl Session {
         self.state = State::Live(Box::new(Live {
             body,
             splitter: EventSplitter::new(self.client.encoding(), self.client.read.shape()),
-            begun: BytesMut::new(),
+            begun: Vec::new(),
             copy,
         }));
     }
@@ -317,7 +319,10 @@ impl Session {
                     rest = rest.strip_prefix(b"\n").unwrap_or(rest);
                     live.begun
                         .extend_from_slice(&before[..before.len() - rest.len()]);
-                    let whole = live.begun.split().freeze();
+                    // A copy without the capacity that the buffer has grown by: it may wait for long.
+                    let whole = Bytes::copy_from_slice(&live.begun);
+                    live.begun.clear();
+                    live.begun.shrink_to(KEPT_CAPACITY);
                     self.take_event(event, whole);
                 }
                 Ok(None) => {
@@ -381,7 +386,7 @@ impl Session {
         if let State::Live(mut live) = state {
             live.begun.extend_from_slice(rest);
             self.state = State::Raw(live.body);
-            self.send_as_is(live.begun.freeze());
+            self.send_as_is(live.begun.into());
             if let Some(filter) = &self.filter {
                 filter.failed();
             }

@@ -27,17 +27,29 @@ const GROWTH: u64 = 64 << 20;
 const SILENT: usize = 600;
 /// Requests of one attacker's process.
 const REQUESTS: usize = 500;
-/// Watches that an attacker begins and reads one byte a second of; with the long forms of tests eight
-/// times as many.
+/// Watches that an attacker begins and reads one byte a second of.
 const UNREAD: usize = 12;
 /// The same of schemas.
 const UNREAD_SCHEMAS: usize = 4;
+/// So many times as many with the long forms of tests.
+const MANY: usize = 8;
 /// Bytes in the ConfigMap that is changed before the eyes of who does not read.
 const LARGE: usize = 100 << 10;
 
 #[test]
 fn kubelet_notices_nothing_of_a_pod_a_host_process_and_an_account_that_attack() {
-    with_hub(&[], |server, hub| attack(server, hub));
+    let (time, times) = if is_long() {
+        (10 * ATTACK, MANY)
+    } else {
+        (ATTACK, 1)
+    };
+    with_hub(&[], |server, hub| attack(server, hub, time, times));
+}
+
+#[test]
+#[ignore = "a minute of two processors"]
+fn a_crowd_of_slow_readers_needs_no_more_memory_than_a_few() {
+    with_hub(&[], |server, hub| attack(server, hub, ATTACK, MANY));
 }
 
 /// One attacker: a process of curl after another, each with requests of its own.
@@ -49,7 +61,8 @@ struct Attacker {
     running: Option<Process>,
 }
 
-fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
+/// `times` as many slow readers as in the short form.
+fn attack(server: &ApiServer, hub: &Hub, time: Duration, times: usize) -> Result<()> {
     create_maps(server)?;
     let kubelet = node(hub);
     let mut running = hub.start(0)?;
@@ -72,7 +85,6 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
         Attacker::new("stranger", Client::stranger(), stranger),
     ];
     let host = account(server, "default", "host")?;
-    let times = if is_long() { 8 } else { 1 };
     let mut slow = [
         SlowReader::new("pod", attackers[0].client.clone(), times * UNREAD, watch),
         SlowReader::new("host", host, times * UNREAD, watch),
@@ -84,7 +96,7 @@ fn attack(server: &ApiServer, hub: &Hub) -> Result<()> {
         ),
     ];
     let mut silent = Vec::new();
-    let until = Instant::now() + if is_long() { 10 * ATTACK } else { ATTACK };
+    let until = Instant::now() + time;
     let mut asked = 0;
     while Instant::now() < until {
         for attacker in &mut attackers {
