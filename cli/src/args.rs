@@ -8,12 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use clap_complete::{ArgValueCandidates, Shell};
+use clap_complete::Shell;
 use culvert_api::{NodeName, Query};
 use culvert_daemon::parse_duration;
 use culvert_migrate::MigrateCommand;
-
-use crate::completion::node_names;
 
 pub(crate) use edge_nodes::{NodeArgs, NodeCommand, TokenCommand, TokenCreate};
 
@@ -203,7 +201,6 @@ pub(crate) enum Question {
     /// With a port the node's agent dials it; nothing is sent.
     Why {
         /// A node's name, an address or a VIP, with or without a port: edge-7:10250.
-        #[arg(add = ArgValueCandidates::new(node_names))]
         destination: Query,
     },
     /// Whether each node is reached from each cloud host.
@@ -222,7 +219,6 @@ pub(crate) enum Question {
     /// For ssh: ssh -o ProxyCommand='culvert connect %h:%p' root@edge-7.
     Connect {
         /// The node, with a port or that of ssh.
-        #[arg(add = ArgValueCandidates::new(node_names))]
         destination: Query,
     },
     /// Makes, lists and revokes the tokens by which agents join.
@@ -265,7 +261,6 @@ pub(crate) struct ClientCreate {
 #[derive(Args, Debug)]
 pub(crate) struct ForwardArgs {
     /// The node and its port: edge-7:9100.
-    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) destination: Query,
 
     /// An address of loopback (default 127.0.0.1 and the same port). Port 0 is any that is free.
@@ -333,7 +328,6 @@ pub(crate) struct NodesArgs {
 #[derive(Args, Debug)]
 pub(crate) struct StreamsArgs {
     /// Only those to this node.
-    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) node: Option<NodeName>,
 
     /// Only those without a byte in either direction for this long, such as 10s.
@@ -369,7 +363,7 @@ pub(crate) struct ObserveArgs {
     pub(crate) idle: Option<Duration>,
 
     /// Only those to this node.
-    #[arg(long, add = ArgValueCandidates::new(node_names))]
+    #[arg(long)]
     pub(crate) node: Option<NodeName>,
 
     /// Only those to this port.
@@ -397,7 +391,6 @@ pub(crate) struct CheckArgs {
 #[derive(Args, Debug)]
 pub(crate) struct ConnectivityArgs {
     /// Only these nodes.
-    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) nodes: Vec<NodeName>,
 
     /// The port that is dialled (default: that of kubelet).
@@ -417,7 +410,6 @@ pub(crate) struct ConnectivityArgs {
 #[derive(Args, Debug)]
 pub(crate) struct PingArgs {
     /// The node's name.
-    #[arg(add = ArgValueCandidates::new(node_names))]
     pub(crate) node: NodeName,
 
     /// How many times each tunnel is asked.

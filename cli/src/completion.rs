@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{CommandFactory, FromArgMatches};
-use clap_complete::CompletionCandidate;
+use clap::{Command, CommandFactory, FromArgMatches};
 use clap_complete::env::{EnvCompleter, Shells};
+use clap_complete::{ArgValueCandidates, CompletionCandidate};
 use tokio::time::timeout;
 
 use crate::answered::all_ok;
@@ -24,6 +24,8 @@ use crate::session::Session;
 const VARIABLE: &str = "_CULVERT_COMPLETE";
 /// The name of the program.
 const PROGRAM: &str = "culvert";
+/// Arguments that are nodes, in whichever command.
+const NODE_ARGUMENTS: [&str; 3] = ["node", "nodes", "destination"];
 /// How long a host may take: the user waits at the prompt.
 const HOST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The same for all of it, with the API server that lists the hosts.
@@ -61,10 +63,15 @@ pub(crate) fn answer() -> Option<ExitCode> {
 
 fn complete(shell: &str) -> Result<()> {
     let mut answer = Vec::new();
-    let mut program = Arguments::command();
+    let mut program = with_node_names(Arguments::command());
     program.build();
     let folder = std::env::current_dir().ok();
-    completer(shell)?.write_complete(&mut program, words(), folder.as_deref(), &mut answer)?;
+    completer(shell)?.write_complete(
+        &mut program,
+        command_line(),
+        folder.as_deref(),
+        &mut answer,
+    )?;
     std::io::stdout().write_all(&answer)?;
     Ok(())
 }
@@ -78,14 +85,38 @@ fn completer(shell: &str) -> Result<&'static dyn EnvCompleter> {
 }
 
 /// The words of the line that is completed: those after `--`.
-fn words() -> Vec<OsString> {
+fn command_line() -> Vec<OsString> {
     let mut words = std::env::args_os();
     words.find(|word| word == "--");
     words.collect()
 }
 
+/// The same command, where arguments that are nodes are completed.
+fn with_node_names(mut command: Command) -> Command {
+    for name in NODE_ARGUMENTS {
+        if is_node_argument(&command, name) {
+            let candidates = ArgValueCandidates::new(node_names);
+            command = command.mut_arg(name, |arg| arg.add(candidates));
+        }
+    }
+    let mut subcommands = Vec::new();
+    for subcommand in command.get_subcommands() {
+        subcommands.push(subcommand.get_name().to_owned());
+    }
+    for name in subcommands {
+        command = command.mut_subcommand(name, with_node_names);
+    }
+    command
+}
+
+/// Whether the command has such an argument. `--nodes` is a file.
+fn is_node_argument(command: &Command, name: &str) -> bool {
+    let mut arguments = command.get_arguments();
+    arguments.any(|arg| arg.get_id() == name && arg.get_long() != Some("nodes"))
+}
+
 /// The names of all nodes. None if nobody answers.
-pub(crate) fn node_names() -> Vec<CompletionCandidate> {
+fn node_names() -> Vec<CompletionCandidate> {
     // The engine asks from a thread that a runtime has already.
     let asked = thread::spawn(|| {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -117,7 +148,7 @@ async fn listed_names() -> Result<Vec<String>> {
 /// Whom the words name. They are not a whole command line yet.
 fn whom() -> Result<Whom> {
     let program = Arguments::command().ignore_errors(true);
-    let matches = program.try_get_matches_from(words())?;
+    let matches = program.try_get_matches_from(command_line())?;
     let mut whom = Whom::from_arg_matches(&matches)?;
     whom.timeout = whom.timeout.min(HOST_TIMEOUT);
     Ok(whom)

@@ -5,11 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use clap_complete::ArgValueCandidates;
 use culvert_api::NodeName;
 use culvert_daemon::parse_duration;
-
-use crate::completion::node_names;
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
@@ -18,7 +15,7 @@ pub(crate) struct NodeArgs {
     pub(crate) command: Option<NodeCommand>,
 
     /// The node's name.
-    #[arg(required = true, add = ArgValueCandidates::new(node_names))]
+    #[arg(required = true)]
     pub(crate) node: Option<NodeName>,
 }
 
@@ -27,7 +24,6 @@ pub(crate) enum NodeCommand {
     /// Removes a node: its certificates and tokens are revoked and its tunnels closed at once.
     Remove {
         /// The node's name, as `culvert nodes` shows it.
-        #[arg(add = ArgValueCandidates::new(node_names))]
         node: NodeName,
     },
 }
@@ -49,7 +45,7 @@ pub(crate) enum TokenCommand {
 #[derive(Args, Debug)]
 pub(crate) struct TokenCreate {
     /// The node's name: lower-case letters, digits, `-` and `.`, as in edge-1.
-    #[arg(required_unless_present = "nodes", add = ArgValueCandidates::new(node_names))]
+    #[arg(required_unless_present = "nodes")]
     pub(crate) node: Option<NodeName>,
 
     /// Makes a token for every node of this file. Each line is a node's name, optionally followed by
