@@ -174,7 +174,7 @@ impl Pool {
 }
 
 /// Of an answer to others than the node: one for each of hundreds of watches may be full.
-pub(crate) const BEARER_WINDOW: u32 = 32 << 10;
+pub(crate) const BEARER_WINDOW: u32 = 64 << 10;
 
 /// What one answer may have under way. At 50 ms of round trip, 1 MiB lets 20 MB/s through. What
 /// nobody reads waits here, so pods have less than kubelet.

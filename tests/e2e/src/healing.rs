@@ -14,6 +14,24 @@ const HEALED: Duration = Duration::from_secs(60);
 
 /// The step: the agent's pod of a node is deleted, and the cluster's state changes.
 pub(super) fn run(world: &mut World) -> Result<()> {
+    deleted_agent(world)?;
+    logs::prove(world, "edge-1")?;
+    world.claim("an address of two nodes is an Event of each", |world| {
+        wait::until("the Event", HEALED, || {
+            let said = world.cluster.ask(&["describe", "node", "edge-2"])?;
+            ensure!(said.contains("AddressClaimedTwice"), "not yet: {said}");
+            Ok(())
+        })
+    })?;
+    revocation_on_all_proxies(world)?;
+    changed_addresses(world)?;
+    new_node(world)?;
+    invalid_ports(world)?;
+    logs::prove(world, "edge-1")
+}
+
+/// Deletes the agent's pod of a node.
+fn deleted_agent(world: &mut World) -> Result<()> {
     let agent = world.culvert(&[
         "get",
         "pod",
@@ -44,20 +62,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
             world.wait_for_rollout("culvert-agent")?;
             install::all_online(world)
         },
-    )?;
-    logs::prove(world, "edge-1")?;
-    world.claim("an address of two nodes is an Event of each", |world| {
-        wait::until("the Event", HEALED, || {
-            let said = world.cluster.ask(&["describe", "node", "edge-2"])?;
-            ensure!(said.contains("AddressClaimedTwice"), "not yet: {said}");
-            Ok(())
-        })
-    })?;
-    revocation_on_all_proxies(world)?;
-    changed_addresses(world)?;
-    new_node(world)?;
-    invalid_ports(world)?;
-    logs::prove(world, "edge-1")
+    )
 }
 
 fn revocation_on_all_proxies(world: &mut World) -> Result<()> {
