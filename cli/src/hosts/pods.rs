@@ -41,7 +41,7 @@ pub(super) struct ProxyPod {
     /// The Node.
     pub(super) host: String,
     view: ViewAccess,
-    view_port: u16,
+    view_port: Option<u16>,
     access: Mutex<PodAccess>,
 }
 
@@ -376,7 +376,7 @@ mod tests {
             name: Mutex::new("old".to_owned()),
             host: "cloud-1".to_owned(),
             view: ViewAccess::new(nowhere).expect("settings"),
-            view_port: 7407,
+            view_port: None,
             access: Mutex::new(PodAccess::Exec),
         };
         let failed = pod.connect(Socket::Control).await;

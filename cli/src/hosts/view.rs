@@ -3,7 +3,6 @@
 //! along a second time, in a header of its own.
 
 use anyhow::{Context, Result, ensure};
-use culvert_api::ports::VIEW_PORT;
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -22,6 +21,9 @@ const OWN_AUTHORIZATION: &str = "culvert-authorization";
 const PROTOCOL: &str = "culvert-view";
 /// The name of the port in the pod.
 const PORT_NAME: &str = "view";
+/// The fix where nothing serves it.
+const NO_VIEW: &str =
+    "do the proxies have --view-listen (component view, or view.enabled of the chart)?";
 /// Bytes of a refusal.
 const MAX_REFUSAL: usize = 16 << 10;
 
@@ -38,6 +40,8 @@ pub(super) enum ViewError {
     Refused { status: StatusCode, text: String },
     /// There was no answer.
     Failed(anyhow::Error),
+    /// The pod has no port for it.
+    NoPort,
 }
 
 impl ViewAccess {
@@ -54,9 +58,10 @@ impl ViewAccess {
     pub(super) async fn connect(
         &self,
         [namespace, pod]: [&str; 2],
-        port: u16,
+        port: Option<u16>,
         socket: Socket,
     ) -> Result<Connection, ViewError> {
+        let port = port.ok_or(ViewError::NoPort)?;
         let path = format!(
             "/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/view/{}",
             socket.flag_value()
@@ -110,19 +115,17 @@ async fn show_authorization(request: Request<Body>) -> Result<Response<()>, BoxE
     Ok(response)
 }
 
-/// The port of a proxy's view. Without a name for it, the usual one.
-pub(super) fn view_port(pod: &Pod) -> u16 {
-    let Some(spec) = &pod.spec else {
-        return VIEW_PORT;
-    };
-    for container in &spec.containers {
+/// The port of a proxy's view. `None`: its pod does not say that it has one, and no other port gets a
+/// user's token.
+pub(super) fn view_port(pod: &Pod) -> Option<u16> {
+    for container in &pod.spec.as_ref()?.containers {
         for port in container.ports.iter().flatten() {
             if port.name.as_deref() == Some(PORT_NAME) {
-                return u16::try_from(port.container_port).unwrap_or(VIEW_PORT);
+                return u16::try_from(port.container_port).ok();
             }
         }
     }
-    VIEW_PORT
+    None
 }
 
 impl ViewError {
@@ -153,6 +156,13 @@ impl From<ViewError> for NoAnswer {
         let (status, text) = match error {
             ViewError::Refused { status, text } => (status, text),
             ViewError::Failed(error) => return error.into(),
+            ViewError::NoPort => {
+                return Self {
+                    text: "read-only view: the proxy's pod has no port `view`".to_owned(),
+                    fix: NO_VIEW,
+                    is_absent: false,
+                };
+            }
         };
         let fix = match status {
             StatusCode::UNAUTHORIZED => "log in to the cluster again: the token has expired",
@@ -160,9 +170,7 @@ impl From<ViewError> for NoAnswer {
                 "ask for the Role culvert-view in the namespace of the proxies (docs/culvert.md)"
             }
             StatusCode::TOO_MANY_REQUESTS => "close other dashboards of this user, and try again",
-            StatusCode::SERVICE_UNAVAILABLE => {
-                "do the proxies have --view-listen (component view, or view.enabled of the chart)?"
-            }
+            StatusCode::SERVICE_UNAVAILABLE => NO_VIEW,
             _ => return Self::new(text),
         };
         Self {
@@ -180,15 +188,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proxy_may_have_its_view_at_another_port() {
+    fn a_token_goes_to_the_port_that_the_pod_calls_view_and_to_no_other() {
         let pod = |ports: serde_json::Value| -> Pod {
             let container = json!({"name": "culvert-proxy", "ports": ports});
             serde_json::from_value(json!({"spec": {"containers": [container]}})).expect("a pod")
         };
         let named = json!([{"name": "agents", "containerPort": 7400},
             {"name": "view", "containerPort": 7999}]);
-        assert_eq!(view_port(&pod(named)), 7999);
-        assert_eq!(view_port(&pod(json!([]))), VIEW_PORT);
+        assert_eq!(view_port(&pod(named)), Some(7999));
+        assert_eq!(view_port(&pod(json!([]))), None);
     }
 
     #[test]
