@@ -128,6 +128,7 @@ pub(crate) struct Whom {
         global = true,
         env = "CULVERT_RUN_DIR",
         hide_env = true,
+        hide_short_help = true,
         value_name = "DIR",
         default_value = USUAL_RUN_DIR
     )]

@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn the_largest_answer_of_who_has_too_much_ends_but_not_the_oldest() {
         let budget = Budget::default();
-        let other = charge(&budget, "sa:shop/cart", OF_ONE);
+        let other = charge(&budget, "sa:shop/cart", OF_ALL - OF_ONE);
         let oldest = charge(&budget, "sa:greedy/pod", OF_ONE / 2);
         let small = charge(&budget, "sa:greedy/pod", OF_ONE / 8);
         let large = charge(&budget, "sa:greedy/pod", OF_ONE / 2);

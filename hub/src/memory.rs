@@ -29,7 +29,7 @@ const UNASKED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 /// is there has asked again.
 const LINK_UP: Duration = Duration::from_secs(3600);
 /// Kubelet waits no longer for a disk.
-const SAVE_TIMEOUT: Duration = Duration::from_secs(2);
+const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The memory of the hub. Clones share it.
 #[derive(Clone)]
@@ -174,17 +174,19 @@ impl Memory {
     /// Waits until the local writes are on the disk, or the disk does not take them. Their writer does
     /// not repeat what was acknowledged: a hub that is killed must not forget it.
     pub(crate) async fn save_local_writes(&self) {
-        let next = {
+        let wanted = {
             let kept = self.lock();
-            if !kept.cache.has_unsaved_local_writes() {
-                return;
+            if kept.cache.has_unsaved_local_writes() {
+                self.write_soon();
+                kept.batches + 1
+            } else {
+                // They may be in a batch that is being written.
+                kept.batches
             }
-            kept.batches + 1
         };
         let mut last = self.0.last_batch.subscribe();
-        self.write_soon();
         // The sender is in `self`.
-        let saved = last.wait_for(|last| *last >= next);
+        let saved = last.wait_for(|last| *last >= wanted);
         drop(timeout(SAVE_TIMEOUT, saved).await);
     }
 
