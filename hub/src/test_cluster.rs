@@ -30,7 +30,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::authority::LocalAuthority;
 use crate::config::Config;
@@ -42,6 +42,7 @@ use crate::memory::DiskStatus;
 use crate::run::Parts;
 use crate::server_order::ServerOrder;
 use crate::state_dir::StateDir;
+use crate::store::{LoadedFrom, Store};
 use crate::upstream::connector::{Connector, Protocols};
 use crate::upstream::servers::Servers;
 use crate::upstream::watcher::{LinkWatch, watch_link};
@@ -61,6 +62,12 @@ struct TestCluster {
     disk: watch::Receiver<DiskStatus>,
     tasks: JoinSet<anyhow::Result<()>>,
     drain: Drain,
+}
+
+/// Whether a hub can write its database there.
+fn is_writable(state: &Path) -> bool {
+    let (store, _) = Store::open(state, Duration::ZERO);
+    store.health().loaded_from != LoadedFrom::UnwritableDatabase
 }
 
 impl TestCluster {
@@ -163,6 +170,13 @@ impl TestCluster {
     async fn kill_and_start(mut self) -> Self {
         self.tasks.shutdown().await;
         let Self { api, state, .. } = self;
+        // A thread that writes lives on, and has the database open: SIGKILL would end it.
+        let is_free = async {
+            while !is_writable(state.path()) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(DEADLINE, is_free).await.unwrap();
         Self::start_with(api, state).await
     }
 
