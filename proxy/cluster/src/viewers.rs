@@ -40,7 +40,7 @@ const MAX_QUESTIONS: usize = 4;
 /// How long one waits for that.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A user, by the name that the API server gives him.
+/// A user, by the name that the API server gives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Viewer(Arc<str>);
 
@@ -104,10 +104,10 @@ impl Viewers {
         })
     }
 
-    /// The user whose token this is, if he may read. `client` is the address of the sender.
+    /// The user whose token this is. `client` is the address of the sender.
     ///
     /// # Errors
-    /// He may not, or the API server did not say.
+    /// The user may not read, or the API server did not say.
     pub async fn viewer(&self, token: &str, client: IpAddr) -> Result<Viewer, ViewerError> {
         if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
             return Err(ViewerError::Malformed);

@@ -1,4 +1,4 @@
-//! A connection of a user who may read, for as long as he may.
+//! A connection of a user who may read, for as long as that holds.
 
 use std::net::IpAddr;
 use std::pin::pin;
