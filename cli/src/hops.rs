@@ -161,7 +161,7 @@ impl HostPath {
             match subject.as_str() {
                 "fix" if !is_any_steered => self.fixes.push(text),
                 "fix" => {}
-                // The proxy says it too, but for what this host keeps from being steered.
+                // The proxy says it too, except of what this host does not steer.
                 "directory" if ok => {}
                 _ => texts.push(format!("{subject}: {text}")),
             }

@@ -1,6 +1,6 @@
 //! The bytes that answers under way hold: what is queued for clients that do not read, and what is
 //! copied for the memory. Each identity has a budget, and all together have one. When it is
-//! exceeded, an answer ends: the largest one of whoever has most, but not the oldest, so that
+//! exceeded, an answer ends: the largest one of the identity that has most, but not the oldest, so that
 //! something is always answered whole.
 //!
 //! The node has none: who shows its certificate is root on this host.

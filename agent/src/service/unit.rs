@@ -24,13 +24,17 @@ pub(super) fn installed_unit(program: &Path) -> Result<String> {
         "--service: a service cannot run {text}: `install -m 0755 {text} {PROGRAM}`, and run the \
          command with that"
     );
-    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
     ensure!(
         text.chars().all(is_plain),
         "--service: the path {text:?} has letters that systemd reads in its own way: `install -m \
          0755` it as {PROGRAM}"
     );
     Ok(UNIT.replace(PROGRAM, &text))
+}
+
+/// Whether systemd reads it as it stands in a command line.
+fn is_plain(letter: char) -> bool {
+    letter.is_ascii_alphanumeric() || "/._-".contains(letter)
 }
 
 /// The first setting in which one unit differs from the other. The package's unit runs the program

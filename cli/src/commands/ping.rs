@@ -94,7 +94,7 @@ fn tunnels(answers: &[Answered<ProxyPings>]) -> Vec<TunnelPings> {
 struct ProxyPings {
     /// Whether it knows the node.
     is_known: bool,
-    /// The nodes that it knows, if this is none of them.
+    /// The nodes that it knows, if it does not know this one.
     nodes: Vec<proto::NodeStatus>,
     tunnels: Vec<Times>,
 }

@@ -41,7 +41,7 @@ impl Answer {
     }
 }
 
-/// Answers of the last seconds. Of tokens that are nobody's there is none: the number of questions
+/// Answers of the last seconds. Tokens that the API server does not accept have none: the number of questions
 /// about these has a limit of its own.
 #[derive(Debug, Default)]
 pub(super) struct Answers(Mutex<HashMap<TokenDigest, Dated>>);
