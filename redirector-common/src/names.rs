@@ -22,9 +22,9 @@ pub const MAPS: [&str; 5] = [
     COUNTERS_MAP,
 ];
 
-/// Capacity for destinations: 5,000 nodes with four ports on two addresses and both VIPs need
-/// 50,000.
-pub const DESTINATIONS_MAX: usize = 65_536;
+/// Capacity for destinations: 50,000 nodes with four ports on two addresses and both VIPs need
+/// 500,000. Entries are allocated when they are needed; the table without any takes 8 MB.
+pub const DESTINATIONS_MAX: usize = 524_288;
 /// Capacity for handshakes in progress. It must be at least 512 per CPU, because each CPU reserves
 /// some free entries.
 pub const TUPLES_MAX: usize = 65_536;

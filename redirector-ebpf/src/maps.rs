@@ -1,5 +1,6 @@
 //! The maps, with BTF so that `bpftool map dump` shows named fields.
 
+use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use culvert_redirector_common::names::{COUNTERS_MAX, DESTINATIONS_MAX, TUPLES_MAX};
@@ -13,8 +14,12 @@ pub static CONFIG: Array<Config, 1> = Array::new();
 
 /// Written by the redirector.
 #[btf_map(name = "cv_destinations")]
-pub static DESTINATIONS: HashMap<DestinationKey, DestinationValue, DESTINATIONS_MAX> =
-    HashMap::new();
+pub static DESTINATIONS: HashMap<
+    DestinationKey,
+    DestinationValue,
+    DESTINATIONS_MAX,
+    { BPF_F_NO_PREALLOC as usize },
+> = HashMap::new();
 
 /// Has an entry during each handshake. If many handshakes never end, the least recently used
 /// entries are evicted.

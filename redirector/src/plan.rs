@@ -182,6 +182,8 @@ impl fmt::Display for Liveness {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
     use crate::directory::{Behind, examples};
 
@@ -283,16 +285,13 @@ mod tests {
 
     #[test]
     fn what_the_hooks_have_no_room_for_is_left_to_nftables() {
-        let mut directory = examples::directory();
-        for node in directory.nodes.values_mut() {
-            node.ports = (1..=u16::MAX).collect();
-        }
+        let directory = directory_with(16, u16::MAX);
         let plan = plan(&directory, Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
-        // 10.0.3.7, fd00::7 and 192.168.1.10; VIPs need no entry.
+        // VIPs need no entry.
         assert_eq!(
             plan.destinations.len() + plan.nftables_only.len(),
-            3 * usize::from(u16::MAX)
+            16 * usize::from(u16::MAX)
         );
         assert!(
             plan.nftables_only
@@ -303,13 +302,26 @@ mod tests {
 
     #[test]
     fn a_full_table_has_every_edge_address_before_the_first_vip() {
-        let mut directory = examples::directory();
-        let room = u16::try_from(DESTINATIONS_MAX / 3).unwrap();
-        for node in directory.nodes.values_mut() {
-            node.ports = (1..=room).collect();
-        }
-        let plan = plan(&directory, Freshness::Live);
+        let room = u16::try_from(DESTINATIONS_MAX / 16).unwrap();
+        let plan = plan(&directory_with(16, room), Freshness::Live);
         assert_eq!(plan.destinations.len(), DESTINATIONS_MAX);
         assert!(plan.nftables_only.is_empty());
+    }
+
+    /// The example with as many edge addresses in all, each with the ports up to that one.
+    fn directory_with(addresses: u8, ports: u16) -> Directory {
+        let mut directory = examples::directory();
+        let node = directory.nodes[&"edge-2".parse().unwrap()].clone();
+        // The example has 10.0.3.7, fd00::7 and 192.168.1.10.
+        for number in 3..addresses {
+            let mut another = node.clone();
+            another.addresses[0].ip = Ipv4Addr::new(10, 64, 0, number).into();
+            let name = format!("another-{number}");
+            directory.nodes.insert(name.parse().unwrap(), another);
+        }
+        for node in directory.nodes.values_mut() {
+            node.ports = (1..=ports).collect();
+        }
+        directory
     }
 }

@@ -98,7 +98,7 @@ mod tests {
         }
         assert_eq!(
             MapShape::required(DESTINATIONS_MAP).unwrap().to_string(),
-            "type 1, key 20 B, value 4 B, 65536 entries"
+            "type 1, key 20 B, value 4 B, 524288 entries"
         );
     }
 }
