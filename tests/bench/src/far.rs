@@ -138,7 +138,8 @@ impl World {
             bail!("it needs the near world")
         };
         let endpoint = self.endpoint(path)?;
-        let Some(line) = work.line(path, &endpoint, pace) else {
+        let direct = self.endpoint(Path::Direct)?;
+        let Some(line) = work.line(path, &endpoint, &direct, pace) else {
             return self.idle(pace);
         };
         Ok(work.counted(self.load.run(&line)?, self.link))

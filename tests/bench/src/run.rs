@@ -11,6 +11,8 @@ use crate::world::World;
 
 /// Streams in the row of idle streams: an agent may have 1,024.
 const IDLE_STREAMS: usize = 900;
+/// By then heavy streams have left the way through another proxy.
+const MOVED: &str = " --warm-up 4";
 /// Concurrent connections in the row of new connections.
 const AT_ONCE: usize = 32;
 /// Bytes of an answer in the row of scrapes.
@@ -25,6 +27,9 @@ const CONNECTS: usize = 5_000;
 /// Runs the job on that path.
 pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> Result<Figures> {
     let seconds = pace.time().as_secs_f64();
+    if job.is_by_peer() && matches!(job.work, Work::Ping { .. }) {
+        world.wait_for_peer()?;
+    }
     if job.is_of_memory() {
         world.start_afresh()?;
     }
@@ -68,8 +73,9 @@ fn command_line(job: &Job, pace: Pace, endpoint: &str, all_pids: &[u32]) -> Stri
     let pids = pid_options(all_pids);
     match job.work {
         Work::Bulk { direction, streams } => {
+            let warm_up = if job.is_by_peer() { MOVED } else { "" };
             format!(
-                "bulk {endpoint} {} {streams} {seconds}{pids}",
+                "bulk {endpoint} {} {streams} {seconds}{warm_up}{pids}",
                 direction.name()
             )
         }

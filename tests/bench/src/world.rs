@@ -172,6 +172,11 @@ impl<'lab> World<'lab> {
         self.culvert.start_afresh()
     }
 
+    /// Waits until the second proxy, if there is one, has no tunnel of its own to the near node.
+    pub(super) fn wait_for_peer(&self) -> Result<()> {
+        self.culvert.wait_for_peer()
+    }
+
     /// Measures the memory of a tunnel on the proxy.
     pub(super) fn idle_tunnels(&mut self) -> Result<Figures> {
         self.culvert.idle_tunnels()

@@ -7,6 +7,7 @@ mod connects;
 mod copies;
 mod dns;
 mod endpoint;
+mod fairness;
 mod job;
 mod memory;
 mod moved;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::pki::{Authority, Issued, Use};
@@ -17,6 +18,9 @@ pub(super) const PROXY: u16 = 7400;
 const PROXY_ADMIN: u16 = 7409;
 /// Its port for clients of CONNECT over TLS.
 const TLS_CLIENTS: u16 = 7402;
+const SECOND_PROXY: u16 = 7500;
+/// A tunnel that was added for heavy streams ends a minute after them.
+const UNUSED_TUNNELS_END: Duration = Duration::from_secs(120);
 /// The peer ports of the proxy and of the second one.
 const PEERS: [u16; 2] = [7401, 7501];
 const SECOND_ADMIN: u16 = 7509;
@@ -63,7 +67,7 @@ impl<'lab> Culvert<'lab> {
             destinations: 0,
         };
         culvert.wait_ready(PROXY_ADMIN)?;
-        culvert.add_agent("near", PROXY, 2)?;
+        culvert.add_agent("near", PROXY, near_tunnels(proxies))?;
         culvert.wait_ready(redirector::ADMIN)?;
         if proxies == Proxies::Two {
             culvert.second = Some(start_second(&culvert.starter)?);
@@ -83,17 +87,18 @@ impl<'lab> Culvert<'lab> {
         };
         self.proxy = start_proxy(&self.starter, proxies)?;
         self.wait_ready(PROXY_ADMIN)?;
-        self.start_agent("near", PROXY, 2)?;
+        self.start_agent("near", PROXY, near_tunnels(proxies))?;
         self.wait_for_peer()?;
         redirector::wait_steered(self.starter.site, &self.vip("near")?, BACKENDS[0])
     }
 
-    /// Waits until the second proxy, if there is one, reaches the near node through the first.
-    fn wait_for_peer(&self) -> Result<()> {
+    /// Waits until the second proxy, if there is one, reaches the near node through the first: also
+    /// until the tunnels are gone to which heavy streams have moved.
+    pub(super) fn wait_for_peer(&self) -> Result<()> {
         if self.second.is_none() {
             return Ok(());
         }
-        wait::until("the second proxy reaches near", START_TIME, || {
+        wait::until("the second proxy reaches near", UNUSED_TUNNELS_END, || {
             let explained = self.starter.ask("second-control.sock", &["why", "near"])?;
             ensure!(explained.contains(" on the link to it"), "{explained}");
             Ok(())
@@ -311,6 +316,14 @@ fn clients(starter: &Starter<'_>) -> Authority {
     Authority::at(starter.site.file("clients"))
 }
 
+/// With a second proxy one: another tunnel would end there.
+fn near_tunnels(proxies: Proxies) -> usize {
+    match proxies {
+        Proxies::One => 2,
+        Proxies::Two => 1,
+    }
+}
+
 fn start_proxy(starter: &Starter<'_>, proxies: Proxies) -> Result<Process> {
     let mut command = starter.command("culvert-proxy");
     command.args([
@@ -348,11 +361,12 @@ fn start_proxy(starter: &Starter<'_>, proxies: Proxies) -> Result<Process> {
 fn start_second(starter: &Starter<'_>) -> Result<Process> {
     let mut command = starter.command("culvert-proxy");
     command.args(["--log", "warn", "--state-dir", &starter.file("second")]);
+    command.args(["--advertise", &local(SECOND_PROXY)]);
     command.args(["--ca-cert", &starter.file("proxy/ca.crt")]);
     command.args(["--ca-key", &starter.file("proxy/ca.key")]);
     command.args(["--follow", &local(PEERS[0])]);
     for (listener, port) in [
-        ("agent", 7500),
+        ("agent", SECOND_PROXY),
         ("peer", PEERS[1]),
         ("intercept", 7510),
         ("admin", SECOND_ADMIN),

@@ -14,6 +14,8 @@ pub(crate) enum Work {
         direction: Direction,
         streams: usize,
     },
+    /// A copy that the edge sends, beside one on a direct connection over the same link.
+    Fairness,
     /// 100 bytes there and back, beside two streams that the edge sends, on connections that are
     /// older than those or `is_late`.
     PingUnderBulk { is_late: bool },
@@ -43,7 +45,7 @@ fn works(link: Link) -> Vec<Work> {
     let thin = Work::Thin { connections: 16 };
     match link {
         Link::Rtt20 => scrapes().collect(),
-        Link::Rtt80 => scrapes().chain([Work::Idle]).collect(),
+        Link::Rtt80 => scrapes().chain([Work::Fairness, Work::Idle]).collect(),
         Link::Loss01 => bulk().collect(),
         Link::Loss1 | Link::Jittery => bulk().chain([alone, thin]).collect(),
         Link::Bursts1 => vec![thin],
@@ -53,11 +55,8 @@ fn works(link: Link) -> Vec<Work> {
                 is_kept: true,
             }])
             .collect(),
-        Link::Up10m | Link::Up2m => [false, true]
-            .map(|is_late| Work::PingUnderBulk { is_late })
-            .into_iter()
-            .chain([Work::Keystrokes])
-            .collect(),
+        Link::Up10m => beside_copies().chain([Work::Fairness]).collect(),
+        Link::Up2m => beside_copies().collect(),
     }
 }
 
@@ -65,6 +64,15 @@ fn scrapes() -> impl Iterator<Item = Work> {
     [50, 300]
         .into_iter()
         .flat_map(|kilobytes| [false, true].map(|is_kept| Work::Scrape { kilobytes, is_kept }))
+}
+
+fn beside_copies() -> impl Iterator<Item = Work> {
+    [
+        Work::PingUnderBulk { is_late: false },
+        Work::PingUnderBulk { is_late: true },
+        Work::Keystrokes,
+    ]
+    .into_iter()
 }
 
 fn bulk() -> impl Iterator<Item = Work> {
@@ -95,6 +103,7 @@ impl Work {
             Self::Idle => &[Path::Connect],
             Self::Scrape { .. }
             | Self::Bulk { .. }
+            | Self::Fairness
             | Self::PingUnderBulk { .. }
             | Self::Keystrokes
             | Self::Thin { .. } => &[
@@ -123,6 +132,15 @@ impl Work {
                 let name = format!("bulk_{}_{streams}", direction.name());
                 vec![Row::new(name, "Mbit/s", "mbit_per_second", Path::Direct)]
             }
+            Self::Fairness => {
+                let name = "direct_beside_copy".to_owned();
+                vec![Row::new(
+                    name,
+                    "of the link",
+                    "share_of_direct",
+                    Path::Direct,
+                )]
+            }
             Self::PingUnderBulk { is_late: false } => percentiles("ping", "_under_bulk"),
             Self::PingUnderBulk { is_late: true } => percentiles("ping", "_late_under_bulk"),
             Self::Keystrokes => percentiles("keystroke", ""),
@@ -137,8 +155,15 @@ impl Work {
         }
     }
 
-    /// The line for the load; nothing to do if there is none.
-    pub(crate) fn line(self, path: Path, endpoint: &str, pace: Pace) -> Option<String> {
+    /// The line for the load; nothing to do if there is none. `direct` leads to the edge without
+    /// Culvert.
+    pub(crate) fn line(
+        self,
+        path: Path,
+        endpoint: &str,
+        direct: &str,
+        pace: Pace,
+    ) -> Option<String> {
         let seconds = match pace {
             Pace::Quick => 2,
             Pace::Full => 8,
@@ -157,6 +182,7 @@ impl Work {
             Self::Bulk { direction, streams } => {
                 format!("bulk {endpoint} {} {streams} {seconds}", direction.name())
             }
+            Self::Fairness => format!("fairness {endpoint} {direct} {seconds}"),
             // The cloud's clients receive what the edge sends.
             Self::PingUnderBulk { is_late } => {
                 // An agent has one more tunnel after some seconds of bulk.

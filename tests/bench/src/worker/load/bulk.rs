@@ -25,6 +25,14 @@ const FILLED: Duration = Duration::from_secs(2);
 /// fill windows with them.
 const DRIPPED: Duration = Duration::from_secs(4);
 
+/// When bulk is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Timing {
+    /// After all streams have started: their windows and buffers grow, or they move to other tunnels.
+    pub(super) warm_up: Duration,
+    pub(super) measured: Duration,
+}
+
 /// Streams that continue until this is dropped.
 pub(super) struct Bulk {
     handles: Vec<Stream>,
@@ -58,7 +66,7 @@ impl Bulk {
 
     /// Waits until all streams are `under_way`: over a long or busy link, some start seconds after
     /// others.
-    fn settle(&self, under_way: impl Fn() -> usize) -> Result<()> {
+    pub(super) fn settle(&self, under_way: impl Fn() -> usize, warm_up: Duration) -> Result<()> {
         let started = Instant::now();
         let streams = self.threads.len();
         while under_way() < streams {
@@ -70,8 +78,13 @@ impl Bulk {
             );
             sleep(Duration::from_millis(5));
         }
-        sleep(WARM_UP);
+        sleep(warm_up);
         Ok(())
+    }
+
+    /// What the streams down have received.
+    pub(super) fn received(&self) -> &Moved {
+        &self.down
     }
 
     /// Fails if a stream has ended early.
@@ -124,17 +137,18 @@ pub(super) fn run(
     endpoint: &Endpoint,
     direction: Direction,
     streams: usize,
-    seconds: f64,
+    timing: Timing,
     pids: &[u32],
     backend: &Backend,
 ) -> Result<Figures> {
     let under_way_before = backend.received().under_way();
     let bulk = Bulk::start(endpoint, std::iter::repeat_n(direction, streams))?;
-    bulk.settle(|| bulk.down.under_way() + backend.received().under_way() - under_way_before)?;
+    let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
+    bulk.settle(under_way, timing.warm_up)?;
     let started = Instant::now();
     let before = bulk.down.bytes() + backend.received().bytes();
     let cpu_before = processor_time(pids)?;
-    sleep(Duration::from_secs_f64(seconds));
+    sleep(timing.measured);
     let elapsed = started.elapsed();
     let after = bulk.down.bytes() + backend.received().bytes();
     let moved = (after - before) as f64;
@@ -159,9 +173,13 @@ pub(super) fn neighbour(
     seconds: f64,
     backend: &Backend,
 ) -> Result<Figures> {
-    let alone = rate(run(endpoint, Direction::Down, 1, seconds, &[], backend)?);
+    let timing = Timing {
+        warm_up: WARM_UP,
+        measured: Duration::from_secs_f64(seconds),
+    };
+    let alone = rate(run(endpoint, Direction::Down, 1, timing, &[], backend)?);
     let readers = stall(endpoint, Sent::Bulk, stalled)?;
-    let beside = rate(run(endpoint, Direction::Down, 1, seconds, &[], backend)?);
+    let beside = rate(run(endpoint, Direction::Down, 1, timing, &[], backend)?);
     readers.iter().for_each(Stream::end);
     Ok(vec![("gib_per_second", beside), ("share", beside / alone)])
 }

@@ -9,7 +9,9 @@ use clap::{Parser, Subcommand};
 use super::backend::Backend;
 use super::endpoint::Endpoint;
 use super::scrape::Reuse;
-use super::{Direction, Figures, Sent, bulk, connects, copies, dns, memory, ping, scrape};
+use super::{
+    Direction, Figures, Sent, bulk, connects, copies, dns, fairness, memory, ping, scrape,
+};
 
 /// A line of input.
 #[derive(Parser)]
@@ -28,8 +30,17 @@ pub(super) enum Job {
         direction: Direction,
         streams: usize,
         seconds: f64,
+        /// Seconds from the first bytes of all streams until they are measured
+        #[arg(long, default_value_t = 0.5)]
+        warm_up: f64,
         #[arg(long)]
         pid: Vec<u32>,
+    },
+    /// One copy from the edge, and one from another endpoint that shares the link with it
+    Fairness {
+        endpoint: Endpoint,
+        beside: Endpoint,
+        seconds: f64,
     },
     /// Streams that copy so many MiB in all, until the last one has ended
     Copies {
@@ -126,8 +137,20 @@ impl Job {
                 direction,
                 streams,
                 seconds,
+                warm_up,
                 pid,
-            } => bulk::run(&endpoint, direction, streams, seconds, &pid, backend),
+            } => {
+                let timing = bulk::Timing {
+                    warm_up: Duration::from_secs_f64(warm_up),
+                    measured: Duration::from_secs_f64(seconds),
+                };
+                bulk::run(&endpoint, direction, streams, timing, &pid, backend)
+            }
+            Self::Fairness {
+                endpoint,
+                beside,
+                seconds,
+            } => fairness::run(&endpoint, &beside, Duration::from_secs_f64(seconds)),
             Self::Copies {
                 endpoint,
                 direction,
