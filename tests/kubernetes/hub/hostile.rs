@@ -46,12 +46,6 @@ fn kubelet_notices_nothing_of_a_pod_a_host_process_and_an_account_that_attack() 
     with_hub(&[], |server, hub| attack(server, hub, time, times));
 }
 
-#[test]
-#[ignore = "a minute of two processors"]
-fn a_crowd_of_slow_readers_needs_no_more_memory_than_a_few() {
-    with_hub(&[], |server, hub| attack(server, hub, ATTACK, MANY));
-}
-
 /// One attacker: a process of curl after another, each with requests of its own.
 struct Attacker {
     name: &'static str,
