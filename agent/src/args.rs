@@ -1,14 +1,15 @@
 //! The command line, and the environment variables that stand in for it. [`crate::config`] checks
 //! what it means.
 
-use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 use culvert_api::{AllowedRange, HostPort};
 use culvert_daemon::{
-    LogCommand, LogFormat, TunnelTcpArgs, listen_address, parse_duration, parse_size,
+    AdminArgs, BufferArgs, DaemonDefaults, LogArgs, LogCommand, TunnelDefaults, TunnelTcpArgs,
+    parse_duration,
 };
 
 use crate::certificate::join::JoinArgs;
@@ -30,31 +31,26 @@ pub(crate) struct Args {
     )]
     pub(crate) state_dir: PathBuf,
 
-    /// Unix socket, mode 0600, of the running agent's pages and of the `log` command.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_SOCKET",
-        value_name = "PATH",
-        default_value = "/run/culvert/agent/admin.sock",
-        global = true
-    )]
-    pub(crate) admin_socket: PathBuf,
-
-    /// What to log: a level such as `info`, or filters such as `info,culvert_agent=debug`.
-    #[arg(long, env = "CULVERT_LOG", default_value = "info", global = true)]
-    pub(crate) log: String,
-
-    /// How log lines look: `text` or `json`.
-    #[arg(
-        long,
-        env = "CULVERT_LOG_FORMAT",
-        default_value = "text",
-        global = true
-    )]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogArgs<AgentDefaults>,
 
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// The agent's defaults of the flags that other daemons have too.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentDefaults;
+
+impl DaemonDefaults for AgentDefaults {
+    const ADMIN_LISTEN: &'static str = "127.0.0.1:7429";
+    const METRICS_PORT: u16 = 7428;
+    const ADMIN_SOCKET: &'static str = "/run/culvert/agent/admin.sock";
+    const LOG: &'static str = "info";
+}
+
+impl TunnelDefaults for AgentDefaults {
+    const BUFFER_BUDGET: &'static str = "128MiB";
 }
 
 /// What the running agent needs.
@@ -171,47 +167,10 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) node_address: Vec<IpAddr>,
 
-    /// Address of /livez, /readyz, /metrics and /debug.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_LISTEN",
-        value_name = "IP:PORT",
-        default_value = "127.0.0.1:7429"
-    )]
-    pub(crate) admin_listen: SocketAddr,
-
-    /// Address of /metrics alone, such as `[::]`, for scrapers on the edge that do not reach
-    /// --admin-listen. Off by default.
-    #[arg(
-        long,
-        env = "CULVERT_METRICS_LISTEN",
-        value_name = "IP[:PORT]",
-        value_parser = metrics_listen
-    )]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times
-    /// the round trip. A stalled reader may hold a quarter more in memory.
-    #[arg(
-        long,
-        env = "CULVERT_STREAM_WINDOW",
-        value_name = "SIZE",
-        default_value = "4MiB",
-        value_parser = parse_size,
-    )]
-    pub(crate) stream_window: u32,
-
-    /// Bytes that may wait in memory for backends that take nothing, all together; as many may wait
-    /// to be sent. Over it a connection is reset: of the proxy or backend whose connections hold
-    /// most, the one that has waited longest.
-    #[arg(
-        long,
-        env = "CULVERT_BUFFER_BUDGET",
-        value_name = "SIZE",
-        default_value = "128MiB",
-        value_parser = parse_size,
-    )]
-    pub(crate) buffer_budget: u32,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs<AgentDefaults>,
+    #[command(flatten)]
+    pub(crate) buffers: BufferArgs<AgentDefaults>,
 
     /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
     /// Either end is considered dead 12 s later. Where bytes flow nothing is asked. Longer saves
@@ -295,11 +254,6 @@ pub(crate) enum Command {
     Join(JoinArgs),
     /// Changes what the running agent logs, until the next change or restart.
     Log(LogCommand),
-}
-
-/// `--metrics-listen`: port 7428, unless it names another.
-fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
-    listen_address(text, 7_428)
 }
 
 #[cfg(test)]

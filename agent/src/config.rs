@@ -64,8 +64,8 @@ impl Config {
         state_dir: &Path,
         admin_socket: PathBuf,
     ) -> Result<Self, ConfigError> {
-        if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
-            return Err(ConfigError::StreamWindow(run.stream_window));
+        if !STREAM_WINDOW_RANGE.contains(&run.buffers.stream_window) {
+            return Err(ConfigError::StreamWindow(run.buffers.stream_window));
         }
         if !KEEPALIVE_RANGE.contains(&run.keepalive) {
             return Err(ConfigError::Keepalive(run.keepalive));
@@ -77,8 +77,8 @@ impl Config {
         };
         let admin = AdminListen {
             program: "culvert-agent",
-            address: run.admin_listen,
-            metrics: run.metrics_listen,
+            address: run.admin.admin_listen,
+            metrics: run.admin.metrics_listen,
             socket: admin_socket,
         };
         let Ok(tunnel_congestion) = run.tunnel_tcp.tunnel_congestion.parse::<Congestion>();
@@ -108,8 +108,8 @@ impl Config {
             allow,
             ports,
             admin,
-            stream_window: run.stream_window,
-            budget: Budget::new(run.buffer_budget as usize),
+            stream_window: run.buffers.stream_window,
+            budget: Budget::new(run.buffers.buffer_budget as usize),
             keepalive: run.keepalive,
             tunnel_congestion,
             tunnel_mss: run.tunnel_tcp.tunnel_mss,
@@ -155,7 +155,7 @@ fn dial_rules(run: &RunArgs) -> Result<DialRules, ConfigError> {
             return Err(ConfigError::Denied { port: *port, flag });
         }
     }
-    let admin = run.admin_listen;
+    let admin = run.admin.admin_listen;
     let mut ports: BTreeSet<u16> = run.port.iter().chain(&run.only_port).copied().collect();
     if run.only_port.is_empty() {
         ports.extend(default_ports(admin.port()));
@@ -197,7 +197,7 @@ mod tests {
     fn config(flags: &[&str]) -> Result<Config, ConfigError> {
         let line = ["culvert-agent"].into_iter().chain(flags.iter().copied());
         let args = Args::try_parse_from(line).unwrap();
-        Config::new(args.run, &args.state_dir, args.admin_socket)
+        Config::new(args.run, &args.state_dir, args.log.admin_socket)
     }
 
     #[test]

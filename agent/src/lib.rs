@@ -24,7 +24,7 @@ mod tunnels;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Introduction, Logs, run_main};
+use culvert_daemon::{Introduction, run_main};
 
 use args::{Args, Command};
 use config::Config;
@@ -54,20 +54,18 @@ async fn start(args: Args) -> Result<()> {
     let Args {
         command,
         state_dir,
-        admin_socket,
         log,
-        log_format,
         run,
     } = args;
     match command {
-        Some(Command::Log(command)) => command.run(&admin_socket).await,
+        Some(Command::Log(command)) => command.run(&log.admin_socket).await,
         Some(Command::Join(join)) => {
-            Logs::init(&log, log_format)?;
-            certificate::join::run(&state_dir, &admin_socket, join).await
+            log.init()?;
+            certificate::join::run(&state_dir, &log.admin_socket, join).await
         }
         None | Some(Command::Run) => {
-            let logs = Logs::init(&log, log_format)?;
-            run::run(Config::new(run, &state_dir, admin_socket)?, logs).await
+            let logs = log.init()?;
+            run::run(Config::new(run, &state_dir, log.admin_socket)?, logs).await
         }
     }
 }

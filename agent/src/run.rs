@@ -34,7 +34,7 @@ use crate::tunnels::states::Tunnels;
 ///
 /// # Errors
 /// No usable certificate, a taken admin port, or settings that cannot be used. An unreachable proxy
-/// is none, nor is a cluster that has not said yet where the proxies are.
+/// is no error, nor is a cluster that has not said yet where the proxies are.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let outbound = Arc::new(outbound(&config)?);
     let proxies = watch::Sender::new(proxies(&config)?);

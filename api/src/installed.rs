@@ -95,8 +95,8 @@ pub struct Installed {
     /// Bridges that lead to other hosts: what comes in by them comes from other hosts.
     #[serde(default)]
     pub outer_bridges: Vec<String>,
-    /// How often the redirector has put right in the last [`RECENT`] what somebody had removed or
-    /// changed: `hooks`, `destinations` of the hooks, `nftables`, `routes`.
+    /// How often the redirector has put right in the last [`RECENT`] what another program had
+    /// removed or changed: `hooks`, `destinations` of the hooks, `nftables`, `routes`.
     #[serde(default)]
     pub repairs: BTreeMap<String, u64>,
     /// The exempt mark, and who else uses its bits.
@@ -296,7 +296,7 @@ pub struct Marks {
     pub problems: Vec<String>,
 }
 
-/// Rules of somebody else that set or match marks of packets.
+/// Rules of another program that set or match marks of packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MarkUser {
     /// `ip rule PRIORITY`, or family, table and chain of nftables.

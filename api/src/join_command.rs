@@ -1,4 +1,4 @@
-//! The command that joins an agent, for whoever pastes it into a shell.
+//! The command that joins an agent, as it is pasted into a shell.
 
 use crate::PROXY_SERVER_NAME;
 use crate::proto::control::CreateTokenResponse;

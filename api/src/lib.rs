@@ -16,6 +16,7 @@ mod node_names;
 pub mod ports;
 mod query;
 mod routing;
+mod unknown_node;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
@@ -57,6 +58,7 @@ pub use node_names::{
 };
 pub use query::Query;
 pub use routing::Routing;
+pub use unknown_node::UnknownNode;
 pub use zone::{InvalidZone, Zone};
 
 /// ALPN of a tunnel: mutual TLS, then HTTP/2 with reversed roles.

@@ -15,7 +15,7 @@ pub const MAX_PORTS: usize = 28;
 /// The length at which an invalid text is cut in messages.
 const SHOWN_CHARS: usize = 40;
 
-/// Whose a ConfigMap, or a key of it, is.
+/// The owner of a ConfigMap, or of a key of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Owner {
     /// `culvert-ports`. Its ConfigMap may have YurtTunnel's keys too, as they were there.
@@ -48,7 +48,7 @@ pub enum InvalidPorts {
         /// What it says.
         entry: String,
     },
-    /// Nobody reads it.
+    /// It is not read.
     #[error(
         "{key:?} is not a key of it: the keys are ports and localhost-ports, or those of YurtTunnel"
     )]

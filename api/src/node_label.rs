@@ -2,10 +2,10 @@
 
 /// Prefixes that are reserved for Kubernetes, with all that end in `.PREFIX`.
 const RESERVED: [&str; 2] = ["kubernetes.io", "k8s.io"];
-/// Those of them whose labels are the kubelet's, likewise.
-const OF_KUBELETS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
+/// The domains whose labels are the kubelet's, likewise.
+const KUBELET_DOMAINS: [&str; 2] = ["kubelet.kubernetes.io", "node.kubernetes.io"];
 /// Further reserved labels that are the kubelet's.
-const LABELS_OF_KUBELETS: [&str; 10] = [
+const KUBELET_LABELS: [&str; 10] = [
     "beta.kubernetes.io/arch",
     "beta.kubernetes.io/instance-type",
     "beta.kubernetes.io/os",
@@ -29,7 +29,7 @@ pub fn kubelet_may_write(label: &str) -> bool {
     if !is_within(prefix, &RESERVED) {
         return true;
     }
-    is_within(prefix, &OF_KUBELETS) || LABELS_OF_KUBELETS.contains(&label)
+    is_within(prefix, &KUBELET_DOMAINS) || KUBELET_LABELS.contains(&label)
 }
 
 fn is_within(prefix: &str, domains: &[&str]) -> bool {

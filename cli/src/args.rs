@@ -232,7 +232,7 @@ pub(crate) enum ClientCommand {
     /// Makes a key and a certificate, and prints what Prometheus needs to use them.
     ///
     /// They are signed by clients.crt and clients.key of the same folder, which are made too if they
-    /// are missing: the proxy takes clients.crt as the authority of its clients. Nobody is asked.
+    /// are missing: the proxy takes clients.crt as the authority of its clients. No proxy is asked.
     Create(ClientCreate),
 }
 

@@ -1,4 +1,5 @@
-//! What is known at present and what was known before, shared by whoever asks and whoever shows it.
+//! What is known at present and what was known before, shared by the task that asks and those that
+//! show it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use crate::watch::{History, Watch};
 /// What pages are made of.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
-    /// `None`: nobody has answered yet.
+    /// `None`: no host has answered yet.
     pub(crate) site: Option<Site>,
     pub(crate) history: History,
 }

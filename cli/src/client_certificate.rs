@@ -1,5 +1,5 @@
 //! Certificates of clients that come by `--connect-listen`, and the authority that signs them. It is
-//! another one than that of the agents: whoever has its key may come in as a client, and no more.
+//! another one than that of the agents: its key makes clients, and nothing more.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -15,7 +15,7 @@ use rcgen::{
 
 /// The name of the authority, and of its files.
 const AUTHORITY: &str = "clients";
-/// Nobody renews it, and it is used again for each client.
+/// It is not renewed, and it signs every client.
 const AUTHORITY_LIFETIME: Duration = Duration::from_hours(10 * 365 * 24);
 /// What no certificate outlives: years of four digits are enough for it.
 const LONGEST_LIFETIME: Duration = Duration::from_hours(100 * 365 * 24);

@@ -36,7 +36,7 @@ use crate::session::Session;
 /// Runs a command line.
 ///
 /// # Errors
-/// Something is wrong, or nobody has answered.
+/// Something is wrong, or no host has answered.
 pub(crate) async fn run(arguments: Arguments) -> Result<()> {
     let Arguments {
         command,

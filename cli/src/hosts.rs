@@ -85,7 +85,7 @@ pub(crate) struct EdgeProgram {
     pub(crate) admin_socket: PathBuf,
 }
 
-/// Whom to ask.
+/// The hosts that are asked.
 #[derive(Debug)]
 pub(crate) struct Hosts {
     /// Hosts with a proxy.

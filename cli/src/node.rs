@@ -18,9 +18,10 @@ pub(crate) struct Node {
     pub(crate) tunnels: u32,
     /// Hosts of the proxies where tunnels of it end.
     pub(crate) proxies: Vec<String>,
-    /// Of its nearest tunnel; absent: not measured yet, or by no proxy that was asked.
+    /// The round trip of its nearest tunnel; absent: not measured yet, or by no proxy that was
+    /// asked.
     pub(crate) round_trip_ms: Option<f64>,
-    /// Of its agents.
+    /// The versions of its agents.
     pub(crate) versions: Vec<String>,
     pub(crate) streams: u32,
     pub(crate) addresses: Vec<NodeAddress>,

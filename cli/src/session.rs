@@ -13,7 +13,7 @@ use crate::args::{Output, Whom};
 use crate::hosts::{Host, Hosts, NoAnswer};
 use crate::screen::Screen;
 
-/// Whom to ask, and where the answer goes.
+/// The hosts that are asked, and where their answers go.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) hosts: Hosts,
@@ -26,7 +26,7 @@ impl Session {
     /// Finds whom to ask.
     ///
     /// # Errors
-    /// Nobody is there to be asked.
+    /// There is no host to ask.
     pub(crate) async fn start(whom: &Whom, output: Output) -> Result<Self> {
         Ok(Self {
             hosts: Hosts::find(whom).await?,

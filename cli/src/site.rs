@@ -19,7 +19,7 @@ pub(crate) struct Site {
     pub(crate) status: Status,
     /// By name.
     pub(crate) nodes: Vec<Node>,
-    /// Of each node that has any.
+    /// The tunnels of each node that has any.
     pub(crate) tunnels: HashMap<String, Vec<TunnelAt>>,
     /// Those that wait for the longest first.
     pub(crate) streams: Vec<Stream>,
@@ -27,7 +27,7 @@ pub(crate) struct Site {
     pub(crate) streams_left_out: u64,
     /// The last ones that failed, the newest first.
     pub(crate) failures: Vec<Event>,
-    /// Of each proxy that says so, by its host.
+    /// The traffic of each proxy that reports it, by its host.
     pub(crate) traffic: HashMap<String, Traffic>,
 }
 

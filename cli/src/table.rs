@@ -7,7 +7,7 @@ use crate::verdict::Verdict;
 /// Columns between two cells.
 const GAP: &str = "  ";
 /// The least width that the last column is wrapped to.
-const LEAST_WIDTH: usize = 20;
+const MIN_WIDTH: usize = 20;
 
 /// Rows under a header.
 #[derive(Debug)]
@@ -85,7 +85,7 @@ pub(crate) fn wrapped(text: &str, screen: &Screen, column: usize) -> Vec<String>
     let Some(width) = screen.width() else {
         return vec![text.to_owned()];
     };
-    let width = width.saturating_sub(column).max(LEAST_WIDTH);
+    let width = width.saturating_sub(column).max(MIN_WIDTH);
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
         let Some(line) = lines.last_mut() else { break };

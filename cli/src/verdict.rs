@@ -17,7 +17,7 @@ const LONG_WAIT: Duration = Duration::from_secs(30);
 /// renewed before a third is left.
 const LITTLE_LIFE: u64 = 10;
 /// Names in one line.
-const MOST_NAMES: usize = 8;
+const MAX_NAMES: usize = 8;
 
 /// How bad it is; the words are those of `culvert-proxy check-host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -264,7 +264,7 @@ pub(crate) fn of_wait(waits_seconds: Option<u64>) -> Verdict {
 
 /// The names with commas between them, or the first of them.
 fn named(names: &[&str]) -> String {
-    let shown = names.len().min(MOST_NAMES);
+    let shown = names.len().min(MAX_NAMES);
     let text = names[..shown].join(", ");
     match names.len() - shown {
         0 => text,

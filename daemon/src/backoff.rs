@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 /// The smallest part of a bound that is waited, so that fast failures never make a busy loop.
-const LEAST: f64 = 0.2;
+const MIN_PART: f64 = 0.2;
 /// A connection that lived this long was a success: its end does not count as a failure.
 const GOOD_LIFE: Duration = Duration::from_secs(1);
 
@@ -98,7 +98,7 @@ impl Backoff {
 /// A random part of `bound`: between a fifth and all of it.
 #[must_use]
 pub fn jittered(bound: Duration) -> Duration {
-    bound.mul_f64(rand::random_range(LEAST..=1.0))
+    bound.mul_f64(rand::random_range(MIN_PART..=1.0))
 }
 
 #[cfg(test)]

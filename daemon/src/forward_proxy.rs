@@ -198,7 +198,8 @@ impl ForwardProxies {
     /// variable.
     ///
     /// # Errors
-    /// The forward proxy cannot be used. Nobody would expect that it is bypassed then.
+    /// The forward proxy cannot be used. It is not bypassed then: an operator would not expect
+    /// that.
     pub fn from_environment(
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, InvalidForwardProxy> {

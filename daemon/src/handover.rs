@@ -3,7 +3,7 @@
 //! them until the next proxy is there.
 //!
 //! Each message is its length (4 bytes, big endian) and JSON. The taker begins with
-//! [`Message::Take`], a proxy that leaves its sockets with somebody with [`Message::Keep`].
+//! [`Message::Take`], a proxy that leaves its sockets with another process with [`Message::Keep`].
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -167,7 +167,7 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// Connects to the process that listens at `path`. `None`: nobody listens.
+    /// Connects to the process that listens at `path`. `None`: no process listens.
     ///
     /// # Errors
     /// It is a process of another user than root and this program's own.

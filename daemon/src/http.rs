@@ -15,7 +15,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 /// Limit of concurrent connections. One more ends the oldest, so that a client which holds them all
-/// excludes nobody.
+/// does not exclude others.
 const MAX_CONNECTIONS: usize = 64;
 /// Limit of a request's head in bytes.
 const MAX_HEAD: usize = 16 << 10;

@@ -1,5 +1,6 @@
-//! What a program says when somebody types its name on a terminal to see what it is: a daemon that
-//! started there would change the kernel, or make an authority, for nobody who wanted it.
+//! What a program prints when its name is typed on a terminal without arguments. A daemon that
+//! started then would change the kernel, or make an authority, though the user only wanted to see
+//! what it is.
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, stderr, stdin, stdout};

@@ -14,6 +14,7 @@ mod backoff;
 mod chain;
 mod closed_pipe;
 mod counted;
+mod daemon_args;
 mod flags_page;
 mod forward_proxy;
 mod generate;
@@ -51,6 +52,7 @@ pub use atomic_file::write_atomic;
 pub use backoff::{Backoff, jittered};
 pub use chain::chain;
 pub use counted::counted;
+pub use daemon_args::{AdminArgs, BufferArgs, DaemonDefaults, LogArgs, TunnelDefaults};
 pub use forward_proxy::{
     ConnectAdvice, ConnectFailure, ConnectStatus, ForwardProxies, ForwardProxy,
     InvalidForwardProxy, connect_through,
@@ -80,7 +82,7 @@ pub use supervisor::{Drain, Supervisor};
 pub use systemd::report_to_systemd;
 pub use tasks::{RunningTasks, Runtimes, TaskCounts, tasks_page};
 pub use tunnel_tcp_args::TunnelTcpArgs;
-pub use units::{parse_duration, parse_size};
+pub use units::parse_duration;
 pub use workers::{Worker, Workers};
 
 /// The version of all of Culvert's binaries, as in `Cargo.toml`.

@@ -82,8 +82,8 @@ impl Listeners {
         tokio::net::TcpListener::from_std(listener)
     }
 
-    /// The inherited Unix socket of this path, or else a new one, also if somebody has removed the
-    /// path. An inherited one's is not removed before [`Self::own`].
+    /// The inherited Unix socket of this path, or else a new one, also if the path was removed.
+    /// An inherited one's is not removed before [`Self::own`].
     ///
     /// # Errors
     /// It cannot be bound.

@@ -64,7 +64,7 @@ impl LocalSocket {
             .with_context(|| format!("listen on {}", path.display()))
     }
 
-    /// Binds a socket at `hidden`, where nobody finds it, and moves it to `path` when its
+    /// Binds a socket at `hidden`, where no client finds it, and moves it to `path` when its
     /// permissions are set.
     fn bind_hidden(hidden: &Path, path: &Path, access: SocketAccess) -> io::Result<Self> {
         let listener = UnixListener::bind(hidden)?;

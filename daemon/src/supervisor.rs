@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::RunningTasks;
 
-/// Tells the tasks of a process that it is about to end. It does so in two steps: the process
+/// Announces to the tasks of a process that it is about to end, in two steps: the process
 /// [leaves](Self::leaving), which is the time to send others elsewhere, and then it
 /// [drains](Self::begun): it accepts nothing new and its work ends. Clones share their state.
 #[derive(Clone, Debug, Default)]
@@ -137,7 +137,7 @@ impl Supervisor {
         });
     }
 
-    /// Runs a part of the start. `None`: a signal has told the process to end.
+    /// Runs a part of the start. `None`: a signal ends the process.
     pub async fn start<T>(&mut self, part: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             done = part => Some(done),
@@ -154,8 +154,8 @@ impl Supervisor {
         self.departure = Some(Box::pin(departure));
     }
 
-    /// What a process whose drain a task began waits for at its end, unless a signal has told it to
-    /// end.
+    /// Awaited last if the process ends because a task began the drain, as when a successor has
+    /// taken over. Not awaited after a signal.
     pub fn afterwards(&mut self, afterwards: impl Future<Output = ()> + Send + 'static) {
         self.afterwards = Some(Box::pin(afterwards));
     }

@@ -21,7 +21,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// # Errors
 /// What is wrong with the text and how it should look.
-pub fn parse_size(text: &str) -> Result<u32, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
     let size: ByteSize = match text.parse() {
         Ok(size) => size,
         Err(reason) => return Err(no_size(text, &reason)),

@@ -141,8 +141,8 @@ fn leaf(name: &str, usage: ExtendedKeyUsagePurpose) -> CertificateParams {
     params
 }
 
-/// A new authority, as PEM of its certificate and key. Whoever steals the key can be this hub to
-/// programs of this node, and nobody else.
+/// A new authority, as PEM of its certificate and key. A thief of the key can be this hub to
+/// programs of this node, and to no others.
 fn make() -> Result<(String, String), AuthorityError> {
     let key = KeyPair::generate()?;
     let mut params = always_valid("culvert-hub local authority");

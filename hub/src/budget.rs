@@ -3,20 +3,22 @@
 //! exceeded, an answer ends: the largest one of the identity that has most, but not the oldest, so that
 //! something is always answered whole.
 //!
-//! The node has none: who shows its certificate is root on this host.
+//! The node has none: a client with its certificate is root on this host.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::lock;
 use crate::upstream::Credential;
 
-/// Of one identity. kube-proxy in a cluster of 10,000 services copies two lists of some 4 MiB.
-const OF_ONE: usize = 8 << 20;
-/// Of all together. The process grows by some more: allocators give memory back late.
-const OF_ALL: usize = 12 << 20;
+/// Bytes of one identity. kube-proxy in a cluster of 10,000 services copies two lists of some 4
+/// MiB.
+const MAX_OF_IDENTITY: usize = 8 << 20;
+/// Bytes of all identities together. The process grows by some more: allocators give memory back
+/// late.
+const MAX_OF_ALL: usize = 12 << 20;
 
 tokio::task_local! {
     /// Ends the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
@@ -28,7 +30,7 @@ pub(crate) async fn with_end<F: Future>(end: CancellationToken, stream: F) -> F:
     END.scope(end, stream).await
 }
 
-/// The books. Clones share them.
+/// The bytes by identity. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Budget(Arc<Mutex<Book>>);
 
@@ -55,7 +57,7 @@ struct Entry {
 /// What a part of an answer holds. Dropping it gives the bytes back.
 #[derive(Debug)]
 pub(crate) struct Charge {
-    /// `None`: nobody counts it.
+    /// `None`: it is not counted.
     counted: Option<Counted>,
     bytes: usize,
 }
@@ -75,7 +77,7 @@ impl Budget {
             Credential::Node => None,
             Credential::Bearer => {
                 let end = END.try_with(Clone::clone).unwrap_or_default();
-                let mut book = lock(&self.0);
+                let mut book = self.0.lock();
                 book.next += 1;
                 Some(Counted {
                     budget: self.clone(),
@@ -91,12 +93,12 @@ impl Budget {
     /// All that is held.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> usize {
-        lock(&self.0).bytes
+        self.0.lock().bytes
     }
 }
 
 impl Charge {
-    /// Sets how much it is now. Beyond the budget an answer ends, which may be this one.
+    /// Sets how many bytes it holds now. Beyond the budget an answer is ended, perhaps this one.
     pub(crate) fn set(&mut self, bytes: usize) {
         let Some(counted) = &self.counted else {
             return;
@@ -104,10 +106,10 @@ impl Charge {
         if bytes == self.bytes {
             return;
         }
-        let mut book = lock(&counted.budget.0);
+        let mut book = counted.budget.0.lock();
         book.replace(counted, bytes);
         if bytes > self.bytes {
-            book.keep_within(&counted.identity);
+            book.enforce_limits(&counted.identity);
         }
         self.bytes = bytes;
     }
@@ -128,7 +130,7 @@ impl Drop for Charge {
 impl Book {
     fn replace(&mut self, counted: &Counted, bytes: usize) {
         self.remove(&counted.identity, counted.number);
-        // What has ended goes in a moment.
+        // An answer that was ended is dropped in a moment.
         if bytes == 0 || counted.end.is_cancelled() {
             return;
         }
@@ -159,21 +161,21 @@ impl Book {
 
     /// Ends answers until this identity and all together are within their budgets. The oldest one
     /// of an identity ends only if all hold twice the budget by such.
-    fn keep_within(&mut self, identity: &str) {
-        while self.bytes_of(identity) > OF_ONE && self.end_one_of(identity, 1) {}
-        while self.bytes > OF_ALL
+    fn enforce_limits(&mut self, identity: &str) {
+        while self.bytes_of(identity) > MAX_OF_IDENTITY && self.end_one_of(identity, 1) {}
+        while self.bytes > MAX_OF_ALL
             && let Some(identity) = self.largest(2)
         {
             self.end_one_of(&identity, 1);
         }
-        while self.bytes > 2 * OF_ALL
+        while self.bytes > 2 * MAX_OF_ALL
             && let Some(identity) = self.largest(1)
         {
             self.end_one_of(&identity, 0);
         }
     }
 
-    /// Who holds most, of those that have so many answers or more.
+    /// The identity with most bytes, of those that have so many answers or more.
     fn largest(&self, answers: usize) -> Option<String> {
         let mut largest: Option<(&String, usize)> = None;
         for (identity, account) in &self.by_identity {
@@ -221,10 +223,10 @@ mod tests {
     #[test]
     fn the_largest_answer_of_who_has_too_much_ends_but_not_the_oldest() {
         let budget = Budget::default();
-        let other = charge(&budget, "sa:shop/cart", OF_ALL - OF_ONE);
-        let oldest = charge(&budget, "sa:greedy/pod", OF_ONE / 2);
-        let small = charge(&budget, "sa:greedy/pod", OF_ONE / 8);
-        let large = charge(&budget, "sa:greedy/pod", OF_ONE / 2);
+        let other = charge(&budget, "sa:shop/cart", MAX_OF_ALL - MAX_OF_IDENTITY);
+        let oldest = charge(&budget, "sa:greedy/pod", MAX_OF_IDENTITY / 2);
+        let small = charge(&budget, "sa:greedy/pod", MAX_OF_IDENTITY / 8);
+        let large = charge(&budget, "sa:greedy/pod", MAX_OF_IDENTITY / 2);
         assert!(large.has_ended());
         for charge in [&other, &oldest, &small] {
             assert!(!charge.has_ended());
@@ -236,9 +238,9 @@ mod tests {
     #[test]
     fn an_answer_alone_may_be_larger_than_the_budget_and_the_node_has_none() {
         let budget = Budget::default();
-        assert!(!charge(&budget, "sa:shop/cart", 2 * OF_ONE).has_ended());
+        assert!(!charge(&budget, "sa:shop/cart", 2 * MAX_OF_IDENTITY).has_ended());
         let mut node = budget.charge(Credential::Node, "node");
-        node.set(100 * OF_ALL);
+        node.set(100 * MAX_OF_ALL);
         assert_eq!(budget.bytes(), 0);
     }
 
@@ -259,6 +261,6 @@ mod tests {
             oldest.push(charge(&budget, &format!("sa:a/{number}"), 1 << 20));
         }
         assert!(oldest.iter().any(Charge::has_ended));
-        assert!(budget.bytes() <= 2 * OF_ALL);
+        assert!(budget.bytes() <= 2 * MAX_OF_ALL);
     }
 }

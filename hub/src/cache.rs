@@ -5,13 +5,14 @@
 //! aside, and replaces the earlier *generation* at once when it is whole. Watches advance it. What
 //! is served is always the last whole generation, with its own resource version and age: never a
 //! part, and never a shorter list. A set that is *behind* serves it too, and is known to be older
-//! than what the API server told, because a copy lost events. Fill it again when there is a link.
+//! than what the API server has sent, because a copy lost events. Fill it again when there is a
+//! link.
 //!
 //! The resource version of a set only rises. A list with a smaller one comes from a lagging API
-//! server, or from a cluster restored from a backup: it is ignored, and the set is behind. The cluster
-//! was restored if etcd's newest version is smaller than one that is known, or, where nobody may ask
-//! that, if none but smaller ones came for [`RESTORED_AFTER`]: the next list then begins a new *epoch*
-//! of the set.
+//! server, or from a cluster restored from a backup: it is ignored, and the set is behind. The
+//! cluster was restored if etcd's newest version is smaller than one that is known, or, where that
+//! may not be asked, if only smaller ones came for [`RESTORED_AFTER`]: the next list then begins a
+//! new *epoch* of the set.
 //!
 //! Each object is held once for each version that a set has. Sets at different resource versions
 //! may hold different versions, so that each stays a state that existed.
@@ -226,7 +227,7 @@ impl Cache {
             .any(|(_, set)| set.generation.members.contains_key(&object.name))
     }
 
-    /// An object as it is in each set, whoever reads it.
+    /// An object as it is in each set, for any reader.
     pub(crate) fn versions_of_all(&self, object: &ObjectRef) -> Vec<(Encoding, Object)> {
         let mut versions = Vec::new();
         for (representation, sets) in &self.sets {

@@ -78,7 +78,7 @@ impl Args {
         self.admin_listen
     }
 
-    /// Where a running hub is told to log more.
+    /// The socket at which the `log` command asks a running hub.
     pub(crate) fn admin_socket(&self) -> &Path {
         &self.admin_socket
     }

@@ -2,14 +2,15 @@
 //! up is given up, and its set is behind.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -17,7 +18,6 @@ use crate::budget::Charge;
 use crate::cache::documents::{DOCUMENT_MAX, Document};
 use crate::cache::{Digester, Filled, Identity, Verb};
 use crate::list_body::{ListBody, is_kind_of};
-use crate::lock::lock;
 use crate::memory::Memory;
 use crate::metrics::{DOCUMENT_TOO_LONG, Metrics, QUEUE_FULL};
 use crate::reads::Read;
@@ -72,7 +72,7 @@ impl Copies {
         let (chunk_tx, chunk_rx) = mpsc::channel(MAX_QUEUED_CHUNKS);
         let queued = Arc::new(AtomicUsize::new(0));
         let copy = Arc::new(copy);
-        let mut tasks = lock(&self.0);
+        let mut tasks = self.0.lock();
         while tasks.try_join_next().is_some() {}
         let chunks = Chunks {
             chunks: chunk_rx,
@@ -283,14 +283,14 @@ async fn copy_object(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(
                 chunks.copied(splitter.body().len());
             }
             Chunk::End => {
-                return keep_object(copy, read, splitter);
+                return record_object(copy, read, splitter);
             }
         }
     }
     Ok(())
 }
 
-fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(), SplitError> {
+fn record_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(), SplitError> {
     let mut body = Digester::new();
     body.write(splitter.body());
     let scope = &read.scope;
@@ -308,7 +308,7 @@ fn keep_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result<(
         }
         let cache = &mut copy.memory.lock().cache;
         if cache.record_object(scope, &item_type, object, reader, now) == Filled::Whole {
-            cache.note_made_by(scope, body);
+            cache.record_digest(scope, body);
         }
     }
     Ok(())

@@ -21,15 +21,15 @@ use crate::wire::split::SplitError;
 use crate::wire::{Encoding, Object, Shape};
 
 /// Between two looks: a cluster hardly ever gets another API server.
-const LOOK: Duration = Duration::from_secs(300);
+const CHECK_EVERY: Duration = Duration::from_secs(300);
 /// After the start: kube-proxy has read the endpoints by then.
-const FIRST_LOOK: Duration = Duration::from_secs(20);
+const FIRST_CHECK_AFTER: Duration = Duration::from_secs(20);
 const GROUP: &str = "discovery.k8s.io";
 const RESOURCE: &str = "endpointslices";
 const NAMESPACE: &str = "default";
 const NAME: &str = "kubernetes";
 
-/// Of an `EndpointSlice` (`generated.proto` in `k8s.io/api/discovery/v1`).
+/// Fields of an `EndpointSlice` (`generated.proto` in `k8s.io/api/discovery/v1`).
 const ADDRESSES: [Step; 2] = [Step("endpoints", 2), Step("addresses", 1)];
 const PORTS: [Step; 1] = [Step("ports", 3)];
 const PORT_NAME: Field = Field {
@@ -49,14 +49,14 @@ pub(crate) async fn learn_servers(hub: Arc<Hub>, file: PathBuf, drain: Drain) ->
     let mut known = read(&file);
     hub.upstream.servers.learn(&known);
     let learning = async {
-        sleep(FIRST_LOOK).await;
+        sleep(FIRST_CHECK_AFTER).await;
         loop {
             if hub.upstream.link.is_up(Credential::Node) {
                 // The node may not be allowed to; kube-proxy is.
                 read_again(&hub, &scope()).await;
                 learn(&hub, &file, &mut known);
             }
-            sleep(jittered(LOOK)).await;
+            sleep(jittered(CHECK_EVERY)).await;
         }
     };
     tokio::select! {

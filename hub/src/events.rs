@@ -1,5 +1,5 @@
-//! Events of kubelet that the API server has not got: they would be lost, as nobody sends an event
-//! again. They are queued, and sent with their original times when the link is back.
+//! Events of kubelet that the API server has not got: they would be lost, because an event is not
+//! sent again. They are queued, and sent with their original times when the link is back.
 
 mod fields;
 
@@ -134,7 +134,7 @@ impl EventQueue {
         };
         let body = object.alone(encoding, &type_meta);
         self.put(place, QueuedEvent { head, body });
-        Ok(self.keep_bounds())
+        Ok(self.enforce_bounds())
     }
 
     /// Queues a patch of an event, after an earlier one of the same event. Returns how many old
@@ -157,7 +157,7 @@ impl EventQueue {
         };
         let body = body.to_string().into();
         self.put(place, QueuedEvent { head, body });
-        self.keep_bounds()
+        self.enforce_bounds()
     }
 
     /// How often the queued event had happened, also by the patch that follows it, which goes.
@@ -216,7 +216,7 @@ impl EventQueue {
         Some(removed)
     }
 
-    fn keep_bounds(&mut self) -> usize {
+    fn enforce_bounds(&mut self) -> usize {
         let mut gone = 0;
         while self.queued.len() > MAX_EVENTS || self.bytes > MAX_BYTES {
             if self.take_first().is_none() {

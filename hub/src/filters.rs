@@ -39,7 +39,7 @@ pub(crate) struct Filters {
 
 /// How pods reach the hub, and why they trust it.
 struct Pods {
-    /// Of the pod ports. Empty: there are none, and no filter.
+    /// The pod ports. Empty: there are none, and no filter.
     addresses: Vec<SocketAddr>,
     /// The certificate of the local authority (PEM).
     authority: String,
@@ -87,7 +87,7 @@ impl Filters {
         &self.pods.addresses
     }
 
-    /// The filter of what the node reads; nobody else's answers are changed.
+    /// The filter of what the node reads; answers to others are not changed.
     pub(crate) fn of(&self, reader: Option<&Identity>, read: &Read) -> Option<Filter> {
         let representation = &read.scope.representation;
         let resource = &representation.resource;

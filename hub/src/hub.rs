@@ -35,7 +35,7 @@ pub(crate) struct Hub {
 }
 
 impl Hub {
-    /// Whom the API server took this client for, as far as it has said so.
+    /// The identity that the API server took this client for, if that is known.
     pub(crate) fn identity(&self, proof: &Proof) -> Option<Identity> {
         match proof {
             Proof::Node => Some(Identity::Node),
@@ -44,7 +44,7 @@ impl Hub {
         }
     }
 
-    /// Notes what the status of an answer says about a token; returns whose answer this is.
+    /// Records what the status of an answer says about a token; returns the owner of the token.
     pub(crate) fn learn(&self, proof: &Proof, status: StatusCode) -> Option<Identity> {
         match proof {
             Proof::Node => Some(Identity::Node),
@@ -113,8 +113,8 @@ impl Hub {
         }
     }
 
-    /// Remembers what the API server has decided about this read. A 404 to a GET is its word that
-    /// the object does not exist.
+    /// Remembers what the API server has decided about this read. A 404 to a GET says that the
+    /// object does not exist.
     pub(crate) fn record_verdict(&self, reader: &Identity, read: &Read, status: StatusCode) {
         let verdict = match status {
             StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Verdict::Refused,

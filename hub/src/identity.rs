@@ -1,5 +1,5 @@
-//! Who asks. A client certificate makes a program the node; a bearer token makes it whoever the API
-//! server takes it for, as the reviews of tokens asks.
+//! Who asks. A client certificate makes a program the node. A bearer token makes it the identity
+//! that the API server names in a TokenReview (`server/review.rs`).
 
 use std::sync::Arc;
 
@@ -36,14 +36,14 @@ pub(crate) enum Proof {
 pub(crate) struct Token {
     /// SHA-256 in hex.
     pub(crate) digest: String,
-    /// Whose it is, once the API server accepts it for a request. `None`: nobody has said so.
+    /// The owner, once the API server accepts the token for a request. `None`: that is not known.
     pub(crate) owner: Option<Identity>,
     /// When it says that it expires, in seconds since 1970.
     pub(crate) expires: Option<u64>,
 }
 
 impl Proof {
-    /// Of a request whose connection has shown no certificate of the node.
+    /// What the headers prove, if the connection has shown no certificate of the node.
     pub(crate) fn of_headers(headers: &HeaderMap) -> Self {
         match bearer_token(headers) {
             Some(token) => Self::Token(Token {
@@ -84,7 +84,7 @@ pub(crate) fn bearer_token(headers: &HeaderMap) -> Option<&str> {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) proof: Proof,
-    /// Whom the API server took it for when the request came. `None`: nobody knows yet.
+    /// What the API server took it for when the request came. `None`: that is not known yet.
     pub(crate) identity: Option<Identity>,
 }
 
@@ -105,7 +105,8 @@ fn expiry(token: &str) -> Option<u64> {
     claims(token)?.exp
 }
 
-/// Whom a token names. Its signature covers the name, and only the API server can check it.
+/// The service account that a token names. Its signature covers the name, and only the API server
+/// can check it.
 pub(crate) fn claimed(token: &str) -> Option<Identity> {
     service_account(&claims(token)?.sub)
 }

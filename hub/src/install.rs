@@ -16,10 +16,10 @@ use crate::authority::LocalAuthority;
 use crate::kubeconfig::Kubeconfig;
 use crate::state_dir::StateDir;
 
-/// Of the files in the state directory.
+/// Files in the state directory.
 const CERTIFICATE: &str = "kubelet.crt";
 const KEY: &str = "kubelet.key";
-/// The kubeconfig that `install` has written, to see whether somebody changed it since.
+/// The kubeconfig that `install` has written, to see whether it was changed since.
 const INSTALLED: &str = "kubelet.kubeconfig";
 
 /// One kubelet and its hub.

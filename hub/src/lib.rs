@@ -26,7 +26,6 @@ mod install;
 mod kubeconfig;
 mod limits;
 mod list_body;
-mod lock;
 mod memory;
 mod metrics;
 mod packed;

@@ -1,9 +1,10 @@
 //! How many requests may be under way: of one identity, and of all that are not the node together.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use crate::lock::lock;
+use parking_lot::Mutex;
+
 use crate::upstream::Credential;
 use crate::upstream::pool::RequestKind;
 
@@ -12,15 +13,15 @@ const NODE_SHORT: u32 = 200;
 /// Watches, upgrades and logs that are followed. Kubelet has a watch for each secret and config map
 /// of its pods.
 const NODE_LONG: u32 = 1000;
-/// Of any other identity. A controller with many kinds has some fifty watches, and an identity may
-/// have several pods on a node.
+/// Requests of any other identity. A controller with many kinds has some fifty watches, and an
+/// identity may have several pods on a node.
 const OTHERS_SHORT: u32 = 100;
 const OTHERS_LONG: u32 = 300;
-/// Of all other identities together. Each request under way may have its window in memory, if
-/// nobody reads it.
+/// Requests of all other identities together. Each request under way may have its window in memory,
+/// if its client does not read.
 const ALL_OTHERS_SHORT: u32 = 500;
 const ALL_OTHERS_LONG: u32 = 1000;
-/// What each identity has, however much the others use.
+/// Requests that each identity may have, however many the others have.
 const ALWAYS: u32 = 10;
 
 type Key = (String, RequestKind);
@@ -53,7 +54,7 @@ impl Limits {
         kind: RequestKind,
     ) -> Option<RequestPermit> {
         let key = (identity.to_owned(), kind);
-        let mut counts = lock(&self.0);
+        let mut counts = self.0.lock();
         let own = counts.by_identity.get(&key).copied().unwrap_or_default();
         let limit = match (credential, kind) {
             (Credential::Node, RequestKind::Short) => NODE_SHORT,
@@ -86,7 +87,7 @@ impl Limits {
     /// Identity, short and long requests under way.
     pub(crate) fn counts(&self) -> BTreeMap<String, [u32; 2]> {
         let mut all = BTreeMap::<String, [u32; 2]>::new();
-        let counts = lock(&self.0);
+        let counts = self.0.lock();
         for ((identity, kind), count) in &counts.by_identity {
             let [short, long] = all.entry(identity.clone()).or_default();
             match kind {
@@ -109,7 +110,7 @@ impl Counts {
 
 impl Drop for RequestPermit {
     fn drop(&mut self) {
-        let mut counts = lock(&self.limits.0);
+        let mut counts = self.limits.0.lock();
         if self.credential == Credential::Bearer {
             *counts.all_others(self.key.1) -= 1;
         }

@@ -119,7 +119,7 @@ impl ListBody {
         let filled = cache.finish_list(self.copy, &head, reader, now);
         // The head of another list with these items is what comes before them.
         if filled == Filled::Whole && self.head == Some(head) {
-            cache.note_made_by(scope, items);
+            cache.record_digest(scope, items);
         }
         Ok(filled)
     }

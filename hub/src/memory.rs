@@ -4,12 +4,13 @@ mod reboot;
 mod tokens;
 mod writer;
 
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use culvert_daemon::Drain;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -18,16 +19,15 @@ use self::tokens::Tokens;
 pub(crate) use self::writer::{DiskStatus, MemoryWriter};
 use crate::cache::{Bounds, Cache, Clock};
 use crate::events::EventQueue;
-use crate::lock::lock;
 use crate::state_dir::StateDir;
 use crate::store::{Batch, LoadedFrom, Store};
 use crate::upstream::watcher::LinkStatus;
 
-/// How long is remembered what nobody asks for.
-const UNASKED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
+/// How long something is remembered that no client asks for.
+const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// For how long the link must have been up before anything is forgotten: by then every client that
 /// is there has asked again.
-const LINK_UP: Duration = Duration::from_secs(3600);
+const FORGET_AFTER_UP: Duration = Duration::from_secs(3600);
 /// Kubelet waits no longer for a disk.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -115,10 +115,10 @@ impl Memory {
         }
     }
 
-    /// Forgets what nobody has asked for in a week and no pod needs, and old tokens.
+    /// Forgets what no client has asked for in a week and no pod needs, and old tokens.
     fn forget_old(&self) {
         let now = self.now();
-        let Some(since) = now.wall.checked_sub(UNASKED_FOR) else {
+        let Some(since) = now.wall.checked_sub(FORGET_AFTER) else {
             return;
         };
         let Ok(now_seconds) = now.wall.duration_since(SystemTime::UNIX_EPOCH) else {
@@ -158,11 +158,11 @@ impl Memory {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Remembered> {
-        lock(&self.0.kept)
+        self.0.kept.lock()
     }
 
-    /// Tells the open watches that an overlay came or changed.
-    pub(crate) fn tell_watches(&self) {
+    /// Wakes the open watches: an overlay came or changed.
+    pub(crate) fn wake_watches(&self) {
         self.0.written_locally.send_replace(());
     }
 
@@ -253,7 +253,7 @@ pub(crate) async fn forget_while_up(
         }
         tokio::select! {
             down = link.wait_for(|link| !link.is_up()) => drop(down.context("follow the link")?),
-            () = sleep(LINK_UP) => memory.forget_old(),
+            () = sleep(FORGET_AFTER_UP) => memory.forget_old(),
             () = drain.begun() => return Ok(()),
         }
     }

@@ -1,4 +1,5 @@
-//! What a request is to the hub: decisions over its head.
+//! Classifies a request by its method, path and headers: a read that is remembered, a write, or
+//! what is only passed on.
 
 #[cfg(test)]
 mod reading_tests;
@@ -20,27 +21,28 @@ use crate::upstream::upgrade::is_upgrade;
 use crate::upstream::{Body, empty};
 use crate::wire::{Encoding, Shape};
 
-/// What is left for an answer from memory of the time that a client gives.
+/// How much of the time that a client waits is left for an answer from memory.
 const ANSWER_TIME: Duration = Duration::from_secs(2);
-/// For clients that give no time: one object, and a list, which an API server may have to read.
+/// For clients that do not say how long they wait: one object, and a list, which an API server may
+/// have to read from etcd.
 pub(crate) const OBJECT_PATIENCE: Duration = Duration::from_secs(10);
 const LIST_PATIENCE: Duration = Duration::from_secs(30);
 
-/// Of an object and of a namespace.
+/// The longest name of an object or of a namespace.
 const MAX_NAME: usize = 253;
-/// Both selectors together.
+/// The longest label and field selector together.
 const MAX_SELECTORS: usize = 1 << 10;
 
 /// What is done with a request.
 #[derive(Debug)]
 pub(crate) enum Plan {
-    /// A connection of its own.
+    /// Exec, attach, port-forward: relayed on a connection of its own.
     Upgrade,
-    /// Its answer is remembered.
+    /// A read of objects. The answer is remembered.
     Read(Read),
-    /// The same, of what the API server says of itself.
+    /// A read of a document, such as discovery. The answer is remembered.
     Document(DocumentRead),
-    /// Passed on, or answered by the rules of writes while the link is down.
+    /// Passed on; while the link is down, answered by the rules for writes.
     Write(ResourceRequest),
     /// Passed on only.
     Pass,
@@ -75,7 +77,7 @@ impl Read {
         }
     }
 
-    /// The shorter one of what a client gives.
+    /// The shorter of the two times that a client may name.
     fn time_of_client(&self) -> Option<Duration> {
         let timeout = self.options.timeout;
         let of_list = match self.options.timeout_seconds {
@@ -114,14 +116,14 @@ impl Read {
     }
 }
 
-/// How long the API server may take for what is no read of objects. `None`: its client does not say
-/// how long it waits.
+/// How long the API server may take for other requests than reads of objects. `None`: the client
+/// does not say how long it waits.
 pub(crate) fn patience_of(uri: &Uri) -> Option<Duration> {
     let query = uri.query().unwrap_or_default();
     client_timeout(query).map(before_end_of)
 }
 
-/// When memory answers a client that gives so much time.
+/// When memory answers a client that waits for so long.
 fn before_end_of(given: Duration) -> Duration {
     given.saturating_sub(ANSWER_TIME).max(given / 2)
 }
@@ -146,14 +148,14 @@ impl Plan {
         if is_upgrade(headers) {
             return Self::Upgrade;
         }
-        // The answer to somebody else's request is not this identity's.
+        // The answer is for another identity than the caller's.
         if headers
             .keys()
             .any(|name| name.as_str().starts_with("impersonate-"))
         {
             return Self::Pass;
         }
-        // The hub has no answers without a body, and such an answer tells nothing about a set.
+        // The hub has no answers without a body, and such an answer says nothing about a set.
         if method == Method::HEAD {
             return Self::Pass;
         }
@@ -195,7 +197,7 @@ impl Plan {
         };
         let shape = match (representation.shape, options.included_object) {
             (Shape::Table, IncludedObject::Object) => Shape::TableOfObjects,
-            // Nobody could say what its rows are about.
+            // Its rows would not say which objects they are about.
             (Shape::Table, IncludedObject::Nothing) => return Self::Pass,
             (shape, _) => shape,
         };
@@ -236,8 +238,8 @@ impl Plan {
     }
 }
 
-/// No object has a longer name, and hardly anybody a longer selector: what is remembered of each
-/// question must be small.
+/// Longer names do not exist, and longer selectors hardly ever: what is remembered of each request
+/// must be small.
 fn is_of_usual_size(selection: &Selection) -> bool {
     let name = selection.name.as_deref().unwrap_or_default();
     let namespace = selection.namespace.as_deref().unwrap_or_default();
@@ -306,13 +308,14 @@ pub(crate) fn make_readable(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a request that is passed on may be a watch, or a log that is followed.
+/// Whether a request that is only passed on may be a watch, or a log that is followed.
 fn may_be_long(uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
     query.contains("watch") || uri.path().ends_with("/log") || uri.path().contains("/watch/")
 }
 
-/// What is kept of what somebody reads: all of the node's, and of others all but lists of secrets.
+/// Whether the memory keeps what this identity reads: all that the node reads, and of others all
+/// except lists of secrets.
 pub(crate) fn may_be_kept(reader: &Identity, read: &Read) -> bool {
     let secrets = read.scope.representation.resource.resource == "secrets";
     *reader == Identity::Node || !secrets || read.scope.selection.name.is_some()

@@ -22,7 +22,7 @@ use crate::wire::{Encoding, Shape};
 
 /// Between two looks. What comes behind for a moment is whole again by the next event, and what a new
 /// pod needs kubelet reads itself.
-const LOOK: Duration = Duration::from_secs(10);
+const CHECK_EVERY: Duration = Duration::from_secs(10);
 /// Pauses between two readings of one set that stays behind, or is missing at the API server too.
 const FIRST_PAUSE: Duration = Duration::from_secs(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
@@ -37,7 +37,7 @@ pub(crate) async fn refill(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     let refilling = async {
         let mut waiting = Waiting::default();
         loop {
-            sleep(jittered(LOOK)).await;
+            sleep(jittered(CHECK_EVERY)).await;
             if hub.upstream.link.is_up(Credential::Node) {
                 refill_once(&hub, &mut waiting).await;
             }

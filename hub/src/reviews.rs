@@ -2,22 +2,21 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-use crate::lock::lock;
-
 /// At once. Each is a short request of the node's.
 const AT_ONCE: usize = 16;
-/// For how long a token is not asked about again that nobody has.
+/// For how long a token that the API server refused is not reviewed again.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 /// Refused tokens and addresses that are remembered; then the oldest goes.
 const MAX_REFUSED: usize = 4096;
 const MAX_ADDRESSES: usize = 1024;
-/// Of one address: a pod has one or two tokens. Tokens of programs of the host have one address together.
+/// Reviews for one address: a pod has one or two tokens. Tokens of programs of the host have one
+/// address together.
 const PER_WINDOW: u32 = 5;
 const WINDOW: Duration = Duration::from_secs(1);
 
@@ -59,20 +58,16 @@ impl Reviews {
         digest: &str,
         address: IpAddr,
     ) -> Option<SemaphorePermit<'_>> {
-        if !self.history().may_ask(digest, address, Instant::now()) {
+        if !self.history.lock().may_ask(digest, address, Instant::now()) {
             return None;
         }
-        // Nobody closes it.
+        // The semaphore is never closed.
         self.at_once.acquire().await.ok()
     }
 
-    /// Nobody has this token.
+    /// The API server does not accept this token.
     pub(super) fn record_refusal(&self, digest: &str) {
-        self.history().record_refusal(digest, Instant::now());
-    }
-
-    fn history(&self) -> MutexGuard<'_, ReviewHistory> {
-        lock(&self.history)
+        self.history.lock().record_refusal(digest, Instant::now());
     }
 }
 

@@ -35,8 +35,8 @@ use crate::upstream::{Credential, Upstream};
 /// Runs the hub.
 ///
 /// # Errors
-/// A taken port, or a state directory that cannot be used. An unreachable API server is none, nor
-/// is a certificate that has expired or is missing.
+/// A taken port, or a state directory that cannot be used. An unreachable API server is no error,
+/// nor is a certificate that has expired or is missing.
 pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     let mut registry = Registry::default();
     let Parts {
@@ -74,9 +74,9 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     // A node boots without a link too.
     let systemd = report_to_systemd(readiness, &["link"], drain.clone());
     supervisor.spawn_observer("systemd", systemd);
-    supervisor.spawn_observer("link status", tell_link(hub.clone(), link));
+    supervisor.spawn_observer("link status", report_link(hub.clone(), link));
     let disk = writer.status();
-    supervisor.spawn_observer("disk status", tell_disk(hub.clone(), disk));
+    supervisor.spawn_observer("disk status", report_disk(hub.clone(), disk));
     spawn_link_tasks(&mut supervisor, &hub);
     spawn_memory_tasks(&mut supervisor, &hub, writer, config.state.servers());
     for pods in pod_ports {
@@ -172,7 +172,8 @@ impl Parts {
     }
 }
 
-/// Takes the pod ports that are free: for want of one, kubelet must not be without its API.
+/// Binds the pod ports. One that cannot be bound is only a warning: kubelet's port must open all
+/// the same.
 fn bind_for_pods(config: &Config, authority: &LocalAuthority) -> Result<Vec<Port>> {
     let mut ports = Vec::new();
     for address in &config.pod_listen {
@@ -191,8 +192,8 @@ async fn serve(port: Port, hub: Arc<Hub>, drain: Drain) -> Result<()> {
     port.serve(hub, drain).await.context("serve a port")
 }
 
-/// Tells the rest of the program when the link changes.
-async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
+/// Reports changes of the link to metrics, readiness and the log.
+async fn report_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
     let mut link = hub.upstream.link.subscribe(Credential::Node);
     let mut others = hub.upstream.link.subscribe(Credential::Bearer);
     loop {
@@ -213,8 +214,8 @@ async fn tell_link(hub: Arc<Hub>, gate: Gate) -> Result<()> {
     }
 }
 
-/// Tells the metrics when something was written.
-async fn tell_disk(hub: Arc<Hub>, mut disk: watch::Receiver<DiskStatus>) -> Result<()> {
+/// Reports each write to the metrics.
+async fn report_disk(hub: Arc<Hub>, mut disk: watch::Receiver<DiskStatus>) -> Result<()> {
     loop {
         hub.metrics.disk_is(&disk.borrow_and_update());
         disk.changed()

@@ -1,5 +1,4 @@
-//! The ports, and what a request meets there: who asks, the limits, and then the API server or the
-//! memory.
+//! How a request is answered: the limits, who asks, and then the API server or the memory.
 
 pub(crate) mod guests;
 mod open_streams;
@@ -41,19 +40,26 @@ pub(crate) struct Peer {
     /// It has shown the node's certificate.
     pub(crate) is_node: bool,
     pub(crate) address: IpAddr,
-    /// Its place.
+    /// Its place among the connections of clients that are not the node.
     pub(crate) guest: Arc<Guest>,
 }
 
-/// What is said of a request when it has been answered.
+/// What is known of a request before its answer, for the access line.
 struct Access {
     started: Instant,
     request: String,
     is_head: bool,
 }
 
+/// What a request occupies until its answer has ended.
+struct Admission {
+    /// `None`: an upgraded connection has it.
+    permit: Option<RequestPermit>,
+    charge: Charge,
+}
+
 impl Peer {
-    /// A certificate goes before a token, as at the API server.
+    /// A certificate takes precedence over a token, as at the API server.
     fn proof(&self, headers: &HeaderMap) -> Proof {
         if self.is_node {
             return Proof::Node;
@@ -101,10 +107,11 @@ impl Hub {
                 .answer_caller(&caller, plan, kind, request)
                 .await
         };
-        self.finish(&caller.proof, access, (permit, charge), answer)
+        let admission = Admission { permit, charge };
+        self.finish(&caller.proof, access, admission, answer)
     }
 
-    /// Finds out who asks, as far as the API server says so.
+    /// Finds out who asks, as far as the API server says.
     async fn caller(&self, mut proof: Proof, peer: &Peer, headers: &HeaderMap) -> Caller {
         if let Proof::Token(token) = &mut proof {
             self.find_owner(token, peer.address, headers).await;
@@ -141,15 +148,15 @@ impl Hub {
         }
     }
 
-    /// Counts an answer; it is logged when its last byte has gone.
+    /// Counts an answer. It is logged when its body ends or the client disconnects.
     fn finish(
         &self,
         proof: &Proof,
         access: Access,
-        (permit, charge): (Option<RequestPermit>, Charge),
+        admission: Admission,
         answer: Response<Body>,
     ) -> Response<Body> {
-        // An answer of the hub's own has a body.
+        // The hub's own answers have a body, which HEAD must not get.
         let answer = if access.is_head {
             answer.map(|_| empty())
         } else {
@@ -165,11 +172,13 @@ impl Hub {
             started: access.started,
         };
         let metrics = self.metrics.clone();
-        answer.map(|body| WatchedBody::boxed(body, charge, metrics, (line, permit)))
+        answer.map(|body| {
+            WatchedBody::boxed(body, admission.charge, metrics, (line, admission.permit))
+        })
     }
 
-    /// Whose limit counts. Whose a new token is, nobody knows yet: its name must not use up the limit of
-    /// another.
+    /// Under which name a request counts towards the limits. The owner of a token that was not seen
+    /// before is not known yet, so it counts by the address of its peer.
     fn limited_name(&self, proof: &Proof, address: IpAddr) -> String {
         match self.identity(proof) {
             Some(identity) => identity.to_string(),
@@ -177,18 +186,18 @@ impl Hub {
         }
     }
 
-    /// Without proof there is nothing but health and version.
+    /// Without proof of identity only health and version are answered.
     async fn answer_stranger(&self, plan: Plan, request: Request<Body>) -> Response<Body> {
         if let "/livez" | "/readyz" = request.uri().path() {
             return Response::new(full("ok"));
         }
         match plan {
             Plan::Document(read) if read.path == "/version" => {
-                let nobody = Caller {
+                let anonymous = Caller {
                     proof: Proof::Nothing,
                     identity: None,
                 };
-                documents::answer(self, &nobody, read, request).await
+                documents::answer(self, &anonymous, read, request).await
             }
             Plan::Document(_) | Plan::Upgrade | Plan::Read(_) | Plan::Write(_) | Plan::Pass => {
                 refusal::unauthorized()
@@ -196,7 +205,7 @@ impl Hub {
         }
     }
 
-    /// Asks whose a token is, if that is not known.
+    /// Finds the owner of a token, by a review if it is not known.
     async fn find_owner(&self, token: &mut Token, address: IpAddr, headers: &HeaderMap) {
         let known = self.memory.lock().tokens.identity_of(&token.digest);
         if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
@@ -217,7 +226,7 @@ impl Hub {
                 token.owner = Some(owner);
             }
             Review::NotAllowed(claimed) => token.owner = claimed,
-            Review::Nobody => self.reviews.record_refusal(&token.digest),
+            Review::Refused => self.reviews.record_refusal(&token.digest),
             Review::Unknown => {}
         }
     }
@@ -244,7 +253,7 @@ impl Hub {
         }
     }
 
-    /// Reads as the node for the memory's own sake.
+    /// Reads as the node, to fill the memory.
     pub(crate) async fn read_as_node(&self, read: Read, request: Request<Body>) -> Response<Body> {
         let node = Caller {
             proof: Proof::Node,
@@ -333,9 +342,9 @@ impl Hub {
     }
 }
 
-/// Is logged when the last byte of the answer has gone, or its client.
+/// The access line of a request. Logged on drop: when the body ends or the client disconnects.
 struct AccessLine {
-    /// `None`: nobody knows yet.
+    /// `None`: it is not known yet.
     identity: Option<String>,
     request: String,
     status: StatusCode,

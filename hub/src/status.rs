@@ -317,7 +317,7 @@ pub(crate) async fn print(admin: SocketAddr) -> Result<()> {
 /// The command `explain`.
 ///
 /// # Errors
-/// No hub answers at this address, or the request is none.
+/// No hub answers at this address, or it does not understand the request.
 pub(crate) async fn print_explanation(admin: SocketAddr, request: &ExplainArgs) -> Result<()> {
     let path = format!(
         "/debug/explain?method={}&path={}&as={}",

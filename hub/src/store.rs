@@ -177,7 +177,7 @@ impl Store {
             Err(error) => error,
         };
         let damaged = error.is_damage();
-        self.note_error(error, uptime);
+        self.record_error(error, uptime);
         if !damaged && let Some(rows) = read_unwritable(&self.directory) {
             self.health.loaded_from = LoadedFrom::UnwritableDatabase;
             return rows;
@@ -188,7 +188,7 @@ impl Store {
             // It can be written at once: the next write begins a new file.
             self.retry_at = Duration::ZERO;
             if let Err(error) = move_aside(&self.directory) {
-                self.note_error(error, uptime);
+                self.record_error(error, uptime);
             }
         }
         if salvaged.is_empty() {
@@ -239,7 +239,7 @@ impl Store {
                 self.failures_in_a_row = 0;
                 Ok(())
             }
-            Err(error) => Err(self.note_error(error, uptime)),
+            Err(error) => Err(self.record_error(error, uptime)),
         }
     }
 
@@ -275,7 +275,7 @@ impl Store {
     /// file: only with the link up.
     pub(crate) fn compact(&mut self, uptime: Duration) -> Result<(), &StoreError> {
         self.try_compact()
-            .map_err(|error| self.note_error(error, uptime))
+            .map_err(|error| self.record_error(error, uptime))
     }
 
     fn try_compact(&mut self) -> Result<(), StoreError> {
@@ -298,7 +298,7 @@ impl Store {
         &self.health
     }
 
-    fn note_error(&mut self, error: StoreError, uptime: Duration) -> &StoreError {
+    fn record_error(&mut self, error: StoreError, uptime: Duration) -> &StoreError {
         if !matches!(error, StoreError::Waiting | StoreError::WantsEverything) {
             let wait = FIRST_RETRY * 2_u32.saturating_pow(self.failures_in_a_row.min(10));
             self.retry_at = uptime + wait.min(LONGEST_RETRY);
@@ -365,7 +365,7 @@ fn read_unwritable(directory: &Path) -> Option<Rows> {
         .ok()
 }
 
-/// Keeps one damaged file for whoever wants to know what happened.
+/// Keeps one damaged file, so that the damage can be examined.
 fn move_aside(directory: &Path) -> Result<(), StoreError> {
     let path = database_path(directory);
     std::fs::rename(&path, directory.join("cache.redb.bad"))

@@ -1,4 +1,4 @@
-//! How many watches are opened again at once, so that the return of a link is no storm.
+//! How many watches are opened again at once, so that the return of a link causes no burst.
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -30,6 +30,9 @@ impl Turns {
             Credential::Node => &self.node,
             Credential::Bearer => &self.others,
         };
-        turns.acquire().await.expect("nobody closes it")
+        turns
+            .acquire()
+            .await
+            .expect("the semaphore is never closed")
     }
 }

@@ -14,7 +14,7 @@ pub(crate) mod servers;
 pub(crate) mod upgrade;
 pub(crate) mod watcher;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -28,11 +28,11 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
-use crate::lock::lock;
 use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
 use cluster::{ClusterIdentity, OnNewestVersion};
 use connector::{Connector, Protocols};
 use link::Observation;
+use parking_lot::Mutex;
 use pool::{AnswerBody, ClusterCheck, Load, Pool, RequestKind};
 use servers::Servers;
 use watcher::LinkWatch;
@@ -252,7 +252,7 @@ impl Upstream {
     /// Replaces the pools; returns the old ones, whose requests go on.
     fn renew_pools(&self) -> Arc<Pools> {
         let tls = self.tls();
-        let mut pools = lock(&self.pools);
+        let mut pools = self.pools.lock();
         // What is still under way on the old ones ends with a cut too.
         let abandoned = if pools.abandoned.is_cancelled() {
             CancellationToken::new()
@@ -264,7 +264,7 @@ impl Upstream {
     }
 
     fn tls(&self) -> Arc<CloudTls> {
-        let tls = lock(&self.tls);
+        let tls = self.tls.lock();
         tls.clone()
     }
 
@@ -275,14 +275,14 @@ impl Upstream {
             return Ok(false);
         }
         let new = CloudTls::new(authority, &self.identity)?;
-        *lock(&self.tls) = Arc::new(new);
+        *self.tls.lock() = Arc::new(new);
         drop(self.renew_pools());
         self.link.suspect();
         Ok(true)
     }
 
     fn pools(&self) -> Arc<Pools> {
-        let pools = lock(&self.pools);
+        let pools = self.pools.lock();
         pools.clone()
     }
 

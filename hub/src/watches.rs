@@ -1,6 +1,7 @@
 //! Watches. A cut does not end one: it stays open and silent, and is opened again at the API server
-//! from the last event that its client has.
+//! after the last event that its client has.
 
+mod client;
 mod difference;
 mod position;
 mod retry;
@@ -20,10 +21,11 @@ use crate::refusal;
 use crate::relay::relayed;
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, remove_hop_by_hop};
-use session::{Client, Session};
+use client::Client;
+use session::Session;
 
-/// An API server answers the head of a watch at once. One that is known is begun from memory after
-/// this time, and opened at the API server later.
+/// An API server answers the head of a watch at once. If it does not within this time, a watch
+/// whose objects are known begins from memory, and is opened at the API server later.
 const PATIENCE: Duration = Duration::from_secs(15);
 
 /// A request to watch.
@@ -31,7 +33,7 @@ struct WatchRequest {
     hub: Arc<Hub>,
     caller: Caller,
     read: Read,
-    again: RepeatableRead,
+    repeatable: RepeatableRead,
 }
 
 /// Answers a request to watch.
@@ -50,7 +52,7 @@ pub(crate) async fn answer(
         hub,
         caller,
         read,
-        again: RepeatableRead::of(&request),
+        repeatable: RepeatableRead::of(&request),
     };
     let link = asked.hub.upstream.link.status(credential);
     if !link.is_up() {
@@ -77,7 +79,7 @@ pub(crate) async fn answer(
 }
 
 impl WatchRequest {
-    /// Passes the answer on, and keeps the watch alive.
+    /// Passes the answer on, as a watch that outlasts a cut.
     fn relay(self, answer: Response<AnswerBody>) -> Response<Body> {
         let status = answer.status();
         let Some(reader) = self.hub.learn(&self.caller.proof, status) else {
@@ -91,33 +93,33 @@ impl WatchRequest {
         let Some(read) = self.read.answered_with(answer.headers()) else {
             return relayed(answer);
         };
-        let again = if read.encoding() == encoding {
-            self.again
+        let repeatable = if read.encoding() == encoding {
+            self.repeatable
         } else {
-            self.again.accepting_plain_json()
+            self.repeatable.accepting_plain_json()
         };
         let client = Client {
             hub: self.hub,
             proof: self.caller.proof,
             reader,
             read,
-            again,
+            repeatable,
         };
         let (mut head, body) = answer.into_parts();
         remove_hop_by_hop(&mut head.headers);
-        Response::from_parts(head, Session::passed_on(client, body).into_body())
+        Response::from_parts(head, Session::answered(client, body).into_body())
     }
 
-    /// What memory knows. `reason` is why the API server does not answer.
+    /// The watch from memory, or 503. `reason` is why the API server does not answer.
     fn remembered(&self, reason: &str) -> Response<Body> {
-        if let Some(client) = self.client(self.read.clone(), self.again.clone())
+        if let Some(client) = self.client(self.read.clone(), self.repeatable.clone())
             && let Some(known) = from_memory(client)
         {
             return known;
         }
         // As with its list, a client that takes plain objects too may get these, to the end.
         if let Some(plain) = self.read.plain()
-            && let Some(client) = self.client(plain, self.again.accepting_plain_json())
+            && let Some(client) = self.client(plain, self.repeatable.accepting_plain_json())
             && let Some(known) = from_memory(client)
         {
             return known;
@@ -125,20 +127,21 @@ impl WatchRequest {
         refusal::unavailable(reason)
     }
 
-    fn client(&self, read: Read, again: RepeatableRead) -> Option<Client> {
+    fn client(&self, read: Read, repeatable: RepeatableRead) -> Option<Client> {
         Some(Client {
             hub: self.hub.clone(),
             proof: self.caller.proof.clone(),
             reader: self.caller.identity.clone()?,
             read,
-            again,
+            repeatable,
         })
     }
 }
 
-/// `None`: this identity never got an answer to it, or it is not known.
+/// Begins a watch from memory. `None`: what it watches is not known, or this identity was never
+/// allowed to see it.
 fn from_memory(client: Client) -> Option<Response<Body>> {
-    let snapshot = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
+    let snapshot = client.snapshot()?;
     if let Some(asked) = local::later_version(&client.read, &snapshot) {
         let known = snapshot.head.resource_version;
         return Some(refusal::too_large_version(asked, known));

@@ -186,7 +186,7 @@ impl ListHead {
 pub(crate) enum Bookmark {
     /// Nothing more.
     Progress,
-    /// All that existed has been told.
+    /// All that existed has been sent.
     InitialEventsEnd,
 }
 
@@ -198,7 +198,7 @@ pub(crate) enum EventKind {
     Deleted,
     /// Only the resource version of the object counts.
     Bookmark {
-        /// `k8s.io/initial-events-end`: all that existed has been told.
+        /// `k8s.io/initial-events-end`: all that existed has been sent.
         initial_events_end: bool,
     },
     /// The object is a `Status`. The watch ends after it.
@@ -209,7 +209,7 @@ pub(crate) enum EventKind {
 }
 
 impl EventKind {
-    /// What the word of an event means; what is not in the word is zero.
+    /// The kind that the `type` of an event names. Fields that the name does not give are zero.
     fn from_word(word: &str) -> Option<Self> {
         Some(match word {
             "ADDED" => Self::Added,

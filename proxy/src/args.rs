@@ -10,7 +10,9 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 use culvert_api::HostPort;
 use culvert_api::ports::PEER_PORT;
-use culvert_daemon::{LogCommand, LogFormat, parse_duration, parse_size};
+use culvert_daemon::{
+    BufferArgs, DaemonDefaults, LogArgs, LogCommand, TunnelDefaults, parse_duration,
+};
 use culvert_proxy_clients::forward::args::ForwardArgs;
 use culvert_proxy_clients::names::args::NameArgs;
 use culvert_proxy_cluster::KubernetesArgs;
@@ -42,37 +44,27 @@ pub(crate) struct Args {
     )]
     pub(crate) control_socket: PathBuf,
 
-    /// Unix socket, mode 0600, of the running proxy's pages and of the `log` command.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_SOCKET",
-        value_name = "PATH",
-        default_value = "/run/culvert/proxy/admin.sock",
-        global = true
-    )]
-    pub(crate) admin_socket: PathBuf,
-
-    /// What to log: a level such as `info`, or filters such as `info,culvert_proxy=debug`. By
-    /// default without what the Kubernetes client repeats of errors.
-    #[arg(
-        long,
-        env = "CULVERT_LOG",
-        default_value = "info,kube_client=off",
-        global = true
-    )]
-    pub(crate) log: String,
-
-    /// How log lines look: `text` or `json`.
-    #[arg(
-        long,
-        env = "CULVERT_LOG_FORMAT",
-        default_value = "text",
-        global = true
-    )]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) log: LogArgs<ProxyDefaults>,
 
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// The proxy's defaults of the flags that other daemons have too.
+#[derive(Clone, Debug)]
+pub(crate) struct ProxyDefaults;
+
+impl DaemonDefaults for ProxyDefaults {
+    const ADMIN_LISTEN: &'static str = "127.0.0.1:7409";
+    const METRICS_PORT: u16 = 7408;
+    const ADMIN_SOCKET: &'static str = "/run/culvert/proxy/admin.sock";
+    /// Without what the Kubernetes client repeats of errors.
+    const LOG: &'static str = "info,kube_client=off";
+}
+
+impl TunnelDefaults for ProxyDefaults {
+    const BUFFER_BUDGET: &'static str = "512MiB";
 }
 
 impl Args {
@@ -80,7 +72,7 @@ impl Args {
     pub(crate) fn sockets(&self) -> Sockets {
         Sockets {
             control: self.control_socket.clone(),
-            admin: self.admin_socket.clone(),
+            admin: self.log.admin_socket.clone(),
             connect: self.run.listen.connect_socket.clone(),
         }
     }
@@ -139,28 +131,8 @@ pub(crate) struct RunArgs {
     )]
     pub(crate) bpffs: PathBuf,
 
-    /// Bytes that one stream may have under way, 256KiB to 16MiB: the throughput of a stream times
-    /// the round trip. A stalled reader may hold a quarter more in memory.
-    #[arg(
-        long,
-        env = "CULVERT_STREAM_WINDOW",
-        value_name = "SIZE",
-        default_value = "4MiB",
-        value_parser = parse_size,
-    )]
-    pub(crate) stream_window: u32,
-
-    /// Bytes that may wait in memory for clients that take nothing, all together; as many may wait
-    /// to be sent. Over it a connection is reset: of the client or node whose connections hold
-    /// most, the one that has waited longest.
-    #[arg(
-        long,
-        env = "CULVERT_BUFFER_BUDGET",
-        value_name = "SIZE",
-        default_value = "512MiB",
-        value_parser = parse_size,
-    )]
-    pub(crate) buffer_budget: u32,
+    #[command(flatten)]
+    pub(crate) buffers: BufferArgs<ProxyDefaults>,
 
     /// How long connections may go on after SIGTERM. New ones are accepted meanwhile; the proxy
     /// ends when none is left.

@@ -104,8 +104,8 @@ impl TryFrom<RunArgs> for Config {
     type Error = ConfigError;
 
     fn try_from(run: RunArgs) -> Result<Self, ConfigError> {
-        if !STREAM_WINDOW_RANGE.contains(&run.stream_window) {
-            return Err(ConfigError::StreamWindow(run.stream_window));
+        if !STREAM_WINDOW_RANGE.contains(&run.buffers.stream_window) {
+            return Err(ConfigError::StreamWindow(run.buffers.stream_window));
         }
         if run.listen.view_listen.is_some() && !run.kubernetes.is_in_cluster() {
             return Err(ConfigError::ViewOutsideCluster);
@@ -131,8 +131,8 @@ impl TryFrom<RunArgs> for Config {
             spans: run.spans,
             state_dir: run.state_dir,
             bpffs: run.bpffs,
-            stream_window: run.stream_window,
-            budget: Budget::new(run.buffer_budget as usize),
+            stream_window: run.buffers.stream_window,
+            budget: Budget::new(run.buffers.buffer_budget as usize),
             grace: run.grace,
         })
     }
@@ -183,9 +183,9 @@ fn check_forwards(
 fn own_ports(run: &RunArgs) -> BTreeSet<u16> {
     let listen = &run.listen;
     let mut addresses = listen.intercept_listen.clone();
-    addresses.extend([listen.agent_listen, listen.admin_listen]);
+    addresses.extend([listen.agent_listen, listen.admin.admin_listen]);
     addresses.push(run.peers.peer_listen);
-    addresses.extend(listen.metrics_listen);
+    addresses.extend(listen.admin.metrics_listen);
     addresses.extend(listen.view_listen);
     addresses.extend(listen.connect_listen);
     let mut ports = BTreeSet::new();

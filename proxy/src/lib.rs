@@ -11,7 +11,7 @@ mod run;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use culvert_daemon::{Introduction, Logs, raise_open_file_limit, run_main};
+use culvert_daemon::{Introduction, raise_open_file_limit, run_main};
 
 use args::{Args, Command};
 
@@ -34,24 +34,24 @@ async fn start(args: Args) -> Result<()> {
     let Args {
         command,
         control_socket,
-        admin_socket,
         log,
-        log_format,
         run,
     } = args;
     match command {
         Some(Command::CheckHost(command)) => {
-            command.run(&control_socket, run.listen.admin_listen).await;
+            command
+                .run(&control_socket, run.listen.admin.admin_listen)
+                .await;
             Ok(())
         }
         Some(Command::ControlStdio(command)) => command.run(&sockets),
-        Some(Command::Log(command)) => command.run(&admin_socket).await,
+        Some(Command::Log(command)) => command.run(&log.admin_socket).await,
         None | Some(Command::Run) => {
+            let logs = log.init()?;
             let sockets = run::Sockets {
                 control: control_socket,
-                admin: admin_socket,
+                admin: log.admin_socket,
             };
-            let logs = Logs::init(&log, log_format)?;
             raise_open_file_limit();
             Box::pin(run::run(run.try_into()?, sockets, logs)).await
         }

@@ -206,7 +206,7 @@ impl Proxy {
         self.config.directory.directory_file.is_some()
     }
 
-    /// Whoever has started the first proxy of a site has no node yet. In a cluster, with a file of
+    /// The first proxy of a site has no node yet. In a cluster, with a file of
     /// nodes or a primary, nodes come by themselves.
     fn report_serving(&self) {
         tracing::info!(agents.addr = %self.config.listen.agent_listen, "serving agents and clients");

@@ -1,12 +1,12 @@
 //! The command line.
 
-use std::net::{AddrParseError, IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use culvert_api::installed::{HookScope, Mechanism};
 use culvert_api::ports::INTERCEPT_PORTS;
-use culvert_daemon::{LogCommand, LogFormat, Logs, listen_address};
+use culvert_daemon::{AdminArgs, DaemonDefaults, LogArgs, LogCommand, Logs};
 use ipnet::IpNet;
 
 /// DNS' own port.
@@ -137,55 +137,28 @@ pub(crate) struct Args {
     /// so.
     #[arg(long, env = "CULVERT_UNINSTALL_WITH_DAEMON_SET")]
     pub(crate) uninstall_with_daemon_set: bool,
-    /// Address of the admin server: /livez, /readyz, /metrics, /debug/destinations, /debug/hooks.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_LISTEN",
-        default_value = "127.0.0.1:7419",
-        value_name = "IP:PORT"
-    )]
-    pub(crate) admin_listen: SocketAddr,
-    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach
-    /// --admin-listen. Off by default.
-    #[arg(
-        long,
-        env = "CULVERT_METRICS_LISTEN",
-        value_name = "IP[:PORT]",
-        value_parser = metrics_listen
-    )]
-    pub(crate) metrics_listen: Option<SocketAddr>,
-    /// Unix socket, mode 0600, of the running redirector's pages and of the `log` command.
-    #[arg(
-        long,
-        global = true,
-        env = "CULVERT_ADMIN_SOCKET",
-        default_value = "/run/culvert/redirector/admin.sock",
-        value_name = "PATH"
-    )]
-    pub(crate) admin_socket: PathBuf,
-    /// What is logged, such as `info` or `info,culvert_redirector=debug`.
-    #[arg(
-        long,
-        env = "CULVERT_LOG",
-        default_value = "info,hickory_server=warn",
-        value_name = "FILTER"
-    )]
-    pub(crate) log: String,
-    /// How log lines look: `text` or `json`.
-    #[arg(
-        long,
-        env = "CULVERT_LOG_FORMAT",
-        default_value = "text",
-        value_name = "FORMAT"
-    )]
-    pub(crate) log_format: LogFormat,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs<RedirectorDefaults>,
+    #[command(flatten)]
+    pub(crate) log: LogArgs<RedirectorDefaults>,
+}
+
+/// The redirector's defaults of the flags that other daemons have too.
+#[derive(Clone, Debug)]
+pub(crate) struct RedirectorDefaults;
+
+impl DaemonDefaults for RedirectorDefaults {
+    const ADMIN_LISTEN: &'static str = "127.0.0.1:7419";
+    const METRICS_PORT: u16 = 7418;
+    const ADMIN_SOCKET: &'static str = "/run/culvert/redirector/admin.sock";
+    const LOG: &'static str = "info,hickory_server=warn";
 }
 
 impl Args {
     /// Begins to log, without hickory's line for every question: metrics count them.
     pub(crate) fn init_logs(&self) -> anyhow::Result<Logs> {
-        let filters = format!("hickory_server=warn,{}", self.log);
-        Logs::init(&filters, self.log_format)
+        let filters = format!("hickory_server=warn,{}", self.log.log);
+        Logs::init(&filters, self.log.log_format)
     }
 }
 
@@ -293,11 +266,6 @@ fn parse_mark(text: &str) -> Result<u32, String> {
         None => text.parse(),
     };
     parsed.map_err(|_unhelpful| format!("{text:?} is not a mark: write a number such as 0x2000"))
-}
-
-/// `--metrics-listen`: port 7418, unless it names another.
-fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
-    listen_address(text, 7_418)
 }
 
 #[cfg(test)]

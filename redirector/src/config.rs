@@ -166,9 +166,9 @@ impl Config {
             uninstall_with_daemon_set: args.uninstall_with_daemon_set,
             admin: AdminListen {
                 program: "culvert-redirector",
-                address: args.admin_listen,
-                metrics: args.metrics_listen,
-                socket: args.admin_socket,
+                address: args.admin.admin_listen,
+                metrics: args.admin.metrics_listen,
+                socket: args.log.admin_socket,
             },
             pod_ranges: args.pod_range,
         })

@@ -33,7 +33,7 @@ use forward::Forwarder;
 use handler::{Handler, SharedHandler};
 
 /// Longest datagram that every client accepts without EDNS, RFC 1035.
-const LEAST_PAYLOAD: u16 = 512;
+const MIN_PAYLOAD: u16 = 512;
 /// Longest datagram sent, by DNS Flag Day 2020: larger ones are fragmented and lost.
 const UDP_PAYLOAD: u16 = 1232;
 

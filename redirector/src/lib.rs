@@ -56,7 +56,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
     let Args {
         command,
         shared,
-        admin_socket,
+        log,
         ..
     } = &args;
     match command {
@@ -64,7 +64,7 @@ async fn start(args: Args) -> anyhow::Result<()> {
             let logs = args.init_logs()?;
             return Box::pin(run::run(Config::new(args, usual_scope())?, logs)).await;
         }
-        Some(Command::Log(command)) => command.run(admin_socket).await?,
+        Some(Command::Log(command)) => command.run(&log.admin_socket).await?,
         Some(Command::Status) => print!(
             "{}",
             operators::status::status(&shared.bpffs, &shared.state_dir).await?

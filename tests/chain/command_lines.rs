@@ -1,4 +1,4 @@
-//! What the programs do with command lines that somebody types to get to know them.
+//! What the programs do with command lines that a user types to get to know them.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};

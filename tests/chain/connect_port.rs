@@ -277,7 +277,7 @@ fn over_http2(
             .connect(PORT.ip().into(), TcpStream::from_std(socket)?)
             .await?;
         ensure!(tls.get_ref().1.alpn_protocol() == Some(b"h2"), "no HTTP/2");
-        // Streams that nobody reads leave room for others.
+        // Streams that are not read leave capacity for others.
         let (client, connection) = h2::client::Builder::new()
             .initial_window_size(16 << 10)
             .initial_connection_window_size(8 << 20)

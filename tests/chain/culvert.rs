@@ -22,7 +22,7 @@ use crate::proxies::{self, SECOND, THIRD, peer_flags};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, World};
 
 const EDGES: &[Host] = &[Host::Edge1, Host::Edge2];
-/// In the agents' allow-list; nobody listens there.
+/// In the agents' allow-list; no program listens there.
 const CLOSED: u16 = 9777;
 /// The page with the fields of all answers.
 const PAGE: &str = "json.md";
@@ -475,7 +475,7 @@ fn observe_shows_what_begins_and_ends_and_its_counts_are_those_of_the_metrics() 
             counted == all.len() as f64,
             "{counted} are counted: {all:?}"
         );
-        // The last ones, for whoever comes later.
+        // The last ones, for clients that come later.
         let mut later = people.command(workspace::binary("culvert"));
         later.args(["observe", "--local", "-o", "json", "--outcome", "refused"]);
         let said = workspace::output(&mut later)?;

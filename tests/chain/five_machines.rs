@@ -101,7 +101,7 @@ impl Page {
     }
 }
 
-/// Somebody in the cloud who has no rights of root, and the programs in the path.
+/// A user in the cloud without root, and the programs in the path.
 struct User<'lab> {
     lab: &'lab Lab,
     home: PathBuf,

@@ -51,7 +51,7 @@ fn the_status_counts_the_streams_of_its_own_proxy() {
     });
 }
 
-/// Whoever has started the first proxy learns what comes next; with nodes, nobody does.
+/// An operator who has started the first proxy reads what comes next; with nodes, that is not said.
 #[test]
 fn a_proxy_that_starts_says_what_it_serves_and_without_nodes_what_comes_next() {
     world::with(&[], Options::default(), |world| {

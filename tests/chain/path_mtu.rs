@@ -59,7 +59,7 @@ fn packets_of_the_agent_that_are_lost_for_their_size_are_named_at_both_ends() {
         let small = download(world, SMALL_SOURCE)?;
         wait_for_reason(world, FIX)?;
         end(small)?;
-        // Nobody can read that log while larger answers end the tunnel.
+        // That log cannot be read while larger answers end the tunnel.
         for command in [&["why", "edge-1"][..], &["check"]] {
             wait::until("the cloud names it", PATIENCE, || {
                 let said = world.culvert.control(command).output()?;

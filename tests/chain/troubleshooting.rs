@@ -210,7 +210,10 @@ fn ping_measures_each_tunnel_and_counts_what_is_lost() {
         }
         ensure!(asked == 2, "not two tunnels: {told}");
         let error = ping("edge-9", "1").err().context("edge-9 answers")?;
-        says(&error.to_string(), &["no proxy knows", "edge-9", "edge-1"])?;
+        says(
+            &error.to_string(),
+            &["no edge node is named", "edge-9", "edge-1"],
+        )?;
 
         // Long enough for one question to be lost, and too short for the tunnels to end.
         world.culvert.agent(0).signal(Signal::SIGSTOP)?;

@@ -106,7 +106,7 @@ fn forwards(server: &mut ApiServer) -> Result<()> {
     let log = proxy.process.log();
     ensure!(!log.contains("forwarded port not open"), "{log}");
 
-    // It is closed when nobody names it.
+    // It is closed when no entry names it.
     set(server, "")?;
     wait::until("the port is closed", DEADLINE, || closed(chosen))?;
     echoes(flag)

@@ -51,7 +51,7 @@ fn hosts(server: &ApiServer) -> Result<()> {
     config_map(server, "kube-system", "yurt-tunnel-nodes", &data)?;
     edge(server, "edge-1", "10.0.3.7")?;
     node(server, "master", "192.0.2.10", &json!({}))?;
-    // Whoever may register Nodes must not give pods another address of a foreign name.
+    // A user who may register Nodes must not give pods another address of a foreign name.
     node(server, "registry.example.com", "10.0.8.8", &json!({}))?;
     let _proxies = [
         Proxy::start(server, "proxy-1", &PLACE)?,

@@ -63,7 +63,7 @@ fn others(server: &ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// Whoever may write Leases in the namespace can write anything into one.
+/// A user who may write Leases in the namespace can write anything into one.
 fn garbage_harms_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
     let labels = json!({"app.kubernetes.io/name": "culvert-proxy"});
     let spec = json!({"holderIdentity": "not an instance", "leaseDurationSeconds": 40});
@@ -80,7 +80,7 @@ fn garbage_harms_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
 }
 
 /// It is renewed in the future by its own word, and never again. While it lasts, the proxy is not
-/// ready, for it reaches nobody.
+/// ready, because it reaches no other.
 fn a_stale_lease_is_forgotten(server: &ApiServer, proxy: &Proxy) -> Result<()> {
     let labels = json!({"app.kubernetes.io/name": "culvert-proxy"});
     let address = "192.0.2.9:7401";

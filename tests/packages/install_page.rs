@@ -10,7 +10,7 @@ use crate::machine::{EXPORTER, Machine};
 /// The join on the page. The proxy prints the real one.
 const JOIN: &str = "culvert-agent join --proxy cloud.example.org:7400 --ca-pin sha256:";
 
-/// What the page takes for granted: a name in DNS, and somebody who says yes to apt.
+/// What the page takes for granted: a name in DNS, and a user who says yes to apt.
 const PREPARE: &str = r#"
 echo '203.0.113.1 cloud.example.org' >>/etc/hosts
 echo 'APT::Get::Assume-Yes "true";' >/etc/apt/apt.conf.d/assume-yes

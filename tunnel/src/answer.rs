@@ -38,7 +38,7 @@ enum Protocol {
     Unknown,
     /// TLS, until the first answer.
     Tls(Box<Handshake>),
-    /// The direction of the last bytes tells.
+    /// The direction of the last bytes decides.
     Plain,
 }
 

@@ -158,7 +158,7 @@ impl StalledStreams {
         Some(stalled)
     }
 
-    fn keep_within(&mut self, limit: usize) {
+    fn enforce(&mut self, limit: usize) {
         while self.held > limit
             && let Some(stalled) = victim(&self.by_age).and_then(|position| self.remove(position))
         {
@@ -237,7 +237,7 @@ impl Share {
         if let Some(stalled) = streams.by_age.get_mut(position) {
             let before = std::mem::replace(&mut stalled.bytes, bytes);
             streams.held = streams.held - before + bytes;
-            streams.keep_within(self.budget.limit());
+            streams.enforce(self.budget.limit());
         }
         evicted.clone().notified_owned()
     }

@@ -76,7 +76,7 @@ pub const DEFAULT_KEEPALIVE: Duration = Duration::from_secs(25);
 /// The allowed range of that time.
 pub const KEEPALIVE_RANGE: RangeInclusive<Duration> =
     Duration::from_secs(5)..=Duration::from_secs(300);
-/// The same before the agent has told its own time.
+/// The same before the agent has reported its own time.
 const UNSET_SECONDS: u32 = 6;
 /// The same between proxies, in seconds.
 pub const PEER_KEEPALIVE: u32 = 6;

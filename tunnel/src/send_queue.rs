@@ -12,29 +12,30 @@ use tokio::time::Instant;
 /// well.
 pub(crate) const FRAME_SIZE: u32 = 64 << 10;
 /// Unsent bytes in the socket of a tunnel whose link is fast.
-const UNSENT_MOST: u32 = 256 << 10;
+const MAX_UNSENT: u32 = 256 << 10;
 /// The same while nothing is known about the link.
 pub(crate) const UNSENT_FIRST: u32 = 32 << 10;
-/// The least: a program that is woken late must find something left.
-const UNSENT_LEAST: u32 = 4 << 10;
+/// The smallest limit of unsent bytes: a program that is woken late must find something left.
+const MIN_UNSENT: u32 = 4 << 10;
 /// The limit of a frame while nothing is known about the link: the first frames of a busy stream may
 /// wait in front of a small message for as long as the link takes to send them.
 pub(crate) const FRAME_FIRST: u32 = 16 << 10;
 /// The smallest limit of a frame. Smaller frames cost more, and one packet holds a third of this.
-const FRAME_LEAST: u32 = 4 << 10;
-/// How long the unsent bytes last. The program that refills them is woken after half of it.
-const LASTS_LEAST: Duration = Duration::from_millis(10);
+const MIN_FRAME: u32 = 4 << 10;
+/// For how long the unsent bytes last at the link's speed. The program that refills them is woken
+/// after half of it.
+const SHORTEST_REFILL: Duration = Duration::from_millis(10);
 /// The same on a machine that wakes the program so late that the link ran dry.
-const LASTS_MOST: Duration = Duration::from_millis(160);
+const LONGEST_REFILL: Duration = Duration::from_millis(160);
 /// How often the link is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A tunnel's socket, or what takes its place.
 pub trait TunnelSocket {
-    /// Bytes that wait unsent; `None` if nobody knows.
+    /// Bytes that wait unsent; `None` if the kernel does not say.
     fn unsent(&self) -> Option<u32>;
 
-    /// Bytes that the peer has acknowledged; `None` if nobody knows.
+    /// Bytes that the peer has acknowledged; `None` if the kernel does not say.
     fn acknowledged(&self) -> Option<u64>;
 
     /// At most about so many bytes wait unsent from now on.
@@ -73,8 +74,8 @@ pub(crate) struct Limits {
     pub(crate) frame: u32,
 }
 
-const MOST: Limits = Limits {
-    unsent: UNSENT_MOST,
+const MAX_LIMITS: Limits = Limits {
+    unsent: MAX_UNSENT,
     frame: FRAME_SIZE,
 };
 
@@ -97,7 +98,7 @@ impl SendQueue {
     pub(crate) fn new(now: Instant) -> Self {
         Self {
             rate: None,
-            lasts: LASTS_LEAST,
+            lasts: SHORTEST_REFILL,
             looked_at: now,
             taken: 0,
             was_full: false,
@@ -119,12 +120,12 @@ impl SendQueue {
         now.saturating_duration_since(self.looked_at) >= LOOK_EVERY
     }
 
-    /// The limits after a look at a link in front of which so many bytes wait unsent. If nobody
-    /// knows how many, they are those of a fast link.
+    /// The limits after a look at a link in front of which so many bytes wait unsent. If it is
+    /// not known how many, they are those of a fast link.
     pub(crate) fn after(&mut self, now: Instant, unsent: Option<u32>) -> Limits {
         let Some(unsent) = unsent else {
             self.looked_at = now;
-            return MOST;
+            return MAX_LIMITS;
         };
         // Only what fills its socket shows how fast a link is, and not with a pause after it.
         let elapsed = now.saturating_duration_since(self.looked_at);
@@ -137,9 +138,9 @@ impl SendQueue {
                 _ => Some(rate),
             };
             self.lasts = if unsent == 0 {
-                (self.lasts * 2).min(LASTS_MOST)
+                (self.lasts * 2).min(LONGEST_REFILL)
             } else {
-                (self.lasts * 7 / 8).max(LASTS_LEAST)
+                (self.lasts * 7 / 8).max(SHORTEST_REFILL)
             };
         }
         self.looked_at = now;
@@ -158,8 +159,8 @@ impl SendQueue {
         let bytes = u128::from(rate) * self.lasts.as_millis() / 1000;
         let in_time = u32::try_from(bytes).unwrap_or(u32::MAX);
         Limits {
-            unsent: in_time.clamp(UNSENT_LEAST, UNSENT_MOST),
-            frame: (in_time / 2).clamp(FRAME_LEAST, FRAME_SIZE),
+            unsent: in_time.clamp(MIN_UNSENT, MAX_UNSENT),
+            frame: (in_time / 2).clamp(MIN_FRAME, FRAME_SIZE),
         }
     }
 }
@@ -200,7 +201,7 @@ mod tests {
     #[test]
     fn little_waits_in_front_of_a_slow_link_and_all_that_fits_in_front_of_a_fast_one() {
         let limits = |mbit| Link::new().look(mbit, true, 1000);
-        assert_eq!(limits(1000), MOST);
+        assert_eq!(limits(1000), MAX_LIMITS);
         assert_eq!(
             limits(16),
             Limits {
@@ -211,8 +212,8 @@ mod tests {
         assert_eq!(
             limits(1),
             Limits {
-                unsent: UNSENT_LEAST,
-                frame: FRAME_LEAST
+                unsent: MIN_UNSENT,
+                frame: MIN_FRAME
             }
         );
     }
@@ -222,7 +223,7 @@ mod tests {
         let now = Instant::now();
         let mut queue = SendQueue::new(now);
         queue.wrote(&Poll::Pending);
-        assert_eq!(queue.after(now + LOOK_EVERY, None), MOST);
+        assert_eq!(queue.after(now + LOOK_EVERY, None), MAX_LIMITS);
         assert!(!queue.is_due(now + LOOK_EVERY));
     }
 
@@ -231,20 +232,20 @@ mod tests {
         let mut link = Link::new();
         let first = link.look(1, false, 0);
         assert_eq!(first, SendQueue::new(link.now).limits());
-        assert_eq!(link.look(1000, true, 1000), MOST);
+        assert_eq!(link.look(1000, true, 1000), MAX_LIMITS);
         for _ in 0..100 {
-            assert_eq!(link.look(1, false, 0), MOST);
+            assert_eq!(link.look(1, false, 0), MAX_LIMITS);
         }
     }
 
     #[test]
     fn a_pause_after_a_burst_says_nothing_about_a_link() {
         let mut link = Link::new();
-        assert_eq!(link.look(1000, true, 1000), MOST);
+        assert_eq!(link.look(1000, true, 1000), MAX_LIMITS);
         link.queue.wrote(&Poll::Pending);
         link.queue.wrote(&Poll::Ready(Ok(100_000)));
         link.now += LOOK_EVERY * 100;
-        assert_eq!(link.queue.after(link.now, Some(0)), MOST);
+        assert_eq!(link.queue.after(link.now, Some(0)), MAX_LIMITS);
     }
 
     #[test]
@@ -253,7 +254,7 @@ mod tests {
         link.queue.wrote(&Poll::Ready(Ok(10_000)));
         link.queue.wrote(&Poll::Pending);
         link.now += LOOK_EVERY * 100;
-        assert_eq!(link.queue.after(link.now, Some(1000)).unsent, UNSENT_LEAST);
+        assert_eq!(link.queue.after(link.now, Some(1000)).unsent, MIN_UNSENT);
     }
 
     #[test]
@@ -262,8 +263,8 @@ mod tests {
         link.look(1000, true, 1000);
         let limits: Vec<_> = (0..10).map(|_| link.look(1, true, 1000).unsent).collect();
         assert!(limits.is_sorted_by(|a, b| a >= b), "{limits:?}");
-        assert_eq!(limits.last(), Some(&UNSENT_LEAST));
-        assert_eq!(link.look(1000, true, 1000), MOST);
+        assert_eq!(limits.last(), Some(&MIN_UNSENT));
+        assert_eq!(link.look(1000, true, 1000), MAX_LIMITS);
     }
 
     #[test]

@@ -29,7 +29,7 @@ const RELAYED_KEEPALIVE_PROBES: u32 = 3;
 /// The least time after which a tunnel's last packet counts as lost, in microseconds. Linux waits for 200 ms beyond
 /// the round trip, and a thin stream has nothing to send that would show the loss earlier. What
 /// comes later than this on a link that is uneven is sent twice, once.
-const LOST_AFTER_LEAST: usize = 50_000;
+const MIN_LOST_AFTER: usize = 50_000;
 
 /// Prepares a tunnel's TCP connection: small writes go out at once, at most 256 KiB wait unsent, a
 /// lost packet is sent again soon, and the connection fails when its peer acknowledges nothing for
@@ -40,7 +40,7 @@ const LOST_AFTER_LEAST: usize = 50_000;
 /// The kernel refuses an option.
 pub fn tune(socket: &TcpStream) -> io::Result<()> {
     socket.set_nodelay(true)?;
-    unless_unknown(setsockopt(socket, RtoMin, &LOST_AFTER_LEAST).map_err(Into::into))?;
+    unless_unknown(setsockopt(socket, RtoMin, &MIN_LOST_AFTER).map_err(Into::into))?;
     let socket = SockRef::from(socket);
     unless_unknown(socket.set_tcp_notsent_lowat(UNSENT_FIRST))?;
     unless_unknown(socket.set_tcp_user_timeout(Some(TUNNEL_USER_TIMEOUT)))
@@ -292,8 +292,8 @@ mod tests {
         match getsockopt(&near, RtoMin) {
             // The kernel counts in ticks.
             Ok(micros) => {
-                let most = LOST_AFTER_LEAST + 10_000;
-                assert!((LOST_AFTER_LEAST..=most).contains(&micros), "{micros}");
+                let most = MIN_LOST_AFTER + 10_000;
+                assert!((MIN_LOST_AFTER..=most).contains(&micros), "{micros}");
             }
             Err(lacking) => assert_eq!(lacking, Errno::ENOPROTOOPT),
         }

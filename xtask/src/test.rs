@@ -283,8 +283,8 @@ fn second_look(args: &Args, suites: &[Suite]) -> Result<()> {
     again
 }
 
-/// Runs the suites in their order. Unit tests come first and need nothing, so nobody waits for what
-/// only other suites need.
+/// Runs the suites in their order. Unit tests come first and need nothing, so that they need not
+/// wait for what only other suites need.
 fn run_suites(args: &Args, suites: &[Suite], looked: &mut FirstLook<'_>) -> Result<()> {
     let mut may_start_api_server = None;
     let mut may_run = Vec::new();

@@ -31,7 +31,7 @@ pub(crate) type CurrentRules = watch::Receiver<DialRules>;
 pub(crate) struct OwnAddresses(pub(crate) BTreeSet<IpAddr>);
 
 impl DialRules {
-    /// These rules, with ports that somebody else named. What is denied stays so.
+    /// These rules, with further ports of ConfigMap culvert-ports. What is denied stays so.
     pub(crate) fn with(&self, named: &NamedPorts) -> Self {
         let mut rules = self.clone();
         let AllowList {

@@ -1,7 +1,7 @@
 //! Further ports that the agent dials on its own node: those of ConfigMap `culvert-ports`, mounted
 //! as a folder. They come to what the flags allow, and reach no other host.
 //!
-//! Whoever may write the ConfigMap opens ports. The proxies may not: `deploy/cloud/rbac.yaml`.
+//! A user who may write the ConfigMap opens ports. The proxies may not: `deploy/cloud/rbac.yaml`.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

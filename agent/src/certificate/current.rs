@@ -1,5 +1,5 @@
 //! The agent's current certificate: read from its files, read again when they change, and passed on
-//! to whoever connects.
+//! to each new connection.
 
 use std::fs;
 use std::io;
@@ -27,7 +27,7 @@ pub(crate) enum Source {
     },
     /// An enrolment in a Kubernetes cluster; renewed by this agent.
     Cluster(ClusterSource),
-    /// Somebody else's files; renewed by them.
+    /// Files of another program, which renews them.
     Ready(ReadyFiles),
 }
 
@@ -35,10 +35,10 @@ pub(crate) enum Source {
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterSource {
     pub(crate) state: StateDir,
-    /// What the proxies tell; it may change at any time.
+    /// What the proxies publish; it may change at any time.
     pub(crate) folder: ClusterDir,
     pub(crate) token: TokenFile,
-    /// `--server-name`, in place of what the proxies tell.
+    /// `--server-name`, in place of what the proxies publish.
     pub(crate) server_name: Option<String>,
     /// `--proxy`, likewise; empty if not given.
     pub(crate) proxies: Vec<HostPort>,
@@ -81,7 +81,7 @@ struct Unsaved {
     renewed: Renewed,
     /// When it was given.
     since: SystemTime,
-    /// Of the certificate that is stored. If it changes, somebody has joined anew.
+    /// Of the certificate that is stored. If it changes, the node has joined again.
     stored_at: Option<SystemTime>,
 }
 
@@ -161,7 +161,7 @@ impl Source {
 }
 
 impl ClusterSource {
-    /// What the proxies tell, but for what flags say.
+    /// What the proxies report, unless flags say otherwise.
     pub(crate) fn settings(&self) -> Result<ClusterSettings, ClusterError> {
         let told = self.folder.read()?;
         let server_name = self.server_name.clone().unwrap_or(told.server_name);
@@ -328,7 +328,7 @@ impl Certificates {
         self.current.borrow().clone()
     }
 
-    /// Tells of changes.
+    /// Announces changes.
     pub(crate) fn changes(&self) -> watch::Receiver<Arc<Identity>> {
         self.current.subscribe()
     }

@@ -83,7 +83,7 @@ pub(crate) async fn certificates(
 }
 
 /// The certificate that was just given, stored or, on a disk that takes nothing, in memory for now:
-/// whoever frees that disk needs this node.
+/// an operator who frees that disk has to reach this node.
 fn started(source: &ClusterSource, renewed: Renewed) -> Result<Certificates> {
     let stored = source.state.store(&renewed);
     let loaded = Certificates::load(Source::Cluster(source.clone()));

@@ -108,7 +108,7 @@ pub(crate) async fn run(state_dir: &Path, admin_socket: &Path, args: JoinArgs) -
     if args.service {
         service = Some(Service::prepare(state.path()).await?);
     }
-    // Looked up first: a token that was used up for files that nobody may read is lost.
+    // Looked up first: a token that was redeemed for files that the agent cannot read is lost.
     let owner = Owner::of(state.path(), args.user.as_deref())?;
     let joined = join(&outbound, &state, &args).await;
     if let Some(owner) = owner
@@ -190,7 +190,7 @@ fn next_command(state: &StateDir) -> String {
 }
 
 /// The node that the directory belongs to. A certificate that cannot be read any more belongs to
-/// nobody.
+/// no node.
 fn former_node(state: &StateDir) -> Result<Option<NodeName>> {
     match state.identity() {
         Ok(text) => Ok(text.parse().ok().map(|identity| identity.node)),

@@ -48,7 +48,7 @@ pub(crate) struct Renewal {
     pub(crate) proxies: watch::Sender<Vec<HostPort>>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) gate: Gate,
-    /// Told when a proxy does not take the certificate.
+    /// Notified when a proxy refuses the certificate.
     pub(crate) refused: Arc<Notify>,
 }
 

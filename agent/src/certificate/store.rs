@@ -86,7 +86,7 @@ impl StateDir {
     }
 
     /// Makes the directory if it is missing, for its owner only. One that is there stays as it is:
-    /// the secrets in it have modes of their own, and it may be somebody else's too.
+    /// the secrets in it have modes of their own, and other programs may use it too.
     pub(crate) fn prepare(&self) -> Result<(), StateError> {
         self.make().map_err(|source| StateError::Make {
             path: self.0.clone(),
@@ -104,9 +104,9 @@ impl StateDir {
         make_directory(&self.0, PRIVATE_DIRECTORY)
     }
 
-    /// The key to join or renew with. It is on disk before it is used: whoever repeats it after a
-    /// lost answer uses the same. Where no new one can be stored, as on a full disk, it is the key
-    /// of the present certificate: a node that nobody reaches can not be mended.
+    /// The key to join or renew with. It is on disk before it is used: a request that is repeated
+    /// after a lost answer uses the same. Where no new one can be stored, as on a full disk, it is
+    /// the key of the present certificate: a node that cannot be reached cannot be repaired.
     pub(crate) fn next_key(&self) -> Result<rcgen::KeyPair, StateError> {
         let path = self.0.join(NEXT_KEY);
         match fs::read_to_string(&path) {
@@ -123,8 +123,8 @@ impl StateDir {
         }
     }
 
-    /// The same where whoever repeats it may use another key: one in memory, where none can be
-    /// stored.
+    /// The same for a request that may be repeated with another key: one in memory, where none can
+    /// be stored.
     pub(crate) fn next_key_or_unsaved(&self) -> Result<rcgen::KeyPair, StateError> {
         match self.next_key() {
             Err(StateError::Write { .. } | StateError::Read { .. }) => {

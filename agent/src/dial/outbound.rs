@@ -15,7 +15,7 @@ use tokio::net::{TcpSocket, TcpStream, lookup_host};
 use tokio::time::{Instant, timeout_at};
 
 /// Minimum time for each of several addresses.
-const ADDRESS_LEAST: Duration = Duration::from_secs(1);
+const MIN_ADDRESS_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit of addresses that are tried in one attempt.
 const MAX_ADDRESSES: usize = 16;
 
@@ -226,7 +226,7 @@ pub(crate) fn in_any_order(mut proxies: Vec<HostPort>) -> Vec<HostPort> {
 /// The time limit for the next of `addresses`. An address that drops packets must leave time for
 /// the others.
 fn share(left: Duration, addresses: usize) -> Duration {
-    (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(ADDRESS_LEAST)
+    (left / u32::try_from(addresses).unwrap_or(u32::MAX).max(1)).max(MIN_ADDRESS_TIMEOUT)
 }
 
 /// The order in which addresses are tried: the resolver's preferred family first, and in each
@@ -324,7 +324,7 @@ mod tests {
             share(Duration::from_secs(10), 4),
             Duration::from_millis(2500)
         );
-        assert_eq!(share(Duration::from_secs(2), 16), ADDRESS_LEAST);
+        assert_eq!(share(Duration::from_secs(2), 16), MIN_ADDRESS_TIMEOUT);
     }
 
     #[test]

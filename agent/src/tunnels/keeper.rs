@@ -1,4 +1,4 @@
-//! Keeps the tunnel slots going, and tells them what changes: the listed addresses, the
+//! Keeps the tunnel slots going, and passes changes on to them: the listed addresses, the
 //! certificate, and the loads of the proxies.
 
 use std::collections::BTreeMap;

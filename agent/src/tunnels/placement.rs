@@ -31,13 +31,13 @@ impl fmt::Display for SlotNumber {
     }
 }
 
-/// One run of a proxy: its instance, or for an older proxy, which tells none, the address that led
-/// to it.
+/// One run of a proxy: its instance, or for an older proxy, which reports none, the address that
+/// led to it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ProxyId(Arc<str>);
 
 impl ProxyId {
-    /// The proxy that tells `instance`, met at `address`.
+    /// The proxy that reports `instance`, met at `address`.
     fn met(instance: &str, address: &HostPort) -> Self {
         if instance.is_empty() {
             Self::at(address)
@@ -70,7 +70,7 @@ pub(crate) struct Placement(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     plan: Mutex<Plan>,
-    /// Told of each change.
+    /// Notified of each change.
     changes: watch::Sender<()>,
     /// Further tunnels that were asked for and are not counted yet, by proxy, and that there are some.
     asked: Mutex<BTreeMap<ProxyId, u32>>,
@@ -220,7 +220,7 @@ impl Placement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Never,
-    /// After a pause, in which the first proxy tells which others there are.
+    /// After a pause, in which the first proxy reports which others there are.
     Soon,
     Now,
 }
@@ -265,8 +265,8 @@ impl Seat {
         met.answer()
     }
 
-    /// The proxy reports which proxies there are. Before it has introduced itself nobody knows who
-    /// reports that.
+    /// The proxy reports which proxies there are. Before it has introduced itself it is not known
+    /// which proxy reports that.
     pub(super) fn record_report(&self, proxies: Vec<Proxy>) {
         if let Some(Met::Claimed(by)) = &*self.met.borrow() {
             self.placement

@@ -79,7 +79,7 @@ pub(crate) struct Shared {
     pub(crate) placement: Placement,
     /// The streams of all tunnels.
     pub(crate) movable: MovableStreams,
-    /// Told when a proxy does not take this agent's certificate.
+    /// Notified when a proxy refuses this agent's certificate.
     pub(crate) refused: Arc<Notify>,
 }
 

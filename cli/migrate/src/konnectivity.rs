@@ -10,6 +10,7 @@ use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Report, Table};
 use super::source::{Piece, PlacedPiece};
+use super::workload::{TunnelProgram, Workloads};
 
 /// What its manifests make, and static pods by their label.
 pub(super) const OBJECTS: &[Lookup] = &[
@@ -190,7 +191,35 @@ const AGENT: Table = &[
     ("log-file", NoEqual(LOG_FILE)),
 ];
 
-/// Takes up one part of the input.
+const WORKLOADS: Workloads = Workloads {
+    programs: &[
+        TunnelProgram {
+            words: &["proxy-server", "konnectivity-server"],
+            workload: None,
+            part: Part::Server,
+            flags: SERVER,
+            variables: None,
+            remove: None,
+        },
+        TunnelProgram {
+            words: &["proxy-agent", "konnectivity-agent"],
+            workload: None,
+            part: Part::Agent,
+            flags: AGENT,
+            variables: None,
+            remove: None,
+        },
+    ],
+    dns: None,
+    namespace: "kube-system",
+    label_nodes: "kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that nobody can dial",
+    static_pods: true,
+    after: Some(
+        "webhooks and aggregated APIs run on cloud nodes: Culvert reaches no Pod or Service of an edge node",
+    ),
+};
+
+/// Translates one part of the input.
 pub(super) fn translate(
     found: &PlacedPiece,
     plan: &mut Plan,
@@ -204,7 +233,9 @@ pub(super) fn translate(
     };
     match object.kind() {
         "EgressSelectorConfiguration" => egress(found, object, plan, report),
-        "Deployment" | "DaemonSet" | "Pod" => workload(found, object, plan, report)?,
+        "Deployment" | "DaemonSet" | "Pod" => {
+            WORKLOADS.translate(found, object, plan, report)?;
+        }
         kind => report.add(
             &found.place,
             kind,
@@ -212,37 +243,6 @@ pub(super) fn translate(
                 "not taken over: Culvert's manifests have their own; delete it with konnectivity",
             ),
         ),
-    }
-    Ok(())
-}
-
-fn workload(
-    found: &PlacedPiece,
-    object: &Object,
-    plan: &mut Plan,
-    report: &mut Report,
-) -> Result<(), Problem> {
-    for container in object.containers() {
-        let words = &container.words;
-        let (table, part) =
-            if words.contains("proxy-server") || words.contains("konnectivity-server") {
-                (SERVER, Part::Server)
-            } else if words.contains("proxy-agent") || words.contains("konnectivity-agent") {
-                (AGENT, Part::Agent)
-            } else {
-                report.add(&found.place, "container", Meaning::Unknown);
-                continue;
-            };
-        report.look_up_flags(&found.place, table, &container.flags, plan)?;
-        plan.before("kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that nobody can dial");
-        plan.after("webhooks and aggregated APIs run on cloud nodes: Culvert reaches no Pod or Service of an edge node");
-        match object.kind() {
-            "Pod" => plan.remove_by_hand(
-                part,
-                "remove the static pod's file from /etc/kubernetes/manifests of each control plane",
-            ),
-            kind => plan.delete(part, "kube-system", kind, object.bare_name()),
-        }
     }
     Ok(())
 }

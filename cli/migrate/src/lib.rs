@@ -17,6 +17,7 @@ mod plan;
 mod rules;
 mod source;
 mod superedge;
+mod workload;
 mod yurttunnel;
 
 use std::path::PathBuf;

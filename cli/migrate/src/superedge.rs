@@ -11,6 +11,7 @@ use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Report, Table, port};
 use super::source::{Piece, PlacedPiece, parse_toml, token_nodes};
+use super::workload::{TunnelProgram, Workloads};
 
 /// What its manifests make, in the namespaces of its versions.
 pub(super) const OBJECTS: &[Lookup] = &[
@@ -188,7 +189,33 @@ const TUNNEL: Table = &[
     ),
 ];
 
-/// Takes up one part of the input.
+const WORKLOADS: Workloads = Workloads {
+    programs: &[
+        TunnelProgram {
+            words: &["tunnel"],
+            workload: Some("tunnel-cloud"),
+            part: Part::Server,
+            flags: TUNNEL,
+            variables: Some(TUNNEL),
+            remove: None,
+        },
+        TunnelProgram {
+            words: &["tunnel"],
+            workload: None,
+            part: Part::Agent,
+            flags: TUNNEL,
+            variables: Some(TUNNEL),
+            remove: None,
+        },
+    ],
+    dns: Some("tunnel-coredns"),
+    namespace: "edge-system",
+    label_nodes: "kubectl label node -l superedge.io/edge-node=enable node-restriction.kubernetes.io/culvert-edge=",
+    static_pods: false,
+    after: None,
+};
+
+/// Translates one part of the input.
 pub(super) fn translate(
     found: &PlacedPiece,
     plan: &mut Plan,
@@ -233,7 +260,9 @@ fn object_of(
                 }
             }
         }
-        ("Deployment" | "DaemonSet" | "Pod", _) => workload(found, object, plan, report)?,
+        ("Deployment" | "DaemonSet" | "Pod", _) => {
+            WORKLOADS.translate(found, object, plan, report)?;
+        }
         ("Service", "tunnel-cloud") => {
             let text = match text(object.0.pointer("/spec/type")) {
                 "LoadBalancer" => {
@@ -250,42 +279,6 @@ fn object_of(
         }
         ("EgressSelectorConfiguration", _) => konnectivity::egress(found, object, plan, report),
         (kind, _) => report.add(&found.place, kind, Meaning::no_equal("not taken over: Culvert's manifests have their own; delete it with SuperEdge's tunnel")),
-    }
-    Ok(())
-}
-
-fn workload(
-    found: &PlacedPiece,
-    object: &Object,
-    plan: &mut Plan,
-    report: &mut Report,
-) -> Result<(), Problem> {
-    let name = object.bare_name();
-    for container in object.containers() {
-        let mut part = Part::Names;
-        if name == "tunnel-coredns" {
-            report.add(&found.place, "coredns", Meaning::equal("the redirector answers names: point kube-apiserver's dnsConfig at its node (docs/dns.md)"));
-        } else if container.words.contains("tunnel") {
-            report.look_up_flags(&found.place, TUNNEL, &container.flags, plan)?;
-            for variable in &container.variables {
-                let shown = format!("env {variable}");
-                report.look_up((&found.place, &shown), TUNNEL, (&shown, None), plan)?;
-            }
-            part = if name == "tunnel-cloud" {
-                Part::Server
-            } else {
-                Part::Agent
-            };
-            plan.before("kubectl label node -l superedge.io/edge-node=enable node-restriction.kubernetes.io/culvert-edge=");
-        } else {
-            report.add(&found.place, "container", Meaning::Unknown);
-            continue;
-        }
-        let namespace = match text(object.0.pointer("/metadata/namespace")) {
-            "" => "edge-system",
-            namespace => namespace,
-        };
-        plan.delete(part, namespace, object.kind(), name);
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use super::plan::{Component, Part, Plan};
 use super::rules::Rule::{Apply, Equal, NoEqual};
 use super::rules::{Report, Table, port, ports};
 use super::source::{Piece, PlacedPiece};
+use super::workload::{TunnelProgram, Workloads};
 
 /// What its manifests make.
 pub(super) const OBJECTS: &[Lookup] = &[
@@ -163,7 +164,35 @@ const PORTS: Table = &[
     ("localhost-proxy-ports", Apply(on_loopback)),
 ];
 
-/// Takes up one part of the input.
+const WORKLOADS: Workloads = Workloads {
+    programs: &[
+        TunnelProgram {
+            words: &["yurt-tunnel-server"],
+            workload: None,
+            part: Part::Server,
+            flags: SERVER,
+            variables: None,
+            remove: Some(
+                "on the server's node: `iptables -t nat -S | grep TUNNEL-PORT` prints nothing (a killed server leaves its chains)",
+            ),
+        },
+        TunnelProgram {
+            words: &["yurt-tunnel-agent"],
+            workload: None,
+            part: Part::Agent,
+            flags: AGENT,
+            variables: None,
+            remove: None,
+        },
+    ],
+    dns: Some("yurt-tunnel-dns"),
+    namespace: "kube-system",
+    label_nodes: "kubectl label node -l openyurt.io/is-edge-worker=true node-restriction.kubernetes.io/culvert-edge=",
+    static_pods: false,
+    after: None,
+};
+
+/// Translates one part of the input.
 pub(super) fn translate(
     found: &PlacedPiece,
     plan: &mut Plan,
@@ -198,7 +227,9 @@ pub(super) fn translate(
                 "yurt-tunnel-nodes",
             );
         }
-        ("Deployment" | "DaemonSet" | "Pod", _) => workload(found, object, plan, report)?,
+        ("Deployment" | "DaemonSet" | "Pod", _) => {
+            WORKLOADS.translate(found, object, plan, report)?;
+        }
         ("Service", _) => service(found, object, plan, report)?,
         (kind, _) => report.add(
             &found.place,
@@ -207,41 +238,6 @@ pub(super) fn translate(
                 "not taken over: Culvert's manifests have their own; delete it with YurtTunnel",
             ),
         ),
-    }
-    Ok(())
-}
-
-fn workload(
-    found: &PlacedPiece,
-    object: &Object,
-    plan: &mut Plan,
-    report: &mut Report,
-) -> Result<(), Problem> {
-    for container in object.containers() {
-        let words = &container.words;
-        let (table, part) = if words.contains("yurt-tunnel-server") {
-            (SERVER, Part::Server)
-        } else if words.contains("yurt-tunnel-agent") {
-            (AGENT, Part::Agent)
-        } else if object.bare_name() == "yurt-tunnel-dns" {
-            report.add(&found.place, "coredns", Meaning::equal("the redirector answers names: point kube-apiserver's dnsConfig at its node (docs/dns.md)"));
-            plan.delete(
-                Part::Names,
-                "kube-system",
-                object.kind(),
-                object.bare_name(),
-            );
-            continue;
-        } else {
-            report.add(&found.place, "container", Meaning::Unknown);
-            continue;
-        };
-        report.look_up_flags(&found.place, table, &container.flags, plan)?;
-        plan.before("kubectl label node -l openyurt.io/is-edge-worker=true node-restriction.kubernetes.io/culvert-edge=");
-        plan.delete(part, "kube-system", object.kind(), object.bare_name());
-        if part == Part::Server {
-            plan.remove_by_hand(part, "on the server's node: `iptables -t nat -S | grep TUNNEL-PORT` prints nothing (a killed server leaves its chains)");
-        }
     }
     Ok(())
 }

@@ -140,7 +140,7 @@ fn before_the_first_answer_the_page_says_what_it_waits_for() -> Result<()> {
 }
 
 /// A picture of every page in every width and colour is in `target/pictures`. Those that the documents
-/// show are compared by nobody: fonts differ.
+/// show are not compared: fonts differ.
 #[test]
 fn pages_fit_into_every_window_in_both_colours_and_the_browser_has_no_complaint() -> Result<()> {
     let Some(program) = Browser::find() else {

@@ -8,7 +8,7 @@ use std::ops::Range;
 use super::KnownName;
 
 /// Pieces of an address: `0:0:0:0:0:ffff:10.0.0.7` has ten.
-const MOST_PIECES_OF_ADDRESS: usize = 10;
+const MAX_PIECES_OF_ADDRESS: usize = 10;
 
 /// Names and addresses that were met.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ impl Anonymous {
         let mut anonymous = Self {
             names: HashMap::new(),
             addresses: HashMap::new(),
-            most_pieces: MOST_PIECES_OF_ADDRESS,
+            most_pieces: MAX_PIECES_OF_ADDRESS,
         };
         for KnownName { name, kind } in names {
             let number = anonymous.names.len() + 1;

@@ -29,11 +29,11 @@ use crate::summary::Status;
 /// Offline nodes that are explained at once: each asks every host twice.
 const NODES_AT_ONCE: usize = 4;
 /// Offline nodes that are explained, and online ones whose agents are asked.
-const MOST_NODES: usize = 20;
+const MAX_NODES: usize = 20;
 /// Lines of a log.
 const LOG_LINES: &str = "5000";
 /// Events of connections, of each proxy.
-const MOST_EVENTS: u32 = 2_000;
+const MAX_EVENTS: u32 = 2_000;
 /// A check dials, and asks DNS servers and the cluster.
 const LONGER: Duration = Duration::from_secs(30);
 /// Programs with pages, by their sockets.
@@ -274,7 +274,7 @@ async fn ask_events(session: &Session, host: &Host, path: String) -> Item {
 async fn events(host: &Host) -> Result<Vec<Event>, NoAnswer> {
     let mut control = Control::connect(host).await?;
     let request = proto::ObserveRequest {
-        last: MOST_EVENTS,
+        last: MAX_EVENTS,
         ..proto::ObserveRequest::default()
     };
     let mut sent = control.observe(request).await?;
@@ -341,7 +341,7 @@ fn page_of(line: &str) -> Option<(&str, &str)> {
 /// What all hosts say of the way to nodes without a tunnel.
 async fn explain_offline(session: &Session, known: &[Node]) -> Vec<Item> {
     let mut offline = Vec::new();
-    for node in known.iter().filter(|node| !node.online).take(MOST_NODES) {
+    for node in known.iter().filter(|node| !node.online).take(MAX_NODES) {
         offline.push(node.node.as_str());
     }
     let folders = distinct_folders(offline.iter().copied());
@@ -366,7 +366,7 @@ async fn explain(session: &Session, node: &str, path: String) -> Item {
 /// Pages of agents, through tunnels.
 async fn of_agents(session: &Session, hosts: &[Answered<CloudHost>], known: &[Node]) -> Vec<Item> {
     let mut questions = Vec::new();
-    for node in known.iter().filter(|node| node.online).take(MOST_NODES) {
+    for node in known.iter().filter(|node| node.online).take(MAX_NODES) {
         let Ok(name) = node.node.parse::<NodeName>() else {
             continue;
         };

@@ -9,7 +9,7 @@ const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:70em;marg
     1em;color-scheme:light dark}table{border-collapse:collapse;width:100%}td,th{text-align:left;\
     padding:4px 12px 4px 0;border-bottom:1px solid #8884;overflow-wrap:anywhere}.error{color:#c33}";
 
-/// The page, with a link to each part, and why there is none.
+/// The page, with a link to each part, or why the part is missing.
 pub(super) fn index(collection: &Collection, now_seconds: u64) -> String {
     let page = html! {
         (DOCTYPE)

@@ -14,9 +14,9 @@ const OTHERS: [&str; 5] = ["token", "secret", "apikey", "api_key", "api-key"];
 /// Schemes of the header `authorization`, wherever they are.
 const SCHEMES: [&str; 2] = ["bearer", "basic"];
 /// After a colon or a scheme, what is shorter is a word of a sentence.
-const LEAST_AFTER_COLON: usize = 8;
+const MIN_AFTER_COLON: usize = 8;
 /// The same after a blank.
-const LEAST_AFTER_BLANK: usize = 12;
+const MIN_AFTER_BLANK: usize = 12;
 
 /// The text without keys, tokens and passwords.
 pub(super) fn without_secrets(text: &str) -> String {
@@ -72,7 +72,7 @@ fn without_userinfo(line: &str) -> String {
         rest = &rest[start..];
         let end = rest.find(ends_authority).unwrap_or(rest.len());
         if let Some(at) = rest[..end].rfind('@')
-            && (rest[..at].contains(':') || at >= LEAST_AFTER_BLANK)
+            && (rest[..at].contains(':') || at >= MIN_AFTER_BLANK)
         {
             clean += REMOVED;
             rest = &rest[at..];
@@ -119,10 +119,10 @@ fn secret_after(word: &str, text: &str) -> Option<Range<usize>> {
         Some('=') => 1,
         Some(_) if is_header || is_password => 1,
         _ if separator.quote.is_some() => 1,
-        Some(_) => LEAST_AFTER_COLON,
+        Some(_) => MIN_AFTER_COLON,
         None if name.starts_with('-') => 1,
-        None if is_scheme => LEAST_AFTER_COLON,
-        None => LEAST_AFTER_BLANK,
+        None if is_scheme => MIN_AFTER_COLON,
+        None => MIN_AFTER_BLANK,
     };
     let is_literal = separator.quote.is_none() && ["null", "true", "false"].contains(&value);
     if value.len() < least || is_literal {

@@ -19,7 +19,7 @@ struct Created {
     scrape_config: String,
 }
 
-/// Runs the subcommand. It asks nobody.
+/// Runs the subcommand. It asks no host.
 ///
 /// # Errors
 /// A file is there already, or cannot be written.

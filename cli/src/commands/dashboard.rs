@@ -1,4 +1,4 @@
-//! `culvert dashboard`: pages for a browser on this host. Whoever else is on this host cannot read
+//! `culvert dashboard`: pages for a browser on this host. Other users of this host cannot read
 //! them, because the address has a secret in it.
 
 use std::fs::{OpenOptions, Permissions};

@@ -20,7 +20,7 @@ use crate::screen::{Screen, clean};
 use crate::session::Session;
 
 /// Connections at the same time.
-const MOST_CONNECTIONS: usize = 256;
+const MAX_CONNECTIONS: usize = 256;
 /// After an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -92,7 +92,7 @@ async fn accept(
             }
         };
         while connections.try_join_next().is_some() {}
-        if connections.len() < MOST_CONNECTIONS {
+        if connections.len() < MAX_CONNECTIONS {
             connections.spawn(serve(client, session.clone(), node.clone(), port));
         }
     }

@@ -18,10 +18,10 @@ use crate::hops::{self, HostPath};
 use crate::session::Session;
 use crate::top::{Action, Overlay, TopView, draw};
 
-/// How soon the thread that reads keys sees that nobody wants any more.
+/// How soon the thread that reads keys sees that it is to end.
 const KEY_PAUSE: Duration = Duration::from_millis(200);
 /// Keys that wait.
-const MOST_KEYS: usize = 64;
+const MAX_KEYS: usize = 64;
 
 /// The terminal, which is as it was when this is dropped.
 struct Shown {
@@ -118,9 +118,9 @@ async fn explain(session: Arc<Session>, request: proto::ExplainRequest) -> Expla
     (request.destination, ways)
 }
 
-/// What the terminal sends. Reading blocks, so a thread does it, until nobody wants any more.
+/// What the terminal sends. Reading blocks, so a thread does it, until its receiver is dropped.
 fn keys() -> mpsc::Receiver<Event> {
-    let (key_tx, key_rx) = mpsc::channel(MOST_KEYS);
+    let (key_tx, key_rx) = mpsc::channel(MAX_KEYS);
     thread::spawn(move || {
         while !key_tx.is_closed() {
             match event::poll(KEY_PAUSE) {

@@ -15,7 +15,7 @@ use crate::node::all_names;
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
-use crate::unknown_node::{advice, unknown_node};
+use crate::unknown_node::unknown_node;
 use crate::verdict::Verdict;
 
 /// What a proxy adds that is no part of the way: it has no mark.
@@ -84,10 +84,11 @@ async fn unknown_name(
     if known.contains(name.as_str()) {
         return None;
     }
+    let unknown = unknown_node(name, known);
     for path in from.iter_mut().filter(|path| path.no_node) {
-        path.fixes = vec![advice(name, known.iter().copied())];
+        path.fixes = vec![unknown.advice()];
     }
-    Some(unknown_node(name, known))
+    Some(unknown.to_string())
 }
 
 fn text(why: &Explanation, screen: &Screen) -> String {

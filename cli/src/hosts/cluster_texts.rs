@@ -19,12 +19,12 @@ const FIRST: &str = "app.kubernetes.io/part-of=culvert,\
 const OTHERS: &str = "app.kubernetes.io/part-of=culvert,\
     app.kubernetes.io/name notin (culvert-proxy,culvert-redirector)";
 /// The most pods of either kind whose logs are read, and the most of each.
-const MOST_PODS: u32 = 100;
+const MAX_PODS: u32 = 100;
 /// The most pods that are counted.
-const MOST_COUNTED: u32 = 10_000;
+const MAX_COUNTED: u32 = 10_000;
 const LOG_LINES: i64 = 5_000;
 const LOG_BYTES: i64 = 4 << 20;
-const MOST_OBJECTS: u32 = 500;
+const MAX_OBJECTS: u32 = 500;
 
 /// A file, what it is, and its text or why there is none.
 pub(crate) type ClusterText = (String, String, Result<String, String>);
@@ -48,7 +48,7 @@ async fn listed<K>(api: &Api<K>, path: &str, deadline: Duration) -> ClusterText
 where
     K: Clone + std::fmt::Debug + DeserializeOwned + Serialize,
 {
-    let limit = ListParams::default().limit(MOST_OBJECTS);
+    let limit = ListParams::default().limit(MAX_OBJECTS);
     let text = match timeout(deadline, api.list(&limit)).await {
         Ok(Ok(list)) => printed(&list.items).map_err(|error| error.to_string()),
         Ok(Err(error)) => Err(error.to_string()),
@@ -80,7 +80,7 @@ async fn logs_of(
     deadline: Duration,
 ) -> Vec<ClusterText> {
     let without = |why: String| (rest.to_owned(), "logs of pods".to_owned(), Err(why));
-    let wanted = ListParams::default().labels(selector).limit(MOST_PODS);
+    let wanted = ListParams::default().labels(selector).limit(MAX_PODS);
     let listed = match timeout(deadline, pods.list(&wanted)).await {
         Ok(Ok(listed)) => listed,
         Ok(Err(error)) => return vec![without(error.to_string())],
@@ -118,7 +118,7 @@ fn has_restarted(pod: &Pod) -> bool {
 
 /// How many pods there are. The API server does not count those of a selector.
 async fn count(pods: &Api<Pod>, selector: &str, deadline: Duration) -> Option<usize> {
-    let all = ListParams::default().labels(selector).limit(MOST_COUNTED);
+    let all = ListParams::default().labels(selector).limit(MAX_COUNTED);
     let listed = timeout(deadline, pods.list_metadata(&all))
         .await
         .ok()?
@@ -180,7 +180,7 @@ mod tests {
         let text = if request.uri().path().ends_with("/log") {
             "a line\n".to_owned()
         } else if query.contains("notin") {
-            agents(if counts { 140 } else { MOST_PODS }, counts).to_string()
+            agents(if counts { 140 } else { MAX_PODS }, counts).to_string()
         } else {
             list("PodList", "v1", &[pod("culvert-proxy-1")], "").to_string()
         };

@@ -18,7 +18,7 @@ use super::{Connection, Finished, NoAnswer};
 
 /// Connections with one host that are not logged in yet: sshd refuses some of more than 10
 /// (`MaxStartups 10:30:100`), and is not for this program alone.
-const MOST_STARTUPS: usize = 6;
+const MAX_STARTUPS: usize = 6;
 
 /// A host as ssh takes it.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl Ssh {
         Self {
             host: host.to_owned(),
             connect_timeout,
-            startups: Arc::new(Semaphore::new(MOST_STARTUPS)),
+            startups: Arc::new(Semaphore::new(MAX_STARTUPS)),
         }
     }
 
@@ -77,7 +77,7 @@ impl Ssh {
     fn command(&self, words: &[&str]) -> Command {
         let seconds = self.connect_timeout.as_secs().max(1);
         let mut command = Command::new("ssh");
-        // Nobody is there to answer questions: several run at once.
+        // It must ask no questions: several run at once.
         command
             .args(["-T", "-o", "BatchMode=yes", "-o"])
             .arg(format!("ConnectTimeout={seconds}"))
@@ -125,10 +125,10 @@ mod tests {
             out,
             startup: Some(ssh.startup().await?),
         };
-        assert_eq!(ssh.startups.available_permits(), MOST_STARTUPS - 1);
+        assert_eq!(ssh.startups.available_permits(), MAX_STARTUPS - 1);
         host.write_all(b"x").await?;
         output.read_u8().await?;
-        assert_eq!(ssh.startups.available_permits(), MOST_STARTUPS);
+        assert_eq!(ssh.startups.available_permits(), MAX_STARTUPS);
         Ok(())
     }
 }

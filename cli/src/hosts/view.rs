@@ -48,7 +48,8 @@ impl ViewAccess {
     /// # Errors
     /// The settings are not usable.
     pub(super) fn new(mut config: Config) -> Result<Self> {
-        // The client would ask again after a refusal for too many connections, until nobody waits.
+        // The client would ask again after a refusal for too many connections, until its caller
+        // gives up.
         config.default_retry = false;
         let client = Client::try_from(config.clone()).context("use the kubeconfig")?;
         Ok(Self { client, config })

@@ -13,7 +13,7 @@ use crate::node_choice::Sort;
 /// Rows that a page key moves by.
 const PAGE: u16 = 20;
 /// Characters of a filter.
-const MOST_FILTER: usize = 60;
+const MAX_FILTER: usize = 60;
 
 /// What is laid over the table.
 #[derive(Debug, Default)]
@@ -119,7 +119,7 @@ impl TopView {
             }
             KeyCode::Enter => self.is_filtering = false,
             KeyCode::Backspace => drop(self.choice.filter.pop()),
-            KeyCode::Char(letter) if self.choice.filter.len() < MOST_FILTER => {
+            KeyCode::Char(letter) if self.choice.filter.len() < MAX_FILTER => {
                 self.choice.filter.push(letter)
             }
             _ => {}

@@ -1,5 +1,5 @@
-//! A 404 to a GET. Only the API server's own word about this very object is believed: load balancers
-//! and API servers that do not know a resource yet answer 404 too.
+//! A 404 to a GET. It is believed only if it is a `Status` of the API server about this very
+//! object: load balancers, and API servers that do not know a resource yet, answer 404 too.
 
 use bytes::BytesMut;
 use futures_util::{StreamExt, stream};
@@ -18,7 +18,7 @@ use crate::wire::edit::{self, Path};
 use crate::wire::split::{ObjectSplitter, SplitError};
 use crate::wire::{Encoding, Shape};
 
-/// A `Status` has some 300 bytes. What is longer is passed on and not looked at.
+/// A `Status` has some 300 bytes. A longer body is passed on without a look.
 const MAX_STATUS: usize = 64 << 10;
 
 /// `Status`, of which `details.kind` is the resource.

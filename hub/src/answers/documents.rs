@@ -9,8 +9,7 @@ use super::local;
 use crate::cache::Identity;
 use crate::copy::{Copied, DocumentCopy};
 use crate::hub::Hub;
-use crate::identity::Caller;
-use crate::identity::Proof;
+use crate::identity::{Caller, Proof};
 use crate::reads::{OBJECT_PATIENCE, make_readable, patience_of};
 use crate::refusal;
 use crate::relay::{is_overloaded, is_plain, relayed};
@@ -19,7 +18,7 @@ use crate::upstream::gunzip::accept_gzip;
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, full};
 
-/// The API server's name for those who show nothing.
+/// The API server's name for clients that show nothing.
 const ANONYMOUS: &str = "system:anonymous";
 
 /// Answers a GET of a document.
@@ -105,7 +104,7 @@ pub(crate) fn remembered(
     Some(answer)
 }
 
-/// A client that has a document which the hub has not must get it once more.
+/// A client may have a document that the hub does not have. Then the API server must send it again.
 fn ask_for_unknown(hub: &Hub, read: &DocumentRead, headers: &mut HeaderMap) {
     let kept = hub.memory.lock();
     let asked = text(headers, IF_NONE_MATCH);

@@ -1,5 +1,5 @@
-//! Writes of the node about itself without a link. They are kept, seen by all readers, and end with
-//! the next word of the API server about the object.
+//! Writes of the node about itself without a link. They are laid over the remembered objects for
+//! all readers, until the API server next answers about the object.
 //!
 //! An error says why a write is not acknowledged.
 

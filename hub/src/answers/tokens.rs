@@ -21,9 +21,9 @@ use crate::wire::{Encoding, Shape};
 
 /// Kubelet asks again after four fifths of this, so it has a new token soon after the link is back.
 /// It would not start a pod with a token that has expired.
-const LEAST_LIFE: Duration = Duration::from_secs(600);
+const MIN_LIFETIME: Duration = Duration::from_secs(600);
 
-/// Of a `TokenRequest`.
+/// A field of a `TokenRequest`.
 const EXPIRATION: Path = Path {
     json: &["status", "expirationTimestamp"],
     protobuf: &[3, 2],
@@ -60,7 +60,7 @@ pub(super) fn replay(hub: &Hub, write: &Write<'_>) -> Option<Response<Body>> {
     let line = kept.iter().position(|byte| *byte == b'\n')?;
     let content_type = HeaderValue::from_bytes(&kept[..line]).ok()?;
     let encoding = Encoding::from_content_type(content_type.to_str().ok()?)?;
-    let least = SystemTime::now() + LEAST_LIFE;
+    let least = SystemTime::now() + MIN_LIFETIME;
     let body = living_until(encoding, &kept[line + 1..], least).ok()?;
     let mut answer = Response::new(full(body));
     *answer.status_mut() = StatusCode::CREATED;

@@ -1,7 +1,8 @@
-//! Writes while the API server cannot be reached. Acknowledged is only what kubelet sends again by
-//! itself: its lease, and the status of its node and pods, which it compares with what it reads
-//! every 10 s. A request for a token gets the last real answer to the same request; a token is
-//! never made here. Events are queued. All else is refused: an acknowledged create would be believed.
+//! Writes while the API server cannot be reached. The hub acknowledges only what kubelet sends
+//! again by itself: its lease, and the status of its node and pods, which it compares every 10 s
+//! with what it reads. A request for a token gets the last real answer to the same request; a token
+//! is never made here. Events are queued. Everything else is refused: kubelet would believe an
+//! acknowledged create.
 
 use http::{Request, Response, StatusCode};
 use tokio::time::timeout;
@@ -17,10 +18,10 @@ use crate::request::info::{self, ResourceRequest};
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, HEAD_TIMEOUT, collect, full};
 
-/// What a write is while the link is down.
+/// How a write is answered while the link is down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// It is kept, and seen by all readers.
+    /// It is laid over the remembered objects, for all readers.
     Node(NodeWrite),
     /// A token for a pod.
     Token,
@@ -42,7 +43,7 @@ pub(super) enum NodeWrite {
 impl Kind {
     #[allow(
         clippy::wildcard_enum_match_arm,
-        reason = "all other verbs are writes that nobody repeats"
+        reason = "all other verbs are writes that are not repeated"
     )]
     fn of(proof: &Proof, node: Option<&str>, request: &ResourceRequest) -> Self {
         if *proof != Proof::Node {
@@ -129,7 +130,7 @@ pub(crate) async fn answer(
     let acknowledged = acknowledge(hub, kind, node.as_deref(), &write, reason);
     if let Kind::Node(_) = kind {
         hub.memory.save_local_writes().await;
-        hub.memory.tell_watches();
+        hub.memory.wake_watches();
     }
     match acknowledged {
         Ok(answer) => answer,

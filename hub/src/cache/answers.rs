@@ -1,4 +1,4 @@
-//! What the hub may say by itself. It never says more than it knows.
+//! Answers from memory: only what is known, to an identity that was allowed to see it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use super::local_writes::selects;
 use super::overlay::{Overlaid, Written};
-use super::set::{Generation, Members, Set, newest_word};
+use super::set::{Generation, Members, Set, newest_authoritative};
 use super::{
     Cache, Clock, HeldObject, Identity, ObjectName, Representation, Scope, Selection, Verb, Verdict,
 };
@@ -164,8 +164,8 @@ impl Snapshot {
     }
 }
 
-/// How new the local answers to GETs were. A set with selectors may stop knowing an object; an
-/// older set must not answer then, or the object would go backwards.
+/// The versions with which GETs were answered from memory. If a set with selectors loses an object,
+/// an older set must not answer in its place: the object would go back in time.
 #[derive(Debug, Default)]
 pub(super) struct ServedVersions {
     by_name: BTreeMap<(Representation, ObjectName), Served>,
@@ -183,8 +183,8 @@ struct Served {
 const SERVED_VERSIONS: usize = 10_000;
 
 impl ServedVersions {
-    /// The resource version that a set must have to answer.
-    fn least_set(&self, of: &Representation, name: &ObjectName) -> u64 {
+    /// The smallest resource version of a set that may answer.
+    fn min_set_version(&self, of: &Representation, name: &ObjectName) -> u64 {
         let key = (of.clone(), name.clone());
         match self.by_name.get(&key) {
             Some(served) => served.set,
@@ -231,7 +231,7 @@ impl Cache {
     ///
     /// Any set whose scope covers the object may answer, the one with the largest resource version
     /// first. A grant for this GET is demanded; or, if the API server never answered this GET, one
-    /// to list or watch the set that answers: whoever has it was shown this very object.
+    /// to list or watch the set that answers: an identity with it was shown this very object.
     pub(crate) fn get(&mut self, identity: &Identity, scope: &Scope, now: Clock) -> GetAnswer {
         let Some(name) = scope.selection.name.clone() else {
             return GetAnswer::Unknown;
@@ -254,9 +254,9 @@ impl Cache {
             return GetAnswer::Denied;
         }
         let overlay = self.overlays.shown_object(&scope.representation, &name);
-        let least = self.served.least_set(&scope.representation, &name);
-        let newest = match newest_word(&readable, &name) {
-            Some((_, set)) if set.resource_version() < least => None,
+        let min_version = self.served.min_set_version(&scope.representation, &name);
+        let newest = match newest_authoritative(&readable, &name) {
+            Some((_, set)) if set.resource_version() < min_version => None,
             newest => newest,
         };
         let answer = answer_of(newest.map(|(_, set)| &set.generation), &name, overlay, now);
@@ -316,8 +316,8 @@ impl Cache {
         }))
     }
 
-    /// Whoever may watch a collection may begin with a list of it, as informers do since 1.35. A refusal
-    /// of just this is obeyed.
+    /// An identity that may watch a collection may begin with a list of it, as informers do since
+    /// 1.35. But if the API server has refused this very list, it stays refused.
     fn may_list(&self, identity: &Identity, verb: Verb, scope: &Scope) -> bool {
         let mut verdict = self.grants.verdict(identity, verb, scope);
         if verdict.is_none() && verb == Verb::List {

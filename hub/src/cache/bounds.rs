@@ -44,7 +44,7 @@ enum Excess {
 /// What a set costs in memory besides its texts, rounded up.
 const SET_OVERHEAD: usize = 512;
 
-/// The sets that somebody reads.
+/// The sets that one identity reads, or several.
 struct OfReader<'a> {
     weight: usize,
     /// When the least recently used of them was used, and which it is.
@@ -69,9 +69,9 @@ impl Cache {
         }
     }
 
-    /// Evicts sets until the bounds are kept or only the node's are left: of whoever reads most of what
-    /// is too much, the least recently used first.
-    pub(super) fn keep_bounds(&mut self) {
+    /// Evicts sets until the bounds are kept or only the node's are left: those of the identity
+    /// that reads most beyond its share, the least recently used first.
+    pub(super) fn enforce_bounds(&mut self) {
         while let Some(excess) = self.excess() {
             let Some(scope) = self.least_recently_used(excess) else {
                 return;

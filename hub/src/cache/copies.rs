@@ -45,8 +45,8 @@ impl ListCopy {
     }
 
     /// Adds one item. Beyond the bounds the copy is spoiled: it then takes nothing more, and fills
-    /// nothing. So it is by an object without a version, as of metrics: nobody could say which of two
-    /// is the later one.
+    /// nothing. So it is by an object without a version, as of metrics: of two of these it
+    /// would not be known which is the later one.
     pub(crate) fn add(&mut self, object: Object) {
         if self.spoiled {
             return;
@@ -97,9 +97,9 @@ impl ListCopy {
 pub(crate) enum WatchStart {
     /// `resourceVersion=` of the request, not 0.
     At(u64),
-    /// `sendInitialEvents=true`: all that exists is told first, up to a bookmark.
+    /// `sendInitialEvents=true`: all that exists comes first, up to a bookmark.
     Streaming,
-    /// No resource version, or 0: what exists is told first, and nothing tells where that ends.
+    /// No resource version, or 0: what exists comes first, and nothing marks where that ends.
     /// Its events count from the first bookmark on.
     Anywhere,
 }
@@ -114,7 +114,7 @@ pub(crate) struct WatchCopy {
 }
 
 impl WatchCopy {
-    /// Memory that it takes: of what exists, until all of it was told.
+    /// Memory that it takes: of what exists, until all of it has come.
     pub(crate) fn bytes(&self) -> usize {
         match &self.position {
             WatchPosition::Initial { shadow, .. } => shadow.bytes,
@@ -123,7 +123,7 @@ impl WatchCopy {
     }
 }
 
-/// What a watch has told so far.
+/// How far a watch has come.
 #[derive(Debug)]
 pub(super) enum WatchPosition {
     /// All that happened up to this resource version.
@@ -133,7 +133,7 @@ pub(super) enum WatchPosition {
         shadow: Box<ListCopy>,
         item_type: Option<TypeMeta>,
     },
-    /// Nobody knows.
+    /// It is not known.
     Unknown,
 }
 
@@ -181,7 +181,7 @@ impl UnfinishedLists {
     }
 
     /// Drops the oldest ones until the others take no more than this.
-    pub(super) fn keep_within(&mut self, bytes: usize) {
+    pub(super) fn enforce_limits(&mut self, bytes: usize) {
         while self.bytes() > bytes {
             self.drop_oldest();
         }

@@ -69,7 +69,7 @@ pub(crate) struct Documents {
 }
 
 impl KeptDocument {
-    /// It says that there is none.
+    /// Whether the API server has answered that it does not exist.
     fn is_missing(&self) -> bool {
         self.document.status == StatusCode::NOT_FOUND
     }
@@ -141,7 +141,7 @@ impl Documents {
             let is_other = key.query != read.query || kept.document.status != status;
             key.path == read.path && is_other
         });
-        self.keep_bounds();
+        self.enforce_bounds();
     }
 
     /// The API server has said that its answer is still this one (304).
@@ -162,8 +162,8 @@ impl Documents {
             .as_deref()
     }
 
-    /// The document that a client gets, and its age. `None`: it is not known, or nobody knows
-    /// whether this identity may read it.
+    /// The document that a client gets, and its age. `None`: it is not known, or not whether this
+    /// identity may read it.
     pub(crate) fn answer(
         &mut self,
         reader: &Identity,
@@ -219,7 +219,7 @@ impl Documents {
     }
 
     /// Drops the least recently used ones, those that the node reads last.
-    fn keep_bounds(&mut self) {
+    fn enforce_bounds(&mut self) {
         while self.count_missing() > MISSING_MAX {
             self.drop_oldest(KeptDocument::is_missing);
         }

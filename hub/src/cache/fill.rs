@@ -19,8 +19,9 @@ pub(crate) enum Filled {
     Whole,
     /// More pages must follow.
     Partly,
-    /// The answer was older than the set: ignored, and the set is behind until later word of the API
-    /// server agrees with it. If none but smaller resource versions come, it was restored from a backup.
+    /// The answer was older than the set: ignored, and the set is behind until a later answer
+    /// agrees with it. If only smaller resource versions come, the cluster was restored from a
+    /// backup.
     Older,
     /// Something of the answer was lost, too large, or not of one state: the set is behind.
     Spoiled,
@@ -67,7 +68,7 @@ impl Cache {
             self.unfinished_lists
                 .put_aside(copy, head.continue_token.clone(), now);
             let bytes = self.bounds.total / UNFINISHED_PART;
-            self.unfinished_lists.keep_within(bytes);
+            self.unfinished_lists.enforce_limits(bytes);
             return Filled::Partly;
         }
         let types = SetTypes {
@@ -112,7 +113,7 @@ impl Cache {
             set.generation.lacking = lacking;
         }
         self.touch(&scope, reader);
-        self.keep_bounds();
+        self.enforce_bounds();
         Filled::Whole
     }
 
@@ -172,7 +173,7 @@ impl Cache {
             now,
         );
         self.touch(scope, reader);
-        self.keep_bounds();
+        self.enforce_bounds();
         Filled::Whole
     }
 

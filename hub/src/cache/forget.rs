@@ -1,4 +1,4 @@
-//! What nobody asks for any more, and no present pod needs, is forgotten.
+//! Forgets what no client asks for any more and no present pod needs.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -31,7 +31,7 @@ impl Needed {
 }
 
 impl Cache {
-    /// Forgets the verdicts that the API server has not given again since `since`, but for those on
+    /// Forgets the verdicts that the API server has not given again since `since`, except those on
     /// what is needed, and the sets that no other verdict is about. Returns how many sets went.
     pub(crate) fn forget_unasked(&mut self, since: SystemTime, needed: &Needed) -> usize {
         self.grants.forget_older_than(since, needed);

@@ -1,5 +1,5 @@
-//! Who may read what: the last word of the API server to each identity. The hub decides nothing
-//! that the API server has not decided before.
+//! Who may read what: the last decision of the API server for each identity. The hub decides
+//! nothing that the API server has not decided before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
@@ -136,7 +136,7 @@ impl Grants {
         if is_news {
             self.unsaved.insert(key);
         }
-        self.keep_bounds(identity);
+        self.enforce_bounds(identity);
     }
 
     /// Puts back what was on disk; what is known already stays.
@@ -146,8 +146,8 @@ impl Grants {
         }
     }
 
-    /// Takes refusals that nobody has repeated for verdicts: there was time to be allowed again. Not
-    /// those of the node, whose kubelet asks again by itself.
+    /// Takes refusals that the API server has not repeated for verdicts: there was time to be
+    /// allowed again. Not those of the node, whose kubelet asks again by itself.
     pub(super) fn settle_doubts(&mut self, uptime: Duration) {
         for (key, grant) in &mut self.by_key {
             let is_refused = grant.doubt.since.is_some() && grant.doubt.is_confirmed_at(uptime);
@@ -197,9 +197,9 @@ impl Grants {
         self.unsaved.insert(key);
     }
 
-    /// Whoever asks for more than may be remembered forgets of its own; with many identities, who
-    /// has most of them does.
-    fn keep_bounds(&mut self, identity: &Identity) {
+    /// An identity that asks for more than may be remembered loses grants of its own; with many
+    /// identities, the one that has most does.
+    fn enforce_bounds(&mut self, identity: &Identity) {
         let limit = match identity {
             Identity::Node => MAX_OF_NODE,
             Identity::ServiceAccount { .. } | Identity::User(_) => MAX_OF_IDENTITY,
@@ -233,7 +233,7 @@ impl Grants {
         }
     }
 
-    /// Whether there is a verdict on what this scope selects, of whoever, in whichever encoding.
+    /// Whether there is a verdict on what this scope selects, of any identity, in any encoding.
     pub(super) fn are_about(&self, scope: &Scope) -> bool {
         self.by_key.keys().any(|key| {
             key.resource == scope.representation.resource && key.selection == scope.selection

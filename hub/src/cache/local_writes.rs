@@ -14,7 +14,7 @@ use std::time::SystemTime;
 use self::change::{Change, change};
 use super::overlay::{Overlaid, Worth, Written};
 use super::patch::{PatchError, PatchType, patched};
-use super::set::{Set, newest_word};
+use super::set::{Set, newest_authoritative};
 use super::{Cache, ObjectName, Representation, Resource, Selection};
 use crate::request::selector::{FieldSelector, LabelSelector};
 use crate::wire::edit::{self, Path, Value};
@@ -85,7 +85,7 @@ pub(crate) enum LocalWriteError {
     Read(#[from] SplitError),
 }
 
-/// What the cache knows of an object, whoever may read it.
+/// What the cache knows of an object, for any reader.
 enum Remembered {
     Object(Arc<Object>, TypeMeta),
     Absent,
@@ -317,7 +317,7 @@ impl Cache {
         }
         let mut covering: Vec<_> = self.sets.get(of).into_iter().flatten().collect();
         covering.retain(|(selection, _)| selection.may_contain(name));
-        let Some((_, set)) = newest_word(&covering, name) else {
+        let Some((_, set)) = newest_authoritative(&covering, name) else {
             return Remembered::Unknown;
         };
         match set.generation.members.get(name) {
@@ -329,7 +329,8 @@ impl Cache {
         }
     }
 
-    /// Of all that the cache knows of the core group, whose resources have one count.
+    /// The newest version of all that the cache knows of the core group, whose resources have one
+    /// count.
     fn newest_version_of_core(&self) -> u64 {
         let mut newest = 0;
         for (of, sets) in &self.sets {
@@ -341,7 +342,7 @@ impl Cache {
         newest
     }
 
-    /// Of all that the cache knows of a resource; zero if it knows nothing.
+    /// The newest version of all that the cache knows of a resource; zero if it knows nothing.
     fn newest_version(&self, of: &Representation) -> u64 {
         let sets = self.sets.get(of).into_iter().flatten();
         sets.map(|(_, set)| set.resource_version())

@@ -333,7 +333,7 @@ impl World {
                 .cache
                 .finish_list(copy, &head(resource_version, &next), &NODE, at(0));
             if pages == 1 && filled == Filled::Whole {
-                self.cache.note_made_by(scope, answer);
+                self.cache.record_digest(scope, answer);
             }
             token = Some(next);
         }
@@ -363,7 +363,7 @@ impl World {
             .cache
             .record_object(scope, &pod_type(), object, &NODE, at(0));
         if filled == Filled::Whole {
-            self.cache.note_made_by(scope, answer);
+            self.cache.record_digest(scope, answer);
         }
     }
 
@@ -442,7 +442,7 @@ impl World {
         self.crashed = true;
         self.cache = cache();
         self.cache.restore(&self.disk);
-        // As the owner does after damage; else the disk keeps rows that nobody refers to.
+        // As the owner does after damage; else the disk keeps rows that nothing refers to.
         self.disk.apply(&self.cache.take_everything());
         self.allow_all();
         self.watches.clear();

@@ -119,7 +119,7 @@ impl StoredObjects {
             self.bytes = self.bytes + later.size() - held.object.size();
             self.unsaved_bytes += later.packed.len() + OVERHEAD;
             held.object = later.clone();
-            self.note_unsaved(of, name, resource_version);
+            self.mark_unsaved(of, name, resource_version);
             return later;
         }
         let object = Arc::new(object);
@@ -131,7 +131,7 @@ impl StoredObjects {
         });
         self.bytes += object.size();
         self.unsaved_bytes += object.packed.len() + OVERHEAD;
-        self.note_unsaved(of, name, resource_version);
+        self.mark_unsaved(of, name, resource_version);
         object
     }
 
@@ -164,10 +164,10 @@ impl StoredObjects {
         }
         self.bytes -= held.object.size();
         self.unsaved_bytes += OVERHEAD;
-        self.note_unsaved(of, name, resource_version);
+        self.mark_unsaved(of, name, resource_version);
     }
 
-    fn note_unsaved(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
+    fn mark_unsaved(&mut self, of: &Representation, name: ObjectName, resource_version: u64) {
         if of.resource.is_lease() {
             return;
         }

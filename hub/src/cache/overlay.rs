@@ -1,9 +1,9 @@
 //! Local writes that were acknowledged without the API server, laid over the cached objects. Only
-//! what its sender sends again by itself may be here, because the next word of the API server about
-//! an object ends its overlay.
+//! what its sender sends again by itself may be here, because the next answer of the API server
+//! about an object ends its overlay.
 //!
-//! A write is kept in the encoding in which it can be written: readers of the other one see the
-//! API server's last word.
+//! A write is held in the encoding in which it can be written: readers of the other one see the
+//! API server's last answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Overlays {
         }
         change(names.entry(name.clone()).or_default());
         if worth == Worth::Saving {
-            self.note_unsaved(resource, name);
+            self.mark_unsaved(resource, name);
         }
         true
     }
@@ -130,7 +130,7 @@ impl Overlays {
             self.by_resource.remove(resource);
         }
         if ended {
-            self.note_unsaved(resource, name);
+            self.mark_unsaved(resource, name);
         }
     }
 
@@ -188,7 +188,7 @@ impl Overlays {
         })
     }
 
-    fn note_unsaved(&mut self, resource: &Resource, name: &ObjectName) {
+    fn mark_unsaved(&mut self, resource: &Resource, name: &ObjectName) {
         if !resource.is_lease() {
             self.unsaved.insert((resource.clone(), name.clone()));
         }

@@ -17,12 +17,12 @@ pub(super) struct Set {
     /// Its number on disk.
     pub(super) id: u64,
     pub(super) generation: Generation,
-    /// The API server told something that is not in `generation`.
+    /// The API server has sent something that is not in `generation`.
     pub(super) behind: bool,
     /// The node itself reads this set; it is never evicted.
     pub(super) essential: bool,
     pub(super) last_used: u64,
-    /// Who read it last. `None`: nobody since the start.
+    /// Who read it last. `None`: it was not read since the start.
     pub(super) reader: Option<Identity>,
     /// Counts the times that the cluster was restored from a backup.
     pub(super) epoch: u64,
@@ -44,7 +44,7 @@ pub(super) struct Generation {
     /// `PodList`, say. `None` of a set that only GETs filled: it cannot answer a list.
     pub(super) list_type: Option<TypeMeta>,
     /// Whether the members are those of `resource_version`. After a 404 to a GET they are those of
-    /// a later one, which nobody told: good enough for a GET, not for a list.
+    /// a later one, which is not known: good enough for a GET, not for a list.
     pub(super) exact: bool,
     pub(super) members: Members,
     /// Objects that exist, and are too large to be remembered: a list is not known without them.
@@ -110,7 +110,7 @@ impl Set {
         now.uptime.saturating_sub(since) >= RESTORED_AFTER
     }
 
-    /// Notes that the API server told something that is not in the generation.
+    /// Records that the API server has sent something that is not in the generation.
     pub(super) fn mark_behind(&mut self) {
         self.behind = true;
         self.unsaved.head = true;
@@ -155,7 +155,7 @@ pub(crate) struct SetStatus {
     pub(crate) scope: Scope,
     pub(crate) resource_version: u64,
     pub(crate) members: usize,
-    /// To be filled again: the API server told something that is not in it.
+    /// To be filled again: the API server has sent something that is not in it.
     pub(crate) behind: bool,
     /// The node itself reads it.
     pub(crate) essential: bool,
@@ -164,7 +164,7 @@ pub(crate) struct SetStatus {
 }
 
 /// The newest set that knows whether this object exists.
-pub(super) fn newest_word<'a>(
+pub(super) fn newest_authoritative<'a>(
     readable: &[(&'a Selection, &'a Set)],
     name: &ObjectName,
 ) -> Option<(&'a Selection, &'a Set)> {

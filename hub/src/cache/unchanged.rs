@@ -7,7 +7,7 @@ use super::set::Advance;
 use super::{Cache, Clock, Filled, Identity, Scope};
 use crate::wire::ListHead;
 
-/// Secret and of this process, so that nobody can make two answers that look the same here.
+/// Secret and of this process, so that a client cannot make two answers that look the same here.
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// What an answer was: of a list, from its first item on; of an object, all of it.
@@ -40,7 +40,7 @@ impl Cache {
     }
 
     /// This answer has just made the set.
-    pub(crate) fn note_made_by(&mut self, scope: &Scope, answer: Digest) {
+    pub(crate) fn record_digest(&mut self, scope: &Scope, answer: Digest) {
         if let Some(set) = self.set_mut(scope) {
             set.generation.made_by = Some(answer);
         }

@@ -19,7 +19,7 @@ pub(crate) enum Applied {
     Gathered,
     /// The streaming list is complete: what became of the set.
     Initial(Filled),
-    /// This watch cannot advance the set: it is not known what it told before.
+    /// This watch cannot advance the set: it is not known what came on it before.
     NotJoined,
     /// Something is missing between the set and this event, or the API server ended the watch
     /// with an error: the set is behind.
@@ -143,7 +143,7 @@ impl Cache {
         Applied::Initial(filled)
     }
 
-    /// An event of a watch that had told all up to `told` before.
+    /// An event of a watch on which all up to `told` had come before.
     fn advance(&mut self, copy: &WatchCopy, told: u64, event: &Event, now: Clock) -> Applied {
         let Some(set) = self.set_mut(&copy.scope) else {
             return Applied::NotJoined;
@@ -169,11 +169,11 @@ impl Cache {
             return Applied::Behind;
         }
         set.confirm(resource_version, now);
-        // All between the set and this event was told by this watch: nothing is missing any more.
+        // All between the set and this event has come on this watch: nothing is missing any more.
         set.behind = false;
         if !bookmark {
             self.change_member(&copy.scope, event.kind, &event.object);
-            self.keep_bounds();
+            self.enforce_bounds();
         }
         Applied::Advanced
     }

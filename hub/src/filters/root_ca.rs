@@ -141,7 +141,7 @@ mod tests {
                     assert_eq!(old, new);
                     continue;
                 }
-                // Without the authority it is the old object, but for three lengths.
+                // Without the authority it is the old object, except for three lengths.
                 let text = AUTHORITY.as_bytes();
                 let is_authority = |window: &[u8]| window == text;
                 let start = new

@@ -17,9 +17,9 @@ use crate::wire::split::SplitError;
 use crate::wire::{Encoding, Metadata, Object, Shape};
 use needs::Needs;
 
-/// Without having read these, kubelet starts no pod.
-const OF_KUBELET: [&str; 3] = ["nodes", "pods", "services"];
-/// More than a screen shows helps nobody.
+/// Kubelet starts no pod before it has read these.
+const KUBELET_ESSENTIALS: [&str; 3] = ["nodes", "pods", "services"];
+/// More than a screen shows is of no use.
 const MAX_REASONS: usize = 20;
 
 /// What all pods of the node need together.
@@ -121,7 +121,7 @@ impl OnDisk {
     }
 }
 
-/// Those that some kubelet reads objects of this group in. An API server has not all of them.
+/// The versions in which kubelets read objects of this group. No API server has all of them.
 fn versions(group: &str) -> &'static [&'static str] {
     match group {
         "resource.k8s.io" => &["v1", "v1beta2", "v1beta1"],
@@ -169,7 +169,7 @@ fn missing(kept: &Remembered, present: &PresentPods, sets: &[SetStatus]) -> BTre
 
 fn missing_of_kubelet(sets: &[SetStatus]) -> BTreeSet<String> {
     let mut missing = BTreeSet::new();
-    for needed in OF_KUBELET {
+    for needed in KUBELET_ESSENTIALS {
         let mut sets: Vec<_> = sets.iter().collect();
         sets.retain(|set| {
             let resource = &set.scope.representation.resource;

@@ -18,10 +18,10 @@ const ANSWER_ROW: &str = "answer:";
 const MAX_TOKENS: usize = 4096;
 /// Tokens of one owner. A service account may have 100 pods on a node, and each of them a few tokens.
 const MAX_TOKENS_OF_OWNER: usize = 512;
-/// How long a token is remembered after it has expired: without a link nobody gets another one.
+/// How long a token is remembered after it has expired: without a link there is no other one.
 const EXPIRED_FOR: u64 = 7 * 24 * 3600;
 
-/// Of a `TokenRequest`.
+/// A field of a `TokenRequest`.
 const EXPIRATION: Path = Path {
     json: &["status", "expirationTimestamp"],
     protobuf: &[3, 2],
@@ -38,9 +38,9 @@ const BOUND_UID: Path = Path {
 /// The tokens of the node.
 #[derive(Debug, Default)]
 pub(crate) struct Tokens {
-    /// By the SHA-256 of a token.
+    /// Owners by the SHA-256 of their token.
     identities: BTreeMap<String, KnownToken>,
-    /// By path and digest of the request.
+    /// Issued tokens by path and digest of the request.
     answers: BTreeMap<String, TokenAnswer>,
     unsaved: Batch,
 }
@@ -143,7 +143,7 @@ impl Tokens {
         }
     }
 
-    /// Whose token this is, if the API server has accepted it.
+    /// The owner of a token, if the API server has accepted it.
     pub(crate) fn identity_of(&self, token_digest: &str) -> Option<Identity> {
         Identity::parse(&self.identities.get(token_digest)?.owner)
     }
@@ -182,7 +182,7 @@ impl Tokens {
             .filter(move |(_, known)| known.owner == owner)
     }
 
-    /// Whoever has most tokens.
+    /// The identity with most tokens.
     fn largest_owner(&self) -> String {
         let mut counts = BTreeMap::<&str, usize>::new();
         for known in self.identities.values() {

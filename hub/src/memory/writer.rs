@@ -12,7 +12,7 @@ use super::{BatchExtent, Memory};
 use crate::store::{Store, WRITE_AT, WRITE_EVERY};
 
 /// How often unsaved bytes are counted.
-const LOOK: Duration = Duration::from_millis(500);
+const FLUSH_CHECK_EVERY: Duration = Duration::from_millis(500);
 /// Between two writes because the node has read something new that it cannot start without.
 const URGENT_EVERY: Duration = Duration::from_secs(2);
 /// How often the rescue file is written, if anything in it changed.
@@ -96,7 +96,7 @@ impl MemoryWriter {
         let told = self.memory.0.write_now.notified();
         let full = async {
             while !self.is_due_now() {
-                sleep(LOOK).await;
+                sleep(FLUSH_CHECK_EVERY).await;
             }
         };
         tokio::select! {

@@ -1,9 +1,9 @@
-//! Which encoding and shape the API server will choose out of an `Accept` header, and which of
-//! several documents.
+//! Reads an `Accept` header as the API server does: which encoding and shape it will choose, and
+//! which of several remembered documents a client gets.
 
 use crate::wire::{Encoding, Shape};
 
-/// Of so few clauses, Go's sort leaves equal ones in their order.
+/// Go's sort leaves equal clauses in their order only if there are no more than this.
 const MAX_CLAUSES: usize = 10;
 
 /// What an answer will look like.
@@ -17,7 +17,7 @@ impl Representation {
     /// `None`: the API server will answer in a way that the hub does not read, such as YAML, or
     /// with 406. A request without the header is one with an empty header.
     ///
-    /// CBOR is passed over: the hub takes it out of the header before it asks the API server.
+    /// CBOR does not count: the hub removes it from the header before it asks the API server.
     pub(crate) fn from_accept(header: &str) -> Option<Self> {
         if header.is_empty() {
             return Clause::parse("*/*").representation();
@@ -29,8 +29,8 @@ impl Representation {
     }
 }
 
-/// The number of the `Content-Type` that a client with this `Accept` wants most. `None`: it takes
-/// none of them.
+/// The index of the content type that a client with this `Accept` prefers. `None`: it accepts none
+/// of them.
 pub(crate) fn choose<'a>(
     header: &str,
     content_types: impl Iterator<Item = &'a str>,
@@ -42,7 +42,7 @@ pub(crate) fn choose<'a>(
     };
     let content_types: Vec<_> = content_types.map(Clause::parse).collect();
     for clause in preferred(header) {
-        if let Some(place) = content_types.iter().position(|it| clause.takes(it)) {
+        if let Some(place) = content_types.iter().position(|it| clause.accepts(it)) {
             return Some(place);
         }
     }
@@ -61,8 +61,8 @@ fn preferred(header: &str) -> Vec<Clause<'_>> {
     clauses
 }
 
-/// Whether a header's order of preference is the API server's own secret: it sorts by quality and by
-/// two kinds of wildcards at once, and is not stable with many clauses.
+/// Whether it is not known which clause the API server prefers: its order mixes quality with two
+/// kinds of wildcards, and is not stable with many clauses.
 fn is_order_unclear(header: &str) -> bool {
     let clauses: Vec<_> = header.split(',').collect();
     let mut wildcards = clauses.clone();
@@ -71,8 +71,8 @@ fn is_order_unclear(header: &str) -> bool {
     clauses.len() > MAX_CLAUSES || wildcards.len() > 1 || is_mixed
 }
 
-/// Whether the hub reads a clause as the API server does. That passes over a clause with `sv`, for
-/// one, so the answer would be another than it seems.
+/// Whether the hub reads a clause as the API server does. The API server skips a clause with
+/// another parameter, such as `sv`, so its answer would be another one than the clause says.
 fn is_understood(clause: &str) -> bool {
     let mut parts = clause.trim_matches(' ').split(';');
     let mut seen = Vec::new();
@@ -94,11 +94,11 @@ fn is_understood(clause: &str) -> bool {
         }
         seen.push(name);
     }
-    // Without `as` they mean no shape at all, and the API server passes over the clause.
+    // Without `as` these name no shape, and the API server skips the clause.
     seen.contains(&"as") || !seen.contains(&"g") && !seen.contains(&"v")
 }
 
-/// Not empty and without a blank, of which the API server takes away some.
+/// Not empty, and without spaces: the API server trims some of them.
 fn is_word(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
@@ -137,8 +137,8 @@ impl<'a> Clause<'a> {
         clause
     }
 
-    /// Whether this clause allows an answer of this type. Where anything will do, it is JSON.
-    fn takes(&self, content_type: &Self) -> bool {
+    /// Whether this clause accepts an answer of this type. A wildcard is JSON.
+    fn accepts(&self, content_type: &Self) -> bool {
         let media_type = match self.media_type {
             "*/*" | "application/*" => "application/json",
             media_type => media_type,
@@ -163,7 +163,7 @@ impl<'a> Clause<'a> {
 
     fn representation(&self) -> Option<Representation> {
         let encoding = match self.media_type {
-            // The API server prefers JSON where anything will do.
+            // For a wildcard the API server chooses JSON.
             "application/json" | "application/*" | "*/*" => Encoding::Json,
             "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
             _ => return None,

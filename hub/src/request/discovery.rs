@@ -1,18 +1,19 @@
-//! Requests for what an API server says of itself: its version, its groups and resources, its
-//! schema. Clients ask for these before anything else.
+//! Requests for documents about the API server itself: its version, its groups and resources
+//! (discovery), its schema. Clients ask for these before anything else.
 
 use super::percent::parameters;
 
-/// Longer addresses and longer `Accept` headers are not remembered. Those of kubectl have 230
-/// bytes.
-const LONGEST: usize = 1024;
+/// Answers to longer addresses and longer `Accept` headers are not remembered. Those of kubectl
+/// have 230 bytes.
+const MAX_LENGTH: usize = 1024;
 
 /// A GET of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DocumentRead {
     /// Without a slash at its end.
     pub(crate) path: String,
-    /// Of the query, what the answer depends on: `hash=...` of a part of the schema, or nothing.
+    /// The part of the query that the answer depends on: `hash=...` of a part of the schema, or
+    /// nothing.
     pub(crate) query: String,
     /// All `Accept` headers as one.
     pub(crate) accepted: String,
@@ -23,15 +24,15 @@ impl DocumentRead {
     /// documents: they differ each time.
     pub(crate) fn new(path: &str, query: &str, accepted: String) -> Option<Self> {
         let path = path.trim_end_matches('/');
-        let words: Vec<_> = path.strip_prefix('/')?.split('/').collect();
-        let is_schema = matches!(&*words, ["openapi", "v3", ..]);
+        let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
+        let is_schema = matches!(&*segments, ["openapi", "v3", ..]);
         let hash = parameters(query).find(|(name, _)| is_schema && name == "hash");
         let query = match hash {
             Some((_, value)) => format!("hash={value}"),
             None => String::new(),
         };
         let longest = accepted.len().max(path.len() + query.len());
-        if !is_document(&words) || longest > LONGEST {
+        if !is_document(&segments) || longest > MAX_LENGTH {
             return None;
         }
         Some(Self {
@@ -42,9 +43,9 @@ impl DocumentRead {
     }
 }
 
-fn is_document(words: &[&str]) -> bool {
+fn is_document(segments: &[&str]) -> bool {
     matches!(
-        words,
+        segments,
         ["version" | "api" | "apis"]
             | ["api" | "apis", _]
             | ["apis", _, _]
@@ -107,6 +108,9 @@ mod tests {
 
     #[test]
     fn a_long_address_is_not_remembered() {
-        assert_eq!(address(&format!("/apis/{}", "x".repeat(LONGEST)), ""), None);
+        assert_eq!(
+            address(&format!("/apis/{}", "x".repeat(MAX_LENGTH)), ""),
+            None
+        );
     }
 }

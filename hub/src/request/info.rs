@@ -111,7 +111,7 @@ impl<'a> Prefix<'a> {
     }
 }
 
-/// What the words of a path name; empty where there is none.
+/// What the segments of a path name; empty where a segment is missing.
 struct PathWords<'a> {
     namespace: &'a str,
     resource: &'a str,

@@ -1,22 +1,22 @@
 //! Connections without the node's certificate: any process of the host can open them to the kubelet
-//! port, and any pod to a pod port. They have a number of places, and for a new one the oldest one
-//! of the address with most goes, so that kubelet and every pod always find their port open.
+//! port, and any pod to a pod port. Their number is limited. When it is reached, a new connection
+//! displaces the oldest one of the address that has most, so that kubelet and every pod always find
+//! their port open.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::lock;
-
-/// Of those that have shown nothing yet, in their handshake too.
+/// Connections that have not shown a valid token yet, those in their handshake included.
 const MAX_UNKNOWN: usize = 256;
-/// Of those that have shown a token that the API server accepts: kube-proxy, the CNI and pods of the
-/// host's network have some ten each, and a node has some 110 pods. Together with the others it is
-/// less than a port has.
+/// Connections that have shown a token that the API server accepts: kube-proxy, the CNI and pods of
+/// the host's network have some ten each, and a node has some 110 pods. All three limits together
+/// are below the number of connections of a port.
 const MAX_KNOWN: usize = 512;
-/// Of those that carry an upgrade, as of exec and port-forward: nothing need move there for hours.
+/// Connections that carry an upgrade, such as exec and port-forward, which may be silent for hours.
 const MAX_UPGRADED: usize = 100;
 
 /// The places. Clones share them.
@@ -49,10 +49,10 @@ pub(crate) struct Guest {
 }
 
 impl Guests {
-    /// Takes a place for a connection that has shown nothing yet.
+    /// Adds a connection that has shown nothing yet.
     pub(super) fn enter(&self, address: IpAddr) -> Guest {
         let end = CancellationToken::new();
-        let mut places = self.places();
+        let mut places = self.0.lock();
         places.next += 1;
         let number = places.next;
         let placed = Placed {
@@ -67,16 +67,12 @@ impl Guests {
             end,
         }
     }
-
-    fn places(&self) -> MutexGuard<'_, Places> {
-        lock(&self.0)
-    }
 }
 
 impl Guest {
-    /// The API server knows whose the token is that was shown.
+    /// The API server has accepted its token.
     pub(crate) fn is_known(&self) {
-        let mut places = self.guests.places();
+        let mut places = self.guests.0.lock();
         if let Some(placed) = places.unknown.remove(&self.number) {
             insert(&mut places.known, self.number, placed, MAX_KNOWN);
         }
@@ -84,7 +80,7 @@ impl Guest {
 
     /// It carries an upgrade from now on.
     pub(crate) fn is_upgraded(&self) {
-        let mut places = self.guests.places();
+        let mut places = self.guests.0.lock();
         let mut placed = places.unknown.remove(&self.number);
         if placed.is_none() {
             placed = places.known.remove(&self.number);
@@ -96,13 +92,13 @@ impl Guest {
 
     /// It has shown the node's certificate, and needs no place.
     pub(super) fn is_node(&self) {
-        let mut places = self.guests.places();
+        let mut places = self.guests.0.lock();
         places.unknown.remove(&self.number);
         places.known.remove(&self.number);
         places.upgraded.remove(&self.number);
     }
 
-    /// Until its place is another's.
+    /// Waits until another connection has displaced it.
     pub(crate) async fn displaced(&self) {
         self.end.cancelled().await;
     }
@@ -174,7 +170,7 @@ mod tests {
         assert!(greedy[0].end.is_cancelled() && !greedy[1].end.is_cancelled());
         assert!(!quiet.end.is_cancelled() && !known.end.is_cancelled());
         drop((known, quiet, greedy));
-        assert!(guests.places().upgraded.is_empty());
+        assert!(guests.0.lock().upgraded.is_empty());
     }
 
     #[test]
@@ -193,7 +189,7 @@ mod tests {
         assert!(!strangers[0].end.is_cancelled());
         assert!(!node.end.is_cancelled() && !known.end.is_cancelled());
         drop((node, known, oldest, strangers));
-        let places = guests.places();
+        let places = guests.0.lock();
         assert!(places.unknown.is_empty() && places.known.is_empty());
     }
 }

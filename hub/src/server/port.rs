@@ -39,14 +39,14 @@ use crate::upstream::Body;
 
 /// From an accepted connection to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of a request's head, between two requests of HTTP/1.1, and without a stream of HTTP/2. The node
-/// itself may be silent for longer.
+/// The time limit for a request's head, between two requests of HTTP/1.1, and without a stream of
+/// HTTP/2. The node itself may be silent for longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
 const MAX_HEAD: usize = 64 << 10;
-/// Of one port. Kubelet, kube-proxy, the CNI and pods of the host's network have some ten each, and
-/// a node has some 110 pods.
+/// Connections of one port. Kubelet, kube-proxy, the CNI and pods of the host's network have some
+/// ten each, and a node has some 110 pods.
 const MAX_CONNECTIONS: usize = 1024;
-/// Of one pod, those in their handshake included.
+/// Connections of one pod, those in their handshake included.
 const MAX_CONNECTIONS_OF_POD: usize = 64;
 /// Connections that wait for the accept loop.
 const BACKLOG: i32 = 256;
@@ -56,26 +56,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
 const MAX_STREAMS_OF_NODE: u32 = 2000;
-/// Of others: more than one identity may have requests.
+/// Streams of other clients: more than one identity may have requests on a connection.
 const MAX_STREAMS: u32 = 500;
-/// What a client other than the node may send of a request before it is asked for: 64 KiB is what
-/// HTTP/2 begins with.
+/// How much of a request a client other than the node may send before it is read: 64 KiB is the
+/// initial window of HTTP/2.
 const UPLOAD_WINDOW: u32 = 64 << 10;
 const UPLOADS_WINDOW: u32 = 256 << 10;
-/// What one answer may have ready for a client that does not take it.
+/// How much of one answer waits in the connection for a client that does not read.
 const SEND_BUFFER: usize = 64 << 10;
 
 /// A bound port.
 pub(crate) struct Port {
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    /// Whose certificates make a client the node. `None`: nobody is the node on this port.
+    /// Which certificates make a client the node. `None`: no client is the node on this port.
     certificates: Option<Arc<NodeCertificates>>,
     connections: Quota<IpAddr>,
 }
 
 impl Port {
-    /// Takes the kubelet port.
+    /// Binds the kubelet port.
     ///
     /// # Errors
     /// The address is taken, or the certificate cannot be used.
@@ -99,7 +99,7 @@ impl Port {
         })
     }
 
-    /// Takes a pod port. Its address may appear on the host later: an address that is missing must
+    /// Binds a pod port. Its address may appear on the host later: an address that is missing must
     /// not keep kubelet from its API.
     ///
     /// # Errors
@@ -179,6 +179,8 @@ fn acceptor(mut tls: ServerConfig) -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(tls))
 }
 
+/// A packet to any address of a host ends there, whichever interface has it. So the unit adds the
+/// address to `lo`, and no device is needed.
 fn listen_before_address_exists(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     if address.is_ipv6() {
@@ -214,12 +216,12 @@ impl Connection {
         let guest = self.guest.clone();
         tokio::select! {
             () = self.serve(acceptor, stream) => {}
-            () = guest.displaced() => tracing::debug!("a connection made way for a newer one"),
+            () = guest.displaced() => tracing::debug!("a newer connection displaced this one"),
         }
     }
 
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
-        // Without it, small answers would only be later.
+        // If it fails, small answers only come later.
         stream.set_nodelay(true).ok();
         let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,

@@ -1,4 +1,4 @@
-//! Whose a bearer token is. The API server says so: the node asks it once for each token, by a
+//! Finds the owner of a bearer token: the node asks the API server once for each token, by a
 //! `TokenReview`, which the role of nodes allows.
 //!
 //! Where the node may not ask, a token of a service account is read instead. That counts only after
@@ -16,7 +16,7 @@ use crate::upstream::{Credential, Upstream, collect, full};
 const PATH: &str = "/apis/authentication.k8s.io/v1/tokenreviews";
 /// An answer is some 2 KiB; the groups of a person may be many.
 const MAX_ANSWER: usize = 256 << 10;
-/// Its members may do anything: their answers are not remembered.
+/// Members of this group may do anything: answers to them are not remembered.
 const MASTERS: &str = "system:masters";
 
 /// What the API server says of a token.
@@ -27,12 +27,12 @@ pub(crate) enum Review {
     /// The node may not ask. The token names this identity.
     NotAllowed(Option<Identity>),
     /// It does not accept the token, or answers to its owner are not remembered.
-    Nobody,
+    Refused,
     /// It did not answer.
     Unknown,
 }
 
-/// Asks whose this token is, as the node.
+/// Asks as the node for the owner of this token.
 pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
     let Ok(body) = serde_json::to_vec(&TokenReview::of(token)) else {
         return Review::Unknown;
@@ -63,17 +63,17 @@ pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
 
 fn read(body: &[u8]) -> Review {
     let Ok(review) = serde_json::from_slice::<TokenReview>(body) else {
-        return Review::Nobody;
+        return Review::Refused;
     };
     let Some(Status {
         authenticated: true,
         user,
     }) = review.status
     else {
-        return Review::Nobody;
+        return Review::Refused;
     };
     if user.username.is_empty() || user.groups.iter().any(|group| group == MASTERS) {
-        return Review::Nobody;
+        return Review::Refused;
     }
     match service_account(&user.username) {
         Some(account) => Review::Accepted(account),
@@ -163,8 +163,8 @@ mod tests {
             r#"{"authenticated":true}"#,
             "null",
         ] {
-            assert_eq!(answered(status), Review::Nobody, "{status}");
+            assert_eq!(answered(status), Review::Refused, "{status}");
         }
-        assert_eq!(read(b"not JSON"), Review::Nobody);
+        assert_eq!(read(b"not JSON"), Review::Refused);
     }
 }

@@ -1,31 +1,31 @@
-//! Ends answers that their clients do not read: what the API server has sent of them would wait in
-//! memory, and would hold a stream to it, for as long as the client likes.
+//! Ends answers that their clients do not read: what the API server has sent of them would stay in
+//! memory, and would occupy a stream to it, for as long as the client likes.
 //!
 //! The end of an answer is when its last byte was written to its connection: a client that takes no
 //! bytes of a connection cannot have one answer after another wait there.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use crate::budget::{self, Charge};
-use crate::lock::lock;
 use crate::metrics::Metrics;
 use crate::upstream::pool::BEARER_WINDOW;
 use crate::upstream::{Body, BodyError};
 
 /// How long a client may take for a part of an answer, which is some 16 KiB.
 const MAX_UNREAD: Duration = Duration::from_secs(30);
-/// How often it is looked at.
-const LOOK: Duration = Duration::from_secs(5);
-/// What of one answer waits to be written. A larger part waits alone.
+/// How often that is checked.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+/// How much of one answer waits to be written. A larger part waits alone.
 const MAX_QUEUED: usize = 64 << 10;
 /// What the API server may send meanwhile of an answer that is not read: its window.
 const WINDOW: usize = BEARER_WINDOW as usize;
@@ -56,12 +56,12 @@ impl Reading {
 
     async fn too_long(&self) {
         while !self.is_too_long(Instant::now()) {
-            sleep(LOOK).await;
+            sleep(CHECK_EVERY).await;
         }
     }
 
     fn is_too_long(&self, now: Instant) -> bool {
-        let waits = *lock(&self.0);
+        let waits = *self.0.lock();
         waits.is_some_and(|since| now.duration_since(since) >= MAX_UNREAD)
     }
 
@@ -74,7 +74,7 @@ impl Reading {
     }
 
     fn set(&self, waits: Option<Instant>) {
-        *lock(&self.0) = waits;
+        *self.0.lock() = waits;
     }
 }
 
@@ -97,8 +97,8 @@ struct Part {
 }
 
 impl Queue {
-    /// Its answer may wait before any of it is asked for: while other answers have all that their
-    /// connection carries.
+    /// The answer counts as unread until hyper asks for its first part, which may be long: other
+    /// answers may fill the connection.
     fn new(charge: Charge) -> Self {
         let mut queued = Queued {
             bytes: 0,
@@ -112,7 +112,7 @@ impl Queue {
 
     /// Counts a part of the answer until it is written.
     fn push(&self, bytes: Bytes) -> Bytes {
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         queued.bytes += bytes.len() + PART_OVERHEAD;
         queued.is_unread = true;
         queued.count();
@@ -123,7 +123,7 @@ impl Queue {
 
     /// Ready when so few bytes wait that more may come.
     fn poll_below(&self, most: usize, context: &Context<'_>) -> Poll<()> {
-        let mut queued = lock(&self.0);
+        let mut queued = self.0.lock();
         if queued.bytes < most {
             queued.is_unread = false;
             queued.count();
@@ -134,7 +134,7 @@ impl Queue {
     }
 
     fn has_ended(&self) -> bool {
-        lock(&self.0).charge.has_ended()
+        self.0.lock().charge.has_ended()
     }
 }
 
@@ -153,7 +153,7 @@ impl AsRef<[u8]> for Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        let mut queued = lock(&self.queue.0);
+        let mut queued = self.queue.0.lock();
         queued.bytes -= self.bytes.len() + PART_OVERHEAD;
         queued.count();
         let waker = queued.waker.take();

@@ -10,7 +10,8 @@ use redb::{
 use super::frame::{frame, unframe};
 use super::{Batch, Rows, StoreError, Table};
 
-/// Of redb's own page cache. Its default is 1 GiB; the hub reads the file once, at its start.
+/// The size of redb's own page cache. Its default is 1 GiB; the hub reads the file once, at its
+/// start.
 const PAGE_CACHE: usize = 512 << 10;
 
 /// An open database. redb may panic on pages that are damaged: that is an error here.
@@ -195,7 +196,7 @@ fn definition(table: Table) -> TableDefinition<'static, &'static str, &'static [
     TableDefinition::new(table.name())
 }
 
-/// Makes a panic of redb an error. Whoever gets an error drops the database, so nothing is used
+/// Makes a panic of redb an error. The caller drops the database on an error, so nothing is used
 /// that a panic left half-done.
 fn guarded<T>(
     error: impl FnOnce(redb::Error) -> StoreError,

@@ -2,8 +2,9 @@
 //! have been, and opened again. And a disk that rots.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use proptest::prelude::Rng;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use redb::StorageBackend;
@@ -40,7 +41,7 @@ impl RecordingDisk {
     }
 
     fn note(&self, call: DiskCall) {
-        self.calls.lock().unwrap().push(call);
+        self.calls.lock().push(call);
     }
 }
 
@@ -109,7 +110,7 @@ fn run(batches: u32) -> (Vec<DiskCall>, Vec<Rows>) {
             database.compact().unwrap();
         }
     }
-    let calls = disk.calls.lock().unwrap().clone();
+    let calls = disk.calls.lock().clone();
     assert!(
         reported(&calls) < calls.len() / 4,
         "the disk saw what redb did"
@@ -227,7 +228,7 @@ impl StorageBackend for FullDisk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if *self.full.lock().unwrap() {
+        if *self.full.lock() {
             return Err(io::ErrorKind::StorageFull.into());
         }
         self.disk.write(offset, data)
@@ -243,11 +244,11 @@ fn a_batch_that_a_full_disk_refuses_leaves_the_state_before_it() {
     let database = Database::open(disk.clone()).unwrap();
     database.commit(&batch(0)).unwrap();
     let before = database.read_all().unwrap();
-    *disk.full.lock().unwrap() = true;
+    *disk.full.lock() = true;
     let error = database.commit(&batch(1)).unwrap_err();
     assert!(matches!(error, StoreError::Write { .. }) && !error.is_damage());
     drop(database);
-    *disk.full.lock().unwrap() = false;
+    *disk.full.lock() = false;
     let again = Database::open(disk).unwrap();
     assert_eq!(again.read_all().unwrap(), before);
 }

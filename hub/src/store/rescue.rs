@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::{Batch, Rows, Table};
 
 const MAGIC: &[u8; 8] = b"cvhub\0r2";
-/// Of the rows of one file, in bytes. A longer one is not read.
+/// Bytes of the rows of one file. A longer one is not read.
 const MAX_ROWS: usize = 512 << 20;
 
 /// Writes the rows of a batch to the slot that holds the older rescue, unless the newer one has just

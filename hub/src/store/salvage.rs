@@ -63,7 +63,7 @@ impl StorageBackend for Copy {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
     }
 
-    // Nobody else has this copy: locks of the file are not needed.
+    // No other process has this copy: locks of the file are not needed.
 
     fn try_lock_range(&self, _start: Bound<u64>, _end: Bound<u64>) -> Result<bool, BackendError> {
         Ok(true)

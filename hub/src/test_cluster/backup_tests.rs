@@ -64,7 +64,7 @@ async fn another_cluster_behind_the_address_is_not_believed_and_changes_nothing(
     let cluster = with_listed_pods().await;
     let watch = cluster.kubelet().watch(&watch_from(101)).await;
     cluster.cut().await;
-    *cluster.api.shared.cluster.lock().unwrap() = "2";
+    *cluster.api.shared.cluster.lock() = "2";
     cluster.api.happens("DELETED", "a");
     cluster.api.reconnect();
     let noticed = async {
@@ -83,7 +83,7 @@ async fn another_cluster_behind_the_address_is_not_believed_and_changes_nothing(
         ["a", "b"],
         "it is known over a restart"
     );
-    *cluster.api.shared.cluster.lock().unwrap() = "1";
+    *cluster.api.shared.cluster.lock() = "1";
     cluster.link_is(true).await;
     assert_eq!(names(&cluster).await, ["b"]);
 }

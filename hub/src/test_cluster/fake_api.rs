@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io::Write;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -17,6 +17,7 @@ use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
@@ -165,7 +166,7 @@ impl FakeApi {
 
     /// Forgets what happened: watches have to begin with a list.
     pub(super) fn forget_history(&self) {
-        *self.shared.oldest.lock().unwrap() = self.shared.version();
+        *self.shared.oldest.lock() = self.shared.version();
     }
 }
 
@@ -236,7 +237,6 @@ impl Shared {
         let path = request.uri().path().to_owned();
         self.asked
             .lock()
-            .unwrap()
             .push((path.clone(), is_node, token.clone()));
         let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
         if self.hangs_at(&path) {
@@ -305,7 +305,7 @@ impl Shared {
             }
             (&Method::GET, "/api/v1/nodes") if is_node => list_of("Node", ""),
             (&Method::GET, "/api/v1/namespaces/shop/pods") => {
-                let list = list_text("Pod", &self.pods_of_shop.lock().unwrap());
+                let list = list_text("Pod", &self.pods_of_shop.lock());
                 self.maybe_compressed(&request, list)
             }
             (&Method::GET, "/api/v1/services") if query.contains("watch=true") => {
@@ -351,7 +351,7 @@ impl Shared {
 
     /// The Service `kubernetes`, or the node.
     fn own_object(&self) -> Response<Body> {
-        let uid = self.cluster.lock().unwrap();
+        let uid = self.cluster.lock();
         let version = self.version();
         json(
             200,
@@ -363,7 +363,7 @@ impl Shared {
 
     fn take_event(self: Arc<Self>, body: Incoming) -> Response<Body> {
         let taken = self.clone();
-        self.echoes.lock().unwrap().spawn(async move {
+        self.echoes.lock().spawn(async move {
             let body = body.collect().await.unwrap().to_bytes();
             let event = serde_json::from_slice(&body).unwrap();
             taken.events.send_modify(|events| events.push(event));
@@ -375,7 +375,7 @@ impl Shared {
     async fn review(&self, is_node: bool, request: Request<Incoming>) -> Response<Body> {
         let body = request.into_body().collect().await.unwrap().to_bytes();
         let review: serde_json::Value = serde_json::from_slice(&body).unwrap();
-        let owners = self.owners.lock().unwrap();
+        let owners = self.owners.lock();
         match owners.get(review["spec"]["token"].as_str().unwrap()) {
             Some(owner) if is_node => json(
                 201,
@@ -389,7 +389,7 @@ impl Shared {
 
     /// Switches protocols, and sends back whatever comes.
     fn echo(&self, request: Request<Incoming>) -> Response<Body> {
-        self.echoes.lock().unwrap().spawn(async move {
+        self.echoes.lock().spawn(async move {
             let upgraded = hyper::upgrade::on(request).await.unwrap();
             let (mut read, mut write) = tokio::io::split(TokioIo::new(upgraded));
             tokio::io::copy(&mut read, &mut write).await.ok();
@@ -450,7 +450,7 @@ impl Shared {
             .find_map(|pair| pair.strip_prefix("resourceVersion="));
         let from: u64 = from.and_then(|text| text.parse().ok()).unwrap_or(0);
         let streaming = query.contains("sendInitialEvents=true");
-        if !streaming && from < *self.oldest.lock().unwrap() {
+        if !streaming && from < *self.oldest.lock() {
             return json(410, r#"{"kind":"Status","code":410}"#.to_owned());
         }
         let history = self.history.subscribe();

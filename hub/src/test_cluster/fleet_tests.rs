@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Duration, interval, timeout};
 
@@ -57,21 +58,21 @@ impl Edge {
 }
 
 /// The most requests in a second, as long as it is not dropped.
-struct Peak(JoinSet<()>, Arc<std::sync::Mutex<usize>>);
+struct Peak(JoinSet<()>, Arc<Mutex<usize>>);
 
 impl Peak {
     fn watch(api: Arc<FakeApi>) -> Self {
-        let highest = Arc::new(std::sync::Mutex::new(0));
+        let highest = Arc::new(Mutex::new(0));
         let mut tasks = JoinSet::new();
         let noted = highest.clone();
         tasks.spawn(async move {
             let mut seconds = interval(Duration::from_secs(1));
-            let mut before = api.shared.asked.lock().unwrap().len();
+            let mut before = api.shared.asked.lock().len();
             seconds.tick().await;
             loop {
                 seconds.tick().await;
-                let now = api.shared.asked.lock().unwrap().len();
-                let mut highest = noted.lock().unwrap();
+                let now = api.shared.asked.lock().len();
+                let mut highest = noted.lock();
                 *highest = (*highest).max(now - before);
                 before = now;
             }
@@ -81,7 +82,7 @@ impl Peak {
 
     fn end(self) -> usize {
         drop(self.0);
-        *self.1.lock().unwrap()
+        *self.1.lock()
     }
 }
 
@@ -106,7 +107,7 @@ async fn when_the_links_of_a_fleet_are_back_no_hub_lists_and_every_watch_goes_on
     for edge in &fleet {
         edge.link_is(false).await;
     }
-    let asked = api.shared.asked.lock().unwrap().len();
+    let asked = api.shared.asked.lock().len();
     let returning = Peak::watch(api.clone());
     api.happens("MODIFIED", "a");
     api.reconnect();
@@ -119,7 +120,7 @@ async fn when_the_links_of_a_fleet_are_back_no_hub_lists_and_every_watch_goes_on
         }
     }
     let lasted = begun.elapsed().as_secs_f32();
-    let asked = api.shared.asked.lock().unwrap().len() - asked;
+    let asked = api.shared.asked.lock().len() - asked;
     let returning = returning.end();
     println!(
         "{hubs} hubs: all watches go on after {lasted:.0} s, with {asked} requests, at most \

@@ -14,7 +14,7 @@ use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
 
 const SERVICES: &str = "/api/v1/services";
-/// Until an answer that nobody reads has ended, and then some.
+/// Until an answer that is not read has ended, with some reserve.
 const UNREAD: Duration = Duration::from_secs(90);
 
 /// Each watch gets this event next.

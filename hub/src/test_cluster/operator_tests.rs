@@ -80,7 +80,7 @@ async fn a_node_survives_a_reboot_if_what_its_pods_name_is_remembered() {
     const TOKEN: &str = "/api/v1/namespaces/shop/serviceaccounts/cart/token";
     let cluster = TestCluster::start().await;
     cluster.link_is(true).await;
-    *cluster.api.shared.pods_of_shop.lock().unwrap() = NEEDY.to_owned();
+    *cluster.api.shared.pods_of_shop.lock() = NEEDY.to_owned();
     let missing = || {
         let disk = cluster.disk.borrow().clone();
         cluster.hub.memory.missing_after_reboot(&disk)
@@ -128,7 +128,7 @@ async fn a_node_survives_a_reboot_if_what_its_pods_name_is_remembered() {
     };
     let missing = cluster.hub.memory.missing_after_reboot(&full);
     assert_eq!(missing, ["the disk cannot be written: no space"]);
-    // Whoever believed that may lose power at once.
+    // A client that believed that may lose power at once.
     let cluster = cluster.kill_and_start().await;
     assert!(cluster.disk.borrow().on_disk.is_some());
     cluster.cut().await;
@@ -146,7 +146,7 @@ async fn what_kubelet_has_read_before_install_the_hub_reads_itself() {
     const NEEDY: &str = r#"{"metadata":{"name":"a","namespace":"shop","resourceVersion":"50"},"spec":{"resourceClaims":[{"name":"gpu","resourceClaimName":"gpu"}],"volumes":[{"secret":{"secretName":"key"}}]}}"#;
     let cluster = TestCluster::start().await;
     cluster.link_is(true).await;
-    *cluster.api.shared.pods_of_shop.lock().unwrap() = NEEDY.to_owned();
+    *cluster.api.shared.pods_of_shop.lock() = NEEDY.to_owned();
     let kubelet = cluster.kubelet();
     for path in [
         "/api/v1/nodes",

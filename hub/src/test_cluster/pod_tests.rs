@@ -64,14 +64,13 @@ async fn a_token_never_travels_with_the_nodes_certificate_nor_the_reverse() {
         .shared
         .owners
         .lock()
-        .unwrap()
         .insert("t", "system:serviceaccount:default:app");
     cluster.pod("t").get(PODS).await;
     // At the API server too, a certificate goes before a token.
     cluster.kubelet().with_token("t").get(PODS).await;
     cluster.kubelet().get(PODS).await;
     cluster.stranger().with_token("t").get(PODS).await;
-    let asked = cluster.api.shared.asked.lock().unwrap().clone();
+    let asked = cluster.api.shared.asked.lock().clone();
     let with_both = asked
         .iter()
         .find(|(_, is_node, token)| *is_node == token.is_some());
@@ -85,23 +84,11 @@ async fn a_token_never_travels_with_the_nodes_certificate_nor_the_reverse() {
 #[tokio::test]
 async fn an_identity_is_what_the_api_server_says_and_not_what_a_token_names() {
     let cluster = with_listed_pods().await;
-    // It names `default/app`, and is somebody else's.
-    cluster
-        .api
-        .shared
-        .owners
-        .lock()
-        .unwrap()
-        .insert(APP, "guest");
+    // It names `default/app`, and is another pod's.
+    cluster.api.shared.owners.lock().insert(APP, "guest");
     assert_eq!(cluster.pod(APP).get(SECRET).await.0, 403);
     let owner = "system:serviceaccount:default:app";
-    cluster
-        .api
-        .shared
-        .owners
-        .lock()
-        .unwrap()
-        .insert("real", owner);
+    cluster.api.shared.owners.lock().insert("real", owner);
     assert_eq!(cluster.pod("real").get(PODS).await.0, 200);
     cluster.cut().await;
     assert_eq!(cluster.pod("real").get(PODS).await.0, 200);
@@ -113,13 +100,7 @@ async fn another_token_of_the_same_account_sees_the_same() {
     let cluster = with_listed_pods().await;
     let owner = "system:serviceaccount:default:app";
     for token in ["old", "renewed"] {
-        cluster
-            .api
-            .shared
-            .owners
-            .lock()
-            .unwrap()
-            .insert(token, owner);
+        cluster.api.shared.owners.lock().insert(token, owner);
     }
     assert_eq!(cluster.pod("old").get(PODS).await.0, 200);
     // It asks for something else, which tells whose it is.

@@ -73,13 +73,13 @@ async fn whenever_a_node_survives_a_reboot_kubelet_is_answered_after_it() {
     cluster.link_is(true).await;
     let kubelet = cluster.kubelet();
     let mut all = Vec::new();
-    *cluster.api.shared.pods_of_shop.lock().unwrap() = PLAIN.to_owned();
+    *cluster.api.shared.pods_of_shop.lock() = PLAIN.to_owned();
     for path in ["/api/v1/nodes", "/api/v1/services", PODS] {
         assert_eq!(kubelet.get(path).await.0, 200);
         cuts(&cluster, path, &mut all).await;
     }
     settle(&cluster, &mut all).await;
-    *cluster.api.shared.pods_of_shop.lock().unwrap() = format!("{PLAIN},{NEEDY}");
+    *cluster.api.shared.pods_of_shop.lock() = format!("{PLAIN},{NEEDY}");
     for path in [PODS, SECRET] {
         assert_eq!(kubelet.get(path).await.0, 200);
         cuts(&cluster, path, &mut all).await;

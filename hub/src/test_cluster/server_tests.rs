@@ -173,7 +173,7 @@ async fn a_node_with_a_token_instead_of_a_certificate_is_served() {
     cluster.link_is(true).await;
     assert_eq!(cluster.kubelet().get("/api/v1/nodes").await.0, 200);
     assert_eq!(cluster.pod(APP).get(PODS).await.0, 200);
-    let asked = cluster.api.shared.asked.lock().unwrap();
+    let asked = cluster.api.shared.asked.lock();
     for (path, is_node, token) in &*asked {
         let expected = if path == PODS { APP } else { NODE_TOKEN };
         // The node asks whose the pod's token is.

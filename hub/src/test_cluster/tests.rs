@@ -81,7 +81,7 @@ async fn a_list_that_is_longer_than_the_queue_of_its_copy_is_remembered_whole() 
             serde_json::json!({ "metadata": metadata }).to_string()
         };
         let pods: Vec<String> = (0..500).map(pod).collect();
-        *cluster.api.shared.pods_of_shop.lock().unwrap() = pods.join(",");
+        *cluster.api.shared.pods_of_shop.lock() = pods.join(",");
         cluster.link_is(true).await;
         let kubelet = cluster.kubelet_over(protocols);
         let (status, live) = kubelet.get(path).await;

@@ -2,10 +2,11 @@
 //! server's own. Kubelet renews the certificate in its file, so the file is followed.
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
+use parking_lot::Mutex;
 use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -18,7 +19,6 @@ use x509_parser::prelude::{ASN1Time, FromDer, X509Certificate};
 use super::node_token::{NodeToken, TokenError};
 use crate::crypto::provider;
 use crate::kubeconfig::{Kubeconfig, KubeconfigError, NodeCredential, PemSource};
-use crate::lock::lock;
 
 const AUTHORITY: &str = "authority of the API server";
 /// Between two readings of the files because of a client.
@@ -105,7 +105,7 @@ impl CloudIdentity {
             .map_err(|source| CredentialError::Pem { what: KEY, source })?;
         let made = CertifiedKey::from_der(chain, key, &provider())
             .map_err(|source| CredentialError::Use { what: WHAT, source })?;
-        *self.lock() = Some(Arc::new(made));
+        *self.current.lock() = Some(Arc::new(made));
         self.changes.send_replace(());
         Ok(true)
     }
@@ -132,10 +132,10 @@ impl CloudIdentity {
 
     /// Reads the files again because a client shows an unknown certificate: kubelet has just renewed
     /// its own, and comes with it before the file is read the next time. At most once a second,
-    /// whoever comes with what. `true`: there is another certificate now.
+    /// whatever clients show. `true`: there is another certificate now.
     pub(crate) fn reload_for_client(&self) -> bool {
         let now = Instant::now();
-        let mut asked = lock(&self.asked);
+        let mut asked = self.asked.lock();
         if asked.is_some_and(|last| now.duration_since(last) < RELOAD_PAUSE) {
             return false;
         }
@@ -180,11 +180,7 @@ impl CloudIdentity {
     }
 
     fn current(&self) -> Option<Arc<CertifiedKey>> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Arc<CertifiedKey>>> {
-        lock(&self.current)
+        self.current.lock().clone()
     }
 }
 
@@ -242,7 +238,8 @@ impl AuthoritySource {
     }
 }
 
-/// TLS to the API server: as the node, and as nobody (a bearer token then says who asks).
+/// TLS to the API server: as the node, and without a certificate (a bearer token then says who
+/// asks).
 pub(crate) struct CloudTls {
     /// What it trusts, in PEM.
     pub(crate) authority: Vec<u8>,

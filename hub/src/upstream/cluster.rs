@@ -8,11 +8,9 @@
 //! believed until it answers.
 
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard};
 
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
-
-use crate::lock::lock;
 
 /// A list of one, without a resource version: etcd itself answers it, so its version is the newest.
 pub(super) const SERVICE: &str =
@@ -126,12 +124,12 @@ impl ClusterIdentity {
 
     /// Whether what answered last was another cluster.
     pub(crate) fn is_other(&self) -> bool {
-        self.lock().is_other
+        self.state.lock().is_other
     }
 
     /// Whether the cluster of this node is known, so that another one can be told from it.
     pub(super) fn is_known(&self) -> bool {
-        self.lock().known.is_some()
+        self.state.lock().known.is_some()
     }
 
     /// The question about the node, if it has a name.
@@ -144,7 +142,7 @@ impl ClusterIdentity {
         let ClusterAnswer::Object { uid, .. } = answer else {
             return Verdict::SameCluster;
         };
-        let state = self.lock();
+        let state = self.state.lock();
         let Some(known) = &state.known else {
             return Verdict::AskForNode;
         };
@@ -163,14 +161,14 @@ impl ClusterIdentity {
             ClusterAnswer::Object { uid, .. } => uid.clone(),
             ClusterAnswer::Later | ClusterAnswer::Nothing => None,
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let is_same = match &state.known {
             None => service.is_some(),
             Some(known) if *service == Some(known.service.clone()) => true,
             Some(known) => node.is_some() && node == known.node,
         };
         if !is_same {
-            // An empty API server is nobody's yet.
+            // No Service, and no cluster known yet: this API server has just been installed.
             return match state.known {
                 Some(_) => Verdict::OtherCluster,
                 None => Verdict::SameCluster,
@@ -188,10 +186,10 @@ impl ClusterIdentity {
         Verdict::SameCluster
     }
 
-    /// Takes note of a verdict; tells of the newest version of the own cluster.
+    /// Remembers a verdict. If it is this node's cluster, reports its newest version.
     pub(super) fn settle(&self, verdict: Verdict, service: &ClusterAnswer) {
         let is_other = verdict == Verdict::OtherCluster;
-        let was_other = std::mem::replace(&mut self.lock().is_other, is_other);
+        let was_other = std::mem::replace(&mut self.state.lock().is_other, is_other);
         if is_other && !was_other {
             tracing::error!(
                 "another cluster answers at the address of the API server: its answers are not believed"
@@ -211,10 +209,6 @@ impl ClusterIdentity {
         if let Err(error) = culvert_daemon::write_atomic(&self.file, &bytes, 0o600) {
             tracing::warn!(%error, file = %self.file.display(), "the uid of the cluster is not on disk");
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
     }
 }
 

@@ -26,7 +26,7 @@ use super::watcher::{HeardStream, LinkWatch};
 
 /// A satellite link needs some 0.6 s a round trip.
 const TLS_TIMEOUT: Duration = Duration::from_secs(3);
-/// Sent bytes that nobody acknowledges for this long end a connection, as silence does.
+/// Sent bytes that are not acknowledged for this long end a connection, as silence does.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(18);
 const KEEPALIVE: Duration = Duration::from_secs(6);
 /// Two TLS records. rustls itself reads 4 KiB at a time, which a long list notices.

@@ -24,7 +24,7 @@ const BEFORE_END: Duration = Duration::from_secs(60);
 const PLUGIN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Between two runs of a program that failed, or whose token was refused.
 const PLUGIN_PAUSE: Duration = Duration::from_secs(5);
-/// Of a token, in a file or made by a program.
+/// Bytes of a token, in a file or made by a program.
 const MAX_TOKEN: u64 = 256 << 10;
 
 /// Why there is no token.

@@ -59,7 +59,7 @@ impl Upstream {
         Ok(())
     }
 
-    /// Whether a server answers, as nobody: 401 and 403 are answers too.
+    /// Whether a server answers a request without credentials: 401 and 403 are answers too.
     async fn is_ready(&self, server: &Server) -> bool {
         let servers = self.servers.clone();
         let tls = self.tls();

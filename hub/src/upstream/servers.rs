@@ -4,8 +4,8 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use culvert_api::{Host, HostPort};
@@ -14,11 +14,11 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use http::Uri;
 use http::uri::Authority;
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use crate::lock::lock;
 use crate::server_order::ServerOrder;
 
 /// For the name, and for TCP to one address. A satellite link needs some 0.6 s a round trip.
@@ -31,7 +31,7 @@ const NEXT_SERVER: Duration = Duration::from_secs(1);
 const MAX_ADDRESSES: usize = 16;
 /// A forward proxy looks up and dials before it answers.
 const FORWARD_TIMEOUT: Duration = Duration::from_secs(5);
-/// Of an https address without one.
+/// The port of an https address that names none.
 const HTTPS_PORT: u16 = 443;
 
 /// All API servers of the cluster.
@@ -109,14 +109,14 @@ impl Servers {
         servers
     }
 
-    /// Those of the configuration, in its order.
+    /// The servers of the configuration, in its order.
     pub(crate) fn configured(&self) -> &[Arc<Server>] {
         &self.configured
     }
 
-    /// Those that the cluster names besides.
+    /// Further servers that the cluster names.
     pub(crate) fn learned(&self) -> Vec<Arc<Server>> {
-        lock(&self.learned).clone()
+        self.learned.lock().clone()
     }
 
     /// Takes the addresses of the cluster's own list. They have the certificate of the first configured
@@ -129,7 +129,7 @@ impl Servers {
         for address in addresses.iter().take(MAX_ADDRESSES) {
             learned.extend(Server::learned(*address, first.name.clone()).map(Arc::new));
         }
-        *lock(&self.learned) = learned;
+        *self.learned.lock() = learned;
     }
 
     /// The server at this place failed: others are tried first. Returns whether there are others.
@@ -223,7 +223,7 @@ impl Server {
             let error = "the name of the API server was not resolved within 3 s";
             io::Error::new(io::ErrorKind::TimedOut, error)
         })??;
-        let worked = *lock(&self.worked);
+        let worked = *self.worked.lock();
         let mut addresses = in_turns(found.collect(), worked);
         addresses.truncate(MAX_ADDRESSES);
         Ok(addresses)
@@ -239,7 +239,7 @@ impl Server {
     }
 
     pub(crate) fn worked(&self, address: SocketAddr) {
-        *lock(&self.worked) = Some(address);
+        *self.worked.lock() = Some(address);
     }
 }
 

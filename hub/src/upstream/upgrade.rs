@@ -2,7 +2,6 @@
 //! of HTTP/1.1 of its own to the API server.
 
 use std::io;
-use std::sync::Mutex;
 use std::time::Duration;
 
 use http::uri::Authority;
@@ -10,6 +9,7 @@ use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use tokio::io::copy_bidirectional;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use super::connector::{Connector, Protocols};
 use super::node_token::TokenError;
 use super::{Body, BodyError, Credential, Upstream};
-use crate::lock::lock;
 
 /// The API server dials kubelet before it answers.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(35);
@@ -42,11 +41,7 @@ pub(crate) struct Upgrades(Mutex<JoinSet<()>>);
 impl Upgrades {
     /// Ends all relays: the link is down, and a terminal that hangs is worse than one that ends.
     pub(super) fn end_all(&self) {
-        self.tasks().abort_all();
-    }
-
-    fn tasks(&self) -> std::sync::MutexGuard<'_, JoinSet<()>> {
-        lock(&self.0)
+        self.0.lock().abort_all();
     }
 }
 
@@ -88,7 +83,7 @@ impl Upstream {
             .map_err(|_| UpgradeError::Head)??;
         let server = hyper::upgrade::on(&mut answer);
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let mut relays = self.upgrades.tasks();
+            let mut relays = self.upgrades.0.lock();
             while relays.try_join_next().is_some() {}
             relays.spawn(async move {
                 let _until_the_end = (tasks, held);

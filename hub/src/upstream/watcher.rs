@@ -1,14 +1,15 @@
-//! Watches the link: counts bytes as life, probes the API server where nothing else tells, and
-//! tells everybody when the state changes.
+//! Watches the link: received bytes are a sign of life; without any, the API server is probed.
+//! Reports changes of the state to all that subscribed.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use culvert_daemon::{Drain, jittered};
+use parking_lot::Mutex;
 use strum::VariantArray;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::{Notify, watch};
@@ -16,7 +17,6 @@ use tokio::time::{Instant, sleep};
 
 use super::link::{Link, LinkState, Observation};
 use super::{Credential, Upstream};
-use crate::lock::lock;
 
 /// Silence after which an API server is asked whether it is there. Connections of HTTP/2 ask it
 /// themselves after 6 s.
@@ -24,7 +24,7 @@ const ASK_AFTER: Duration = Duration::from_secs(8);
 /// Silence after which an open connection is dead: three times as long as that of the pings.
 const DEAD_AFTER: Duration = Duration::from_secs(18);
 /// How often silence is measured.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_EVERY: Duration = Duration::from_secs(1);
 
 /// The state of the link for the rest of the program.
 #[derive(Clone, Debug)]
@@ -112,9 +112,9 @@ impl LinkWatch {
         self.is_up(Credential::Bearer)
     }
 
-    /// Takes an observation. `reason` is for people.
+    /// Records an observation. `reason` is for people.
     pub(crate) fn observe(&self, observation: Observation, reason: &str) {
-        let mut link = self.link();
+        let mut link = self.0.link.lock();
         link.observe(observation);
         for &credential in Credential::VARIANTS {
             let state = link.state(credential);
@@ -155,10 +155,6 @@ impl LinkWatch {
             stream,
             link: self.clone(),
         }
-    }
-
-    fn link(&self) -> std::sync::MutexGuard<'_, Link> {
-        lock(&self.0.link)
     }
 
     /// All bytes that came.
@@ -261,7 +257,7 @@ pub(crate) async fn watch_link(upstream: Arc<Upstream>, drain: Drain) -> Result<
             if upstream.link.is_reached() {
                 watch_while_up(&upstream).await;
             } else {
-                // Nothing that hangs on the dead link may keep anybody waiting.
+                // No client may wait for an answer on the dead link.
                 upstream.abandon_connections();
                 probe_while_down(&upstream).await;
             }
@@ -279,12 +275,12 @@ async fn watch_while_up(upstream: &Upstream) {
     let mut probed = Instant::now();
     while link.is_reached() {
         let suspect = tokio::select! {
-            () = sleep(LOOK) => false,
+            () = sleep(CHECK_EVERY) => false,
             () = link.0.suspect.notified() => true,
         };
         upstream.close_idle_connections();
         let silence = link.silence();
-        let doubt = link.link().doubt();
+        let doubt = link.0.link.lock().doubt();
         let due = suspect || doubt.is_some_and(|pause| probed.elapsed() >= pause);
         if link.connections() > 0 && silence >= DEAD_AFTER {
             link.observe(Observation::Silence, "the API server is silent");
@@ -292,9 +288,9 @@ async fn watch_while_up(upstream: &Upstream) {
             probed = Instant::now();
             if probe(upstream).await {
                 // Connections that end one after the other are no reason to ask all the time.
-                sleep(LOOK).await;
+                sleep(CHECK_EVERY).await;
             }
-        } else if silence <= 2 * LOOK {
+        } else if silence <= 2 * CHECK_EVERY {
             link.observe(Observation::Heard, "bytes came");
         }
     }
@@ -302,7 +298,7 @@ async fn watch_while_up(upstream: &Upstream) {
 
 async fn probe_while_down(upstream: &Upstream) {
     while !upstream.link.is_reached() {
-        let pause = upstream.link.link().pause();
+        let pause = upstream.link.0.link.lock().pause();
         sleep(jittered(pause)).await;
         probe(upstream).await;
     }

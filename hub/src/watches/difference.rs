@@ -1,11 +1,11 @@
-//! What a client has to be told so that it has another state of a collection: decisions only.
+//! The events that lead a client from one state of a collection to another. Pure.
 
 use std::collections::BTreeMap;
 
 use crate::cache::{Item, has_same_content};
 use crate::wire::{EventKind, Metadata};
 
-/// Whose resource versions two states have.
+/// Whether the resource versions of two states can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Versions {
     OfOneHistory,
@@ -14,7 +14,7 @@ pub(crate) enum Versions {
 }
 
 /// What happened to objects between two states: deletions first, then the rest by resource version.
-/// An object that was deleted and made again is told as both.
+/// An object that was deleted and made again is both.
 pub(crate) fn between<'a>(
     before: impl Iterator<Item = Item<'a>>,
     after: impl Iterator<Item = Item<'a>>,

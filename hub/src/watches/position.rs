@@ -1,4 +1,4 @@
-//! How far the client of a watch has come: decisions only.
+//! How far the client of a watch has come. Pure.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use http::Uri;
 use crate::request::options::{AskedVersion, ListOptions};
 use crate::wire::{Event, EventKind};
 
-/// What the client has been told.
+/// What the client has got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Position {
     /// A part of what exists: it cannot go on from here.
@@ -31,7 +31,7 @@ impl Position {
         match (event.kind, self) {
             (EventKind::Error { .. }, position) => position,
             (EventKind::Bookmark { .. }, _) if version > 0 => Self::At(version),
-            // A cluster may be restored to an earlier version: the last word counts, not the
+            // A cluster may be restored to an earlier version: the last one counts, not the
             // largest.
             (EventKind::Added | EventKind::Modified | EventKind::Deleted, Self::At(_))
                 if version > 0 =>

@@ -1,15 +1,16 @@
-//! When a watch is opened again: backed off while it does not last, so that an API server that has
-//! forgotten its history meets no storm.
+//! Pauses before a watch is opened again: longer ones while it does not last, so that an API server
+//! that has forgotten its history is not flooded.
 
 use std::time::Duration;
 
 use culvert_daemon::Backoff;
+
 const FIRST: Duration = Duration::from_secs(1);
 /// As client-go.
 const LONGEST: Duration = Duration::from_secs(30);
-/// A watch that lived this long was no failure. One whose history is forgotten ends at once, though
-/// the API server answers it with 200.
-const GOOD_LIFE: Duration = Duration::from_secs(10);
+/// A watch that was open for so long was no failure. One whose history is forgotten ends at once,
+/// though the API server answers it with 200.
+const GOOD_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The pauses of one watch.
 #[derive(Debug)]
@@ -20,9 +21,9 @@ impl Retry {
         Self(Backoff::new(FIRST, LONGEST))
     }
 
-    /// It was open for this long.
-    pub(super) fn lived(&mut self, life: Duration) {
-        if life >= GOOD_LIFE {
+    /// The watch has ended after this time.
+    pub(super) fn record_end(&mut self, lifetime: Duration) {
+        if lifetime >= GOOD_LIFETIME {
             self.0.reset();
         }
     }
@@ -41,11 +42,11 @@ mod tests {
         let mut retry = Retry::new();
         let mut waited = Duration::ZERO;
         for _ in 0..20 {
-            retry.lived(Duration::ZERO);
+            retry.record_end(Duration::ZERO);
             waited += retry.pause();
         }
         assert!(waited > 20 * FIRST, "{waited:?}");
-        retry.lived(GOOD_LIFE);
+        retry.record_end(GOOD_LIFETIME);
         assert!(retry.pause() <= FIRST);
     }
 }

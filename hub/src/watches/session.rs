@@ -1,133 +1,65 @@
 //! One client's watch, from its first event to its end. It is the body of the answer: when the
 //! client goes, all of it goes.
 
+mod output;
 mod overlays;
+mod received;
 mod relist;
+mod resume;
 
-use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use culvert_daemon::jittered;
 use futures_util::stream;
-use http::{Response, StatusCode};
+use http::StatusCode;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::Frame;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::Instant;
 
-use self::overlays::ToldOverlays;
+use self::output::Output;
+use self::overlays::SentOverlays;
+use self::received::OpenWatch;
+use super::client::Client;
 use super::difference::Versions;
-use super::position::{Position, resumed};
+use super::position::Position;
 use super::retry::Retry;
-use crate::answers::local;
 use crate::budget::Charge;
-use crate::cache::{Applied, Cursor, Identity, Snapshot, WatchCopy, WatchStart};
-use crate::filters::Filter;
-use crate::hub::Hub;
-use crate::identity::Proof;
-use crate::metrics::{GAP, Splice};
-use crate::reads::{Read, RepeatableRead};
-use crate::relay::is_encoded_as;
+use crate::cache::{Snapshot, WatchStart};
 use crate::request::options::AskedVersion;
-use crate::upstream::pool::{AnswerBody, RequestKind};
+use crate::upstream::pool::AnswerBody;
 use crate::upstream::watcher::LinkStatus;
 use crate::upstream::{Body, BodyError};
-use crate::wire::split::EventSplitter;
 use crate::wire::status::Status;
-use crate::wire::{Bookmark, Encoding, Event, EventKind, TypeMeta};
+use crate::wire::{Bookmark, Event, TypeMeta};
 
 /// How often a silent watch says how far it has come, as the API server does.
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// The shortest life that the API server gives to a watch without `timeoutSeconds`. The longest is
 /// twice as long.
-const LEAST_LIFE: Duration = Duration::from_secs(1800);
-/// A watch that holds less counts as nothing.
-const SMALL: usize = 32 << 10;
-/// What the buffer of an event keeps between two of them.
-const KEPT_CAPACITY: usize = 4 << 10;
+const MIN_LIFETIME: Duration = Duration::from_secs(1800);
+/// A longer `timeoutSeconds` is cut to this.
+const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+/// A watch that occupies fewer bytes is not counted.
+const UNCOUNTED: usize = 32 << 10;
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
-/// After a cut, all watches of a node are opened again within this time, its pods first.
-const NODE_SPREAD: Duration = Duration::from_secs(10);
-/// Those of others, so that many nodes do not all ask at once.
-const OTHERS_SPREAD: Duration = Duration::from_secs(30);
-
-/// Who watches what.
-pub(crate) struct Client {
-    pub(crate) hub: Arc<Hub>,
-    pub(crate) proof: Proof,
-    pub(crate) reader: Identity,
-    pub(crate) read: Read,
-    /// To ask again.
-    pub(crate) again: RepeatableRead,
-}
-
-impl Client {
-    fn encoding(&self) -> Encoding {
-        self.read.encoding()
-    }
-
-    /// How long to wait after a cut.
-    fn spread(&self) -> Duration {
-        let resource = &self.read.scope.representation.resource;
-        match self.reader {
-            Identity::Node if resource.group.is_empty() && resource.resource == "pods" => {
-                Duration::ZERO
-            }
-            Identity::Node => NODE_SPREAD,
-            Identity::ServiceAccount { .. } | Identity::User(_) => OTHERS_SPREAD,
-        }
-    }
-}
-
-/// A watch of the API server.
-struct Live {
-    body: AnswerBody,
-    splitter: EventSplitter,
-    /// The beginning of an event: its client gets whole events only, so that another connection
-    /// can go on after any of them.
-    begun: Vec<u8>,
-    copy: WatchCopy,
-}
-
-enum State {
-    Live(Box<Live>),
-    /// The events were not understood: they are passed on as they come, to the end.
-    Raw(AnswerBody),
-    /// Nothing comes until the link is back.
-    Silent,
-    /// The API server has forgotten what happened since the client's last event.
-    Forgotten,
-    Ended,
-}
-
-/// What a client is to get.
-enum Outgoing {
-    Bytes(Bytes),
-    /// An event for each object, made when its turn comes.
-    Members(Box<Snapshot>, Cursor),
-}
 
 /// The watch.
-pub(crate) struct Session {
+pub(super) struct Session {
     client: Client,
     state: State,
     position: Position,
     item_type: Option<TypeMeta>,
     /// All that the client has, if that is known: from a cut to the first event after it. Without
     /// local writes, which are in `overlays`.
-    had: Option<Snapshot>,
-    overlays: ToldOverlays,
+    client_has: Option<Snapshot>,
+    overlays: SentOverlays,
+    /// Changes with each local write.
     local_writes: watch::Receiver<()>,
-    /// What the client is to get next.
-    out: VecDeque<Outgoing>,
-    /// Bytes of `out`.
-    out_bytes: usize,
+    output: Output,
     charge: Charge,
-    /// What its client sees otherwise than the API server says it.
-    filter: Option<Filter>,
     link: watch::Receiver<LinkStatus>,
     /// When a client that asked for an end expects it.
     ends_at: Option<Instant>,
@@ -136,73 +68,80 @@ pub(crate) struct Session {
     silent_until: Instant,
     retry: Retry,
     /// When the API server answered it last.
-    live_since: Instant,
+    opened: Instant,
     next_bookmark: Instant,
-    /// Restores of the cluster that this watch knows of.
+    /// How many restores of the cluster this watch knows of.
     restores: u64,
-    /// Of what the client has and what it is to be told.
+    /// Of the client's objects and those of the next list.
     versions: Versions,
+}
+
+/// Where its next events come from.
+enum State {
+    /// The API server, and the memory gets a copy.
+    Open(Box<OpenWatch>),
+    /// The API server. They were not understood, and are passed on as they come, to the end.
+    PassedOn(AnswerBody),
+    /// Nothing comes until the link is back.
+    Silent,
+    /// A list: the API server has forgotten what happened since the client's last event.
+    Forgotten,
+    Ended,
 }
 
 impl Session {
     /// A watch that the API server has begun to answer.
-    pub(crate) fn passed_on(client: Client, body: AnswerBody) -> Self {
+    pub(super) fn answered(client: Client, body: AnswerBody) -> Self {
         let options = &client.read.options;
         let start = match options.resource_version {
             _ if options.send_initial_events => WatchStart::Streaming,
             AskedVersion::At(version) => WatchStart::At(version),
             AskedVersion::Any | AskedVersion::Newest => WatchStart::Anywhere,
         };
-        let position = Position::of_request(options);
-        let mut session = Self::new(client, position);
-        session.suppose_overlays();
-        session.take_overlays_back();
-        session.go_live(body, start);
+        let mut session = Self::new(client);
+        session.assume_overlays();
+        session.revert_overlays();
+        session.follow(body, start);
         session
     }
 
     /// A watch that begins while there is no link.
-    pub(crate) fn from_memory(client: Client, known: Snapshot) -> Self {
-        let version = known.head.resource_version;
-        let position = Position::of_request(&client.read.options);
-        let told = position == Position::InitialEvents;
-        let mut session = Self::new(client, position);
+    pub(super) fn from_memory(client: Client, known: Snapshot) -> Self {
+        let mut session = Self::new(client);
         session.item_type = Some(known.item_type.clone());
-        if told {
-            session.overlays.note_all(&known);
-            session.tell_members(known);
-            session.position = Position::At(version);
+        if session.position == Position::InitialEvents {
+            session.overlays.set_all(&known);
+            session.position = Position::At(known.head.resource_version);
+            session.send_members(known);
         }
-        session.fall_silent();
+        session.begin_silence();
         session
     }
 
-    fn new(client: Client, position: Position) -> Self {
+    fn new(client: Client) -> Self {
         let now = Instant::now();
-        let asked = client.read.options.timeout_seconds;
-        let asked = asked.filter(|seconds| *seconds > 0);
-        let restores = client.hub.memory.lock().cache.restores();
+        let hub = &client.hub;
+        let lifetime = match client.read.options.timeout_seconds {
+            Some(seconds) if seconds > 0 => Some(Duration::from_secs(seconds).min(MAX_LIFETIME)),
+            Some(_) | None => None,
+        };
+        let filter = hub.filters.of(Some(&client.reader), &client.read);
+        let restores = hub.memory.lock().cache.restores();
         Self {
             state: State::Silent,
-            position,
+            position: Position::of_request(&client.read.options),
             item_type: None,
-            had: None,
-            overlays: ToldOverlays::default(),
-            local_writes: client.hub.memory.local_writes(),
-            out: VecDeque::new(),
-            out_bytes: 0,
-            charge: client.hub.charge(&client.reader),
-            filter: client.hub.filters.of(Some(&client.reader), &client.read),
-            link: client
-                .hub
-                .upstream
-                .link
-                .subscribe(client.proof.credential()),
-            ends_at: asked.map(|seconds| now + Duration::from_secs(seconds.min(24 * 3600))),
+            client_has: None,
+            overlays: SentOverlays::default(),
+            local_writes: hub.memory.local_writes(),
+            output: Output::new(client.encoding(), filter),
+            charge: hub.charge(&client.reader),
+            link: hub.upstream.link.subscribe(client.proof.credential()),
+            ends_at: lifetime.map(|lifetime| now + lifetime),
             started: now,
-            silent_until: now + LEAST_LIFE + jittered(LEAST_LIFE),
+            silent_until: now + MIN_LIFETIME + jittered(MIN_LIFETIME),
             retry: Retry::new(),
-            live_since: now,
+            opened: now,
             next_bookmark: now + BOOKMARK_EVERY,
             restores,
             versions: Versions::OfOneHistory,
@@ -211,7 +150,7 @@ impl Session {
     }
 
     /// The body of the answer.
-    pub(crate) fn into_body(self) -> Body {
+    pub(super) fn into_body(self) -> Body {
         let events = stream::unfold(self, |mut session| async move {
             let next = Box::pin(session.next()).await?;
             Some((next.map(Frame::data), session))
@@ -222,13 +161,14 @@ impl Session {
     /// What the client gets next. `None`: the end.
     async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         loop {
-            if let Some(bytes) = self.next_outgoing() {
+            let next = self.output.next();
+            self.count_bytes();
+            if let Some(bytes) = next {
                 return Some(Ok(bytes));
             }
-            self.count_bytes();
             match &mut self.state {
                 State::Ended => return None,
-                State::Raw(body) => match body.frame().await? {
+                State::PassedOn(body) => match body.frame().await? {
                     Ok(frame) => {
                         if let Ok(bytes) = frame.into_data() {
                             return Some(Ok(bytes));
@@ -236,318 +176,43 @@ impl Session {
                     }
                     Err(error) => return Some(Err(error.into())),
                 },
-                State::Live(live) => {
+                State::Open(watch) => {
                     let frame = tokio::select! {
-                        frame = live.body.frame() => Some(frame),
+                        frame = watch.body.frame() => Some(frame),
                         _ = self.link.wait_for(|link| !link.is_up()) => None,
                     };
                     match frame {
                         Some(Some(Ok(frame))) => self.receive(frame),
-                        Some(None) => self.upstream_ended(),
-                        Some(Some(Err(_))) | None => self.lost(),
+                        Some(None) if self.is_end_expected() => self.state = State::Ended,
+                        Some(Some(Err(_)) | None) | None => self.record_loss(),
                     }
                 }
                 State::Silent => self.wait_and_resume().await,
-                State::Forgotten => self.tell_differences().await,
+                State::Forgotten => self.send_differences().await,
             }
         }
-    }
-
-    fn next_outgoing(&mut self) -> Option<Bytes> {
-        while let Some(outgoing) = self.out.front_mut() {
-            let event = match outgoing {
-                Outgoing::Bytes(bytes) => {
-                    let bytes = std::mem::take(bytes);
-                    self.out.pop_front();
-                    self.out_bytes -= bytes.len();
-                    self.count_bytes();
-                    return Some(bytes);
-                }
-                Outgoing::Members(known, cursor) => {
-                    let item_type = &known.item_type;
-                    known.next_item(cursor).map(|member| Event {
-                        kind: EventKind::Added,
-                        type_meta: item_type.clone(),
-                        object: member.object(),
-                    })
-                }
-            };
-            match event {
-                Some(event) => return Some(self.filtered(event.frame(self.client.encoding()))),
-                None => drop(self.out.pop_front()),
-            }
-        }
-        None
     }
 
     /// Counts what waits here for the client, or for the rest of an event.
     fn count_bytes(&mut self) {
-        let mut bytes = self.out_bytes;
-        if let State::Live(live) = &self.state {
-            // The splitter has the begun event too.
-            bytes += 2 * live.begun.capacity() + live.copy.bytes();
+        let mut bytes = self.output.bytes();
+        if let State::Open(watch) = &self.state {
+            bytes += watch.bytes();
         }
-        self.charge.set(if bytes < SMALL { 0 } else { bytes });
+        self.charge.set(if bytes < UNCOUNTED { 0 } else { bytes });
     }
 
-    fn go_live(&mut self, body: AnswerBody, start: WatchStart) {
-        self.live_since = Instant::now();
-        let memory = &self.client.hub.memory;
-        let copy = memory
-            .lock()
-            .cache
-            .start_watch(&self.client.read.scope, start);
-        self.state = State::Live(Box::new(Live {
-            body,
-            splitter: EventSplitter::new(self.client.encoding(), self.client.read.shape()),
-            begun: Vec::new(),
-            copy,
-        }));
-    }
-
-    /// Takes bytes of the API server: whole events go to the client and to the memory.
-    fn receive(&mut self, frame: Frame<Bytes>) {
-        let Ok(bytes) = frame.into_data() else {
-            return;
-        };
-        let mut rest = &bytes[..];
-        while let State::Live(live) = &mut self.state {
-            let before = rest;
-            match live.splitter.next_event(&mut rest) {
-                Ok(Some(event)) => {
-                    // Readers by lines wait for the end of the line.
-                    rest = rest.strip_prefix(b"\n").unwrap_or(rest);
-                    live.begun
-                        .extend_from_slice(&before[..before.len() - rest.len()]);
-                    // A copy without the capacity that the buffer has grown by: it may wait for long.
-                    let whole = Bytes::copy_from_slice(&live.begun);
-                    live.begun.clear();
-                    live.begun.shrink_to(KEPT_CAPACITY);
-                    self.take_event(event, whole);
-                }
-                Ok(None) => {
-                    live.begun.extend_from_slice(before);
-                    return;
-                }
-                Err(error) => {
-                    tracing::debug!(%error, "a watch was not understood, and is passed on as it is");
-                    self.pass_on_raw(before, error.reason());
-                    return;
-                }
-            }
-        }
-    }
-
-    fn take_event(&mut self, event: Event, bytes: Bytes) {
-        const GONE: EventKind = EventKind::Error { code: 410 };
-        if event.kind == GONE && self.had.is_some() {
-            self.state = State::Forgotten;
-            return;
-        }
-        self.had = None;
-        let client = &self.client;
-        if let State::Live(live) = &mut self.state {
-            let now = client.hub.memory.now();
-            let cache = &mut client.hub.memory.lock().cache;
-            let applied = cache.apply(&mut live.copy, &event, &client.reader, now);
-            if applied == Applied::Behind {
-                client.hub.metrics.copy_is_behind(GAP);
-            }
-        }
-        self.position = self.position.after(&event);
-        if matches!(event.kind, EventKind::Error { .. }) {
-            self.state = State::Ended;
-        } else {
-            self.item_type = Some(event.type_meta);
-        }
-        self.send(bytes);
-    }
-
-    /// Appends an event to what the client is to get.
-    fn send(&mut self, event: Bytes) {
-        let event = self.filtered(event);
-        self.send_as_is(event);
-    }
-
-    fn send_as_is(&mut self, event: Bytes) {
-        self.out_bytes += event.len();
-        self.out.push_back(Outgoing::Bytes(event));
-    }
-
-    fn filtered(&self, event: Bytes) -> Bytes {
-        match &self.filter {
-            Some(filter) => filter.event(event),
-            None => event,
-        }
-    }
-
-    fn pass_on_raw(&mut self, rest: &[u8], reason: &'static str) {
-        let state = std::mem::replace(&mut self.state, State::Ended);
-        if let State::Live(mut live) = state {
-            live.begun.extend_from_slice(rest);
-            self.state = State::Raw(live.body);
-            self.send_as_is(live.begun.into());
-            if let Some(filter) = &self.filter {
-                filter.failed();
-            }
-            let hub = &self.client.hub;
-            hub.metrics.copy_is_behind(reason);
-            hub.memory.lock().cache.mark_behind(&self.client.read.scope);
-        }
-    }
-
-    /// The API server ended the watch. At the time that the client knows it is the end; earlier
-    /// the API server stops or restarts, which the client does not need to know.
-    fn upstream_ended(&mut self) {
+    /// Whether the client expects the end of its watch now. If the API server ends it earlier, it
+    /// stops or restarts, which the client does not need to know.
+    fn is_end_expected(&self) -> bool {
         let now = Instant::now();
-        let expected = match self.ends_at {
+        match self.ends_at {
             Some(end) => now + END_TOLERANCE >= end,
-            None => now >= self.started + LEAST_LIFE,
-        };
-        if expected {
-            self.state = State::Ended;
-        } else {
-            self.lost();
+            None => now >= self.started + MIN_LIFETIME,
         }
     }
 
-    fn lost(&mut self) {
-        self.retry.lived(self.live_since.elapsed());
-        self.state = State::Silent;
-        self.fall_silent();
-    }
-
-    fn fall_silent(&mut self) {
-        self.note_what_client_has();
-        self.local_writes.mark_changed();
-    }
-
-    /// The set is what the client has if both have come to the same resource version.
-    fn note_what_client_has(&mut self) {
-        let Client {
-            hub, reader, read, ..
-        } = &self.client;
-        if self.had.is_none() {
-            let known = local::snapshot(&hub.memory, reader, read);
-            self.had = known
-                .filter(|known| self.position == Position::At(known.head.resource_version))
-                .map(Snapshot::without_overlays);
-        }
-    }
-
-    /// While nothing comes: local writes and bookmarks, until the watch is open again or its time is
-    /// over.
-    async fn wait_and_resume(&mut self) {
-        let Position::At(version) = self.position else {
-            // The client has a part of what exists. It starts again.
-            self.state = State::Ended;
-            return;
-        };
-        let mut link = self.link.clone();
-        let was_up = link.borrow().is_up();
-        let pause = was_up.then(|| self.retry.pause());
-        let spread = jittered(self.client.spread());
-        let due = async move {
-            if let Some(pause) = pause {
-                sleep(pause).await;
-            }
-            // Its sender lives as long as the client's hub.
-            link.wait_for(LinkStatus::is_up).await.ok();
-            if !was_up {
-                sleep(spread).await;
-            }
-        };
-        let over = sleep_until(self.ends_at.unwrap_or(self.silent_until));
-        tokio::pin!(due, over);
-        loop {
-            tokio::select! {
-                () = &mut due => break,
-                () = &mut over => {
-                    self.state = State::Ended;
-                    return;
-                }
-                // Its sender lives as long as the client's hub.
-                Ok(()) = self.local_writes.changed() => {
-                    self.tell_overlays(version);
-                    if !self.out.is_empty() {
-                        return;
-                    }
-                }
-                () = sleep_until(self.next_bookmark) => {
-                    self.next_bookmark = Instant::now() + BOOKMARK_EVERY;
-                    self.tell_bookmark(version, Bookmark::Progress);
-                    if !self.out.is_empty() {
-                        return;
-                    }
-                }
-            }
-        }
-        self.resume(version).await;
-    }
-
-    async fn resume(&mut self, version: u64) {
-        let rest = self
-            .ends_at
-            .map(|end| end.saturating_duration_since(Instant::now()));
-        let client = &self.client;
-        let uri = resumed(&client.again.uri, version, rest);
-        let request = client.again.request(uri);
-        let hub = client.hub.clone();
-        let credential = client.proof.credential();
-        let turn = hub.turns.wait(credential).await;
-        let sent = hub.upstream.send(credential, RequestKind::Long, request);
-        let sent = sent.await;
-        drop(turn);
-        match sent {
-            Ok(_) if self.is_of_before_restore() => {
-                // What the client has is of another history: the API server would be silent.
-                self.take_overlays_back();
-                self.versions = Versions::OfTwoHistories;
-                self.state = State::Forgotten;
-            }
-            Ok(answer) => self.resumed_with(answer, version),
-            Err(error) => {
-                tracing::debug!(error = culvert_daemon::chain(&error), "open a watch again");
-            }
-        }
-    }
-
-    fn is_of_before_restore(&mut self) -> bool {
-        let restores = self.client.hub.memory.lock().cache.restores();
-        std::mem::replace(&mut self.restores, restores) != restores
-    }
-
-    fn resumed_with(&mut self, answer: Response<AnswerBody>, version: u64) {
-        let status = answer.status();
-        let client = &self.client;
-        let metrics = client.hub.metrics.clone();
-        client.hub.learn(&client.proof, status);
-        client
-            .hub
-            .record_verdict(&client.reader, &client.read, status);
-        match status {
-            StatusCode::OK if is_encoded_as(answer.headers(), client.encoding()) => {
-                metrics.spliced(Splice::Resumed);
-                self.take_overlays_back();
-                self.go_live(answer.into_body(), WatchStart::At(version));
-            }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-                metrics.spliced(Splice::Refused);
-                self.end_with(
-                    status,
-                    "Unauthorized",
-                    "the API server refuses this watch now",
-                );
-            }
-            StatusCode::GONE => {
-                self.take_overlays_back();
-                self.state = State::Forgotten;
-            }
-            // A later try may be answered otherwise; this one said nothing about the watch.
-            _ => {}
-        }
-    }
-
+    /// Ends the watch with an error.
     fn end_with(&mut self, code: StatusCode, reason: &'static str, message: &str) {
         let status = Status {
             code: code.as_u16(),
@@ -557,37 +222,35 @@ impl Session {
             cause: None,
         };
         let encoding = self.client.encoding();
-        self.send_as_is(status.event(encoding).frame(encoding));
+        self.output
+            .push_unfiltered(status.event(encoding).frame(encoding));
         self.state = State::Ended;
     }
 
-    /// What exists, to a client that asked for it with the watch.
-    fn tell_members(&mut self, known: Snapshot) {
+    /// Sends what exists to a client that asked for it with the watch.
+    fn send_members(&mut self, known: Snapshot) {
         let version = known.head.resource_version;
-        let members = Outgoing::Members(Box::new(known), Cursor::default());
-        self.out.push_back(members);
+        self.output.push_members(known);
         if self.client.read.options.send_initial_events {
-            self.tell_bookmark(version, Bookmark::InitialEventsEnd);
+            self.send_bookmark(version, Bookmark::InitialEventsEnd);
         }
     }
 
-    /// Of this watch, or of the same list in memory.
-    fn item_type(&self) -> Option<TypeMeta> {
-        if self.item_type.is_some() {
-            return self.item_type.clone();
-        }
-        let client = &self.client;
-        let known = local::snapshot(&client.hub.memory, &client.reader, &client.read)?;
-        Some(known.item_type)
-    }
-
-    fn tell_bookmark(&mut self, version: u64, kind: Bookmark) {
+    fn send_bookmark(&mut self, version: u64, kind: Bookmark) {
         let wanted =
             kind == Bookmark::InitialEventsEnd || self.client.read.options.allow_watch_bookmarks;
         let encoding = self.client.encoding();
         if wanted && let Some(item_type) = self.item_type() {
             let event = Event::bookmark(encoding, &item_type, version, kind);
-            self.send_as_is(event.frame(encoding));
+            self.output.push_unfiltered(event.frame(encoding));
         }
+    }
+
+    /// The type of the objects of this watch, or of the same list in memory.
+    fn item_type(&self) -> Option<TypeMeta> {
+        if self.item_type.is_some() {
+            return self.item_type.clone();
+        }
+        Some(self.client.snapshot()?.item_type)
     }
 }

@@ -1,5 +1,6 @@
-//! Reads and writes single fields of an object without knowing its type: whoever does so says where
-//! the field is in either encoding. All other bytes of protobuf stay; JSON is written again.
+//! Reads and writes single fields of an object without knowing its type. A [`Path`] says where the
+//! field is in either encoding. A write leaves all other bytes of protobuf as they are, and
+//! serializes JSON again.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -118,7 +119,7 @@ fn version_text(metadata: &Metadata) -> String {
 }
 
 impl Object {
-    /// The object with these metadata, but for the name.
+    /// The object with these metadata. The name stays.
     pub(crate) fn with_metadata(
         &self,
         encoding: Encoding,

@@ -15,7 +15,7 @@ pub(crate) const DEPTH_MAX: usize = 1_000;
 /// long, and few objects are longer than this.
 pub(super) const KEPT_CAPACITY: usize = 16 << 10;
 
-/// Why a body cannot be split. The word of each is the label of a metric.
+/// Why a body cannot be split. Each has a name that is a label of metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, IntoStaticStr, VariantNames)]
 #[strum(serialize_all = "snake_case")]
 pub(crate) enum SplitError {

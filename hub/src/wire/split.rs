@@ -52,7 +52,7 @@ impl ListSplitter {
 }
 
 /// Splits the body of a watch. After an error it must not be used again. A watch may be cut anywhere:
-/// the begun event is then lost, and was given to nobody.
+/// the incomplete event is then lost, and was not given out.
 #[derive(Debug)]
 pub(crate) enum EventSplitter {
     Json(json::events::EventSplitter),

@@ -76,7 +76,7 @@ pub struct Enroll {
     /// Set if the proxy is part of a cluster.
     accounts: Option<Arc<ServiceAccounts>>,
     /// The proxies that may know a token that this one does not. A proxy that is asked by another
-    /// one asks nobody.
+    /// one asks no further one.
     peers: Option<Arc<Peers>>,
     directory: Directory,
     metrics: Metrics,

@@ -56,25 +56,25 @@ pub struct Agents {
 
 /// What the agent port needs.
 pub struct Parts {
-    /// Who is who.
+    /// Decides which node a certificate belongs to.
     pub trust: Trust,
     /// The tunnels.
     pub registry: Registry,
-    /// Who has a tunnel, and by which certificate.
+    /// Nodes with a tunnel, and the certificate of each.
     pub admissions: Admissions,
     /// What makes certificates.
     pub enroll: EnrollServer<Enroll>,
-    /// The near end of tunnels.
+    /// Settings of the proxy's end of tunnels.
     pub tunnel: ProxyTunnel,
-    /// Of tunnels' TCP connections.
+    /// TCP congestion control of tunnels.
     pub congestion: Congestion,
     /// What is counted.
     pub metrics: Metrics,
-    /// The permits of those who have not said who they are.
+    /// Permits of connections that have not shown an identity yet.
     pub strangers: Strangers,
-    /// Whose connections begin with a PROXY header.
+    /// Load balancers, whose connections begin with a PROXY header.
     pub balancers: Balancers,
-    /// Of this run of the proxy.
+    /// Identifies this run of the proxy.
     pub instance: Instance,
     /// The addresses that agents receive.
     pub proxies: ProxyList,

@@ -9,7 +9,7 @@ use anyhow::Result;
 use culvert_daemon::Drain;
 use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use culvert_tunnel::Tunnel;
 use culvert_tunnel::proto::tunnel::{Proxy, SetProxiesRequest};
 use tokio::sync::watch;
@@ -27,13 +27,13 @@ const TOLERANCE: u32 = 4;
 pub struct ProxyList {
     own: PeerInfo,
     registry: Registry,
-    agents: watch::Receiver<AgentsGo>,
+    agents: watch::Receiver<AgentTarget>,
     changed_tx: watch::Sender<()>,
 }
 
 impl ProxyList {
     /// `own` is what this proxy says about itself.
-    pub fn new(own: PeerInfo, registry: Registry, agents: watch::Receiver<AgentsGo>) -> Self {
+    pub fn new(own: PeerInfo, registry: Registry, agents: watch::Receiver<AgentTarget>) -> Self {
         Self {
             own,
             registry,
@@ -90,7 +90,7 @@ impl ProxyList {
             instance: self.own.instance.to_string(),
             addresses: self.own.addresses.clone(),
             nodes: self.registry.own_nodes(),
-            draining: *self.agents.borrow() == AgentsGo::Elsewhere,
+            draining: *self.agents.borrow() == AgentTarget::Others,
         }];
         for peer in self.registry.peers() {
             proxies.push(Proxy {

@@ -199,7 +199,7 @@ impl Cluster {
             }
         }
         let ports = ask(self.ports_facts()).await.unwrap_or_default();
-        let proxies = self.told_proxies().await.unwrap_or_default();
+        let proxies = self.published_proxies().await.unwrap_or_default();
         let other_labels = self.labelled(&OTHER_LABELS).await.unwrap_or_default();
         let former_clouds = self.labelled(&FORMER_CLOUD_LABELS).await;
         Ok(ClusterFacts {
@@ -213,7 +213,7 @@ impl Cluster {
     }
 
     /// The addresses in ConfigMap culvert-agent.
-    async fn told_proxies(&self) -> Result<usize, RequestError> {
+    async fn published_proxies(&self) -> Result<usize, RequestError> {
         let maps: Api<ConfigMap> = Api::namespaced(self.client.clone(), &self.namespace);
         let map = ask(maps.get_opt(agent_config::NAME)).await?;
         let Some(data) = map.and_then(|map| map.data) else {

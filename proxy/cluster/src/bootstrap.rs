@@ -59,7 +59,7 @@ struct AgentSettings {
 
 impl Cluster {
     /// Keeps the ConfigMap up to date until the drain begins.
-    pub(crate) async fn tell_agents(
+    pub(crate) async fn publish_for_agents(
         self,
         trust: Trust,
         advertised: Advertised,
@@ -70,7 +70,7 @@ impl Cluster {
         let mut full = Problem::default();
         let mut hosts = NodeHosts::default();
         loop {
-            let now_wrong = match self.tell_once(&trust, &advertised, &mut hosts).await {
+            let now_wrong = match self.publish_once(&trust, &advertised, &mut hosts).await {
                 Ok(left_out) => {
                     metrics.capped_proxies(ProxyCap::AgentConfig, left_out);
                     report_full(&mut full, left_out);
@@ -92,7 +92,7 @@ impl Cluster {
     }
 
     /// Returns how many addresses the list has no place for.
-    async fn tell_once(
+    async fn publish_once(
         &self,
         trust: &Trust,
         advertised: &Advertised,

@@ -117,7 +117,7 @@ impl Hosts {
         };
         let nodes = addresses(directory, edges);
         let (wanted, left_out) = updated(there.as_ref(), &nodes, &self.place);
-        self.tell_left_out(left_out);
+        self.report_left_out(left_out);
         let wanted = wanted?;
         let config_map = &self.place.config_map;
         match write(&self.cluster.config_maps(&config_map.namespace), &wanted).await {
@@ -146,7 +146,7 @@ impl Hosts {
         }
     }
 
-    fn tell_left_out(&mut self, left_out: usize) {
+    fn report_left_out(&mut self, left_out: usize) {
         if left_out > 0 && left_out != self.left_out {
             tracing::error!(
                 config_map = %self.place.config_map, nodes = left_out, bytes = MAX_BYTES,

@@ -1,7 +1,7 @@
 //! How the proxies of a cluster find each other: each keeps a Lease (coordination.k8s.io/v1) in
 //! Culvert's namespace and follows those of the others.
 //!
-//! A Lease is a hint, never an identity. Whoever may write Leases in the namespace can make this
+//! A Lease is a hint, never an identity. A user who may write Leases in the namespace can make this
 //! proxy dial an address, and no more: what answers there has to show the certificate of a proxy.
 //! What a Lease says is checked, and only so many are used.
 
@@ -66,7 +66,7 @@ impl Cluster {
         let mut held = HeldLease::new(leases, own);
         tokio::select! {
             never = follower.follow() => match never {},
-            never = held.keep_renewed(&tunnels) => match never {},
+            never = held.renew_forever(&tunnels) => match never {},
             () = end => {}
         }
         held.give_up().await;

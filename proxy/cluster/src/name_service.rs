@@ -1,5 +1,5 @@
 //! Keeps the Service of name-routed ports (`--name-service`) in step with the cluster's ports, and
-//! tells the proxy what its ports mean.
+//! names the meaning of its ports to the proxy.
 //!
 //! Which own port of the proxies stands for a port of the nodes is written in the Service itself, as
 //! the `targetPort` of each entry. So all proxies agree without a leader: each one computes what is
@@ -82,7 +82,7 @@ impl NameService {
 impl Cluster {
     /// Keeps the Service in step until the drain begins, if one is configured, and tells `said_tx`
     /// what it says. `ports_rx` are the cluster's ports once they are known.
-    pub(crate) async fn keep_name_service(
+    pub(crate) async fn follow_name_service(
         self,
         mut ports_rx: watch::Receiver<Option<ClusterPorts>>,
         said_tx: watch::Sender<NameService>,
@@ -185,7 +185,7 @@ impl Keeper {
         let spec = service.spec.get_or_insert_default();
         let before = spec.ports.take().unwrap_or_default();
         let NeededPorts { entries, left_out } = needed(&before, &all, self.own);
-        self.tell_left_out(left_out);
+        self.report_left_out(left_out);
         if entries == before {
             self.report(None);
             return None;
@@ -217,7 +217,7 @@ impl Keeper {
         }
     }
 
-    fn tell_left_out(&mut self, left_out: Vec<u16>) {
+    fn report_left_out(&mut self, left_out: Vec<u16>) {
         if !left_out.is_empty() && left_out != self.left_out {
             tracing::error!(
                 service = self.name,

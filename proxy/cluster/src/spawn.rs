@@ -87,7 +87,7 @@ impl Cluster {
         let drain = supervisor.drain();
         let (events, told) = Events::channel();
         let ports_tx = watch::Sender::default();
-        let named = self.clone().keep_name_service(
+        let named = self.clone().follow_name_service(
             ports_tx.subscribe(),
             parts.name_service_tx.clone(),
             parts.state.clone(),
@@ -125,7 +125,7 @@ impl Cluster {
     /// What proxies know of each other, and agents of them.
     fn spawn_proxies(&self, parts: &Parts, supervisor: &mut Supervisor) {
         let drain = supervisor.drain();
-        let told = self.clone().tell_agents(
+        let told = self.clone().publish_for_agents(
             parts.trust.clone(),
             parts.advertised.clone(),
             parts.metrics.clone(),

@@ -1,6 +1,6 @@
 //! The VIPs in ConfigMap `culvert-vips`, and in a large cluster in further ones. The proxies of the
 //! cluster agree on them by optimistic concurrency: each reads the ConfigMaps, computes their new
-//! content, and replaces those that differ only if nobody has changed them in between.
+//! content, and replaces those that differ only if they were not changed in between.
 
 mod shard;
 
@@ -22,7 +22,7 @@ use shard::Shard;
 /// The first ConfigMap's name, and the beginning of the names of the others.
 const NAME: &str = "culvert-vips";
 /// The limit of the VIPs' JSON in one ConfigMap. A node that does not fit into any gets no VIP.
-pub(crate) const MOST: usize = MAX_BYTES - 1024;
+pub(crate) const MAX_RECORD: usize = MAX_BYTES - 1024;
 /// Attempts while other proxies write at the same time, with a short pause after each.
 const ATTEMPTS: u32 = 20;
 
@@ -234,5 +234,5 @@ async fn computed(
     kept: Option<ShardedAllocation>,
     nodes: Arc<ClusterNodes>,
 ) -> Result<ShardedAllocation, VipError> {
-    proposal.agreed(kept, nodes.edges.keys(), UnixTime::now(), MOST)
+    proposal.agreed(kept, nodes.edges.keys(), UnixTime::now(), MAX_RECORD)
 }

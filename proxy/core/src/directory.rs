@@ -332,7 +332,7 @@ impl Directory {
         self.0.changed_tx.send_replace(());
         if anew {
             published.revision += 1;
-            // Without watchers nobody receives it.
+            // Without watchers there is no receiver.
             drop(self.0.step_tx.send(Step::Anew));
         } else {
             self.announce(&mut published, difference)
@@ -356,7 +356,7 @@ impl Directory {
             removed,
             clouds,
         };
-        // Without watchers nobody receives it.
+        // Without watchers there is no receiver.
         drop(self.0.step_tx.send(Step::Change(Arc::new(change))));
     }
 

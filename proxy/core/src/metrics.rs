@@ -136,7 +136,7 @@ pub enum AgentOutcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "snake_case")]
 pub enum ProxyCap {
-    /// The addresses that agents are told of.
+    /// The addresses that are published for agents.
     AgentConfig,
     /// The other proxies of the cluster that this one knows from their Leases.
     Leases,

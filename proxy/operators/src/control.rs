@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use anyhow::Result;
-use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
 use culvert_api::proto::control::control_server::{Control as Service, ControlServer};
+use culvert_api::{NodeName, UnknownNode};
 use culvert_daemon::Drain;
 use culvert_proxy_core::advertise::Advertised;
 use culvert_proxy_core::clock::UnixTime;
@@ -322,7 +322,7 @@ fn line_message(line: Line) -> proto::ExplainLine {
 }
 
 fn no_such_node(node: &NodeName) -> Status {
-    Status::not_found(format!("no edge node is named {node}: see `culvert nodes`"))
+    Status::not_found(UnknownNode::new(node.as_str()).to_string())
 }
 
 fn node_name(text: &str) -> Result<NodeName, Status> {

@@ -284,7 +284,7 @@ impl Explainer {
     }
 }
 
-/// Port 0, which nobody can dial, stands for a question without a port.
+/// Port 0, which cannot be dialled, stands for a question without a port.
 fn destination(query: &Query) -> Destination {
     Destination::from(HostPort {
         host: query.host.clone(),

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
+use culvert_api::{NodeName, UnknownNode};
 use culvert_daemon::chain;
 use culvert_proxy_core::directory::Directory;
 use culvert_proxy_streams::registry::{Candidate, Registered, Registry};
@@ -14,11 +14,11 @@ use tokio::time::{Instant, timeout};
 /// The time limit for an answer.
 const PING_TIME: Duration = Duration::from_secs(5);
 
-/// The reason why nobody is asked.
+/// The reason why no agent is asked.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum PingError {
-    #[error("no edge node is named {0}: see `culvert nodes`")]
-    Unknown(NodeName),
+    #[error(transparent)]
+    Unknown(#[from] UnknownNode),
     #[error("{0} has no tunnel: `culvert why {0}` says since when, and why")]
     Offline(NodeName),
     #[error("{node} has tunnels only at {}: ask the proxy there", hosts.join(" and "))]
@@ -32,7 +32,7 @@ pub(crate) async fn ping(
     node: NodeName,
 ) -> Result<proto::PingResponse, PingError> {
     if !directory.contains(&node) {
-        return Err(PingError::Unknown(node));
+        return Err(UnknownNode::new(node.as_str()).into());
     }
     let mut elsewhere = Vec::new();
     for peer in registry.holders(&node) {

@@ -88,7 +88,7 @@ impl ConnectedPeers {
     }
 
     /// Asks the peers for a certificate in exchange for a token that this proxy does not know. They
-    /// ask nobody.
+    /// ask no further ones.
     pub(crate) async fn join(&self, request: &JoinRequest) -> JoinAnswer {
         match timeout(JOIN_TIMEOUT, self.ask_each(request)).await {
             Ok(answer) => answer,

@@ -24,7 +24,7 @@ use culvert_proxy_core::instance::Instance;
 use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::Registry;
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use culvert_proxy_trust::Trust;
 use culvert_tunnel::{Budget, FarEnd, ProxyTunnel, STREAMS_IN_LIFE};
 use tokio::sync::watch::Receiver;
@@ -55,8 +55,8 @@ pub struct Peers {
     pub budget: Budget,
     /// Bytes that one stream may have under way.
     pub stream_window: u32,
-    /// Where agents are to go. When it is elsewhere, peers are told that this proxy drains.
-    pub agents: Receiver<AgentsGo>,
+    /// Where agents are to go. When it is elsewhere, peers learn that this proxy drains.
+    pub agents: Receiver<AgentTarget>,
     /// Starts when the program is about to end.
     pub drain: Drain,
     /// The peers that are connected now.

@@ -11,7 +11,7 @@ use culvert_api::proto::peer::peer_server::Peer;
 use culvert_proxy_core::directory::{Directory, Facts};
 use culvert_proxy_streams::peers::PeerInfo;
 use culvert_proxy_streams::registry::{Registered, TunnelFeed};
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use culvert_proxy_trust::Revoked;
 use futures_util::Stream;
 use tokio::sync::watch;
@@ -250,12 +250,12 @@ impl Report {
 }
 
 /// Waits until this proxy drains, or no longer does. The sender lives as long as the process.
-async fn draining_differs(agents: &mut watch::Receiver<AgentsGo>, reported: bool) {
+async fn draining_differs(agents: &mut watch::Receiver<AgentTarget>, reported: bool) {
     drop(agents.wait_for(|to| is_draining(*to) != reported).await);
 }
 
-fn is_draining(agents: AgentsGo) -> bool {
-    agents == AgentsGo::Elsewhere
+fn is_draining(agents: AgentTarget) -> bool {
+    agents == AgentTarget::Others
 }
 
 fn tunnel_message(tunnel: &Registered) -> proto::Tunnel {

@@ -63,7 +63,7 @@ fn printable(text: &str) -> String {
     printable.take(TEXT_MAX).collect()
 }
 
-/// A revocation as other proxies are told of it.
+/// A revocation as other proxies receive it.
 pub(super) fn revocation_message(revoked: &Revoked) -> proto::Revocation {
     let uid = revoked.uid.as_ref();
     proto::Revocation {

@@ -4,9 +4,11 @@ use std::net::{AddrParseError, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use culvert_api::ports::{AGENT_PORT, INTERCEPT_PORTS, VIEW_PORT};
-use culvert_daemon::{TunnelTcpArgs, listen_address};
+use culvert_daemon::{AdminArgs, TunnelTcpArgs, listen_address};
 use culvert_proxy_streams::sockets::strangers::DEFAULT_HANDSHAKES;
 use ipnet::IpNet;
+
+use super::ProxyDefaults;
 
 /// Where the proxy listens.
 #[derive(clap::Args, Debug)]
@@ -133,24 +135,8 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) redirector_handover_socket: PathBuf,
 
-    /// Address of /livez, /readyz, /metrics and /debug.
-    #[arg(
-        long,
-        env = "CULVERT_ADMIN_LISTEN",
-        value_name = "IP:PORT",
-        default_value = "127.0.0.1:7409"
-    )]
-    pub(crate) admin_listen: SocketAddr,
-
-    /// Address of /metrics alone, such as `[::]`, for scrapers that do not reach
-    /// --admin-listen. Off by default.
-    #[arg(
-        long,
-        env = "CULVERT_METRICS_LISTEN",
-        value_name = "IP[:PORT]",
-        value_parser = metrics_listen
-    )]
-    pub(crate) metrics_listen: Option<SocketAddr>,
+    #[command(flatten)]
+    pub(crate) admin: AdminArgs<ProxyDefaults>,
 
     /// Where `culvert` reads, by HTTPS and with a bearer token, what it otherwise asks for by exec in
     /// this pod: the API server says whose the token is, and RBAC whether he may `get`
@@ -181,9 +167,4 @@ pub(crate) fn any_address(port: u16) -> SocketAddr {
 /// `--view-listen`: port 7407, unless it names another.
 fn view_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
     listen_address(text, VIEW_PORT)
-}
-
-/// `--metrics-listen`: port 7408, unless it names another.
-fn metrics_listen(text: &str) -> Result<SocketAddr, AddrParseError> {
-    listen_address(text, 7_408)
 }

@@ -12,7 +12,7 @@ use culvert_daemon::{
 };
 use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::registry::Registry;
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::timeout;
@@ -35,7 +35,7 @@ pub(crate) struct Departure(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    agents: watch::Sender<AgentsGo>,
+    agents: watch::Sender<AgentTarget>,
     is_giving: watch::Sender<bool>,
     successor: Mutex<Option<Handover>>,
     succeeded: CancellationToken,
@@ -57,20 +57,20 @@ pub(crate) struct HandoverUnderWay(Departure);
 impl Departure {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Shared {
-            agents: watch::Sender::new(AgentsGo::Here),
+            agents: watch::Sender::new(AgentTarget::ThisProxy),
             is_giving: watch::Sender::new(false),
             successor: Mutex::default(),
             succeeded: CancellationToken::new(),
         }))
     }
 
-    /// Where agents should go, for those who tell them and for the agent port.
-    pub(crate) fn agents(&self) -> watch::Receiver<AgentsGo> {
+    /// Where agents should go, for what reports it to them, and for the agent port.
+    pub(crate) fn agents(&self) -> watch::Receiver<AgentTarget> {
         self.0.agents.subscribe()
     }
 
     /// Changes where agents should go.
-    pub(crate) fn send_agents(&self, to: AgentsGo) {
+    pub(crate) fn send_agents(&self, to: AgentTarget) {
         self.0.agents.send_if_modified(|now| {
             let before = std::mem::replace(now, to);
             before != to
@@ -160,7 +160,7 @@ impl Drop for HandoverUnderWay {
 }
 
 impl LastCall {
-    /// `None`: nobody keeps them.
+    /// `None`: no redirector keeps them.
     async fn leave_sockets(&self) -> Result<Option<()>, HandoverError> {
         let Some(redirector) = Handover::connect(&self.redirector).await? else {
             return Ok(None);

@@ -12,7 +12,7 @@ use culvert_daemon::{
 };
 use culvert_proxy_core::state::{Frozen, StateDir};
 use culvert_proxy_streams::registry::Registry;
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use culvert_proxy_trust::{Trust, TrustError};
 
 use super::departure::Departure;
@@ -100,7 +100,7 @@ impl Giver {
         if given.is_err() {
             self.listeners.take_back(&EVERYTHING);
             if !self.drain.is_leaving() {
-                self.departure.send_agents(AgentsGo::Here);
+                self.departure.send_agents(AgentTarget::ThisProxy);
             }
         }
         given?;
@@ -139,7 +139,7 @@ impl Giver {
         loop {
             match link.receive(STEP_TIMEOUT).await? {
                 (Message::TakesAgents, _) => {
-                    self.departure.send_agents(AgentsGo::Elsewhere);
+                    self.departure.send_agents(AgentTarget::Others);
                     link.send(&Message::SendsAgents, &[]).await?;
                 }
                 (Message::Serves, _) => return Ok(link.send(&Message::Yours, &[]).await?),

@@ -161,7 +161,7 @@ impl ForwardListeners {
             self.listeners.close(address);
             if let State::Served { accepting, .. } = state {
                 accepting.abort();
-                // It was told to end.
+                // Its end was requested.
                 drop(accepting.await);
             }
         }

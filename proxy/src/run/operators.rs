@@ -66,8 +66,8 @@ impl Proxy {
         ));
         let listen = AdminListen {
             program: "culvert-proxy",
-            address: self.config.listen.admin_listen,
-            metrics: self.config.listen.metrics_listen,
+            address: self.config.listen.admin.admin_listen,
+            metrics: self.config.listen.admin.metrics_listen,
             socket,
         };
         Admin::bind(

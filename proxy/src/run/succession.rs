@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use culvert_daemon::{Gate, LocalSocket, Readiness, SocketUse, Supervisor};
-use culvert_proxy_streams::sockets::listen::AgentsGo;
+use culvert_proxy_streams::sockets::listen::AgentTarget;
 use tokio::time::timeout;
 
 use super::Proxy;
@@ -79,7 +79,7 @@ impl Proxy {
         supervisor.spawn_observer("departure", async move {
             drain.leaving().await;
             listening.close("the proxy drains: it is about to end");
-            departure.send_agents(AgentsGo::Elsewhere);
+            departure.send_agents(AgentTarget::Others);
             listeners.release(&[SocketUse::Agents]);
             drain.begun().await;
             listeners.release(&[SocketUse::Clients, SocketUse::Programs]);

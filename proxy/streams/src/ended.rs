@@ -1,4 +1,4 @@
-//! The connections of clients that have ended, for whoever keeps them besides the log.
+//! The connections of clients that have ended, for exporters besides the log.
 
 use std::time::{Duration, SystemTime};
 

@@ -69,7 +69,7 @@ struct Shared {
     live: Mutex<BTreeMap<u64, Arc<Live>>>,
     count_tx: watch::Sender<usize>,
     metrics: Metrics,
-    /// Absent if nobody keeps ended connections besides the log.
+    /// Absent if ended connections go to the log only.
     ended: Option<EndedStreams>,
 }
 
@@ -274,7 +274,7 @@ impl Live {
             client: self.client.clone(),
             original_dst: self.destination.to_string(),
             node: self.node.get().cloned(),
-            mechanism: if self.direct.load(Ordering::Relaxed) {
+            path: if self.direct.load(Ordering::Relaxed) {
                 "direct"
             } else {
                 "tunnel"
@@ -384,7 +384,7 @@ impl Drop for StreamRecord {
             client.addr = view.client,
             original_dst = view.original_dst,
             node = view.node.as_ref().map(NodeName::as_str),
-            mechanism = view.mechanism,
+            mechanism = view.path,
             bytes_to_backend = view.bytes_to_backend,
             bytes_to_client = view.bytes_to_client,
             moves = view.moves,

@@ -78,7 +78,7 @@ pub struct PeerView {
     pub draining: bool,
 }
 
-/// All peers and their tunnels. Pure but for the links.
+/// All peers and their tunnels. Pure except for the links.
 #[derive(Default)]
 pub(crate) struct Peers {
     peers: BTreeMap<Instance, Peer>,

@@ -1,4 +1,4 @@
-//! The last of many events, for observers that come and go. Whoever adds one never waits for them: a
+//! The last of many events, for observers that come and go. Adding one never waits for them: a
 //! slow observer misses the oldest ones, and knows how many.
 
 use std::collections::VecDeque;
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(recent.read(&mut cursor, 9).events, [1]);
     }
 
-    /// Writers on several threads, and nobody who reads.
+    /// Writers on several threads, and no reader.
     #[test]
     fn nobody_has_to_read() {
         let recent = Recent::default();

@@ -132,7 +132,7 @@ pub struct Registered {
 
 impl Registered {
     /// What the agent reports about itself now: the ports that it dials change while the tunnel is up.
-    /// What it told at first, if it does not answer soon. For operators.
+    /// What it reported at first, if it does not answer soon. For operators.
     pub async fn described_now(&self) -> DescribeResponse {
         if self.tunnel.is_silent() {
             return self.described.clone();
@@ -162,7 +162,7 @@ impl Registered {
     }
 }
 
-/// Closes one of a node's tunnels if it has as many as it may: the oldest one that nobody misses, or
+/// Closes one of a node's tunnels if it has as many as it may: the oldest one without a stream, or
 /// else the oldest. Agents replace what they lost.
 fn make_room(tunnels: &[Arc<Registered>]) {
     // A closed tunnel stays listed until its own thread has noticed.

@@ -10,8 +10,8 @@ use culvert_proxy_core::directory::{Destination, Directory};
 use crate::route::Route;
 
 /// Completes once the route's address is another node's. An address that leads nowhere, or may be
-/// that of two nodes, cuts nobody: whoever claims it could else end the connections of others. On the
-/// heap, because the task of a connection holds it.
+/// that of two nodes, cuts no connection: a node that claims it could otherwise end those of
+/// others. On the heap, because the task of a connection holds it.
 pub(crate) fn rerouted<'a>(
     route: &'a Route,
     directory: &'a Directory,

@@ -231,18 +231,13 @@ async fn open_in_any(
         {
             return Err(open_failed(node, error));
         }
-        match error {
-            // The peer has no tunnel of the node any more, and the agent got nothing.
-            OpenError::Refused(ref failure)
-                if matches!(candidate, Candidate::Peer(_)) && failure.code == DialCode::Offline => {
+        if !is_offline_at_peer(&candidate, &error) {
+            // If the tunnel failed, and not the backend, another tunnel can work. A backend that
+            // does not answer is no time-out here, because the agent bounds its dial.
+            if !matches!(error, OpenError::Tunnel(_) | OpenError::TimedOut) {
+                return Err(open_failed(node, error));
             }
-            // The tunnel failed, not the backend, because the agent bounds its dial. Another tunnel
-            // can work.
-            OpenError::Tunnel(_) | OpenError::TimedOut => failed = Some(error),
-            OpenError::Refused(_)
-            | OpenError::TooManyStreams(_)
-            | OpenError::Answer(_)
-            | OpenError::Client(_) => return Err(open_failed(node, error)),
+            failed = Some(error);
         }
         tried.push(candidate);
         // A tunnel may have come up meanwhile.
@@ -256,6 +251,14 @@ async fn open_in_any(
         }),
         None => Err(RouteError::Offline { node: node.clone() }),
     }
+}
+
+/// Whether the other proxy has no tunnel of the node any more, so that the agent got nothing.
+fn is_offline_at_peer(candidate: &Candidate, error: &OpenError) -> bool {
+    let OpenError::Refused(failure) = error else {
+        return false;
+    };
+    matches!(candidate, Candidate::Peer(_)) && failure.code == DialCode::Offline
 }
 
 fn open_failed(node: &NodeName, error: OpenError) -> RouteError {

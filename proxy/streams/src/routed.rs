@@ -20,9 +20,10 @@ pub struct RoutedClient {
     record: StreamRecord,
     /// Until its stream begins to open.
     on_its_way: Option<StreamOnItsWay>,
-    /// From then on.
+    /// Held from then on, until it is dropped.
+    share: Share,
+    /// Once its stream is open.
     tracking: Option<Tracking>,
-    _share: Share,
 }
 
 impl RoutedClient {
@@ -36,8 +37,8 @@ impl RoutedClient {
             client,
             record,
             on_its_way,
+            share: None,
             tracking: None,
-            _share: None,
         }
     }
 
@@ -56,7 +57,7 @@ impl RoutedClient {
         self.on_its_way = None;
         let opened = match self.router.share(&self.route, self.client) {
             Ok(share) => {
-                self._share = share;
+                self.share = share;
                 let early = early.map(|client| EarlyClient {
                     client,
                     transferred: self.record.transferred(),

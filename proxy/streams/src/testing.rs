@@ -11,7 +11,7 @@ use crate::live::Streams;
 use crate::registry::{Registration, Registry};
 
 impl Streams {
-    /// Streams whose ends nobody follows.
+    /// Streams whose ends go nowhere.
     #[must_use]
     pub fn for_tests(metrics: Metrics) -> Self {
         Self::new(metrics, None)

@@ -16,8 +16,10 @@ pub struct StreamView {
     pub original_dst: String,
     /// The node.
     pub node: Option<NodeName>,
-    /// `tunnel`, or `direct` for a connection that the proxy dialled itself.
-    pub mechanism: &'static str,
+    /// `tunnel`, or `direct` for a connection that the proxy dialled itself. Logs and pages call it
+    /// `mechanism`.
+    #[serde(rename = "mechanism")]
+    pub path: &'static str,
     /// The tunnel here that it is in.
     pub tunnel: Option<u64>,
     /// The host of the other proxy by way of which it goes.

@@ -123,7 +123,7 @@ impl Trust {
             || !self.ledger().holds_any(&credential.node)
     }
 
-    /// Records a certificate that somebody else issued. It counts at once for the removal of its
+    /// Records a certificate that another proxy issued. It counts at once for the removal of its
     /// node. It is written to disk a moment later, together with others: thousands may come at the
     /// same time, and they are seen again if this process ends before the write.
     fn record(&self, credential: Credential, now: UnixTime) -> Result<Credential, IdentityError> {

@@ -44,7 +44,7 @@ struct Record {
     valid: BTreeMap<Serial, UnixTime>,
     revoked_until: Option<UnixTime>,
     /// The revocation by date is kept until proxies have run for this long. A clock that jumps
-    /// ahead readmits nobody.
+    /// ahead readmits no node.
     #[serde(default)]
     kept_until_served: u64,
     /// When the node was last removed. Never forgotten: a proxy that does not know it may have
@@ -154,8 +154,8 @@ impl Ledger {
             })
     }
 
-    /// Takes a removal that another proxy knows. Of two the later one holds, whoever hears of them
-    /// in whichever order. Returns whether it is news.
+    /// Adds a removal that another proxy knows. Of two the later one holds, in whichever order they
+    /// arrive. Returns whether it is new here.
     pub(super) fn merge(
         &mut self,
         node: &NodeName,

@@ -73,7 +73,7 @@ impl Trust {
     }
 
     /// Writes what the ledger on disk lacks, together. When this returns, what was changed before
-    /// is there, whoever wrote it.
+    /// is there, whichever task wrote it.
     pub fn write_ledger(&self) -> Result<(), TrustError> {
         let mut file = self.ledger_file();
         let changed = {

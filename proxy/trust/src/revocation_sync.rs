@@ -1,5 +1,5 @@
 //! Revocations that proxies report to each other, whether or not there is a cluster. A proxy that was
-//! away admits nobody new until another proxy has reported what was revoked meanwhile.
+//! away admits no new node until another proxy has reported what was revoked meanwhile.
 
 use culvert_api::NodeName;
 use culvert_proxy_core::clock::UnixTime;
@@ -31,7 +31,7 @@ pub(super) enum PeerSync {
 }
 
 impl Trust {
-    /// From now on nobody new is admitted until [`Self::record_peer_sync`].
+    /// From now on no new node is admitted until [`Self::record_peer_sync`].
     pub fn require_peer_sync(&self) {
         self.0.peer_sync.send_replace(PeerSync::Pending);
     }

@@ -154,7 +154,7 @@ async fn a_certificate_makes_its_owner_the_node() {
     let agent = Agent::new();
     let issued = site.trust.issue(&edge_1(), &agent.proven(), None).unwrap();
     let client = Some((chain(&issued.chain_pem), agent.key()));
-    // As an agent does: the authority comes from the answer, the name from nobody.
+    // As an agent does: the authority comes from the answer, the name from nowhere.
     let shaken = shake(
         site.trust.server_config(),
         &chain(&issued.ca_pem),

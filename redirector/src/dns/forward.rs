@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::framing;
-use super::{LEAST_PAYLOAD, UDP_PAYLOAD};
+use super::{MIN_PAYLOAD, UDP_PAYLOAD};
 
 /// Questions in progress at once. Each has a socket; more than this are a flood, or a loop with a
 /// server that forwards to this one.
@@ -106,7 +106,7 @@ fn question(request: &Request) -> Message {
         .collect();
     question.edns = request.edns.as_ref().map(|asked| {
         let mut edns = Edns::new();
-        edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+        edns.set_max_payload(asked.max_payload().clamp(MIN_PAYLOAD, UDP_PAYLOAD));
         edns.set_dnssec_ok(asked.flags().dnssec_ok);
         edns
     });

@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use super::Origin;
 use super::clients::Clients;
 use super::handler::{Handler, SharedHandler};
-use super::{LEAST_PAYLOAD, UDP_PAYLOAD};
+use super::{MIN_PAYLOAD, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::{Feed, examples};
 use crate::metrics::DnsMetrics;
@@ -81,8 +81,8 @@ impl Dns {
         let asked = request
             .edns
             .as_ref()
-            .map_or(LEAST_PAYLOAD, |edns| edns.max_payload());
-        let room = usize::from(asked.clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+            .map_or(MIN_PAYLOAD, |edns| edns.max_payload());
+        let room = usize::from(asked.clamp(MIN_PAYLOAD, UDP_PAYLOAD));
         let (stream, mut sent) = BufDnsStreamHandle::new(client);
         let handle = ResponseHandle::new(client, stream, Protocol::Udp);
         let shared = SharedHandler(Arc::clone(&self.handler));

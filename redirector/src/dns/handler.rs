@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, watch};
 use super::answer::{Answer, answer, refusal, unknown};
 use super::clients::Clients;
 use super::forward::Forwarder;
-use super::{LEAST_PAYLOAD, Origin, UDP_PAYLOAD};
+use super::{MIN_PAYLOAD, Origin, UDP_PAYLOAD};
 use crate::config::NodeIps;
 use crate::directory::Feed;
 use crate::metrics::DnsMetrics;
@@ -234,7 +234,7 @@ impl Reply {
 fn edns(request: &Request, code: ResponseCode, dnssec_ok: bool) -> Option<Edns> {
     request.edns.as_ref().map(|asked| {
         let mut edns = Edns::new();
-        edns.set_max_payload(asked.max_payload().clamp(LEAST_PAYLOAD, UDP_PAYLOAD));
+        edns.set_max_payload(asked.max_payload().clamp(MIN_PAYLOAD, UDP_PAYLOAD));
         edns.set_version(EDNS_VERSION)
             .set_rcode_high(code.high())
             .set_dnssec_ok(dnssec_ok);

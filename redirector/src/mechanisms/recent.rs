@@ -1,5 +1,5 @@
 //! How far counters of the kernel have moved lately: what they have counted since they were made
-//! would tell of a fault long after it is mended.
+//! would report a fault long after it is repaired.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -115,7 +115,7 @@ impl Sources {
     async fn explain(&self, asked: &str) -> Result<Vec<Explained>> {
         let query: Query = asked.parse()?;
         let host = HostState::read(&Pins::new(&self.bpffs)).await?;
-        // What the daemon steers in networks of this host, it was told to steer.
+        // What the daemon steers in networks of this host, its flags name.
         let mut steered = self.steered_networks.clone();
         steered.extend(host.steered_edges()?.into_iter().map(IpNet::from));
         let own = OwnNetworks::read(&Routes::open()?, &steered).await;

@@ -9,7 +9,7 @@ use crate::mechanisms::nft::marking_chains;
 use crate::mechanisms::policy_rules::marking_rules;
 
 /// Rules in one answer.
-const MOST: usize = 20;
+const MAX_USERS: usize = 20;
 
 /// Reads the rules of others now. What cannot be read is said in the answer.
 pub(super) async fn marks(exempt: u32) -> Marks {
@@ -31,7 +31,7 @@ fn answer(exempt: u32, found: BTreeMap<String, u32>, problems: Vec<String>) -> M
     let mut users = Vec::new();
     for (place, bits) in found {
         used |= bits;
-        if bits & exempt != 0 && users.len() < MOST {
+        if bits & exempt != 0 && users.len() < MAX_USERS {
             users.push(MarkUser { place, bits });
         }
     }
@@ -60,6 +60,6 @@ mod tests {
         for number in 0..100 {
             found.insert(format!("ip mangle chain-{number}"), 0x1000);
         }
-        assert_eq!(answer(0x1000, found, Vec::new()).users.len(), MOST);
+        assert_eq!(answer(0x1000, found, Vec::new()).users.len(), MAX_USERS);
     }
 }

@@ -38,7 +38,7 @@ impl InstanceLock {
     }
 
     /// Takes the lock for a removal, which skips missing directories. systemd mounts the BPF file
-    /// system for root only, so nobody else can lock it.
+    /// system for root only, so no other user can lock it.
     pub(crate) fn acquire_existing(
         state_dir: &Path,
         bpffs: &Path,
@@ -83,7 +83,7 @@ fn lock(directory: &Path) -> Result<File, InstanceLockError> {
     }
 }
 
-/// What tells a file from all others.
+/// What distinguishes a file from all others.
 fn inode(metadata: Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }

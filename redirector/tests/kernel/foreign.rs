@@ -257,7 +257,7 @@ fn descriptor<T>(command: libc::c_long, attr: &mut T) -> OwnedFd {
 /// Takes ownership of the descriptor that a call returned.
 fn owned(fd: libc::c_long) -> OwnedFd {
     let fd = RawFd::try_from(fd).unwrap();
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just given us this descriptor, and nothing else has it.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 

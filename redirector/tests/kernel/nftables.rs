@@ -135,7 +135,7 @@ fn nftables_without_an_ipv6_intercept_address_refuses_ipv6() {
         let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
         let _redirector =
             Redirector::start(world, &[&["--node-ip", NODE4], &NFTABLES[..]].concat());
-        assert!(run(world, &["explain", "edge-1"]).contains("nftables   refused, for want of"));
+        assert!(run(world, &["explain", "edge-1"]).contains("nftables   refused, without"));
         let dial = || {
             TcpStream::connect_timeout(&"[fd00::7]:9100".parse().unwrap(), Duration::from_secs(5))
         };

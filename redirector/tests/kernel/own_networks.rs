@@ -67,8 +67,8 @@ fn an_edge_address_is_a_neighbours_that_this_host_has_a_route_on_link_to() {
     });
 }
 
-/// As WireGuard and OpenVPN have it: a whole network on a point-to-point interface. Nobody is at its
-/// other end here.
+/// As WireGuard and OpenVPN have it: a whole network on a point-to-point interface. No host is at
+/// its other end here.
 #[test]
 fn an_edge_address_is_a_peers_in_the_network_of_a_point_to_point_interface() {
     in_a_world(|world| {

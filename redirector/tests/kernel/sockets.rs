@@ -34,8 +34,8 @@ fn a_client_that_does_not_wait_for_its_connection_keeps_its_destination() {
     });
 }
 
-/// Whether this kernel has rings and lets everybody use them. If not, it says that the test does not
-/// apply.
+/// Whether this kernel has rings and lets every user use them. If not, it says that the test does
+/// not apply.
 fn ring() -> Option<IoUring> {
     match IoUring::new(4) {
         Ok(ring) => Some(ring),

@@ -1,4 +1,4 @@
-//! Programs in network namespaces of their own that have the host's address. Everybody may make
+//! Programs in network namespaces of their own that have the host's address. Every user may make
 //! such a namespace: no right on the host is needed.
 
 use std::net::{TcpListener, TcpStream};
@@ -81,7 +81,7 @@ fn attack(world: &World, proxy: &Proxy, sockets: &Sockets, port: SourcePort, fat
         (ended.is_some() || waits).then_some(ended)
     });
     if let Some(status) = ended {
-        // Of curl: it could not connect. Whoever may not make a namespace does not come so far.
+        // Of curl: it could not connect. A user who may not make a namespace does not come so far.
         assert_eq!(status.code(), Some(7), "{port:?}, {fate:?}");
     }
     sh("nft delete table ip hold");

@@ -55,7 +55,7 @@ fn an_agent_that_lies_about_its_node_draws_no_connection_and_forges_no_line() {
             };
             liars.push(HostileAgent::described(world, &[], &describe)?);
         }
-        // Soon: nobody answers for these tunnels, so they end.
+        // Soon: these tunnels are not answered, so they end.
         let told = world.culvert.why(PLACE.name())?;
         for _ in 0..20 {
             for host in ["edge-1", "10.0.3.7", &vip.to_string()] {

@@ -89,7 +89,7 @@ impl Cluster {
     /// Keeps others from starting or removing the cluster at the same time.
     ///
     /// # Errors
-    /// Somebody does that now.
+    /// Another process does that now.
     pub(crate) fn lock() -> Result<File> {
         let lock = File::create(LOCK).with_context(|| format!("create {LOCK}"))?;
         lock.try_lock()
@@ -203,7 +203,7 @@ impl Cluster {
     /// Ends all processes of the cluster, and removes all that it made.
     pub(crate) fn remove(&self) -> Result<()> {
         // First where all processes are: a kubelet would make the other cgroups again. Mounts end with
-        // the processes, but for those of containers' images.
+        // the processes, except those of containers' images.
         cgroup::remove(&cgroup::mount_point()?.join(NAME))?;
         for hierarchy in cgroup::hierarchies()? {
             cgroup::remove(&hierarchy.join(NAME))?;

@@ -22,7 +22,7 @@ pub(crate) const PAUSE: &str = "local/pause:1";
 /// Time for containerd to answer, on two busy cores.
 const READY: Duration = Duration::from_mins(3);
 
-/// The address of the service `kube-dns`, as kubeadm has it. Nothing serves it until somebody does.
+/// The address of the service `kube-dns`, as kubeadm has it. Nothing serves it at first.
 const CLUSTER_DNS: &str = "10.96.0.10";
 
 /// The first version whose kubelets refuse version 1 of cgroups unless told otherwise.

@@ -44,7 +44,7 @@ const STARTED: Duration = Duration::from_mins(6);
 const PHASE: Duration = Duration::from_secs(3);
 /// Kubelet looks for changes of a ConfigMap each minute.
 const FOLLOWED: Duration = Duration::from_mins(6);
-/// A day more than the tokens of pods and what nobody asks for may be old.
+/// A day more than the greatest age of tokens of pods, and of what is not asked for.
 const TEN_DAYS: i64 = 10 * 24 * 3600;
 
 /// The step.

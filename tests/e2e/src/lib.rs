@@ -137,7 +137,7 @@ const STEPS: [Step; 24] = [
 /// covers them.
 const LONG_STEPS: [&str; 3] = [LOST, CHART, MIGRATE];
 
-/// The step that every later one needs, but for those of [`OTHER_WAYS`].
+/// The step that every later one needs, except those of [`OTHER_WAYS`].
 const INSTALL: &str = "install";
 const LOST: &str = "lost";
 const CHART: &str = "chart";
@@ -160,7 +160,7 @@ pub fn run(args: &Args, prepare: impl FnOnce() -> Result<()>) -> Result<()> {
     };
     let ran = run.steps(prepare);
     match &ran {
-        // Whoever ends this program knows why.
+        // The user ends this program, and knows why.
         Err(error) if !interrupt::is_signalled() => run.record_failure(error)?,
         _ => {}
     }

@@ -117,7 +117,7 @@ fn remove_folders(cgroup: &Path) -> io::Result<()> {
         remove_folders(&child)?;
     }
     match fs::remove_dir(cgroup) {
-        // Whoever made it may remove it at the same time.
+        // The run that made it may remove it at the same time.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         removed => removed,
     }

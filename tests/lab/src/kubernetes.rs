@@ -37,7 +37,7 @@ pub const ETCD: &str = "etcd";
 pub enum Programs {
     /// `cargo xtask kube` compiles them.
     Compiled(Release),
-    /// Somebody else has put them there.
+    /// Another program has put them there.
     Folder(PathBuf),
 }
 

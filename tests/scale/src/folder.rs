@@ -19,7 +19,7 @@ impl Folder {
                 && let Some(owner) = rest.split('-').next()
                 && !Path::new("/proc").join(owner).exists()
             {
-                // Somebody else may be removing it too.
+                // Another process may be removing it too.
                 std::fs::remove_dir_all(entry.path()).ok();
             }
         }

@@ -44,7 +44,7 @@ pub(super) struct Calls<B> {
     state: AgentTunnelState,
     backends: Arc<B>,
     tasks: JoinSet<()>,
-    /// Calls in the whole life of the tunnel.
+    /// Calls since the tunnel began.
     started: u32,
 }
 
@@ -155,7 +155,7 @@ impl<B: Backends> RelayedStream<B> {
 }
 
 impl<B: Backends> Call<B> {
-    /// Answers the call. If it begins a relay, that is what is left to do.
+    /// Answers the call. Returns the relay if it begins one.
     async fn serve(mut self, method: Method) -> Option<RelayedStream<B>> {
         let served = match method {
             Method::Open => self.open().await,
@@ -333,7 +333,7 @@ impl<B: Backends> Call<B> {
         Ok((found, permit))
     }
 
-    /// Goes on with a stream whose move has begun.
+    /// Continues a stream whose move has begun.
     async fn take_over(
         mut self,
         claimed: ResumableStream,

@@ -23,7 +23,7 @@ use crate::transferred::Transferred;
 /// first bytes of a client that does not wait for its backend.
 ///
 /// # Errors
-/// The tunnel did not work, or a direction failed. The other proxy is told.
+/// The tunnel did not work, or a direction failed. The other proxy gets the reason.
 pub(super) async fn forward(
     through: Box<ThroughTunnel>,
     incoming: &mut Incoming,
@@ -120,7 +120,7 @@ fn answer_failure(to_proxy: &mut SendStream<Payload>, failure: &DialFailure) -> 
     }
 }
 
-/// What the other proxy is told. With `OFFLINE` it may try elsewhere.
+/// The status for the other proxy. With `OFFLINE` it may try elsewhere.
 fn failure(error: &OpenError) -> DialFailure {
     let code = match error {
         OpenError::TooManyStreams(_) => DialCode::TooManyStreams,

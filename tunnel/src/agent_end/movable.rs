@@ -18,7 +18,7 @@ use crate::relay::{self, Incoming, RelayError, Relocation};
 use crate::role::Role;
 use crate::socket::Socket;
 
-/// What a proxy names a stream by: random, and known to nobody else.
+/// What a proxy names a stream by: random, and known to no one else.
 type Key = [u8; 16];
 
 /// The task of an earlier tunnel hands a relay over within this time, or is gone.

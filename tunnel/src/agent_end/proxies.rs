@@ -8,7 +8,7 @@ use crate::proto::tunnel::{DescribeRequest, DialProxyRequest, Proxy, SetProxiesR
 
 /// Longest `SetProxies` message.
 pub(super) const PROXIES_MAX_BYTES: usize = 128 << 10;
-/// Most proxies that are told.
+/// The most proxies in one list.
 const PROXIES_MAX: usize = 256;
 /// Most addresses of one proxy.
 const ADDRESSES_MAX: usize = 16;

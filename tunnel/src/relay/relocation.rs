@@ -29,9 +29,9 @@ const OFFER_TIMEOUT: Duration = Duration::from_secs(20);
 pub(crate) struct Relocation {
     role: Role,
     state: Mutex<State>,
-    /// Told that the move that began comes to nothing.
+    /// Notified when the move that began fails.
     abandoned: Notify,
-    /// Told of the end of the relay. A move that waits for the other end waits for it too.
+    /// Notified of the end of the relay. A move that waits for the other end waits for it too.
     closed: Notify,
 }
 

@@ -217,7 +217,8 @@ async fn a_peer_that_says_moved_where_nothing_moves_breaks_the_protocol() {
     assert_eq!(ended.unwrap_err().reason(), "protocol_error");
 }
 
-/// The runtime of the test has one thread, as a worker has: whoever does not wait stops all of it.
+/// The runtime of the test has one thread, as a worker has: a task that does not wait stops all of
+/// it.
 #[tokio::test]
 async fn an_agent_that_says_moved_to_a_stalled_client_where_nothing_moves_stops_no_worker() {
     let mut agent = AgentByHand::start(Budget::new(64 << 20), 4 << 20).await;

@@ -135,7 +135,7 @@ impl Running<'_> {
 
     /// Shows a piece of output, and adds it to the rest.
     fn record(&mut self, chunk: &[u8]) {
-        // Whoever watches may have gone.
+        // The watcher may have gone.
         self.shown.write_all(chunk).ok();
         self.shown.flush().ok();
         self.output.extend_from_slice(chunk);
@@ -211,7 +211,7 @@ mod tests {
         let (pid, _) = pid.unwrap_or_else(|| panic!("no sleep in {}", ended.output));
         wait::until("it is gone", LONG, || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // Nobody may have reaped it yet.
+            // It may not have been reaped yet.
             ensure!(stat.is_empty() || stat.contains(") Z "), "{stat}");
             Ok(())
         })

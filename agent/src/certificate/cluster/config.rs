@@ -1,6 +1,6 @@
-//! What the proxies of a Kubernetes cluster tell their agents: ConfigMap `culvert-agent`, mounted
-//! as a folder. Kubelet replaces its files when it changes, so they are read each time they are
-//! needed.
+//! What the proxies of a Kubernetes cluster publish for their agents: ConfigMap `culvert-agent`,
+//! mounted as a folder. Kubelet replaces its files when it changes, so they are read each time they
+//! are needed.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use culvert_api::agent_config::{CA, MAX_PROXIES, PROXIES, SERVER_NAME};
 use culvert_api::{HostPort, InvalidHostPort};
 
-/// A ConfigMap holds 1 MiB; what is larger here is none of ours.
+/// A ConfigMap holds 1 MiB; a larger file is not the proxies'.
 const MAX_BYTES: u64 = 256 << 10;
 
 /// The folder, `--cluster-config`.
@@ -81,7 +81,7 @@ impl ClusterDir {
     }
 }
 
-/// The text of a small file that somebody else writes.
+/// The text of a small file that another program writes.
 pub(crate) fn read_bounded(path: &Path) -> Result<String, ClusterError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));

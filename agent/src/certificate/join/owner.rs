@@ -18,7 +18,7 @@ pub(crate) struct Owner {
     gid: u32,
 }
 
-/// Why the files cannot be given to whom they are for.
+/// Why the files cannot be given to their owner.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OwnerError {
     #[error(
@@ -38,7 +38,7 @@ pub(crate) enum OwnerError {
 }
 
 impl Owner {
-    /// Who shall own the files in the state directory; `None`: whoever runs this.
+    /// The owner of the files in the state directory; `None`: the user who runs this.
     ///
     /// # Errors
     /// The user does not exist, or this is not root.
@@ -74,7 +74,7 @@ impl Owner {
     }
 
     fn apply_to(self, path: &Path) -> Result<(), OwnerError> {
-        // Not to what a link leads to: the directory may be somebody else's already.
+        // Not to what a link leads to: the directory may be another user's already.
         std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
             .map_err(|source| give_error(path, source))
     }
@@ -87,7 +87,7 @@ fn give_error(path: &Path, source: io::Error) -> OwnerError {
     }
 }
 
-/// The one who has the directory already, or the usual user if there is one.
+/// The owner of the directory, unless that is root; or else the usual user, if there is one.
 fn by_default(directory: Option<Owner>, usual: Option<Owner>) -> Option<Owner> {
     match directory {
         Some(owner) if owner.uid != 0 => Some(owner),

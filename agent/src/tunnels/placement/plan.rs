@@ -226,7 +226,8 @@ impl Plan {
         }
     }
 
-    /// Whether there may be a proxy that is wanted, by what proxies tell. Older ones tell nothing.
+    /// Whether there may be a proxy that is wanted, by what proxies report. Older ones report
+    /// nothing.
     fn may_be_others(&self, others: &[ProxyId]) -> bool {
         let reported = self.addresses.proxies();
         reported.is_empty() || reported.keys().any(|proxy| self.admits(proxy, others))

@@ -1,5 +1,5 @@
 //! Endpoints follow pods. A pod that starts again has another address, and the controller that
-//! writes it into endpoints is behind the link: kube-proxy would lead clients to nobody.
+//! writes it into endpoints is behind the link: kube-proxy would lead clients to the old one.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -109,7 +109,8 @@ impl Cache {
             let Ok(Some(bytes)) = led else {
                 continue;
             };
-            // Nobody who writes endpoints reads them here, so the version may be any later one.
+            // Controllers, which write endpoints, do not read them here, so the version may be any
+            // later one.
             let metadata = Metadata {
                 resource_version: object.metadata.resource_version + 1,
                 ..object.metadata.clone()

@@ -49,7 +49,7 @@ pub(super) fn put_documents(batch: &mut Batch, documents: &Documents) {
     }
 }
 
-/// What the node and these identities read, but for the schema: it is long, and nothing needs it to
+/// What the node and these identities read, without the schema: it is long, and nothing needs it to
 /// start.
 pub(super) fn put_essential_documents(
     batch: &mut Batch,

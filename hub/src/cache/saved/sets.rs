@@ -131,7 +131,7 @@ pub(super) fn read_members(
     Some(members)
 }
 
-/// Of names and versions, in order.
+/// The checksum of names and versions, in order.
 pub(super) fn checksum(members: &BTreeMap<ObjectName, impl Borrow<HeldObject>>) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     for (name, object) in members {

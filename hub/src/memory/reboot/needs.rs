@@ -238,7 +238,7 @@ const CERTIFICATE: &[Step] = &[
 const ACCOUNT: &[Step] = &[SPEC, Step("serviceAccountName", 8)];
 const STATUS: Step = Step("status", 3);
 const PHASE: &[Step] = &[STATUS, Step("phase", 1)];
-/// Of a volume.
+/// A field of a volume.
 const VOLUME_NAME: &[Step] = &[Step("name", 1)];
 const EPHEMERAL: &[Step] = &[VOLUME_SOURCE, Step("ephemeral", 29)];
 

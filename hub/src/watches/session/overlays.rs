@@ -1,12 +1,11 @@
-//! Local writes as the client of a watch sees them. They are told while the API server cannot be
-//! asked, and taken back before it speaks again: it has not seen them. So kubelet notices that its
-//! writes did not arrive, and sends them again.
+//! Local writes as the client of a watch sees them. They are sent as events while the API server
+//! cannot be asked, and reverted before its own events come: it has not seen these writes. So
+//! kubelet notices that they did not arrive, and sends them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Session;
-use crate::answers::local;
 use crate::cache::{ObjectName, Snapshot};
 use crate::watches::position::Position;
 use crate::wire::{Bookmark, Event, EventKind, Object, TypeMeta};
@@ -14,62 +13,64 @@ use crate::wire::{Bookmark, Event, EventKind, Object, TypeMeta};
 /// One object, or none.
 type State = Option<Arc<Object>>;
 
-/// What the client was told of local writes.
+/// The local writes that the client has seen.
 #[derive(Debug, Default)]
-pub(super) struct ToldOverlays {
-    by_name: BTreeMap<ObjectName, ToldObject>,
+pub(super) struct SentOverlays {
+    by_name: BTreeMap<ObjectName, SentObject>,
 }
 
-/// What a client was told of one object.
+/// One object as the client has seen it.
 #[derive(Clone, Debug)]
-struct ToldObject {
-    /// By the API server.
+struct SentObject {
+    /// What the API server sent.
     original: State,
     shown: State,
 }
 
-impl ToldOverlays {
-    /// The client has been told all of this snapshot.
-    pub(super) fn note_all(&mut self, snapshot: &Snapshot) {
+impl SentOverlays {
+    /// The client has seen all of this snapshot.
+    pub(super) fn set_all(&mut self, snapshot: &Snapshot) {
         self.by_name = Self::of(snapshot);
     }
 
-    fn of(snapshot: &Snapshot) -> BTreeMap<ObjectName, ToldObject> {
+    fn of(snapshot: &Snapshot) -> BTreeMap<ObjectName, SentObject> {
         let overlaid = snapshot.overlaid();
         overlaid
             .map(|(name, original, shown)| {
                 let original = original.map(|it| Arc::new(it.object()));
                 let shown = shown.cloned();
-                (name.clone(), ToldObject { original, shown })
+                (name.clone(), SentObject { original, shown })
             })
             .collect()
     }
 
-    /// Goes to what the snapshot shows; returns what has to be told for it.
+    /// Goes to what the snapshot shows; returns the events that lead there.
     fn advance(&mut self, snapshot: &Snapshot) -> Vec<(EventKind, Arc<Object>)> {
         let mut events = Vec::new();
         let mut earlier = std::mem::take(&mut self.by_name);
-        for (name, ToldObject { original, shown }) in Self::of(snapshot) {
-            let told = earlier.remove(&name).unwrap_or_else(|| ToldObject {
+        for (name, SentObject { original, shown }) in Self::of(snapshot) {
+            let sent = earlier.remove(&name).unwrap_or_else(|| SentObject {
                 shown: original.clone(),
                 original,
             });
-            events.extend(between(&told.shown, &shown));
-            let ToldObject { original, .. } = told;
-            self.by_name.insert(name, ToldObject { original, shown });
+            events.extend(between(&sent.shown, &shown));
+            let original = sent.original;
+            self.by_name.insert(name, SentObject { original, shown });
         }
-        // The API server has spoken of these to somebody else.
-        for told in earlier.into_values() {
-            events.extend(between(&told.shown, &told.original));
+        // Of these another client has got a newer state from the API server.
+        for sent in earlier.into_values() {
+            events.extend(between(&sent.shown, &sent.original));
         }
         events
     }
 
-    /// Goes back to what the API server said.
-    fn take_back(&mut self) -> Vec<(EventKind, Arc<Object>)> {
-        let told = std::mem::take(&mut self.by_name).into_values();
-        told.flat_map(|told| between(&told.shown, &told.original))
-            .collect()
+    /// Goes back to what the API server sent; returns the events that lead there.
+    fn revert(&mut self) -> Vec<(EventKind, Arc<Object>)> {
+        let mut events = Vec::new();
+        for sent in std::mem::take(&mut self.by_name).into_values() {
+            events.extend(between(&sent.shown, &sent.original));
+        }
+        events
     }
 }
 
@@ -90,65 +91,59 @@ fn between(from: &State, to: &State) -> Vec<(EventKind, Arc<Object>)> {
 }
 
 impl Session {
-    /// Tells what was written locally since the last time.
-    pub(super) fn tell_overlays(&mut self, version: u64) {
-        if let Some(snapshot) = self.snapshot() {
+    /// Sends what was written locally since the last time.
+    pub(super) fn send_overlays(&mut self, version: u64) {
+        if let Some(snapshot) = self.client.snapshot() {
             let events = self.overlays.advance(&snapshot);
-            self.tell_all(&events, &snapshot.item_type, version);
+            self.send_all(&events, &snapshot.item_type, version);
             self.item_type.get_or_insert(snapshot.item_type);
         }
     }
 
-    /// Before the API server speaks: what it does not know did not happen.
-    pub(super) fn take_overlays_back(&mut self) {
-        let events = self.overlays.take_back();
+    /// Before the API server's own events: what it does not know did not happen.
+    pub(super) fn revert_overlays(&mut self) {
+        let events = self.overlays.revert();
         if let (Position::At(version), Some(item_type)) = (self.position, self.item_type.clone()) {
-            self.tell_all(&events, &item_type, version);
+            self.send_all(&events, &item_type, version);
         }
     }
 
-    /// A client that goes on from a version may have been told of all overlays that there are. What
-    /// is later than that version, the API server tells.
-    pub(super) fn suppose_overlays(&mut self) {
+    /// A client that asks for the events after a version may have seen all overlays that there are.
+    /// Events after that version come from the API server.
+    pub(super) fn assume_overlays(&mut self) {
         let Position::At(version) = self.position else {
             return;
         };
-        let Some(snapshot) = self.snapshot() else {
+        let Some(snapshot) = self.client.snapshot() else {
             return;
         };
-        self.overlays.note_all(&snapshot);
+        self.overlays.set_all(&snapshot);
         self.overlays
             .by_name
-            .retain(|_, told| match &told.original {
+            .retain(|_, sent| match &sent.original {
                 Some(original) => original.metadata.resource_version <= version,
                 None => true,
             });
         self.item_type = Some(snapshot.item_type);
     }
 
-    fn snapshot(&self) -> Option<Snapshot> {
-        let client = &self.client;
-        local::snapshot(&client.hub.memory, &client.reader, &client.read)
-    }
-
     /// The versions of these objects are not those of the watch: a bookmark says where it is.
-    fn tell_all(
+    fn send_all(
         &mut self,
         events: &[(EventKind, Arc<Object>)],
         item_type: &TypeMeta,
         version: u64,
     ) {
-        let encoding = self.client.encoding();
         for (kind, object) in events {
             let event = Event {
                 kind: *kind,
                 type_meta: item_type.clone(),
                 object: (**object).clone(),
             };
-            self.send(event.frame(encoding));
+            self.output.push(&event);
         }
         if !events.is_empty() {
-            self.tell_bookmark(version, Bookmark::Progress);
+            self.send_bookmark(version, Bookmark::Progress);
         }
     }
 }

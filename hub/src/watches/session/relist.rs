@@ -1,10 +1,9 @@
 //! A watch whose history the API server has forgotten, as after its restart: the hub lists for its
-//! client, and tells it the differences.
+//! client, and sends it the differences.
 
 use http::StatusCode;
 
 use super::{Client, Session, State};
-use crate::answers::local;
 use crate::cache::Snapshot;
 use crate::list_body::ListBody;
 use crate::metrics::Splice;
@@ -35,9 +34,9 @@ enum RelistError {
 impl Session {
     /// Brings the client to the present state, or ends the watch with 410 if it is not known
     /// exactly what the client has: it then lists itself.
-    pub(super) async fn tell_differences(&mut self) {
+    pub(super) async fn send_differences(&mut self) {
         let metrics = self.client.hub.metrics.clone();
-        let Some(had) = self.had.take() else {
+        let Some(had) = self.client_has.take() else {
             metrics.spliced(Splice::Gone);
             self.end_with(
                 StatusCode::GONE,
@@ -49,9 +48,9 @@ impl Session {
         match Box::pin(self.list()).await {
             Ok(present) => {
                 metrics.spliced(Splice::Relisted);
-                self.tell_between(&had, &present);
+                self.send_between(&had, &present);
                 self.position = Position::At(present.head.resource_version);
-                self.had = Some(present);
+                self.client_has = Some(present);
                 self.versions = Versions::OfOneHistory;
             }
             Err(error) => {
@@ -59,7 +58,7 @@ impl Session {
                 // The link may have gone again; the next try begins as this one did. A list that
                 // is refused or not understood ends in a 410 then.
                 let worth_a_try = matches!(error, RelistError::Send(_) | RelistError::Read(_));
-                self.had = worth_a_try.then_some(had);
+                self.client_has = worth_a_try.then_some(had);
             }
         }
         self.state = State::Silent;
@@ -68,7 +67,7 @@ impl Session {
     /// Fills the set by a list with the client's own credential.
     async fn list(&self) -> Result<Snapshot, RelistError> {
         let client = &self.client;
-        let mut request = client.again.request(list_of(&client.again.uri));
+        let mut request = client.repeatable.request(list_of(&client.repeatable.uri));
         accept_gzip(request.headers_mut());
         let credential = client.proof.credential();
         let _turn = client.hub.turns.wait(credential).await;
@@ -81,9 +80,10 @@ impl Session {
             return Err(RelistError::Refused(answer.status()));
         }
         self.fill(answer.into_body()).await?;
-        local::snapshot(&client.hub.memory, &client.reader, &client.read)
-            .map(Snapshot::without_overlays)
-            .ok_or(RelistError::NotKept)
+        match client.snapshot() {
+            Some(present) => Ok(present.without_overlays()),
+            None => Err(RelistError::NotKept),
+        }
     }
 
     async fn fill(&self, mut body: AnswerBody) -> Result<(), RelistError> {
@@ -102,16 +102,15 @@ impl Session {
         Ok(())
     }
 
-    fn tell_between(&mut self, had: &Snapshot, present: &Snapshot) {
-        let encoding = self.client.encoding();
+    fn send_between(&mut self, had: &Snapshot, present: &Snapshot) {
         for (kind, object) in difference::between(had.items(), present.items(), self.versions) {
             let event = Event {
                 kind,
                 type_meta: present.item_type.clone(),
                 object: object.object(),
             };
-            self.send(event.frame(encoding));
+            self.output.push(&event);
         }
-        self.tell_bookmark(present.head.resource_version, Bookmark::Progress);
+        self.send_bookmark(present.head.resource_version, Bookmark::Progress);
     }
 }

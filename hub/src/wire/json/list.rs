@@ -233,7 +233,7 @@ impl ListSplitter {
         match part {
             Part::Kind => self.kind = text(value)?.into_owned(),
             Part::ApiVersion => self.api_version = text(value)?.into_owned(),
-            Part::Metadata => self.keep_metadata(value)?,
+            Part::Metadata => self.read_metadata(value)?,
             Part::Columns if value == b"null" => {}
             Part::Columns => self.columns = Bytes::copy_from_slice(value),
             Part::Items if value == b"null" => {}
@@ -243,7 +243,7 @@ impl ListSplitter {
         Ok(())
     }
 
-    fn keep_metadata(&mut self, metadata: &[u8]) -> Result<(), SplitError> {
+    fn read_metadata(&mut self, metadata: &[u8]) -> Result<(), SplitError> {
         for member in Members::of(metadata)? {
             let value = &metadata[member.value.clone()];
             // As if it was missing, as in Go.

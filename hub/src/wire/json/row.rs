@@ -1,5 +1,5 @@
-//! A row of a `Table` in JSON. It has the object that it is about, or its metadata; without one
-//! nobody could say which object changed, and the row is refused.
+//! A row of a `Table` in JSON. It has the object that it is about, or its metadata; without these
+//! it is not known which object changed, and the row is refused.
 
 use super::object::read;
 use super::scan::{Members, check};

@@ -1,5 +1,5 @@
 //! A `Table` in JSON: a list whose items are rows. A row has the object that it is about, or its
-//! metadata; without one nobody could say which object changed, and the row is refused.
+//! metadata; without these it is not known which object changed, and the row is refused.
 
 use super::list::ListSplitter;
 use super::write::{bookmark_row, list_start};

@@ -224,7 +224,7 @@ impl ListSplitter {
                 }
                 return Ok(Some(object));
             }
-            (ListProgress::Inside(_), _) => self.keep_metadata(&value)?,
+            (ListProgress::Inside(_), _) => self.read_metadata(&value)?,
             (ListProgress::NotBegun | ListProgress::Ended, unknown::TYPE_META) => {
                 read_type_meta(&value, &mut self.type_meta)?;
             }
@@ -237,7 +237,7 @@ impl ListSplitter {
         Ok(None)
     }
 
-    fn keep_metadata(&mut self, message: &[u8]) -> Result<(), SplitError> {
+    fn read_metadata(&mut self, message: &[u8]) -> Result<(), SplitError> {
         for field in Fields::of(message) {
             let field = field?;
             if let Some(bytes) = field.bytes(list_meta::RESOURCE_VERSION) {

@@ -71,7 +71,7 @@ pub(crate) async fn both_ways(
                 ended.map_err(RelayError::Socket)?;
                 said_all = true;
             }
-            // Nobody reads what the client still sends. It is read so that the client does not
+            // What the client still sends is of no use. It is read so that the client does not
             // block.
             _ = inward.as_mut() => {}
             () = tokio::time::sleep(stalled) => {

@@ -142,7 +142,7 @@ async fn open_stream(mut routed: RoutedClient, client: Socket) -> Result<Relayin
             Ok(stream) => (Ok(()), Some(stream)),
             Err(error) => (Err(error), None),
         };
-        // Whoever waited for it is gone if nobody takes it; then this task ends too.
+        // If the receiver is gone, so is the client; then this task ends too.
         let _told = opened_tx.send(opened);
         match stream {
             Some(mut stream) => routed.relay(&mut stream, &[], &client).await,

@@ -9,7 +9,7 @@ use super::bad_head::{BadHead, InvalidHello};
 /// Type of a TLS record, and of a handshake message in it.
 const HANDSHAKE: u8 = 0x16;
 const CLIENT_HELLO: u8 = 1;
-/// Of all versions.
+/// The same in all versions of TLS.
 const MAJOR_VERSION: u8 = 3;
 /// Type, version and length of a record.
 const RECORD_HEAD: usize = 5;

@@ -26,7 +26,7 @@ pub(super) fn is_whole(bytes: &[u8]) -> Result<bool, BadHead> {
 /// The ports that a client may mean by a name-routed port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MeantPorts {
-    /// Of every node: what the name-routed port stands for.
+    /// The port of every node that the name-routed port stands for.
     pub(crate) of_nodes: u16,
     /// The name-routed port itself.
     pub(crate) own: u16,

@@ -101,7 +101,7 @@ impl Answers for Requests {
                 let destination = Destination::Name(name, self.ports.of_nodes);
                 let open = self.open(&destination);
                 let passed = connection.pass_on(request, &destination, open).await;
-                // A connection that has no stream would count for nobody.
+                // A connection that has no stream would be counted for no client.
                 passed.or_else(|not_passed| not_passed.response().map(last))
             }
             Err(bad) => {

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use super::occurrence::{Occurrence, Reason};
 
-/// The capacity. Nobody reads more.
-const MOST: usize = 1000;
+/// The capacity. More would not be read.
+const CAPACITY: usize = 1000;
 
 /// Occurrences that wait.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Queue {
             });
             match undone {
                 Some(at) => drop(self.0.remove(at)),
-                None if self.0.contains(&occurrence) || self.0.len() >= MOST => {}
+                None if self.0.contains(&occurrence) || self.0.len() >= CAPACITY => {}
                 None => self.0.push_back(occurrence),
             }
         }
@@ -71,9 +71,9 @@ mod tests {
     fn a_queue_that_nobody_empties_does_not_grow() {
         let mut queue = Queue::default();
         queue.extend(
-            (0..=MOST)
+            (0..=CAPACITY)
                 .map(|number| Occurrence::offline(&format!("edge-{number}").parse().unwrap())),
         );
-        assert_eq!(queue.0.len(), MOST);
+        assert_eq!(queue.0.len(), CAPACITY);
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Its name is that of the peer address, so a proxy that is started again takes over the Lease of
 //! its predecessor, which may still drain. A proxy whose Lease was taken over takes it back only
-//! after nobody has renewed it for its duration.
+//! after it was not renewed for its duration.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -38,9 +38,9 @@ pub(super) struct HeldLease {
     name: String,
     /// As it was last written.
     written: Option<Lease>,
-    /// Whether this proxy has had it: from then on it takes it from nobody who renews it.
+    /// Whether this proxy has had it: from then on it does not take it from a proxy that renews it.
     had: bool,
-    /// The last renewal of somebody else, and when it was first seen.
+    /// The last renewal by another proxy, and when it was first seen.
     rival: Option<(Renewal, Instant)>,
 }
 
@@ -57,7 +57,10 @@ impl HeldLease {
     }
 
     /// Renews it until it is dropped.
-    pub(super) async fn keep_renewed(&mut self, tunnels: &(impl Fn() -> u32 + Sync)) -> Infallible {
+    pub(super) async fn renew_forever(
+        &mut self,
+        tunnels: &(impl Fn() -> u32 + Sync),
+    ) -> Infallible {
         let mut problem = Problem::default();
         let mut backoff = retries();
         loop {
@@ -111,7 +114,7 @@ impl HeldLease {
         })
     }
 
-    /// Whether it is ours, or nobody renews it, or this proxy has just started.
+    /// Whether it is this proxy's, or is not renewed, or this proxy has just started.
     fn may_write(&mut self, found: &Lease) -> bool {
         if !self.had || self.is_own(found) {
             return true;
@@ -135,7 +138,7 @@ impl HeldLease {
         now.saturating_duration_since(since) >= LASTS
     }
 
-    /// Deletes it, unless somebody else has it.
+    /// Deletes it, unless another proxy has it.
     pub(super) async fn give_up(mut self) {
         match self.delete().await {
             Ok(()) => {}
@@ -162,7 +165,7 @@ impl HeldLease {
             });
             match ask(self.leases.delete(&self.name, &params)).await {
                 Ok(_) => return Ok(()),
-                // It was written to by somebody else, or by this proxy's last request.
+                // Another proxy has written to it, or this proxy's last request.
                 Err(error) if error.is_conflict() => {}
                 Err(error) if error.is_absent() => return Ok(()),
                 Err(source) => {

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// The most own ports: each is a listening socket, which is handed over to the next proxy. These
 /// take half of the sockets of a hand-over.
-const MOST: u16 = 64;
+const MAX_PORTS: u16 = 64;
 
 /// A value of `--name-ports`: the proxy's own ports that the Service may lead to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct OwnPorts {
 
 /// A text that is no range of ports.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?}: write FIRST-LAST, such as 7450-7489, at most {MOST} ports from 1 to 65535")]
+#[error("{0:?}: write FIRST-LAST, such as 7450-7489, at most {MAX_PORTS} ports from 1 to 65535")]
 pub struct InvalidPorts(String);
 
 impl FromStr for OwnPorts {
@@ -34,7 +34,7 @@ fn parse(text: &str) -> Option<OwnPorts> {
     let (first, last) = text.split_once('-')?;
     let first = first.parse().ok()?;
     let last = last.parse().ok()?;
-    if !(1..=last).contains(&first) || last - first >= MOST {
+    if !(1..=last).contains(&first) || last - first >= MAX_PORTS {
         return None;
     }
     Some(OwnPorts { first, last })

@@ -207,7 +207,7 @@ async fn metrics(proxy_admin: SocketAddr) -> String {
     }
 }
 
-/// By the first node that is online; those that are not are refused before the proxy sees anything.
+/// Dials the first node that is online: others are refused before the proxy sees anything.
 async fn dial_a_node(installed: &Answer<Installed>, control: &ControlAnswers) -> Option<Dialled> {
     let installed = installed.as_ref().ok()?;
     if !installed.steers() {
@@ -242,7 +242,7 @@ fn has_no_ipv4() -> bool {
     source_address(v4).is_none() && source_address(v6).is_some()
 }
 
-/// Of the outcomes in [`LIMITS`], those that there were.
+/// The outcomes in [`LIMITS`] that there were.
 fn limited(metrics: &str) -> BTreeMap<String, u64> {
     let mut limited = BTreeMap::new();
     for (outcome, _) in LIMITS {

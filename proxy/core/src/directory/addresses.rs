@@ -14,7 +14,7 @@ use super::node::{NodeSpec, never_a_nodes};
 /// The state of an address that edge nodes have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AddressState {
-    /// One node has it, and nobody else.
+    /// One node has it, and no other.
     Routed(NodeName),
     /// Several nodes have it. Connections to it are refused.
     Shared(Vec<NodeName>),

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, UnknownNode};
 use ipnet::IpNet;
 
 use super::file::FileError;
@@ -66,11 +66,8 @@ pub enum DirectoryError {
         node: NodeName,
     },
     /// There is no such node.
-    #[error("there is no node {node}: see `culvert nodes`")]
-    UnknownNode {
-        /// The node.
-        node: NodeName,
-    },
+    #[error(transparent)]
+    UnknownNode(#[from] UnknownNode),
     /// There are as many nodes as there may be.
     #[error("the directory is full with {0} nodes: remove some with `culvert node remove`")]
     Full(usize),

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use culvert_api::{NodeName, Zone};
+use culvert_api::{NodeName, UnknownNode, Zone};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use self::operators_file::DirectoryFile;
@@ -248,7 +248,7 @@ impl Sources {
             return if self.has_edge(node) {
                 Ok(Removal::StillInCluster)
             } else {
-                Err(DirectoryError::UnknownNode { node: node.clone() })
+                Err(UnknownNode::new(node.as_str()).into())
             };
         }
         self.check_own()?;
@@ -262,7 +262,7 @@ impl Sources {
                 Ok(Removal::StillInFile(file.path.clone()))
             }
             _ if made => Ok(Removal::Gone),
-            _ => Err(DirectoryError::UnknownNode { node: node.clone() }),
+            _ => Err(UnknownNode::new(node.as_str()).into()),
         }
     }
 

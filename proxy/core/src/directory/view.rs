@@ -293,7 +293,7 @@ impl View {
         Some((node, SocketAddr::new(address, port)))
     }
 
-    /// Of a destination behind a node. A VIP leads to its own node only.
+    /// The target of a destination behind a node. A VIP leads to its own node only.
     fn by_behind(&self, dialled: SocketAddr) -> Option<Result<Target, ResolveError>> {
         let destination = SocketAddr::new(dialled.ip().to_canonical(), dialled.port());
         if self.ranges.contains(destination.ip()) {

@@ -319,7 +319,7 @@ impl Vips {
         (self, lost)
     }
 
-    /// Two nodes with one VIP, or a VIP outside of the ranges: somebody has edited the file.
+    /// Two nodes with one VIP, or a VIP outside of the ranges: the file was edited.
     pub(crate) fn problem(&self, ranges: &VipRanges) -> Option<String> {
         let mut seen: BTreeMap<u32, &NodeName> = BTreeMap::new();
         let resting = self

@@ -1,6 +1,6 @@
 //! Removes a node, and shuts it out even if the removal cannot be written.
 
-use culvert_api::NodeName;
+use culvert_api::{NodeName, UnknownNode};
 use culvert_proxy_core::directory::Removal;
 use culvert_proxy_peers::PrimaryClient;
 use tonic::{Code, Status};
@@ -53,11 +53,10 @@ impl Control {
         tokens_revoked.map_err(|error| half_removed(node, error))?;
         let removal = removed.map_err(|error| half_removed(node, error))?;
         if !is_present {
-            let mut text = format!(
-                "there is no node {node}; the certificates and tokens that it may have had are \
-                 revoked"
-            );
-            // Not removed by this name: whoever removes a node twice would remove another one.
+            let unknown = UnknownNode::new(node.as_str());
+            let mut text =
+                format!("{unknown}; the certificates and tokens that it may have had are revoked");
+            // Not removed by this name: a second `node remove` would remove another node.
             if let Some(other) = self.directory.named(node.as_str()) {
                 text += &format!("; clients reach {other} by this name, and it stays");
             }

@@ -245,7 +245,7 @@ async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens(
     refused(
         control.remove_node(removal("edge-1")).await,
         Code::NotFound,
-        "there is no node edge-1",
+        "no edge node is named edge-1",
     );
 }
 

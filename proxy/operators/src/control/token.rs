@@ -11,7 +11,7 @@ use tonic::Status;
 use super::error::to_status;
 use super::{Control, node_name};
 
-/// The longest lifetime of a token. Nobody keeps a join command longer on purpose.
+/// The longest lifetime of a token. A join command is not kept longer on purpose.
 const MAX_TOKEN_LIFETIME: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// A checked request for a token.
@@ -195,7 +195,7 @@ fn add_once(all: &mut Vec<String>, address: String) {
     }
 }
 
-/// Refuses names of new nodes by which nobody could reach them.
+/// Refuses names of new nodes by which clients could not reach them.
 fn check_new_name(node: &NodeName, zone: &Zone) -> Result<(), Status> {
     let full = zone.full_name(node);
     if let Some(meaning) = other_meaning(node) {

@@ -76,7 +76,7 @@ impl Page {
         }
     }
 
-    /// Nothing comes through, but for this.
+    /// Nothing comes through, except for this.
     fn fix(&mut self, text: impl Into<String>) {
         self.block();
         self.fixes.push(text.into());
@@ -99,18 +99,18 @@ pub(super) fn explanation(facts: &Facts) -> Explanation {
         title: facts.query.to_string(),
         lines: page.lines,
         reachable: !page.blocked,
-        no_node: facts.direct.is_none() && is_nobodys_name(&facts.target),
+        no_node: facts.direct.is_none() && is_unknown_name(&facts.target),
     }
 }
 
-fn is_nobodys_name(target: &Result<Target, ResolveError>) -> bool {
+fn is_unknown_name(target: &Result<Target, ResolveError>) -> bool {
     matches!(
         target,
         Err(ResolveError::UnknownName { .. } | ResolveError::OtherMeaning { .. })
     )
 }
 
-/// Of a destination that leads to no node.
+/// Explains a destination that leads to no node.
 fn unrouted(page: &mut Page, facts: &Facts, error: &ResolveError) {
     match error {
         ResolveError::UnknownAddress { address, .. } => unknown_address(page, *address),
@@ -195,7 +195,7 @@ fn full_names(facts: &Facts) -> String {
     names.join(" or ")
 }
 
-/// Of a destination that needs no tunnel.
+/// Explains a destination that needs no tunnel.
 fn direct(page: &mut Page, facts: &Facts, target: &DirectTarget) {
     page.line(
         "directory",
@@ -219,7 +219,7 @@ fn direct(page: &mut Page, facts: &Facts, target: &DirectTarget) {
     }
 }
 
-/// Of a destination that leads to a node.
+/// Explains a destination that leads to a node.
 fn routed(page: &mut Page, facts: &Facts, target: &Target) {
     let Some(owner) = facts.owners.first() else {
         page.fix(format!("{} was removed just now: ask again", target.node));
@@ -536,7 +536,7 @@ fn dial_lines(
                 "on {node}: a firewall, or a full accept queue (`ss -ltn sport = :{port}`, Recv-Q \
                  above Send-Q)"
             )),
-            // Told with its fix in the agent's line, or in its own message.
+            // Said with its fix in the agent's line, or in its own message.
             DialCode::Forbidden
             | DialCode::TooManyStreams
             | DialCode::Invalid

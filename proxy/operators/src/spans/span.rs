@@ -52,7 +52,7 @@ pub(super) fn span(ended: EndedStream) -> Span {
         text("client.addr", Some(stream.client)),
         text("original_dst", Some(stream.original_dst)),
         text("node", stream.node.as_ref().map(NodeName::as_str)),
-        text("mechanism", Some(stream.mechanism)),
+        text("mechanism", Some(stream.path)),
         number("bytes_to_backend", stream.bytes_to_backend),
         number("bytes_to_client", stream.bytes_to_client),
         seconds("dial_s", dial),

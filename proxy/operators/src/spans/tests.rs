@@ -228,7 +228,7 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         client: "10.1.2.3:1".to_owned(),
         original_dst: "edge-1:22".to_owned(),
         node: None,
-        mechanism: "direct",
+        path: "direct",
         age_seconds: 2.5,
         bytes_to_backend: 17,
         bytes_to_client: 4_000_000_000_000,

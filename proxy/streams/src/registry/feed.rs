@@ -16,7 +16,7 @@ pub struct TunnelChanges {
 }
 
 /// The changes for each reader that has not seen them, by its number. A reader that is slow holds no
-/// more than it has to be told.
+/// more than it needs.
 #[derive(Debug, Default)]
 pub(super) struct Feeds {
     last: u64,

@@ -72,7 +72,8 @@ impl Registered {
         }
     }
 
-    /// Whether the operator lets the agent dial the node's addresses, whoever has them.
+    /// Whether the operator lets the agent dial the node's addresses, on whichever machine they
+    /// are.
     fn is_allowed_to_dial(&self, node: &NodeView) -> bool {
         let Some(allowed) = &self.described.allowed else {
             return false;

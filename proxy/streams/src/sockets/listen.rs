@@ -158,18 +158,18 @@ fn out_of_descriptors(error: &io::Error) -> bool {
 
 /// Where agents should have their tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AgentsGo {
-    /// To this proxy.
-    Here,
-    /// To any other: to the successor, or to the other proxies.
-    Elsewhere,
+pub enum AgentTarget {
+    /// This proxy.
+    ThisProxy,
+    /// The successor, or the other proxies.
+    Others,
 }
 
 /// When a listener accepts connections.
 #[derive(Clone)]
 pub struct Accepting {
     drain: Drain,
-    agents: Option<watch::Receiver<AgentsGo>>,
+    agents: Option<watch::Receiver<AgentTarget>>,
 }
 
 impl From<Drain> for Accepting {
@@ -182,7 +182,7 @@ impl From<Drain> for Accepting {
 
 impl Accepting {
     /// While agents should come here, until the proxy begins to leave.
-    pub fn agents(drain: Drain, agents: watch::Receiver<AgentsGo>) -> Self {
+    pub fn agents(drain: Drain, agents: watch::Receiver<AgentTarget>) -> Self {
         let agents = Some(agents);
         Self { drain, agents }
     }
@@ -196,14 +196,18 @@ impl Accepting {
     }
 
     async fn accept<L: Accept + Sync>(
-        agents: &mut Option<watch::Receiver<AgentsGo>>,
+        agents: &mut Option<watch::Receiver<AgentTarget>>,
         listener: &L,
     ) -> io::Result<L::Connection> {
         let Some(agents) = agents else {
             return listener.accept_one().await;
         };
         loop {
-            if agents.wait_for(|to| *to == AgentsGo::Here).await.is_err() {
+            if agents
+                .wait_for(|to| *to == AgentTarget::ThisProxy)
+                .await
+                .is_err()
+            {
                 return std::future::pending().await;
             }
             tokio::select! {

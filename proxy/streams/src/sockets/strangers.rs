@@ -1,10 +1,11 @@
 //! Permits for connections whose peers have not shown an identity yet. An address with many permits
 //! loses them to addresses with few, and the oldest connection gives way to a newcomer. So silent
-//! connections lock nobody out. A crowd waits for handshakes in the order of its arrival: whoever is
-//! turned away comes again, and that costs more than to wait.
+//! connections lock no other client out. Many clients at once wait for handshakes in the order of
+//! their arrival: a client that is turned away comes again, which costs more than to let it wait.
 
 mod bookings;
 mod handshake;
+mod phase;
 mod pool;
 
 use std::collections::HashMap;
@@ -22,50 +23,41 @@ use tokio_util::sync::CancellationToken;
 
 use bookings::Bookings;
 pub use handshake::{HandshakeError, handshake, say_busy};
+pub use phase::Phase;
+use phase::{AddressKind, PerKind, PerPhase};
 use pool::{Limits, Origin, Pool};
-
-/// The phase of a stranger's connection. Each phase has its own permits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The peer has not sent anything yet.
-    Silent,
-    /// The peer has sent its ClientHello and waits until there is a permit of the next phase.
-    Waiting,
-    /// TLS has begun.
-    Handshake,
-    /// TLS is complete: the connection enrols, or a tunnel is being set up.
-    Call,
-}
 
 /// TLS handshakes that go on at once, unless the operator says otherwise. They share the
 /// processors: with this limit they still end in time.
 pub const DEFAULT_HANDSHAKES: u16 = 128;
 
 /// The permits of each phase, where so many handshakes may go on at once. A permit costs a
-/// descriptor, and in the later phases a TLS session. A silent connection costs little: two
-/// thousand agents that come at once all find room to begin. No handshake loses its permit to
-/// another. As many may wait for one as can be served while they wait. An enrolment may wait for the
-/// API server.
-fn limits(handshakes: u16) -> [Limits; 4] {
+/// descriptor, and in the later phases a TLS session.
+fn limits(handshakes: u16) -> PerPhase<Limits> {
     let handshakes = usize::from(handshakes.max(1));
-    [
-        Limits::new(16 * handshakes, Duration::from_millis(500)),
-        Limits::new(16 * handshakes, Duration::from_secs(8)),
-        Limits::new(handshakes, Duration::from_secs(8)),
-        Limits::new(2 * handshakes, Duration::from_secs(8)),
-    ]
+    PerPhase {
+        // It costs little: two thousand agents that come at once can all begin.
+        silent: Limits::new(16 * handshakes, Duration::from_millis(500)),
+        // As many as can be served while they wait.
+        waiting: Limits::new(16 * handshakes, Duration::from_secs(8)),
+        // No handshake loses its permit to another.
+        handshake: Limits::new(handshakes, Duration::from_secs(8)),
+        // An enrolment may wait for the API server.
+        call: Limits::new(2 * handshakes, Duration::from_secs(8)),
+    }
 }
 
 /// How long a stranger waits for its turn to shake hands: an agent gives up after 10 s.
 const HANDSHAKE_TURN: Duration = Duration::from_secs(7);
-/// The same for a call. A handshake permit is kept meanwhile.
+/// The same for a call. The handshake permit is not returned meanwhile.
 const CALL_TURN: Duration = Duration::from_secs(2);
-/// Those who wait also look whether somebody's time is over.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a waiting connection tries again, though no permit was returned: one that was spared
+/// may be evicted now.
+const RETRY_EVERY: Duration = Duration::from_secs(1);
 /// The time for which an address is remembered after a tunnel from it.
-const KNOWN_FOR: Duration = Duration::from_secs(24 * 3600);
+const PROVEN_FOR: Duration = Duration::from_secs(24 * 3600);
 /// The number of remembered addresses. One more replaces the oldest.
-const KNOWN_MAX: usize = 16 << 10;
+const PROVEN_MAX: usize = 16 << 10;
 
 /// Who comes to a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,18 +76,18 @@ pub struct Strangers(Arc<Shared>);
 struct Shared {
     clients: Clients,
     permits: Mutex<Permits>,
-    /// Told when a permit of that pool is returned.
-    returned: [[Notify; 4]; 2],
+    /// Notified when a permit is returned to that pool.
+    returned: PerKind<PerPhase<Notify>>,
 }
 
 #[derive(Debug)]
 struct Permits {
-    limits: [Limits; 4],
-    /// The pools of strangers and of addresses that lately had a tunnel.
-    pools: [[Pool; 4]; 2],
-    /// For each of the two: when those come again who were turned away.
-    bookings: [Bookings; 2],
-    known: HashMap<IpNet, Instant>,
+    limits: PerPhase<Limits>,
+    pools: PerKind<PerPhase<Pool>>,
+    /// When clients that were turned away come again.
+    bookings: PerKind<Bookings>,
+    /// The networks of proven addresses, and when a tunnel came from each last.
+    proven: HashMap<IpNet, Instant>,
     next: u64,
 }
 
@@ -104,14 +96,13 @@ struct Permits {
 pub struct HandshakePermit {
     strangers: Strangers,
     origin: Origin,
-    /// Whether its address is known: index into the pools.
-    known: usize,
+    kind: AddressKind,
     phase: Phase,
     number: u64,
     evicted: CancellationToken,
 }
 
-/// All permits are taken, and nobody has more than a share.
+/// All permits are taken, and no address has more than its share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too many connections have not shown who they are yet")]
 pub struct Full;
@@ -128,8 +119,11 @@ impl Strangers {
         let permits = Permits {
             limits: limits(handshakes),
             pools: Default::default(),
-            bookings: [Bookings::new(now), Bookings::new(now)],
-            known: HashMap::new(),
+            bookings: PerKind {
+                unknown: Bookings::new(now),
+                proven: Bookings::new(now),
+            },
+            proven: HashMap::new(),
             next: 0,
         };
         Self(Arc::new(Shared {
@@ -144,17 +138,17 @@ impl Strangers {
         let origin = Origin::of(address);
         let mut permits = self.lock();
         let now = Instant::now();
-        let known = permits.index_of(origin, now);
+        let kind = permits.kind_of(origin, now);
         let evicted = CancellationToken::new();
-        if !permits.is_in_turn(known, phase, None) {
+        if !permits.is_in_turn(kind, phase, None) {
             return Err(Full);
         }
-        let number = permits.acquire(known, phase, origin, &evicted, now)?;
+        let number = permits.acquire(kind, phase, origin, &evicted, now)?;
         drop(permits);
         Ok(HandshakePermit {
             strangers: self.clone(),
             origin,
-            known,
+            kind,
             phase,
             number,
             evicted,
@@ -165,39 +159,39 @@ impl Strangers {
     /// again.
     pub fn turn_away(&self, client: &TcpStream, address: IpAddr) {
         let mut permits = self.lock();
-        let known = permits.index_of(Origin::of(address), Instant::now());
-        let alert = self.busy_alert(&mut permits, known);
+        let kind = permits.kind_of(Origin::of(address), Instant::now());
+        let alert = self.busy_alert(&mut permits, kind);
         drop(permits);
-        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to tell.
+        // The send buffer of a new connection takes these seven bytes. The client may have gone.
         client.try_write(&handshake::busy(alert)).ok();
     }
 
-    /// The description of the alert for one of that pool who is turned away.
-    fn busy_alert(&self, permits: &mut Permits, known: usize) -> u8 {
+    /// The description of the alert for a client that is turned away.
+    fn busy_alert(&self, permits: &mut Permits, kind: AddressKind) -> u8 {
         match self.0.clients {
             Clients::Agents => {
-                let waiting = permits.pools[known][Phase::Waiting as usize].len();
+                let waiting = permits.pools[kind].waiting.len();
                 let chance = rand::random_range(0.0..1.0);
-                let wait = permits.bookings[known].next(waiting, Instant::now(), chance);
+                let wait = permits.bookings[kind].next(waiting, Instant::now(), chance);
                 busy::alert(wait)
             }
             Clients::Others => handshake::INTERNAL_ERROR,
         }
     }
 
-    /// Notes a tunnel from `address`. From now on it has permits that strangers do not take.
+    /// Records a tunnel from `address`. From now on it has permits that strangers do not get.
     pub fn proven(&self, address: IpAddr) {
         let mut permits = self.lock();
         let now = Instant::now();
-        let known = &mut permits.known;
+        let proven = &mut permits.proven;
         let host = Origin::of(address).host;
-        if known.len() >= KNOWN_MAX
-            && !known.contains_key(&host)
-            && let Some((&oldest, _)) = known.iter().min_by_key(|(_, since)| **since)
+        if proven.len() >= PROVEN_MAX
+            && !proven.contains_key(&host)
+            && let Some((&oldest, _)) = proven.iter().min_by_key(|(_, since)| **since)
         {
-            known.remove(&oldest);
+            proven.remove(&oldest);
         }
-        known.insert(host, now);
+        proven.insert(host, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, Permits> {
@@ -205,46 +199,48 @@ impl Strangers {
     }
 
     /// Returns a permit to its pool.
-    fn release(&self, permits: &mut Permits, known: usize, phase: Phase, number: u64) {
-        permits.pools[known][phase as usize].leave(number);
+    fn release(&self, permits: &mut Permits, kind: AddressKind, phase: Phase, number: u64) {
+        permits.pools[kind][phase].leave(number);
         if phase == Phase::Handshake {
-            permits.bookings[known].handshake_ended(Instant::now());
+            permits.bookings[kind].handshake_ended(Instant::now());
         }
-        self.0.returned[known][phase as usize].notify_one();
+        self.0.returned[kind][phase].notify_one();
     }
 }
 
 impl Permits {
-    /// The index into the pools: 1 if a tunnel came from this network lately.
-    fn index_of(&self, origin: Origin, now: Instant) -> usize {
-        match self.known.get(&origin.host) {
-            Some(since) => usize::from(now.saturating_duration_since(*since) < KNOWN_FOR),
-            None => 0,
+    fn kind_of(&self, origin: Origin, now: Instant) -> AddressKind {
+        match self.proven.get(&origin.host) {
+            Some(since) if now.saturating_duration_since(*since) < PROVEN_FOR => {
+                AddressKind::Proven
+            }
+            Some(_) | None => AddressKind::Unknown,
         }
     }
 
-    /// Whether nobody who waits for a handshake comes before `number`, or before a newcomer.
-    fn is_in_turn(&self, known: usize, phase: Phase, number: Option<u64>) -> bool {
-        let pools = &self.pools[known];
-        let free = self.limits[phase as usize]
-            .permits
-            .saturating_sub(pools[phase as usize].len());
-        phase != Phase::Handshake
-            || free == 0
-            || !pools[Phase::Waiting as usize].has_before(number, free)
+    /// Whether a connection may enter the phase before those that wait for a handshake. `number` is
+    /// its own if it waits too; a newcomer has none.
+    fn is_in_turn(&self, kind: AddressKind, phase: Phase, number: Option<u64>) -> bool {
+        if phase != Phase::Handshake {
+            return true;
+        }
+        let pools = &self.pools[kind];
+        let permits = self.limits.handshake.permits;
+        let free = permits.saturating_sub(pools.handshake.len());
+        free == 0 || !pools.waiting.has_before(number, free)
     }
 
     fn acquire(
         &mut self,
-        known: usize,
+        kind: AddressKind,
         phase: Phase,
         origin: Origin,
         evicted: &CancellationToken,
         now: Instant,
     ) -> Result<u64, Full> {
         self.next += 1;
-        let limits = self.limits[phase as usize];
-        let pool = &mut self.pools[known][phase as usize];
+        let limits = self.limits[phase];
+        let pool = &mut self.pools[kind][phase];
         if pool.admit(self.next, origin, evicted, limits, now) {
             Ok(self.next)
         } else {
@@ -254,7 +250,7 @@ impl Permits {
 }
 
 impl HandshakePermit {
-    /// Goes on to the handshake after the ClientHello, when it is this connection's turn.
+    /// Advances to the handshake after the ClientHello, when it is this connection's turn.
     pub(crate) async fn shake_hands(&mut self) -> Result<(), Full> {
         if self.phase == Phase::Handshake {
             return Ok(());
@@ -263,14 +259,14 @@ impl HandshakePermit {
         self.advance_in_turn(Phase::Handshake, HANDSHAKE_TURN).await
     }
 
-    /// Goes on to the call after the handshake, when there is a permit.
+    /// Advances to the call after the handshake, when there is a permit.
     pub async fn start_call(&mut self) -> Result<(), Full> {
         self.advance_in_turn(Phase::Call, CALL_TURN).await
     }
 
     async fn advance_in_turn(&mut self, phase: Phase, patience: Duration) -> Result<(), Full> {
         let shared = self.strangers.0.clone();
-        let returned = &shared.returned[self.known][phase as usize];
+        let returned = &shared.returned[self.kind][phase];
         let in_turn = async {
             let mut one = std::pin::pin!(returned.notified());
             loop {
@@ -280,7 +276,7 @@ impl HandshakePermit {
                 }
                 tokio::select! {
                     () = one.as_mut() => one.set(returned.notified()),
-                    () = sleep(LOOK_EVERY) => {}
+                    () = sleep(RETRY_EVERY) => {}
                 }
             }
         };
@@ -290,30 +286,25 @@ impl HandshakePermit {
     /// The description of the alert with which the connection is turned away.
     fn busy_alert(&self) -> u8 {
         let mut permits = self.strangers.lock();
-        self.strangers.busy_alert(&mut permits, self.known)
+        self.strangers.busy_alert(&mut permits, self.kind)
     }
 
-    /// Takes a permit of the next phase and returns the present one. If all of the next phase are
-    /// taken, it keeps the present one.
+    /// Exchanges the present permit for one of the next phase. On an error it stays as it is.
     fn advance(&mut self, phase: Phase) -> Result<(), Full> {
         let strangers = self.strangers.clone();
         let mut permits = strangers.lock();
-        if !permits.is_in_turn(self.known, phase, Some(self.number)) {
+        if !permits.is_in_turn(self.kind, phase, Some(self.number)) {
             return Err(Full);
         }
-        let number = permits.acquire(
-            self.known,
-            phase,
-            self.origin,
-            &self.evicted,
-            Instant::now(),
-        )?;
-        strangers.release(&mut permits, self.known, self.phase, self.number);
-        (self.phase, self.number) = (phase, number);
+        let number =
+            permits.acquire(self.kind, phase, self.origin, &self.evicted, Instant::now())?;
+        strangers.release(&mut permits, self.kind, self.phase, self.number);
+        self.phase = phase;
+        self.number = number;
         Ok(())
     }
 
-    /// Cancelled when somebody else gets the permit: the connection must end then.
+    /// Cancelled when another connection gets the permit: this one must end then.
     pub fn evicted(&self) -> CancellationToken {
         self.evicted.clone()
     }
@@ -323,7 +314,7 @@ impl Drop for HandshakePermit {
     fn drop(&mut self) {
         let mut permits = self.strangers.lock();
         self.strangers
-            .release(&mut permits, self.known, self.phase, self.number);
+            .release(&mut permits, self.kind, self.phase, self.number);
     }
 }
 
@@ -357,10 +348,11 @@ mod tests {
             .expect("the same /64");
         assert!(crowd.iter().all(|permit| !permit.evicted().is_cancelled()));
         drop((crowd, known));
-        assert!(
-            strangers.lock().pools.iter().flatten().all(Pool::is_empty),
-            "nothing is kept of those who left"
-        );
+        let permits = strangers.lock();
+        for kind in [AddressKind::Unknown, AddressKind::Proven] {
+            let left = &permits.pools[kind].handshake;
+            assert!(left.is_empty(), "nothing is kept of those who left");
+        }
     }
 
     #[test]
@@ -371,7 +363,7 @@ mod tests {
             .unwrap();
         permit.advance(Phase::Waiting).unwrap();
         permit.advance(Phase::Handshake).unwrap();
-        let empty = |phase: Phase| strangers.lock().pools[0][phase as usize].is_empty();
+        let empty = |phase: Phase| strangers.lock().pools.unknown[phase].is_empty();
         assert!(empty(Phase::Silent) && empty(Phase::Waiting) && !empty(Phase::Handshake));
         drop(permit);
         assert!(empty(Phase::Handshake));
@@ -380,14 +372,14 @@ mod tests {
     #[test]
     fn the_memory_of_known_addresses_is_bounded_and_drops_the_oldest() {
         let strangers = Strangers::new(DEFAULT_HANDSHAKES);
-        for number in 0..=KNOWN_MAX as u32 {
+        for number in 0..=PROVEN_MAX as u32 {
             strangers.proven(IpAddr::from(number.to_be_bytes()));
         }
         let permits = strangers.lock();
-        assert_eq!(permits.known.len(), KNOWN_MAX);
+        assert_eq!(permits.proven.len(), PROVEN_MAX);
         assert!(
             !permits
-                .known
+                .proven
                 .contains_key(&Origin::of(address("0.0.0.0")).host)
         );
     }

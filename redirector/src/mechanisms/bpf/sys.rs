@@ -89,7 +89,7 @@ pub(super) fn open_link(pin: &Path) -> io::Result<OwnedFd> {
     };
     let fd = bpf(BPF_OBJ_GET, &mut attr)?;
     let fd = RawFd::try_from(fd).map_err(io::Error::other)?;
-    // SAFETY: the kernel has just given us this descriptor, and nobody else has it.
+    // SAFETY: the kernel has just given us this descriptor, and nothing else has it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

@@ -2,8 +2,9 @@
 //! With the last rule that needs it, the kernel's translation ends for connections that are
 //! established too: what they send before the table is back makes them hang for good.
 //!
-//! The table changes no packet. It has a rule that needs the translation, and nobody else can flush
-//! it, because an `nft` that runs as long as the redirector owns it (Linux 5.12). It ends with that.
+//! The table changes no packet. It has a rule that needs the translation, and no other program can
+//! flush it, because an `nft` that runs as long as the redirector owns it (Linux 5.12). It ends
+//! with that.
 
 use std::io;
 use std::process::Stdio;

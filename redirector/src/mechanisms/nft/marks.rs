@@ -11,7 +11,7 @@ use super::others::{listed, objects, text};
 use super::table::TABLE;
 
 /// Rules of more chains than these are not read: it would take too much memory.
-const MOST_CHAINS: usize = 2_000;
+const MAX_CHAINS: usize = 2_000;
 /// A mask that leaves the whole mark.
 const WHOLE: u32 = u32::MAX;
 
@@ -20,7 +20,7 @@ const WHOLE: u32 = u32::MAX;
 pub(crate) async fn marking_chains() -> Result<BTreeMap<String, u32>, NftError> {
     let listing = listed(&["list", "chains"]).await?;
     let chains = objects(&listing, "chain").count();
-    if chains > MOST_CHAINS {
+    if chains > MAX_CHAINS {
         return Err(NftError::TooManyChains { chains });
     }
     let mut tables = BTreeSet::new();

@@ -229,7 +229,7 @@ impl fmt::Display for NftDecision {
             Self::Steers(set) => write!(f, "steered by the set of {}", set.content()),
             Self::Refuses(set) => write!(
                 f,
-                "refused, for want of an intercept address of this family (--node-ip), by the set \
+                "refused, without an intercept address of this family (--node-ip), by the set \
                  of {}",
                 set.content()
             ),

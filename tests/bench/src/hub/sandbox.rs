@@ -66,7 +66,7 @@ impl Sandbox {
         Ok(folder)
     }
 
-    /// Lets programs change a folder of the machine: nobody else sees it, and nothing stays.
+    /// Lets programs change a folder of the machine: no other process sees it, and nothing stays.
     pub(super) fn own_folder(&self, folder: &Path) -> Result<()> {
         let name = folder.display().to_string().replace('/', "-");
         let is_owned = self.disk.join(format!("upper{name}")).exists();

@@ -27,7 +27,7 @@ pub(super) fn prepare(_programs: &Path, sandbox: &Sandbox, cluster: &Cluster) ->
     let root = folder.join("root");
     let pki = folder.join("root/pki");
     std::fs::create_dir_all(&pki)?;
-    // Nobody signs certificates here, and nobody asks this port.
+    // No certificates are signed here, and this port is not asked.
     let serving = SelfSigned::make(
         &folder,
         "serving",

@@ -63,7 +63,8 @@ impl Files {
         credential_id(&self.certificate)
     }
 
-    /// Lets everybody trust another authority too, and makes a certificate of it for the API server.
+    /// Lets all clients trust another authority too, and makes a certificate of it for the API
+    /// server.
     pub(super) fn add_authority(&self, world: &World) -> Result<Serving> {
         let other = SelfSigned::make(world.folder(), "hub-authority", "/CN=another", AUTHORITY)?;
         let mut bundle = std::fs::read(&self.authority).context("read the authority")?;

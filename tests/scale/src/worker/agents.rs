@@ -51,7 +51,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     let tunnels = tunnels(&args, &counts)?;
     let (go_tx, go) = watch::channel(false);
     std::thread::spawn(move || {
-        // Without input nobody is there any more.
+        // Without input the parent is gone.
         let code = i32::from(answer(&counts, &go_tx).is_err());
         std::process::exit(code);
     });

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 /// it is.
 pub(crate) fn run(args: &Args) -> Result<()> {
     std::thread::spawn(|| {
-        // Without input nobody is there any more.
+        // Without input the parent is gone.
         std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).ok();
         std::process::exit(0);
     });

@@ -264,7 +264,7 @@ pub(super) fn route(facts: &Facts) -> Option<Judged> {
     })
 }
 
-/// What somebody removes or changes again and again is away for a moment each time.
+/// What another program removes or changes again and again is missing for a moment each time.
 pub(super) fn drift(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed_if(Installed::steers)?;
     let mut repairs = Vec::new();

@@ -1,5 +1,5 @@
 //! The exempt mark beside the marks of others. Where both use a bit, connections that should be
-//! steered are not, or exempt ones are masqueraded or routed as somebody else's.
+//! steered are not, or exempt ones are masqueraded or routed as another program's.
 
 use culvert_api::installed::{Installed, MarkUser, Marks};
 

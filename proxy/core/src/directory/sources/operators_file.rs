@@ -68,14 +68,14 @@ impl Sources {
         }
         let path = file.path.clone();
         let outcome = match read {
-            Ok(text) => self.take_up(text, &path),
+            Ok(text) => self.apply(text, &path),
             Err(error) => Err(error.into()),
         };
         self.report(outcome);
         Refreshed::Changed
     }
 
-    fn take_up(&mut self, text: String, path: &Path) -> Result<(), DirectoryError> {
+    fn apply(&mut self, text: String, path: &Path) -> Result<(), DirectoryError> {
         let nodes = file::parse(&text, path)?;
         self.commit(self.stored.nodes.clone(), nodes)?;
         self.state.write_text(LAST_GOOD, text.as_bytes())?;

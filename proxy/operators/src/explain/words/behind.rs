@@ -7,7 +7,7 @@ use culvert_proxy_core::directory::{BehindView, NodeView, ResolveError};
 
 use super::Page;
 
-/// Of a destination that several nodes have behind them, or that the cloud uses.
+/// Explains a destination that several nodes have behind them, or that the cloud uses.
 pub(super) fn refused_behind(page: &mut Page, error: &ResolveError, routing: Routing) {
     page.line("directory", format!("refused: {error}"));
     let steering = match routing {

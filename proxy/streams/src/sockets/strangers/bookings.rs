@@ -1,14 +1,14 @@
-//! When those may come again who found all permits taken: one after another, as fast as handshakes
-//! have ended lately. Pure: the clock and chance are arguments.
+//! When clients that found all permits taken may come again: one after another, as fast as
+//! handshakes have ended lately. Pure: the clock and chance are arguments.
 
 use std::time::{Duration, Instant};
 
 use culvert_api::busy::LONGEST;
 
 /// Handshakes in a second on the slowest processor that is of use.
-const LEAST: u32 = 50;
+const MIN_RATE: u32 = 50;
 const SECOND: Duration = Duration::from_secs(1);
-/// Sooner there is no place: those who wait have a share of a second each.
+/// No client comes again sooner: those that wait are served in this time.
 const SHORTEST: Duration = Duration::from_millis(500);
 
 /// The times that have been promised.
@@ -19,7 +19,7 @@ pub(super) struct Bookings {
     /// The handshakes that ended in it, and in the one before.
     ended: u32,
     ended_before: u32,
-    /// From here on nothing is promised.
+    /// The first time that is not promised to a client.
     free: Instant,
 }
 
@@ -39,11 +39,12 @@ impl Bookings {
         self.ended = self.ended.saturating_add(1);
     }
 
-    /// After what time one comes again whom `waiting` others precede. `chance` is from 0 to 1: who
-    /// cannot be promised a place comes at a random time, so that not all come together.
+    /// After what time a client comes again that `waiting` others precede. `chance` is from 0 to 1:
+    /// a client that cannot be promised a time comes at a random one, so that not all come
+    /// together.
     pub(super) fn next(&mut self, waiting: usize, now: Instant, chance: f64) -> Duration {
         self.start_second(now);
-        let each = SECOND / self.ended.max(self.ended_before).max(LEAST);
+        let each = SECOND / self.ended.max(self.ended_before).max(MIN_RATE);
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
         let latest = now + LONGEST;
         let place = self.free.max(now + each.saturating_mul(waiting));

@@ -1,4 +1,4 @@
-//! TLS with a stranger: what it wants has to come at once, and each step needs a permit.
+//! TLS with a stranger: its ClientHello has to come at once, and each step needs a permit.
 
 use std::io;
 use std::pin::pin;
@@ -23,8 +23,8 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The description of TLS's alert `internal_error`.
 pub(super) const INTERNAL_ERROR: u8 = 80;
 
-/// TLS's fatal alert of this description, for those who come while nobody can be served: in plain
-/// text, as before any handshake.
+/// TLS's fatal alert of this description, for a client that cannot be served now: in plain text, as
+/// before any handshake.
 pub(super) const fn busy(description: u8) -> [u8; 7] {
     [21, 3, 3, 0, 2, 2, description]
 }
@@ -58,8 +58,7 @@ pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
         .map_err(|_| HandshakeError::Silent)?;
     let mut begun = begun.map_err(HandshakeError::Failed)?;
     if permit.shake_hands().await.is_err() {
-        // Seven bytes, for which a new connection has room; if it has gone, there is nobody to
-        // tell.
+        // The send buffer of a new connection takes these seven bytes. The client may have gone.
         let alert = busy(permit.busy_alert());
         timeout(HELLO_TIMEOUT, begun.io.write_all(&alert))
             .await

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use ipnet::IpNet;
 use tokio_util::sync::CancellationToken;
 
-/// Whoever has one IPv6 address has its /64, and often a /48.
+/// A host with an IPv6 address has its /64, and often a /48.
 const HOST_BITS: (u8, u8) = (32, 64);
 const SITE_BITS: (u8, u8) = (24, 48);
 
-/// A part of the permits that every address may have: a fleet of agents at many sites would only
-/// throw each other out.
+/// The share of an address is one in so many permits. No address loses permits within its share:
+/// agents at many sites would only evict each other.
 const SHARE: usize = 32;
 
 /// Where a connection comes from.
@@ -47,8 +47,8 @@ fn network(address: IpAddr, (v4, v6): (u8, u8)) -> IpNet {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) permits: usize,
-    /// For so long nobody loses a permit to one who has as many: a crowd of honest ones would only
-    /// throw each other out.
+    /// A permit that is younger is not lost to an address with as many: honest clients that come at
+    /// once would only evict each other.
     pub(super) spared: Duration,
 }
 
@@ -73,7 +73,8 @@ struct Holder {
 }
 
 impl Pool {
-    /// Gives out a permit, if need be somebody's, who is told by `evicted`. Whether there was one.
+    /// Gives out a permit. If all are taken it evicts a holder, whose `evicted` is cancelled.
+    /// `false`: there is none.
     pub(super) fn admit(
         &mut self,
         number: u64,
@@ -112,13 +113,13 @@ impl Pool {
         before.take(count).count() == count
     }
 
-    /// Gives it back.
+    /// Returns the permit of this number.
     pub(super) fn leave(&mut self, number: u64) {
         self.holders.remove(&number);
     }
 
-    /// The oldest permit of whoever holds most, if that is more than a share and more than twice what
-    /// the newcomer then holds; otherwise the oldest of all, once it is no longer spared.
+    /// The oldest permit of the address with most, if these are more than a share and more than
+    /// twice what the newcomer then has; otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
         let mut sites = HashMap::new();
         for holder in self.holders.values() {

@@ -91,7 +91,7 @@ async fn one(target: Target, path: String, begin: Instant) -> Request {
     }
 }
 
-/// Drops what comes from and to an address, in this network namespace. Nobody is told.
+/// Drops what comes from and to an address, in this network namespace, silently.
 pub(super) fn sever(address: SocketAddr) -> Result<()> {
     let ip = address.ip();
     let port = address.port();

@@ -93,13 +93,13 @@ pub(super) enum Job {
         at_once: usize,
         seconds: f64,
     },
-    /// One bulk stream down, alone and then beside connections with data that nobody reads
+    /// One bulk stream down, alone and then beside connections with data that is not read
     Neighbour {
         endpoint: Endpoint,
         stalled: usize,
         seconds: f64,
     },
-    /// Connections with data that nobody reads
+    /// Connections with data that is not read
     Stalled {
         endpoint: Endpoint,
         sent: Sent,
