@@ -175,12 +175,13 @@ pub(crate) struct RunArgs {
     /// How long a tunnel may be silent before the proxy asks whether this agent is there, 5s to 5m.
     /// Either end is considered dead 12 s later. Where bytes flow nothing is asked. Longer saves
     /// traffic on a metered link, if the devices in between keep silent connections for as long:
-    /// load balancers often end them after 60s. Shorter notices a dead link sooner.
+    /// load balancers often end them after 60s. Shorter notices a dead link sooner, and
+    /// keeps a tunnel through a NAT that forgets early.
     #[arg(
         long,
         env = "CULVERT_KEEPALIVE",
         value_name = "DURATION",
-        default_value = "25s",
+        default_value = "45s",
         value_parser = parse_duration,
     )]
     pub(crate) keepalive: Duration,

@@ -5,7 +5,7 @@
 pub struct TunnelTcpArgs {
     /// TCP congestion control of tunnels: `auto`, `system` or a name. `auto` is bbr where the round
     /// trip is 10 ms or more and the kernel has bbr, and the system's elsewhere. Bbr keeps its speed
-    /// on a link that loses packets and after a pause, and may leave others on the link less.
+    /// on a link that loses packets and after a pause, and leaves others on a full link little.
     #[arg(
         long,
         env = "CULVERT_TUNNEL_CONGESTION",

@@ -13,8 +13,6 @@ use crate::copies::{AgentRun, Misplaced, Sighting, judged};
 /// What a proxy waits for a silent agent before it is dead, beyond the agent's keepalive: two pings
 /// and a round trip of a slow link.
 const DEATH: Duration = Duration::from_secs(22);
-/// The keepalive of agents that say none, in seconds.
-const KEEPALIVE: u32 = 25;
 /// How often the log looks for copies.
 const INTERVAL: Duration = Duration::from_secs(30);
 
@@ -57,8 +55,8 @@ impl Registry {
 impl Registered {
     fn sighting(&self, node: &NodeView) -> Sighting<'_> {
         let keepalive = match self.described.keepalive_seconds {
-            0 => KEEPALIVE,
-            seconds => seconds,
+            0 => culvert_tunnel::DEFAULT_KEEPALIVE,
+            seconds => Duration::from_secs(seconds.into()),
         };
         Sighting {
             instance: &self.rank.instance,
@@ -67,7 +65,7 @@ impl Registered {
                 has: self.addresses_of(node),
             },
             age: self.since.elapsed(),
-            dead_after: Duration::from_secs(keepalive.into()) + DEATH,
+            dead_after: keepalive + DEATH,
             may_lack_them: self.addresses.is_empty() || self.is_allowed_to_dial(node),
         }
     }
