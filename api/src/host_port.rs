@@ -56,6 +56,11 @@ enum Problem {
 
 impl Problem {
     fn of(self, text: &str, expected: &'static str) -> InvalidHostPort {
+        // Before an `@` may be a password.
+        let text = match text.rsplit_once('@') {
+            Some((_, host)) => format!("...@{host}"),
+            None => text.to_owned(),
+        };
         InvalidHostPort {
             text: text.chars().take(MAX_NAME).collect(),
             expected,
@@ -197,6 +202,19 @@ mod tests {
             let parsed: HostPort = text.parse().unwrap();
             assert_eq!(parsed.to_string(), written);
             assert_eq!(written.parse::<HostPort>().unwrap(), parsed);
+        }
+    }
+
+    #[test]
+    fn an_error_repeats_no_password() {
+        for text in [
+            "http://user:secret@proxy:7400",
+            "user:secret@proxy:7400",
+            "user:se@cret@proxy:0",
+            "secret@",
+        ] {
+            let error = text.parse::<HostPort>().unwrap_err().to_string();
+            assert!(!error.contains("cret") && error.contains("...@"), "{error}");
         }
     }
 

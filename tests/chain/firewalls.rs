@@ -226,7 +226,7 @@ fn is(world: &World<'_>, expected: &str, words: &[&str]) -> Result<()> {
 }
 
 /// Whether a row of `check` has this verdict, and these words.
-fn row_is(world: &World<'_>, row: &str, expected: &str, words: &[&str]) -> Result<()> {
+pub(crate) fn row_is(world: &World<'_>, row: &str, expected: &str, words: &[&str]) -> Result<()> {
     let output = world.culvert.control(&["check", "-o", "json"]).output()?;
     let checked: Value = serde_json::from_slice(&output.stdout)?;
     let findings = checked["hosts"][0]["checks"]

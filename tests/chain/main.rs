@@ -44,6 +44,7 @@ mod mptcp;
 mod name_requests;
 mod names;
 mod nodes;
+mod odd_names;
 mod operators;
 mod partitions;
 mod path_mtu;

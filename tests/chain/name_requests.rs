@@ -273,7 +273,7 @@ fn gos_transport_that_pools_by_proxy_gets_what_it_asks_for() {
     });
 }
 
-fn with_servers(test: impl FnOnce(&World<'_>) -> Result<()>) {
+pub(crate) fn with_servers(test: impl FnOnce(&World<'_>) -> Result<()>) {
     world::prepared(
         EDGES,
         |_| Ok(listening(CLOUD)),
@@ -374,16 +374,16 @@ fn echo(node: &str, mut client: BufReader<TcpStream>) -> Result<()> {
 }
 
 /// A request or an answer.
-struct Message {
+pub(crate) struct Message {
     /// Its first line.
     first: String,
-    body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 impl Message {
     /// The next one; `None` at the end. The sender of a body is told to continue if it waits for
     /// that.
-    fn read(from: &mut BufReader<TcpStream>) -> Result<Option<Self>> {
+    pub(crate) fn read(from: &mut BufReader<TcpStream>) -> Result<Option<Self>> {
         let first = line(from)?;
         if first.is_empty() {
             return Ok(None);

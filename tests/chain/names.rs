@@ -101,6 +101,13 @@ fn a_client_hello_of_old_tls_or_in_many_records_reaches_the_node_that_it_names()
                     );
                 }
             }
+            for name in ["EDGE-2", "edge-2.", "Edge-2.edge.internal."] {
+                let session = handshake(world, name, &["-tls1_2"])?;
+                ensure!(session.contains("subject=CN = edge-2"), "{name}: {session}");
+            }
+            let vip = world.vip(Host::Edge2, "vip4")?.to_string();
+            let session = handshake(world, &vip, &["-tls1_2"])?;
+            ensure!(session.contains("unrecognized name"), "{vip}: {session}");
             Ok(())
         },
     );

@@ -13,6 +13,8 @@ use crate::connect::{self, Answer};
 use crate::world::{self, ECHO, World};
 
 const PAYLOAD: &str = "sesame-open-0451";
+/// The proxy's port for that of agents.
+const NAME_PORT: u16 = 7452;
 
 #[test]
 fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
@@ -20,6 +22,7 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
     let options = Options {
         agent_env: trace(),
         cloud_env: trace(),
+        proxy: vec![format!("--name-listen=[::]:{NAME_PORT}={AGENT_ADMIN}")],
         ..Options::default()
     };
     world::with(&[Host::Edge1], options, |world| {
@@ -31,6 +34,7 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         let answer = Answer::of(&socket, &socket, PAYLOAD.as_bytes(), PAYLOAD.len())?;
         ensure!(answer.body == PAYLOAD.as_bytes(), "{answer:?}");
         drop(socket);
+        ask_by_name(world)?;
         world.wait_for_no_streams()?;
 
         let join = world.culvert.create_token(Host::Edge2, &[])?;
@@ -63,6 +67,19 @@ fn no_log_holds_a_token_or_payload_even_at_its_most_verbose() {
         ensure!(logs >= 4, "only {logs} logs with trace lines");
         Ok(())
     });
+}
+
+/// A request that ends at the proxy, with the secret wherever a client may have one.
+fn ask_by_name(world: &World<'_>) -> Result<()> {
+    let mut curl = world.lab.site(Host::Cloud).command("curl");
+    curl.args(["--silent", "--show-error", "--max-time", "20"]);
+    curl.args(["--connect-to", &format!("::127.0.0.1:{NAME_PORT}")]);
+    curl.args(["--header", &format!("Authorization: Bearer {PAYLOAD}")]);
+    curl.args(["--cookie", &format!("session={PAYLOAD}")]);
+    let url = format!("http://user:{PAYLOAD}@edge-1:{AGENT_ADMIN}/readyz?key={PAYLOAD}");
+    let said = workspace::output(curl.arg(url))?;
+    ensure!(said.trim_end() == "ok", "{said}");
+    Ok(())
 }
 
 #[test]

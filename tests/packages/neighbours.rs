@@ -1,4 +1,10 @@
-//! What a real systemd on a cloud host does beside Culvert: filters of units, and networkd.
+//! What a real systemd on a cloud host does beside Culvert: filters of units, nftables.service, and
+//! networkd.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Culvert, Options};
@@ -6,7 +12,7 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::wait::{self, PATIENCE};
-use culvert_lab::{Lab, skip, workspace};
+use culvert_lab::{Lab, inside, skip, workspace};
 use serde_json::Value;
 
 use crate::machine::Machine;
@@ -17,6 +23,25 @@ systemd-run --quiet --pipe --wait --collect --property=IPAddressDeny=any \
   --property="IPAddressAllow=$allowed" \
   curl --silent --output /dev/null --write-out '%{http_code}' --max-time 5 http://10.0.3.7:9100/ || true
 "#;
+/// As Debian has it, with a rule of somebody's own.
+const FIREWALL: &str = r#"
+cat >/etc/nftables.conf <<'END'
+flush ruleset
+table inet filter {
+  chain input {
+    type filter hook input priority filter; policy drop;
+    iifname "lo" accept
+    ct state established,related accept
+    ct status dnat accept
+    tcp dport { 22, 7400 } accept
+  }
+}
+END
+"#;
+/// Who dials while the rules are not back yet is not answered.
+const SOON: Duration = Duration::from_secs(3);
+/// A port of edge-1 that sends back what it gets.
+const ECHO: u16 = 9001;
 /// A file for whatever there is, in which networkd is told to manage the interface too.
 const CATCH_ALL: &str = r#"
 mkdir -p /run/systemd/network
@@ -31,9 +56,10 @@ systemctl restart systemd-networkd
 
 /// Culvert in a lab, and a machine with systemd in the place of the cloud host.
 struct Cloud<'lab> {
+    lab: &'lab Lab,
     machine: Machine,
     culvert: Culvert<'lab>,
-    _exporter: Process,
+    _servers: [Process; 2],
 }
 
 impl<'lab> Cloud<'lab> {
@@ -45,18 +71,44 @@ impl<'lab> Cloud<'lab> {
         wait::until("the exporter listens", PATIENCE, || {
             edge.http_get(9100, "/metrics").map(drop)
         })?;
-        let culvert = Culvert::start(lab, &[Host::Edge1], Options::default())?;
+        let mut echo = edge.command(workspace::binary("xtask"));
+        echo.args(["probe", "serve", &format!("{ECHO}=echo")]);
+        let echo = edge.start_process("echo", &mut echo)?;
+        let options = Options {
+            ports: vec![ECHO],
+            ..Options::default()
+        };
+        let culvert = Culvert::start(lab, &[Host::Edge1], options)?;
         let machine = Machine::boot(lab.site(Host::Cloud))?;
         Ok(Self {
+            lab,
             machine,
             culvert,
-            _exporter: exporter,
+            _servers: [exporter, echo],
         })
     }
 
     /// The status of the answer, `000` without one.
     fn ask(&self, allowed: &str) -> Result<String> {
         self.machine.run(&format!("allowed='{allowed}'\n{ASK}"))
+    }
+}
+
+/// A connection to the echo that nftables steers: this process is in no cgroup of the lab.
+struct Stream(TcpStream);
+
+impl Stream {
+    fn open(netns: &Path) -> Result<Self> {
+        let echo: SocketAddr = format!("10.0.3.7:{ECHO}").parse()?;
+        let socket = inside::run(netns, || Ok(TcpStream::connect_timeout(&echo, SOON)?))?;
+        socket.set_read_timeout(Some(PATIENCE))?;
+        Ok(Self(socket))
+    }
+
+    fn exchange(&mut self) -> Result<()> {
+        self.0.write_all(b"?")?;
+        self.0.read_exact(&mut [0])?;
+        Ok(())
     }
 }
 
@@ -97,6 +149,37 @@ fn a_unit_with_ip_address_deny_needs_the_addresses_that_it_is_steered_to_and_che
         let row = rows.iter().find(|row| row["check"] == "firewall");
         let row = row.context("no such row")?;
         ensure!(row["verdict"] == "warning", "{row}");
+        Ok(())
+    });
+}
+
+/// The unit flushes all rules when it is started, reloaded, restarted and stopped.
+#[test]
+fn streams_that_nftables_steers_outlive_the_nftables_unit_and_new_ones_are_made_soon() {
+    in_the_cloud(|cloud| {
+        let pod = cloud.lab.add_pod()?;
+        let host = cloud.lab.site(Host::Cloud).netns();
+        let mut streams = Vec::new();
+        for netns in [&*pod, host] {
+            streams.push(wait::until("a stream is steered", PATIENCE, || {
+                let mut stream = Stream::open(netns)?;
+                stream.exchange()?;
+                Ok(stream)
+            })?);
+        }
+        cloud.machine.run(FIREWALL)?;
+        for action in ["start", "reload", "restart", "stop"] {
+            cloud.machine.run(&format!("systemctl {action} nftables"))?;
+            for stream in &mut streams {
+                stream.exchange().with_context(|| action.to_owned())?;
+            }
+            for netns in [&*pod, host] {
+                wait::until("a new stream is steered", PATIENCE, || {
+                    Stream::open(netns)?.exchange()
+                })
+                .with_context(|| action.to_owned())?;
+            }
+        }
         Ok(())
     });
 }

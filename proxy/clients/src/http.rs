@@ -26,6 +26,14 @@ pub(crate) type Body = UnsyncBoxBody<Bytes, io::Error>;
 
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// The host and port of a URL's authority, without a user and a password before them.
+pub(crate) fn without_user(authority: &str) -> &str {
+    match authority.rsplit_once('@') {
+        Some((_, host)) => host,
+        None => authority,
+    }
+}
+
 /// A second handle of a socket that something else reads and writes. It shows the socket's failure,
 /// and sets what closing the socket sends.
 pub(crate) fn watch(client: &TcpStream) -> io::Result<Socket> {

@@ -1,6 +1,7 @@
 //! `culvert-proxy check-host`: tests everything that connections to edge nodes depend on, as seen
 //! from this host, and says for each failure what to do. `culvert check` runs it on every host.
 
+mod conntrack;
 mod dial;
 mod dns;
 mod facts;

@@ -159,17 +159,23 @@ impl Question<'_> {
     }
 
     /// Whether a node's name in the zone ends in `.name`: then `name` exists, though it has no
-    /// records (RFC 8020).
+    /// records (RFC 8020). Such a name has a dot: few have, and anybody may ask for names that do not
+    /// exist.
     fn is_above_a_node(&self) -> bool {
         let asked = self.name.to_ascii();
         let asked = asked.trim_end_matches('.');
         let nodes = self.directory.nodes.keys();
-        let mut nodes = nodes.chain(self.directory.clouds.keys());
-        nodes.any(|node| {
+        for node in nodes.chain(self.directory.clouds.keys()) {
+            if !node.as_str().contains('.') {
+                continue;
+            }
             let full = self.origin.zone.full_name(node);
             let above = full.strip_suffix(asked);
-            above.is_some_and(|rest| rest.ends_with('.'))
-        })
+            if above.is_some_and(|rest| rest.ends_with('.')) {
+                return true;
+            }
+        }
+        false
     }
 
     /// An edge node's VIPs, for the families in which connections can be steered, or a cloud node's

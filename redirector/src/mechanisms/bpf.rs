@@ -6,6 +6,7 @@ mod cgroup;
 mod cilium;
 mod compatible;
 mod hooks;
+mod lockdown;
 mod mechanism;
 mod memory;
 mod metrics;

@@ -112,7 +112,10 @@ impl Steering {
         let no_cgroup = matches!(&error, MechanismError::Hooks(error)
             if matches!(**error, HookError::Cgroup(_)));
         let wrong_cgroup = self.config.cgroup.is_some() && no_cgroup;
-        let harmful = matches!(error, MechanismError::Cilium(_));
+        let harmful = matches!(
+            error,
+            MechanismError::Cilium(_) | MechanismError::NoLoopback
+        );
         if !earlier {
             self.pins
                 .remove_links()

@@ -82,6 +82,39 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
     }
 }
 
+/// The kernel routes what hooks steer to 127.64.0.0/10 like any other packet: out of the host, if it
+/// has not all of 127.0.0.0/8.
+#[test]
+fn where_loopback_addresses_are_not_the_hosts_own_nftables_steers_until_they_are() {
+    if !can_limit_hooks_to_the_host() {
+        return;
+    }
+    in_a_world(|world| {
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        sh("ip addr del 127.0.0.1/8 dev lo && ip addr add 127.0.0.1/32 dev lo");
+        let _redirector = Redirector::start(world, &BOTH);
+        let proxy = Proxy::listen();
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(
+            so_original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
+        let installed = installed();
+        let reason = installed["fallback"].as_str().unwrap();
+        assert!(reason.contains("127.64.0.0/10"), "{reason}");
+        sh("ip addr add 127.0.0.1/8 dev lo");
+        within(3 * DEADLINE, "hooks come", || {
+            (mechanism() == "both").then_some(())
+        });
+        let sockets = Sockets::open(world);
+        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+        assert_eq!(
+            sockets.original_dst(&proxy.accept()),
+            Some("10.0.3.7:9100".parse().unwrap())
+        );
+    });
+}
+
 #[test]
 fn hooks_of_another_version_go_when_ours_come() {
     in_a_world(|world| {

@@ -24,8 +24,8 @@ pub enum RelayError {
     /// This end's socket was stalled, and was evicted because stalled sockets held too much.
     #[error("this side's connection was stalled while more than --buffer-budget waited in memory")]
     Budget,
-    /// The client dialled an address that is another node's now.
-    #[error("the address that was dialled is another node's now")]
+    /// The client dialled an address or a name that is another node's now.
+    #[error("the address or name that was dialled is another node's now")]
     Moved,
     /// The other end sent an invalid data frame.
     #[error("the other end of the tunnel broke the protocol")]

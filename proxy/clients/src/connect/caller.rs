@@ -7,9 +7,9 @@ use http::{Method, Request, Response, StatusCode, Uri};
 
 use super::request::BadRequest;
 use super::{Connect, discovery};
-use crate::http::Body;
 use crate::http::opened::Opened;
 use crate::http::response::{Refusal, text};
+use crate::http::{Body, without_user};
 
 /// The page for Prometheus' `http_sd_configs`.
 const DISCOVERY: &str = "/sd/prometheus";
@@ -81,17 +81,25 @@ fn requested<B>(request: &Request<B>) -> Result<Requested, BadRequest> {
             let query = uri.query().unwrap_or_default();
             Ok(Requested::Page(Page::Targets(query.to_owned())))
         }
-        _ => {
-            let asked = format!("{} {uri}", request.method());
-            Err(BadRequest::NotServed(asked.chars().take(100).collect()))
-        }
+        _ => Err(BadRequest::NotServed(shown(request))),
     }
+}
+
+/// What was asked for, without what may be secret: a password, and the query.
+fn shown<B>(request: &Request<B>) -> String {
+    let uri = request.uri();
+    let mut asked = format!("{} ", request.method());
+    if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {
+        asked += &format!("{scheme}://{}", without_user(authority.as_str()));
+    }
+    asked += uri.path();
+    asked.chars().take(100).collect()
 }
 
 /// The server that a URI such as `http://edge-1:9100/metrics` names.
 fn destination(uri: &Uri) -> Result<Destination, BadRequest> {
     let authority = uri.authority().map(|authority| authority.as_str());
-    let authority = authority.unwrap_or_default();
+    let authority = without_user(authority.unwrap_or_default());
     let named = if uri.port().is_some() {
         authority.parse()
     } else {
@@ -111,5 +119,25 @@ mod tests {
         assert_eq!(named("http://edge-1/metrics").unwrap(), "edge-1:80");
         assert_eq!(named("http://[fd00::1]:9100/").unwrap(), "[fd00::1]:9100");
         assert_eq!(named("http://[fd00::1]/").unwrap(), "[fd00::1]:80");
+        let with_a_user = "http://user:secret@edge-1:9100/";
+        assert_eq!(named(with_a_user).unwrap(), "edge-1:9100");
+    }
+
+    #[test]
+    fn what_is_not_served_is_told_without_a_password_and_a_query() {
+        for (url, told) in [
+            (
+                "https://user:secret@edge-1/a?key=secret",
+                "GET https://edge-1/a",
+            ),
+            ("/pods?key=secret", "GET /pods"),
+        ] {
+            let request = Request::get(url).body(()).unwrap();
+            let Err(bad) = super::requested(&request) else {
+                panic!("{url} is served");
+            };
+            let bad = bad.to_string();
+            assert!(bad.contains(told) && !bad.contains("secret"), "{bad}");
+        }
     }
 }

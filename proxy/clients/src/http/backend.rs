@@ -25,7 +25,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::expectation::{self, RequestBody};
 use super::opened::{Opened, Relay};
-use super::{Body, BoxError};
+use super::{Body, BoxError, without_user};
 
 /// The maximum length of an answer's head, in bytes.
 const ANSWER_HEAD_MAX: usize = 64 << 10;
@@ -290,7 +290,7 @@ fn protocol_asked<B>(request: &Request<B>) -> Option<HeaderValue> {
 /// Makes a request to a proxy one to the server itself.
 fn to_server<B: hyper::body::Body>(request: &mut Request<B>, lasts: Lasts) {
     let authority = request.uri().authority();
-    let host = authority.and_then(|authority| HeaderValue::from_str(authority.as_str()).ok());
+    let host = authority.and_then(|url| HeaderValue::from_str(without_user(url.as_str())).ok());
     let path = match request.uri().path_and_query() {
         Some(path) => path.clone(),
         None => PathAndQuery::from_static("/"),
@@ -385,6 +385,15 @@ mod tests {
                 "connection: close"
             ]
         );
+    }
+
+    /// RFC 9110, 4.2.4: servers refuse such a Host, or write it into their logs.
+    #[test]
+    fn a_user_and_a_password_in_a_url_are_no_part_of_the_host() {
+        let url = "http://user:p%40ss@edge-1:9100/metrics";
+        let mut request = Request::get(url).body(Empty::<Bytes>::new()).unwrap();
+        to_server(&mut request, Lasts::ManyRequests);
+        assert_eq!(lines(request.headers()), ["host: edge-1:9100"]);
     }
 
     #[test]

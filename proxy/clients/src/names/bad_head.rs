@@ -34,6 +34,11 @@ pub(crate) enum BadHead {
     #[error("HTTP/2 without TLS is not served here: use HTTP/1.1, or TLS, which passes unchanged")]
     Http2,
     #[error(
+        "a header of the PROXY protocol, which is not read here: let the balancer send none, and \
+         see to it that only its own clients reach it"
+    )]
+    ProxyHeader,
+    #[error(
         "CONNECT is not served here: send the request itself to this port, or CONNECT to the \
          proxy's --connect-listen"
     )]

@@ -1,5 +1,6 @@
 //! The host that an HTTP/1.1 request names. Pure.
 
+use culvert_proxy_streams::sockets::proxy_protocol::begins_with_header;
 use http::header::HOST;
 use http::{HeaderMap, Method, Request, Uri};
 use httparse::{EMPTY_HEADER, Status};
@@ -9,6 +10,8 @@ use crate::http::HEADERS_MAX;
 
 /// The longest name in DNS, with its final dot.
 const NAME_MAX: usize = 254;
+/// What a URL without a port means (RFC 9110, 4.2.1).
+const HTTP_PORT: u16 = 80;
 /// How a client of HTTP/2 begins.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
 
@@ -16,6 +19,9 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2";
 pub(super) fn is_whole(bytes: &[u8]) -> Result<bool, BadHead> {
     if bytes.starts_with(HTTP2_PREFACE) {
         return Err(BadHead::Http2);
+    }
+    if begins_with_header(bytes) {
+        return Err(BadHead::ProxyHeader);
     }
     let mut headers = [EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
@@ -45,23 +51,30 @@ pub(crate) fn named<B>(request: &Request<B>, ports: MeantPorts) -> Result<String
     };
     match name.len() {
         0 => Err(BadHead::NoHost),
-        1..=NAME_MAX if name.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(name.to_owned()),
+        1..=NAME_MAX if name.bytes().all(is_of_a_name) => Ok(name.to_owned()),
         _ => Err(BadHead::NoName),
     }
 }
 
+/// Before an `@` may be a password, which no log may have.
+fn is_of_a_name(byte: u8) -> bool {
+    byte.is_ascii_graphic() && byte != b'@'
+}
+
 fn host_of_url(uri: &Uri, ports: MeantPorts) -> Result<Option<&str>, BadHead> {
-    if let Some(asked) = uri.port_u16()
+    let asked = match uri.scheme_str() {
+        None => uri.port_u16(),
+        Some("http") => Some(uri.port_u16().unwrap_or(HTTP_PORT)),
+        Some(_) => return Err(BadHead::Scheme),
+    };
+    if let Some(asked) = asked
         && asked != ports.of_nodes
         && asked != ports.own
     {
         let served = ports.of_nodes;
         return Err(BadHead::OtherPort { asked, served });
     }
-    match uri.scheme_str() {
-        None | Some("http") => Ok(uri.host()),
-        Some(_) => Err(BadHead::Scheme),
-    }
+    Ok(uri.host())
 }
 
 fn host(headers: &HeaderMap) -> Result<&str, BadHead> {
@@ -115,6 +128,11 @@ mod tests {
         for (head, reason) in [
             ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "use HTTP/1.1"),
             ("SSH-2.0-OpenSSH\r\n", "not an HTTP/1.1 request"),
+            (
+                "PROXY TCP4 192.0.2.9 203.0.113.1 4711 7451\r\n",
+                "PROXY protocol",
+            ),
+            ("\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", "PROXY protocol"),
         ] {
             let error = is_whole(head.as_bytes()).unwrap_err().to_string();
             assert!(error.contains(reason), "{head:?}: {error}");
@@ -127,11 +145,13 @@ mod tests {
             ("/metrics", "edge-1:9100", "edge-1"),
             ("/metrics", "edge-1.edge.internal", "edge-1.edge.internal"),
             ("http://edge-1:9100/metrics", "edge-2", "edge-1"),
-            ("HTTP://edge-1", "edge-2", "edge-1"),
-            ("http://edge-1?x", "edge-2", "edge-1"),
-            ("http://user@edge-1/", "edge-2", "edge-1"),
+            ("HTTP://edge-1:9100", "edge-2", "edge-1"),
+            ("http://edge-1:9100?x", "edge-2", "edge-1"),
+            ("http://user@edge-1:9100/", "edge-2", "edge-1"),
             ("http://edge-1:7451/", "edge-1:7451", "edge-1"),
             ("/metrics", "edge-1:9101", "edge-1"),
+            ("/metrics", "EDGE-1.:9100", "EDGE-1."),
+            ("http://user:secret@edge-1:9100/", "edge-2", "edge-1"),
         ] {
             let named = named(&request(target, &[host]), PORTS).unwrap();
             assert_eq!(named, name, "{target} {host}");
@@ -148,10 +168,13 @@ mod tests {
             (request("/", &[":80"]), "no Host"),
             (request("/", &["a", "b"]), "more than one Host"),
             (request("/", &["ed\u{e9}"]), "not a name"),
+            (request("/", &["user:secret@edge-1"]), "not a name"),
+            (request("/", &["edge-1, edge-2"]), "not a name"),
             (request("/", &[&long]), "not a name"),
             (request("https://edge-1/", &["edge-1"]), "http://"),
             (request("http://edge-1:9101/", &["edge-1:9101"]), "9101"),
             (request("http://edge-1:80/", &["edge-1"]), "port 80 "),
+            (request("http://edge-1/", &["edge-1"]), "port 80 "),
             (connect.body(()).unwrap(), "CONNECT"),
         ] {
             let error = named(&request, PORTS).unwrap_err().to_string();

@@ -50,6 +50,7 @@ pub(super) fn bad_request(bad: &BadHead) -> Refusal {
         | BadHead::SeveralHosts
         | BadHead::Scheme
         | BadHead::Http2
+        | BadHead::ProxyHeader
         | BadHead::Hello(_)
         | BadHead::NoServerName => StatusCode::BAD_REQUEST,
     };

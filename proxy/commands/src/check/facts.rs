@@ -19,6 +19,7 @@ use hyper_util::rt::TokioExecutor;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use super::conntrack::Conntrack;
 use super::local_ports::LocalPorts;
 use super::{CheckCommand, dial, dns, resolver};
 use crate::control_client::Client;
@@ -64,6 +65,7 @@ pub(super) struct Facts {
     /// TCP ports on which anything listens.
     pub(super) listening: BTreeSet<u16>,
     pub(super) local_ports: LocalPorts,
+    pub(super) conntrack: Conntrack,
     /// `None`: this host is to have none.
     pub(super) redirector: Option<Answer<Daemon>>,
     /// `/debug/installed` of the redirector.
@@ -141,6 +143,11 @@ impl Facts {
             local_ports: LocalPorts {
                 range: read("/proc/sys/net/ipv4/ip_local_port_range"),
                 reserved: read("/proc/sys/net/ipv4/ip_local_reserved_ports"),
+            },
+            conntrack: Conntrack {
+                count: read("/proc/sys/net/netfilter/nf_conntrack_count"),
+                max: read("/proc/sys/net/netfilter/nf_conntrack_max"),
+                stat: read("/proc/net/stat/nf_conntrack"),
             },
             redirector,
             dns: dns_answers(&installed).await,

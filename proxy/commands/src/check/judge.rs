@@ -2,6 +2,7 @@
 //! Pure.
 
 mod cluster;
+mod conntrack;
 mod firewall;
 mod guard;
 mod host;
@@ -17,9 +18,10 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 34] = [
+const CHECKS: [Check; 35] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
+    ("conntrack", conntrack::conntrack),
     ("redirector", host::redirector),
     ("mechanism", host::mechanism),
     ("hooks", host::hooks),

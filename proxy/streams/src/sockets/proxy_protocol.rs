@@ -47,6 +47,13 @@ impl Balancers {
     }
 }
 
+/// Whether a connection begins with a header of either version, whoever sent it.
+pub fn begins_with_header(bytes: &[u8]) -> bool {
+    header::BEGINNINGS
+        .iter()
+        .any(|begin| bytes.starts_with(begin))
+}
+
 /// Reads the header, and nothing after it. Returns the client's address; `None`: the connection is
 /// the balancer's own.
 pub async fn client(connection: impl AsyncRead + Unpin) -> Result<Option<SocketAddr>, HeaderError> {
@@ -124,6 +131,26 @@ mod tests {
         let (_balancer, proxy) = tokio::io::duplex(1024);
         let read = read(proxy, Duration::from_millis(50)).await;
         assert!(matches!(read, Err(HeaderError::TimedOut)));
+    }
+
+    #[test]
+    fn a_header_is_known_by_its_first_bytes_and_no_request_is_taken_for_one() {
+        for begin in [
+            &header(b"")[..],
+            b"PROXY TCP4 192.0.2.9 10.0.0.1 258 7450\r\n",
+            b"PROXY UNKNOWN\r\n",
+        ] {
+            assert!(begins_with_header(begin), "{begin:?}");
+        }
+        for other in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"PROXY / HTTP/1.1\r\n",
+            b"\r\n\r\nGET / HTTP/1.1\r\n",
+            b"\x16\x03\x01",
+            b"",
+        ] {
+            assert!(!begins_with_header(other), "{other:?}");
+        }
     }
 
     #[test]

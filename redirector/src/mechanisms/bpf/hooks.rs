@@ -14,6 +14,7 @@ use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKO
 use nix::libc::{ENOLINK, EPERM};
 
 use super::compatible::MapShape;
+use super::lockdown::Lockdown;
 use super::memory::{MemoryLimit, lift_limit};
 use super::pins::cgroup_id;
 use super::sys::{LinkInfo, attached_programs, link_info, netns_cookie, open_link, update_link};
@@ -87,15 +88,17 @@ pub(crate) enum HookError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
     #[error(
-        "load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}",
-        MemoryLimit::causing(errno_of_map(.0))
+        "load the kernel programs; needs root, or CAP_BPF and CAP_NET_ADMIN{}{}",
+        MemoryLimit::causing(errno_of_map(.0)),
+        Lockdown::causing(errno_of_map(.0))
     )]
     Load(#[from] EbpfError),
     #[error(
         "load the kernel program {program}; Linux 5.10 and later take it, and nftables does \
          without it \
-         (--mechanism nftables){}",
-        MemoryLimit::causing(errno_of_program(.source))
+         (--mechanism nftables){}{}",
+        MemoryLimit::causing(errno_of_program(.source)),
+        Lockdown::causing(errno_of_program(.source))
     )]
     LoadProgram {
         program: &'static str,

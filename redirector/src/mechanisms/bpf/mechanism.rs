@@ -2,16 +2,19 @@
 //! offline lease.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use culvert_api::installed::Refusal;
+use culvert_redirector_common::{LOOPBACK, LOOPBACK_CIDR, SocketReach};
 use nix::time::{ClockId, clock_gettime};
 
 use super::{
     Cilium, CiliumCompatibility, Hook, HookError, Hooks, KernelConfig, MapChanges, PinError, Pins,
     Proof, ProofError, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
+    reach_of_host,
 };
 use crate::config::{Config, Intercept, NodeIps};
 use crate::directory::Ranges;
@@ -46,6 +49,12 @@ pub(crate) enum MechanismError {
     /// Our hooks would prevent Cilium from starting.
     #[error("{0}")]
     Cilium(String),
+    /// Our hooks would lead clients of the host to addresses that are not its own.
+    #[error(
+        "{LOOPBACK_CIDR} is not this host's own, as it is where lo is up and has 127.0.0.0/8: ip \
+         address add 127.0.0.1/8 dev lo"
+    )]
+    NoLoopback,
     #[error(transparent)]
     Pins(#[from] PinError),
     #[error("read the monotonic clock")]
@@ -83,6 +92,9 @@ impl EbpfMechanism {
             && !config.beside_cilium
         {
             return Err(MechanismError::Cilium(danger.clone()));
+        }
+        if config.intercept.node.v4.is_some() && !has_loopback_addresses() {
+            return Err(MechanismError::NoLoopback);
         }
         let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
         let mut mechanism = Self::open(pins.clone(), cgroup)?;
@@ -272,6 +284,15 @@ fn vip_to_try(node: NodeIps, ranges: Ranges) -> Option<IpAddr> {
         return Some(IpAddr::V6(range.network()));
     }
     None
+}
+
+/// Whether the host has the addresses that its clients are steered to.
+fn has_loopback_addresses() -> bool {
+    if reach_of_host() == SocketReach::Node {
+        return true;
+    }
+    let bound = UdpSocket::bind((LOOPBACK.addr.ip(), 0));
+    !bound.is_err_and(|error| error.kind() == ErrorKind::AddrNotAvailable)
 }
 
 fn report_cilium(compatibility: &CiliumCompatibility) {

@@ -8,6 +8,7 @@ use culvert_proxy_cluster::{ClusterFacts, PortsFacts, UnreadPorts};
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::reported::Claims;
 
+use super::super::conntrack::Conntrack;
 use super::super::facts::{Dialled, LeftOut};
 use super::super::finding::Verdict;
 use super::super::local_ports::LocalPorts;
@@ -36,6 +37,11 @@ fn good() -> Facts {
         local_ports: LocalPorts {
             range: "32768\t60999\n".into(),
             reserved: "\n".into(),
+        },
+        conntrack: Conntrack {
+            count: "120\n".into(),
+            max: "262144\n".into(),
+            stat: String::new(),
         },
         redirector: Some(Ok(Daemon {
             missing: Vec::new(),
@@ -155,7 +161,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 52] = [
+const FAULTS: [Fault; 54] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -288,6 +294,24 @@ const FAULTS: [Fault; 52] = [
                     problems: Vec::new(),
                 });
             });
+        },
+    ),
+    (
+        "conntrack",
+        Verdict::Failure,
+        "is full: 262144 of 262144 entries",
+        "nf_conntrack_max",
+        |facts| {
+            facts.conntrack.count = "262144\n".into();
+        },
+    ),
+    (
+        "conntrack",
+        Verdict::Warning,
+        "nearly full: 235930 of 262144",
+        "nf_conntrack_max",
+        |facts| {
+            facts.conntrack.count = "235930\n".into();
         },
     ),
     (

@@ -14,6 +14,9 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// How a header of version 1 begins.
 const VERSION_1: &[u8] = b"PROXY ";
 
+/// How headers of both versions begin.
+pub(super) const BEGINNINGS: [&[u8]; 3] = [SIGNATURE, b"PROXY TCP", b"PROXY UNKNOWN"];
+
 /// Why the header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidHeader {

@@ -5,8 +5,8 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use rustls::server::Acceptor;
+use rustls::{InvalidMessage, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -38,6 +38,12 @@ pub enum HandshakeError {
     /// The handshake took too long.
     #[error("TLS handshake timed out")]
     TimedOut,
+    /// The client sent something else.
+    #[error(
+        "what came is not TLS: a client without it, or a balancer's PROXY header, which only the \
+         agent port reads, from addresses in --proxy-protocol"
+    )]
+    NotTls,
     /// TLS failed.
     #[error("TLS handshake failed")]
     Failed(#[source] io::Error),
@@ -56,7 +62,7 @@ pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     let begun = timeout(HELLO_TIMEOUT, hello.as_mut())
         .await
         .map_err(|_| HandshakeError::Silent)?;
-    let mut begun = begun.map_err(HandshakeError::Failed)?;
+    let mut begun = begun.map_err(no_hello)?;
     if permit.shake_hands().await.is_err() {
         // The send buffer of a new connection takes these seven bytes. The client may have gone.
         let alert = busy(permit.busy_alert());
@@ -69,6 +75,18 @@ pub async fn handshake<T: AsyncRead + AsyncWrite + Unpin>(
     accepted
         .map_err(|_| HandshakeError::TimedOut)?
         .map_err(HandshakeError::Failed)
+}
+
+fn no_hello(error: io::Error) -> HandshakeError {
+    let reason = error
+        .get_ref()
+        .and_then(|reason| reason.downcast_ref::<rustls::Error>());
+    let no_record = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+    if reason == Some(&no_record) {
+        HandshakeError::NotTls
+    } else {
+        HandshakeError::Failed(error)
+    }
 }
 
 /// Tells a TLS client that it cannot be served now.
