@@ -139,7 +139,7 @@ pub(crate) struct Whom {
 pub(crate) enum Output {
     /// For people.
     Text,
-    /// For programs: docs/culvert.md has the fields.
+    /// For programs: docs/json.md has the fields.
     Json,
 }
 

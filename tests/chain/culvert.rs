@@ -25,7 +25,7 @@ const EDGES: &[Host] = &[Host::Edge1, Host::Edge2];
 /// In the agents' allow-list; nobody listens there.
 const CLOSED: u16 = 9777;
 /// The page with the fields of all answers.
-const PAGE: &str = "culvert.md";
+const PAGE: &str = "json.md";
 
 /// Starts sshd as root: `$1` its program, `$2` its configuration, `$3` a file for the users. The
 /// machine need not have the user and the folder of sshd's unprivileged child. Root's shell reads no
@@ -376,7 +376,7 @@ fn every_field_of_every_answer_is_documented_and_no_other() {
                 "version" => "version --all",
                 word => word,
             };
-            let section = page::section(&page, &format!("### Fields of `{title}`"))?;
+            let section = page::section(&page, &format!("## Fields of `{title}`"))?;
             let written = documented(section);
             let missing: Vec<_> = real.difference(&written).collect();
             let invented: Vec<_> = written.difference(&real).collect();
@@ -484,7 +484,7 @@ fn observe_shows_what_begins_and_ends_and_its_counts_are_those_of_the_metrics() 
         let page = page::read(PAGE)?;
         let mut real = BTreeSet::new();
         fields(&event, "", &mut real);
-        let written = documented(page::section(&page, "### Fields of `observe`")?);
+        let written = documented(page::section(&page, "## Fields of `observe`")?);
         ensure!(real == written, "{PAGE}: {written:?}, not {real:?}");
         Ok(())
     });
