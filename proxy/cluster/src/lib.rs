@@ -38,7 +38,7 @@ use culvert_proxy_core::selector::InvalidSelector;
 use futures_util::future::BoxFuture;
 use kube::{Client, Config};
 
-pub use access::ClusterFacts;
+pub use access::{ClusterFacts, Serves};
 pub use args::KubernetesArgs;
 pub use authority::SharedAuthority;
 use config::ClusterConfig;
