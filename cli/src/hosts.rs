@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use crate::args::Whom;
+use crate::program_name::ProgramName;
 pub(crate) use cluster_texts::ClusterText;
 pub(crate) use connection::{ByteStream, Connection, NoAnswer};
 pub(crate) use finished::Finished;
@@ -103,7 +104,7 @@ impl Hosts {
         let wants_cluster = whom.context.is_some()
             || whom.kubeconfig.is_some()
             || whom.view
-            || is_kubectls_plugin();
+            || ProgramName::of_process() != ProgramName::Culvert;
         let is_named = wants_cluster || !whom.ssh.is_empty();
         let mut hosts = Self {
             cloud: Vec::new(),
@@ -156,13 +157,6 @@ impl Hosts {
             });
         }
     }
-}
-
-/// Whether kubectl runs this as `kubectl culvert`.
-fn is_kubectls_plugin() -> bool {
-    let name = std::env::args_os().next().map(PathBuf::from);
-    let name = name.as_deref().and_then(Path::file_name);
-    name.is_some_and(|name| name == "kubectl-culvert")
 }
 
 impl Host {
