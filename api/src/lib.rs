@@ -16,6 +16,7 @@ mod node_names;
 pub mod ports;
 mod query;
 mod routing;
+pub mod view;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(
