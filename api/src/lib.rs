@@ -17,6 +17,7 @@ pub mod ports;
 mod query;
 mod routing;
 mod unknown_node;
+pub mod view;
 mod zone;
 /// The generated messages and services of `proto/`, one module per package.
 #[allow(

@@ -4,7 +4,7 @@
 pub const AGENT_PORT: u16 = 7400;
 /// The peer port of a proxy.
 pub const PEER_PORT: u16 = 7401;
-/// The port of a proxy's read-only view, if it has one.
+/// The port of a proxy's view, if it has one.
 pub const VIEW_PORT: u16 = 7407;
 /// Admin port of an agent, on loopback: `/metrics`, `/readyz`.
 pub const AGENT_ADMIN_PORT: u16 = 7429;

@@ -94,7 +94,7 @@ pub(crate) struct Whom {
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) kubeconfig: Option<PathBuf>,
 
-    /// The same by the proxies' read-only view, without exec.
+    /// The same by the proxies' view, without exec.
     ///
     /// Where exec is forbidden, the view is tried anyway.
     #[arg(long, global = true)]

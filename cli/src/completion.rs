@@ -1,6 +1,7 @@
 //! Completion by the shell. `culvert completion SHELL` prints what the shell is to source. At each
 //! TAB the shell then runs this program, with the words so far and a variable set: it completes
-//! commands, flags and names of nodes, as the proxies that the words name list them.
+//! commands, flags and names of nodes, as the proxies that the words name list them. For `kubectl
+//! culvert` it is kubectl that runs this program, by a name of its own.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -18,12 +19,15 @@ use tokio::time::timeout;
 use crate::answered::all_ok;
 use crate::args::{Arguments, Output, Whom};
 use crate::nearest::node_list;
+use crate::program_name::ProgramName;
 use crate::session::Session;
 
 /// The variable that names the shell.
 const VARIABLE: &str = "_CULVERT_COMPLETE";
 /// The name of the program.
 const PROGRAM: &str = "culvert";
+/// What kubectl, which is made with cobra, is told after the proposals: not to add names of files.
+const NO_FILES: &str = ":4\n";
 /// Arguments that are nodes, in whichever command.
 const NODE_ARGUMENTS: [&str; 3] = ["node", "nodes", "destination"];
 /// How long a host may take: the user waits at the prompt.
@@ -54,11 +58,26 @@ pub(crate) fn script(shell: &str) -> Result<String> {
 /// Prints completions, if a shell asks for them. Errors are not printed: they would be in the line
 /// that the user edits.
 pub(crate) fn answer() -> Option<ExitCode> {
-    let shell = std::env::var(VARIABLE).ok()?;
-    match complete(&shell) {
+    let completed = if is_run_by_kubectl() {
+        complete_for_kubectl()
+    } else {
+        complete(&std::env::var(VARIABLE).ok()?)
+    };
+    match completed {
         Ok(()) => Some(ExitCode::SUCCESS),
         Err(_) => Some(ExitCode::FAILURE),
     }
+}
+
+fn is_run_by_kubectl() -> bool {
+    ProgramName::of_process() == ProgramName::KubectlCompletion
+}
+
+/// A line each, with what it means after a tab, as fish wants it too.
+fn complete_for_kubectl() -> Result<()> {
+    complete("fish")?;
+    std::io::stdout().write_all(NO_FILES.as_bytes())?;
+    Ok(())
 }
 
 fn complete(shell: &str) -> Result<()> {
@@ -84,10 +103,12 @@ fn completer(shell: &str) -> Result<&'static dyn EnvCompleter> {
     completer.with_context(|| format!("no completions for {shell}"))
 }
 
-/// The words of the line that is completed: those after `--`.
+/// The words of the line that is completed: those after `--`, or all that kubectl gives.
 fn command_line() -> Vec<OsString> {
     let mut words = std::env::args_os();
-    words.find(|word| word == "--");
+    if !is_run_by_kubectl() {
+        words.find(|word| word == "--");
+    }
     words.collect()
 }
 

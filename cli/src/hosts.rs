@@ -1,7 +1,6 @@
 //! Where programs of Culvert are, and how their sockets are reached: on this host, by ssh, or in a
 //! pod. On another host `culvert-proxy control-stdio` passes the bytes on, so that nothing listens
-//! for this. Only the read-only view of a cluster's proxies is a port, which they open if they are
-//! told to.
+//! for this. Only the view of a cluster's proxies is a port, which they open if they are told to.
 
 mod child_input;
 mod cluster_texts;
@@ -17,8 +16,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use culvert_api::NodeName;
 
 use crate::args::Whom;
+use crate::program_name::ProgramName;
 pub(crate) use cluster_texts::ClusterText;
 pub(crate) use connection::{ByteStream, Connection, NoAnswer};
 pub(crate) use finished::Finished;
@@ -51,6 +52,14 @@ pub(crate) enum Socket {
     Redirector,
     /// HTTP CONNECT to nodes.
     Connect,
+}
+
+/// A connection on the way to a port of a node.
+pub(crate) enum NodeWay {
+    /// With a proxy, which is still to be asked: HTTP CONNECT.
+    Proxy(Connection),
+    /// With the node.
+    Node(Connection),
 }
 
 /// A client of the kubeconfig's API server.
@@ -103,7 +112,7 @@ impl Hosts {
         let wants_cluster = whom.context.is_some()
             || whom.kubeconfig.is_some()
             || whom.view
-            || is_kubectls_plugin();
+            || ProgramName::of_process() != ProgramName::Culvert;
         let is_named = wants_cluster || !whom.ssh.is_empty();
         let mut hosts = Self {
             cloud: Vec::new(),
@@ -158,13 +167,6 @@ impl Hosts {
     }
 }
 
-/// Whether kubectl runs this as `kubectl culvert`.
-fn is_kubectls_plugin() -> bool {
-    let name = std::env::args_os().next().map(PathBuf::from);
-    let name = name.as_deref().and_then(Path::file_name);
-    name.is_some_and(|name| name == "kubectl-culvert")
-}
-
 impl Host {
     /// For people.
     pub(crate) fn name(&self) -> &str {
@@ -192,6 +194,28 @@ impl Host {
             Transport::Local(local) => local.connect(socket).await,
             Transport::Ssh(ssh) => ssh.connect(&socket.command()).await,
             Transport::Pod(pod) => pod.connect(socket).await,
+        }
+    }
+
+    /// Connects with a port of a node, as far as the proxy or to the node.
+    pub(crate) async fn connect_node(
+        &self,
+        node: &NodeName,
+        port: u16,
+    ) -> Result<NodeWay, NoAnswer> {
+        match &self.transport {
+            Transport::Pod(pod) => pod.connect_node(node, port).await,
+            Transport::Local(_) | Transport::Ssh(_) => {
+                Ok(NodeWay::Proxy(self.connect(Socket::Connect).await?))
+            }
+        }
+    }
+
+    /// Whether it is reached by its proxy's view, which limits each user. Known after a question.
+    pub(crate) fn is_by_view(&self) -> bool {
+        match &self.transport {
+            Transport::Pod(pod) => pod.is_by_view(),
+            Transport::Local(_) | Transport::Ssh(_) => false,
         }
     }
 

@@ -29,6 +29,7 @@ mod node;
 mod node_choice;
 mod node_stream;
 mod pages;
+mod program_name;
 mod screen;
 mod session;
 mod site;

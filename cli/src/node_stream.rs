@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_api::NodeName;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::hosts::{ByteStream, Connection, Host, NoAnswer, Socket};
+use crate::hosts::{ByteStream, Connection, Host, NoAnswer, NodeWay};
 
 /// The proxy's answer to CONNECT.
 const MAX_HEAD_BYTES: usize = 8 << 10;
@@ -18,7 +18,13 @@ pub(crate) async fn connect_node(
     node: &NodeName,
     port: u16,
 ) -> Result<NodeStream, NoAnswer> {
-    let mut connection = host.connect(Socket::Connect).await?;
+    let mut connection = match host.connect_node(node, port).await? {
+        NodeWay::Proxy(connection) => connection,
+        NodeWay::Node(mut connection) => {
+            let stream = connection.take_stream()?;
+            return Ok((connection, stream));
+        }
+    };
     let mut stream = connection.take_stream()?;
     match ask_for(&mut stream, node, port).await {
         Ok(()) => Ok((connection, stream)),

@@ -11,6 +11,16 @@ use crate::proxy::Proxy;
 
 /// The verdict of a check, and its text.
 fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, String)> {
+    checked_with(proxy, kubeconfig, check, &[])
+}
+
+/// The same where the proxy has these variables.
+fn checked_with(
+    proxy: &Proxy,
+    kubeconfig: &str,
+    check: &str,
+    variables: &[(&str, &str)],
+) -> Result<(String, String)> {
     let words = [
         "check",
         "--output",
@@ -21,6 +31,7 @@ fn checked(proxy: &Proxy, kubeconfig: &str, check: &str) -> Result<(String, Stri
     ];
     let mut command = proxy.control(&words);
     command.env("CULVERT_ADMIN_LISTEN", proxy.admin().to_string());
+    command.envs(variables.iter().copied());
     let done = command.output()?;
     let said: Value = serde_json::from_slice(&done.stdout)
         .with_context(|| String::from_utf8_lossy(&done.stderr).into_owned())?;
@@ -49,6 +60,7 @@ fn rights(server: &ApiServer) -> Result<()> {
         ensure!(verdict == "ok", "{found}");
         Ok(())
     })?;
+    a_view_needs_one_more(server, &proxy, &kubeconfig)?;
     let (verdict, found) = checked(&proxy, &kubeconfig, "clock")?;
     ensure!(
         verdict == "ok" && found.contains("API server's clock"),
@@ -113,4 +125,18 @@ fn rights(server: &ApiServer) -> Result<()> {
         "{found}"
     );
     Ok(())
+}
+
+fn a_view_needs_one_more(server: &ApiServer, proxy: &Proxy, kubeconfig: &str) -> Result<()> {
+    let with_view = [("CULVERT_VIEW_LISTEN", "192.0.2.1")];
+    let (verdict, found) = checked_with(proxy, kubeconfig, "rbac", &with_view)?;
+    let lacking = "create subjectaccessreviews.authorization.k8s.io";
+    ensure!(verdict == "failure" && found.contains(lacking), "{found}");
+    let rbac = workspace::root().join("deploy/components/view/rbac.yaml");
+    workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
+    wait::until("the component gives it", DEADLINE, || {
+        let (verdict, found) = checked_with(proxy, kubeconfig, "rbac", &with_view)?;
+        ensure!(verdict == "ok", "{found}");
+        Ok(())
+    })
 }

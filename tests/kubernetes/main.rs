@@ -8,6 +8,7 @@ mod chart;
 mod check;
 mod claims;
 mod cluster;
+mod connect;
 mod crowd;
 mod culvert;
 mod directory;

@@ -1,26 +1,24 @@
-//! The read-only view of proxies, with a real API server: it says whose a token is and what RBAC
+//! The view of proxies, with a real API server: it says whose a token is and what RBAC
 //! allows, and its proxy for pods is the way there. Nothing runs the pods here: the proxy is a process
 //! of this host, whose address the pod's object has.
 
-use std::net::{SocketAddr, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+pub(crate) mod site;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::process::{Command, Output};
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::view::USER_SESSIONS;
 use culvert_lab::apiserver::ApiServer;
-use culvert_lab::ports::free_address;
 use culvert_lab::{wait, workspace};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::cluster::{
-    DEADLINE, apply, edge, node, proxies_kubeconfig, set_status, token, with_server,
-};
-use crate::proxy::Proxy;
+use crate::cluster::{DEADLINE, edge, token, with_server};
+use site::{Account, NAMESPACE, Role, Running, Site, json_of, unbind};
 
-const NAMESPACE: &str = "culvert-system";
-const POD: &str = "culvert-proxy-1";
-/// As `proxy/operators/src/view.rs` has it: sessions of one user.
-const USER_SESSIONS: usize = 12;
+/// Since Kubernetes 1.26 kubectl asks plugins for completions.
+const PLUGIN_COMPLETION_SINCE: u32 = 26;
 
 #[test]
 fn a_user_with_the_role_reads_without_exec_and_changes_nothing() {
@@ -108,8 +106,7 @@ fn nobody_else_reads() {
             ensure!(site.ask(token)? == status, "{status}: {}", site.ask(token)?);
         }
         // A permission that is withdrawn ends.
-        let binding = ["delete", "rolebinding", "reader", "-n", NAMESPACE];
-        workspace::output(server.kubectl().args(binding))?;
+        unbind(server, "reader")?;
         wait::until("the permission has ended", DEADLINE, || {
             let status = site.ask(&own_audience)?;
             ensure!(status == 403, "{status}");
@@ -127,7 +124,7 @@ fn one_who_asks_too_much_is_refused_and_others_are_not() {
         let mut observers = Vec::new();
         wait::until("the user has all connections", DEADLINE, || {
             // One that was late on a busy machine has ended.
-            observers.retain_mut(Observer::is_running);
+            observers.retain_mut(Running::is_running);
             while observers.len() < USER_SESSIONS {
                 observers.push(greedy.observe()?);
             }
@@ -154,6 +151,88 @@ fn one_who_asks_too_much_is_refused_and_others_are_not() {
 }
 
 #[test]
+fn what_is_followed_ends_when_the_right_is_withdrawn() {
+    with_server(|server| {
+        let site = Site::start(server)?;
+        let reader = site.account(server, "reader", Role::View)?;
+        let mut observer = reader.observe()?;
+        let user = format!("system:serviceaccount:{NAMESPACE}:reader");
+        site.proxy
+            .process
+            .wait_logged("view opened", &[("user", &user)], DEADLINE)?;
+        ensure!(observer.is_running(), "it has ended before");
+        unbind(server, "reader")?;
+        wait::until("it ends", DEADLINE, || {
+            ensure!(!observer.is_running(), "it follows");
+            Ok(())
+        })?;
+        let closed = "a session of the view was closed";
+        site.proxy
+            .process
+            .wait_logged(closed, &[("user", &user)], DEADLINE)
+    });
+}
+
+#[test]
+fn a_connectivity_test_of_many_nodes_keeps_to_the_limits_of_one_user() {
+    with_server(|server| {
+        let site = Site::start(server)?;
+        let reader = site.account(server, "reader", Role::View)?;
+        for number in 0..2 * USER_SESSIONS {
+            edge(
+                server,
+                &format!("edge-{number}"),
+                &format!("192.0.2.{}", 100 + number),
+            )?;
+        }
+        let count = 2 * USER_SESSIONS;
+        wait::until("all are listed", DEADLINE, || {
+            let nodes = json_of(&reader.culvert(&["nodes"])?)?;
+            let listed = nodes["nodes"].as_array().context("no nodes")?.len();
+            ensure!(listed == count, "{nodes:#}");
+            Ok(())
+        })?;
+        let tested = json_of(&reader.culvert(&["connectivity-test"])?)?;
+        ensure!(tested["tried"] == count, "{tested:#}");
+        for node in tested["nodes"].as_array().context("no nodes")? {
+            let broken = node["from"][0]["broken"].as_str().unwrap_or_default();
+            // None has an agent. Refusals would be of the proxy or of the kernel's page.
+            let is_refused = broken.starts_with("proxy:") || broken.starts_with("kernel:");
+            ensure!(!broken.is_empty() && !is_refused, "{node:#}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn kubectl_completes_its_plugin_with_the_names_of_nodes() {
+    with_server(|server| {
+        if server.minor_version()? < PLUGIN_COMPLETION_SINCE {
+            return Ok(());
+        }
+        let site = Site::start(server)?;
+        let reader = site.account(server, "reader", Role::View)?;
+        edge(server, "edge-1", "192.0.2.71")?;
+        let plugins = tempfile::tempdir()?;
+        for name in ["kubectl-culvert", "kubectl_complete-culvert"] {
+            symlink(workspace::binary("culvert"), plugins.path().join(name))?;
+        }
+        // kubectl gives its user an answer within a moment or none.
+        wait::until("the node is proposed", DEADLINE, || {
+            let completed = complete(server, &reader, plugins.path(), &["why", "ed"])?;
+            let said = String::from_utf8_lossy(&completed.stdout);
+            ensure!(said.lines().any(|line| line == "edge-1"), "{completed:?}");
+            ensure!(said.lines().any(|line| line == ":4"), "{completed:?}");
+            Ok(())
+        })?;
+        let completed = complete(server, &reader, plugins.path(), &["stat"])?;
+        let said = String::from_utf8_lossy(&completed.stdout);
+        ensure!(said.starts_with("status\t"), "{completed:?}");
+        Ok(())
+    });
+}
+
+#[test]
 fn the_view_needs_a_cluster() {
     let mut proxy = Command::new(workspace::binary("culvert-proxy"));
     let refused = proxy.args(["--view-listen", "127.0.0.1:0"]).output();
@@ -165,177 +244,12 @@ fn the_view_needs_a_cluster() {
     );
 }
 
-/// A proxy with a view, and its pod's object.
-struct Site {
-    _proxy: Proxy,
-    view: SocketAddr,
-}
-
-/// What a service account may.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    /// The Role of the manifests.
-    View,
-    /// The way to the proxy only.
-    Way,
-}
-
-/// A user.
-struct Account {
-    kubeconfig: PathBuf,
-    token: String,
-}
-
-/// A `culvert observe --follow`, which ends with this.
-struct Observer(Child);
-
-impl Observer {
-    fn is_running(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
-    }
-}
-
-impl Drop for Observer {
-    fn drop(&mut self) {
-        drop(self.0.kill());
-        drop(self.0.wait());
-    }
-}
-
-impl Site {
-    fn start(server: &ApiServer) -> Result<Self> {
-        // The API server's proxy dials no loopback address.
-        let view = SocketAddr::new(own_address()?.ip(), free_address()?.port());
-        let kubeconfig = proxies_kubeconfig(server)?;
-        let rbac = workspace::root().join("deploy/components/view/rbac.yaml");
-        workspace::output(server.kubectl().args(["apply", "-f"]).arg(rbac))?;
-        let flags = [
-            "--service-range=10.96.0.0/16",
-            "--pod-range=10.244.0.0/16",
-            &format!("--view-listen={view}"),
-            "--redirector-admin-socket=/nowhere/admin.sock",
-        ];
-        let proxy = Proxy::start_as(server, &kubeconfig, "cloud-1", &flags)?;
-        node(server, "cloud-1", &view.ip().to_string(), &json!({}))?;
-        pod(server, view)?;
-        let site = Self {
-            _proxy: proxy,
-            view,
-        };
-        wait::until("the view answers", DEADLINE, || site.ask("").map(drop))?;
-        Ok(site)
-    }
-
-    /// The status of a request with this token, which reaches the proxy directly.
-    fn ask(&self, token: &str) -> Result<u16> {
-        let mut curl = Command::new("curl");
-        curl.args([
-            "--silent",
-            "--insecure",
-            "--max-time",
-            "30",
-            "--output",
-            "/dev/null",
-        ]);
-        curl.args(["--write-out", "%{http_code}", "--header"]);
-        curl.arg(format!("Authorization: Bearer {token}"));
-        let said = workspace::output(curl.arg(format!("https://{}/view/control", self.view)))?;
-        Ok(said.trim().parse()?)
-    }
-
-    fn account(&self, server: &ApiServer, name: &str, role: Role) -> Result<Account> {
-        let metadata = json!({"namespace": NAMESPACE, "name": name});
-        apply(
-            server,
-            &json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}),
-        )?;
-        let bound = match role {
-            Role::View => "culvert-view",
-            Role::Way => {
-                let rules = json!([
-                    {"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]},
-                    {"apiGroups": [""], "resources": ["pods/proxy"], "verbs": ["get"]}]);
-                apply(
-                    server,
-                    &json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",
-                        "metadata": {"namespace": NAMESPACE, "name": "way"}, "rules": rules}),
-                )?;
-                "way"
-            }
-        };
-        let binding = ["create", "rolebinding", name, "-n", NAMESPACE];
-        let mut create = server.kubectl();
-        create.args(binding).args(["--role", bound]);
-        create.arg(format!("--serviceaccount={NAMESPACE}:{name}"));
-        workspace::output(&mut create)?;
-        let token = token(server, [NAMESPACE, name], None, None)?;
-        let kubeconfig = server.kubeconfig_of(name, &token)?;
-        Ok(Account { kubeconfig, token })
-    }
-}
-
-impl Account {
-    fn culvert(&self, words: &[&str]) -> Result<Output> {
-        let mut command = self.command(words);
-        command.args(["--output", "json", "--timeout", "30s"]);
-        Ok(command.output()?)
-    }
-
-    fn observe(&self) -> Result<Observer> {
-        let mut command = self.command(&["observe", "--follow", "--timeout", "30s"]);
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        Ok(Observer(command.spawn()?))
-    }
-
-    fn command(&self, words: &[&str]) -> Command {
-        let mut command = Command::new(workspace::binary("culvert"));
-        command
-            .args(words)
-            .arg("--kubeconfig")
-            .arg(&self.kubeconfig);
-        command
-    }
-
-    fn kubectl(&self, server: &ApiServer) -> Command {
-        let mut kubectl = server.kubectl();
-        kubectl.env("KUBECONFIG", Path::new(&self.kubeconfig));
-        kubectl
-    }
-}
-
-/// The proxy's pod, as its DaemonSet and its kubelet leave it.
-fn pod(server: &ApiServer, view: SocketAddr) -> Result<()> {
-    let container = json!({"name": "culvert-proxy", "image": "culvert-proxy",
-        "ports": [{"name": "view", "containerPort": view.port()}]});
-    apply(
-        server,
-        &json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"namespace": NAMESPACE, "name": POD,
-                "labels": {"app.kubernetes.io/name": "culvert-proxy"}},
-            "spec": {"nodeName": "cloud-1", "hostNetwork": true, "serviceAccountName": "culvert-proxy",
-                "automountServiceAccountToken": false, "containers": [container]}}),
-    )?;
-    let address = view.ip().to_string();
-    let status = json!({"phase": "Running", "podIP": address, "podIPs": [{"ip": address}]});
-    set_status(
-        server,
-        &format!("/api/v1/namespaces/{NAMESPACE}/pods/{POD}"),
-        &status,
-    )
-}
-
-/// An address of this host by which others would reach it. Nothing is sent.
-fn own_address() -> Result<SocketAddr> {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
-    socket
-        .connect("203.0.113.1:9")
-        .context("this host has no route")?;
-    Ok(socket.local_addr()?)
-}
-
-fn json_of(output: &Output) -> Result<Value> {
-    serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))
+/// What kubectl proposes for the last of the words after `kubectl culvert`, with plugins of a folder.
+fn complete(server: &ApiServer, user: &Account, plugins: &Path, words: &[&str]) -> Result<Output> {
+    let mut kubectl = user.kubectl(server);
+    kubectl.env("PATH", plugins);
+    Ok(kubectl
+        .args(["__complete", "culvert"])
+        .args(words)
+        .output()?)
 }

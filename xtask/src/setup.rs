@@ -42,7 +42,7 @@ impl Use {
 }
 
 /// Programs, each with its Debian package and its use.
-const PROGRAMS: [(&str, &str, Use); 20] = [
+const PROGRAMS: [(&str, &str, Use); 22] = [
     ("nft", "nftables", Use::Labs),
     ("bpftool", "bpftool", Use::Labs),
     ("ip", "iproute2", Use::Labs),
@@ -60,9 +60,11 @@ const PROGRAMS: [(&str, &str, Use); 20] = [
     ("chromium", "chromium", Use::Tests),
     ("conntrack", "conntrack", Use::Tests),
     ("dbus-daemon", "dbus-daemon", Use::Tests),
+    ("fish", "fish", Use::Tests),
     ("iptables-legacy", "iptables", Use::Tests),
     ("ssh", "openssh-client", Use::Tests),
     ("systemd-nspawn", "systemd-container", Use::Tests),
+    ("zsh", "zsh", Use::Tests),
 ];
 
 /// Programs that are unpacked, with their use.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_api::proto::control as proto;
+use culvert_api::view::{USER_CALLS, USER_SESSIONS};
 use culvert_daemon::counted;
 use futures_util::stream::{self, StreamExt};
 
@@ -15,6 +16,7 @@ use crate::args::ConnectivityArgs;
 use crate::cloud_host::CloudHost;
 use crate::connectivity::{Connectivity, NodeReach, Trial};
 use crate::hops;
+use crate::hosts::Host;
 use crate::node::nodes;
 use crate::screen::Screen;
 use crate::session::Session;
@@ -22,8 +24,16 @@ use crate::table::Table;
 use crate::unknown_node::unknown_node;
 use crate::verdict::Verdict;
 
-/// Nodes that are dialled at once, from all hosts. Each takes two connections with every host.
+/// Nodes that are dialled at once, from all hosts. Each takes two connections with every host, and has
+/// up to two questions under way there.
 const AT_ONCE: usize = 8;
+/// The same where a proxy limits each user. The rest is for connections that end only just now, and for
+/// others of this user.
+const AT_ONCE_BY_VIEW: usize = USER_CALLS / 3;
+const _: () = assert!(
+    AT_ONCE_BY_VIEW > 0 && 4 * AT_ONCE_BY_VIEW <= USER_SESSIONS,
+    "the limits of the view hold"
+);
 
 /// Tries all of them, and writes the file for JUnit.
 ///
@@ -33,7 +43,7 @@ pub(super) async fn run(session: &Session, arguments: &ConnectivityArgs) -> Resu
     let names = node_names(session, arguments).await?;
     let mut trials = stream::iter(names)
         .map(|name| reach(session, name, arguments.port))
-        .buffered(AT_ONCE);
+        .buffered(at_once(session));
     let mut answer = Connectivity {
         port: arguments.port,
         tried: 0,
@@ -54,6 +64,15 @@ pub(super) async fn run(session: &Session, arguments: &ConnectivityArgs) -> Resu
             failed,
             counted(answer.tried, "connection", "connections")
         ),
+    }
+}
+
+/// How many nodes are dialled at once. All hosts have been asked before.
+fn at_once(session: &Session) -> usize {
+    if session.hosts.cloud.iter().any(Host::is_by_view) {
+        AT_ONCE_BY_VIEW
+    } else {
+        AT_ONCE
     }
 }
 

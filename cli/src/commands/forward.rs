@@ -10,6 +10,7 @@ use culvert_api::{NodeName, Query};
 use serde::Serialize;
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -21,6 +22,8 @@ use crate::session::Session;
 
 /// Connections at the same time.
 const MAX_CONNECTIONS: usize = 256;
+/// Connections for which hosts are asked at once who has the node: the view limits each user.
+const ASKING_AT_ONCE: usize = 4;
 /// After an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -30,6 +33,14 @@ struct Forwarded {
     listens: SocketAddr,
     node: String,
     port: u16,
+}
+
+/// What all connections share.
+struct Forwarding {
+    session: Session,
+    node: NodeName,
+    port: u16,
+    asking: Semaphore,
 }
 
 /// Forwards connections until it is interrupted.
@@ -58,8 +69,14 @@ pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()>
         port,
     };
     session.print(&forwarded, text)?;
+    let forwarding = Forwarding {
+        session,
+        node,
+        port,
+        asking: Semaphore::new(ASKING_AT_ONCE),
+    };
     tokio::select! {
-        never = accept(listener, Arc::new(session), &node, port) => match never {},
+        never = accept(listener, Arc::new(forwarding)) => match never {},
         interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for ^C"),
     }
 }
@@ -74,12 +91,7 @@ fn text(forwarded: &Forwarded, _screen: &Screen) -> String {
 }
 
 /// All connections end with this.
-async fn accept(
-    listener: TcpListener,
-    session: Arc<Session>,
-    node: &NodeName,
-    port: u16,
-) -> Infallible {
+async fn accept(listener: TcpListener, forwarding: Arc<Forwarding>) -> Infallible {
     let mut connections = JoinSet::new();
     loop {
         let client = match listener.accept().await {
@@ -93,26 +105,37 @@ async fn accept(
         };
         while connections.try_join_next().is_some() {}
         if connections.len() < MAX_CONNECTIONS {
-            connections.spawn(serve(client, session.clone(), node.clone(), port));
+            connections.spawn(forwarding.clone().serve(client));
         }
     }
 }
 
-/// An error is said, and ends this connection alone.
-async fn serve(client: TcpStream, session: Arc<Session>, node: NodeName, port: u16) {
-    if let Err(error) = pass(client, &session, &node, port).await {
-        eprintln!("# {node}:{port}: {}", clean(&format!("{error:#}")));
+impl Forwarding {
+    /// An error is said, and ends this connection alone.
+    async fn serve(self: Arc<Self>, client: TcpStream) {
+        if let Err(error) = self.pass(client).await {
+            let Self { node, port, .. } = &*self;
+            eprintln!("# {node}:{port}: {}", clean(&format!("{error:#}")));
+        }
     }
-}
 
-async fn pass(mut client: TcpStream, session: &Session, node: &NodeName, port: u16) -> Result<()> {
-    let host = nearest_host(session, node).await?;
-    let connected = timeout(session.timeout, connect_node(host, node, port)).await;
-    let connected = connected.context("no answer in time")?;
-    let (_connection, mut stream) =
-        connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;
-    copy_bidirectional(&mut client, &mut stream).await?;
-    Ok(())
+    async fn pass(&self, mut client: TcpStream) -> Result<()> {
+        let Self {
+            session,
+            node,
+            port,
+            asking,
+        } = self;
+        let turn = asking.acquire().await?;
+        let host = nearest_host(session, node).await?;
+        drop(turn);
+        let connected = timeout(session.timeout, connect_node(host, node, *port)).await;
+        let connected = connected.context("no answer in time")?;
+        let (_connection, mut stream) =
+            connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;
+        copy_bidirectional(&mut client, &mut stream).await?;
+        Ok(())
+    }
 }
 
 /// The name of a node, and a port or the usual one.

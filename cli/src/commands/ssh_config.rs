@@ -62,6 +62,9 @@ fn flags(whom: &Whom) -> Result<String> {
     if let Some(file) = &whom.kubeconfig {
         flags += &path_flag("--kubeconfig", file)?;
     }
+    if whom.view {
+        flags += " --view";
+    }
     if whom.namespace != USUAL_NAMESPACE {
         flags += &format!(" --namespace {}", shell_word(&whom.namespace));
     }
@@ -105,11 +108,20 @@ mod tests {
 
     #[test]
     fn ssh_asks_the_same_cluster_from_any_folder() -> Result<()> {
-        let words = ["--kubeconfig", "k", "-n", "edge", "--run-dir", "sockets"];
+        let words = [
+            "--kubeconfig",
+            "k",
+            "--view",
+            "-n",
+            "edge",
+            "--run-dir",
+            "sockets",
+        ];
         let flags = flags(&whom(&words))?;
         let here = std::env::current_dir()?.display().to_string();
         for part in [
             format!(" --kubeconfig {}", shell_word(&format!("{here}/k"))),
+            " --view".to_owned(),
             " --namespace edge".to_owned(),
             format!(" --run-dir {}", shell_word(&format!("{here}/sockets"))),
         ] {

@@ -1,11 +1,12 @@
 //! Proxies of a cluster, by exec in their pods. The proxy's container reaches the sockets of all
 //! programs of its host, which share the folder /run/culvert. Users who may not exec get the proxy's
-//! read-only view.
+//! view.
 
 use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_api::NodeName;
 use culvert_kubeconfig::{ForwardProxy, Source};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
@@ -16,8 +17,8 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::cluster_texts::{self, ClusterText};
-use super::view::{ViewAccess, ViewError, view_port};
-use super::{Connection, Finished, NoAnswer, Socket};
+use super::view::{ViewAccess, ViewError, ViewTarget, view_port};
+use super::{Connection, Finished, NoAnswer, NodeWay, Socket};
 use crate::args::Whom;
 
 /// As the manifests have it.
@@ -50,8 +51,14 @@ pub(super) struct ProxyPod {
 enum PodAccess {
     /// By exec, until the API server forbids that.
     Exec,
-    /// By the read-only view.
+    /// By the view.
     View,
+}
+
+/// A connection, and how it was made.
+enum Opened {
+    Exec(Connection),
+    View(Connection),
 }
 
 /// The standard input of a command in a pod.
@@ -141,17 +148,42 @@ impl ProxyPod {
     }
 
     pub(super) async fn connect(&self, socket: Socket) -> Result<Connection, NoAnswer> {
-        if *self.access.lock() == PodAccess::View {
-            return self.connect_view(socket).await;
+        match self.connect_by(socket, ViewTarget::Socket(socket)).await? {
+            Opened::Exec(connection) | Opened::View(connection) => Ok(connection),
+        }
+    }
+
+    /// Connects with a port of a node.
+    pub(super) async fn connect_node(
+        &self,
+        node: &NodeName,
+        port: u16,
+    ) -> Result<NodeWay, NoAnswer> {
+        let target = ViewTarget::Node(node, port);
+        match self.connect_by(Socket::Connect, target).await? {
+            Opened::Exec(connection) => Ok(NodeWay::Proxy(connection)),
+            Opened::View(connection) => Ok(NodeWay::Node(connection)),
+        }
+    }
+
+    /// Whether it is reached by the view. This may be known after a question only.
+    pub(super) fn is_by_view(&self) -> bool {
+        *self.access.lock() == PodAccess::View
+    }
+
+    /// Connects with the socket by exec, or where that is forbidden with the target by the view.
+    async fn connect_by(&self, socket: Socket, target: ViewTarget<'_>) -> Result<Opened, NoAnswer> {
+        if self.is_by_view() {
+            return Ok(Opened::View(self.connect_view(target).await?));
         }
         let forbidden = match self.connect_exec(socket).await {
             Err(error) if is_forbidden(&error) => error,
-            connected => return Ok(connected?),
+            connected => return Ok(Opened::Exec(connected?)),
         };
-        match self.connect_view(socket).await {
+        match self.connect_view(target).await {
             Ok(connection) => {
                 *self.access.lock() = PodAccess::View;
-                Ok(connection)
+                Ok(Opened::View(connection))
             }
             Err(unanswered) => Err(NoAnswer {
                 text: format!("{forbidden:#}; {}", unanswered.text),
@@ -170,27 +202,24 @@ impl ProxyPod {
         Ok(Connection::through(process, stream, errors))
     }
 
-    async fn connect_view(&self, socket: Socket) -> Result<Connection, NoAnswer> {
-        if socket == Socket::Connect {
-            return Err(NoAnswer {
-                text: "the read-only view leads to no node".to_owned(),
-                fix: "this needs exec in the proxy's pod, or --ssh HOST",
-                is_absent: false,
-            });
-        }
-        match self.connect_view_of(&self.name(), socket).await {
+    async fn connect_view(&self, target: ViewTarget<'_>) -> Result<Connection, NoAnswer> {
+        match self.connect_view_of(&self.name(), target).await {
             Err(error) if error.is_absent_pod() => {}
             connected => return Ok(connected?),
         }
         let name = self.successor().await?;
-        let connection = self.connect_view_of(&name, socket).await?;
+        let connection = self.connect_view_of(&name, target).await?;
         *self.name.lock() = name;
         Ok(connection)
     }
 
-    async fn connect_view_of(&self, name: &str, socket: Socket) -> Result<Connection, ViewError> {
+    async fn connect_view_of(
+        &self,
+        name: &str,
+        target: ViewTarget<'_>,
+    ) -> Result<Connection, ViewError> {
         let pod = [self.namespace.as_str(), name];
-        self.view.connect(pod, self.view_port, socket).await
+        self.view.connect(pod, self.view_port, target).await
     }
 
     pub(super) async fn run(&self, words: &[String]) -> Result<Finished, NoAnswer> {

@@ -1,8 +1,12 @@
-//! The read-only view of a proxy in a cluster, for users who may not exec in its pod. The way there is
-//! the API server's proxy for pods, which checks the user's token and does not pass it on: so it goes
-//! along a second time, in a header of its own.
+//! The view of a proxy in a cluster, for users who may not exec in its pod. The way there is the API
+//! server's proxy for pods, which checks the user's token and does not pass it on: so it goes along a
+//! second time, in a header of its own.
+
+mod node_connection;
 
 use anyhow::{Context, Result, ensure};
+use culvert_api::NodeName;
+use culvert_api::view::{PROTOCOL, TOKEN_HEADER};
 use http::header::{AUTHORIZATION, CONNECTION, UPGRADE};
 use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
@@ -15,15 +19,16 @@ use tower::{BoxError, Layer, ServiceExt};
 
 use super::{Connection, NoAnswer, Socket};
 
-/// Has the token, as the proxy expects it.
-const OWN_AUTHORIZATION: &str = "culvert-authorization";
-/// What the connection becomes.
-const PROTOCOL: &str = "culvert-view";
 /// The name of the port in the pod.
 const PORT_NAME: &str = "view";
 /// The fix where nothing serves it.
 const NO_VIEW: &str =
     "do the proxies have --view-listen (component view, or view.enabled of the chart)?";
+/// The fixes where the user may not.
+const MAY_NOT_READ: &str =
+    "ask for the Role culvert-view in the namespace of the proxies (docs/culvert.md)";
+const MAY_NOT_CONNECT: &str =
+    "ask for the Role culvert-connect in the namespace of the proxies (docs/connect.md)";
 /// Bytes of a refusal.
 const MAX_REFUSAL: usize = 16 << 10;
 
@@ -34,10 +39,39 @@ pub(super) struct ViewAccess {
     config: Config,
 }
 
+/// What a connection is to lead to.
+#[derive(Clone, Copy)]
+pub(super) enum ViewTarget<'a> {
+    Socket(Socket),
+    Node(&'a NodeName, u16),
+}
+
+impl ViewTarget<'_> {
+    fn path(self) -> String {
+        match self {
+            Self::Socket(socket) => socket.flag_value().to_owned(),
+            Self::Node(node, port) => format!("connect/{node}:{port}"),
+        }
+    }
+
+    /// The fix where the user may not.
+    fn permission(self) -> &'static str {
+        match self {
+            Self::Socket(_) => MAY_NOT_READ,
+            Self::Node(..) => MAY_NOT_CONNECT,
+        }
+    }
+}
+
 /// Why there is no connection.
 pub(super) enum ViewError {
     /// The API server or the proxy refuses.
-    Refused { status: StatusCode, text: String },
+    Refused {
+        status: StatusCode,
+        text: String,
+        /// The fix where the user may not.
+        permission: &'static str,
+    },
     /// There was no answer.
     Failed(anyhow::Error),
     /// The pod has no port for it.
@@ -55,36 +89,41 @@ impl ViewAccess {
         Ok(Self { client, config })
     }
 
-    /// Connects with a socket by way of this pod.
+    /// Connects by way of this pod.
     pub(super) async fn connect(
         &self,
         [namespace, pod]: [&str; 2],
         port: Option<u16>,
-        socket: Socket,
+        target: ViewTarget<'_>,
     ) -> Result<Connection, ViewError> {
         let port = port.ok_or(ViewError::NoPort)?;
         let path = format!(
             "/api/v1/namespaces/{namespace}/pods/https:{pod}:{port}/proxy/view/{}",
-            socket.flag_value()
+            target.path()
         );
         let response = self.ask(&path).await.map_err(ViewError::Failed)?;
         if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Err(ViewError::read(response).await);
+            return Err(ViewError::read(response, target).await);
         }
-        match hyper::upgrade::on(response).await {
-            Ok(connection) => Ok(Connection::direct(TokioIo::new(connection))),
-            Err(error) => Err(ViewError::Failed(error.into())),
+        let connection = hyper::upgrade::on(response).await;
+        let connection = connection.map_err(|error| ViewError::Failed(error.into()))?;
+        match target {
+            ViewTarget::Socket(_) => Ok(Connection::direct(TokioIo::new(connection))),
+            ViewTarget::Node(node, port) => {
+                let opened = node_connection::open(connection, node, port).await;
+                opened.map_err(ViewError::Failed)
+            }
         }
     }
 
     async fn ask(&self, path: &str) -> Result<Response<Body>> {
         let request = Request::get(path)
-            .header(OWN_AUTHORIZATION, self.authorization().await?)
+            .header(TOKEN_HEADER, self.authorization().await?)
             .header(CONNECTION, "Upgrade")
             .header(UPGRADE, PROTOCOL)
             .body(Body::empty())?;
         let answer = self.client.send(request).await;
-        answer.context("ask for the read-only view")
+        answer.context("ask for the view")
     }
 
     /// The user's bearer token as it is now, as a header.
@@ -92,7 +131,7 @@ impl ViewAccess {
         let layer = self.config.auth_layer().context("the user's token")?;
         let layer = layer.context(
             "the kubeconfig has no bearer token, and the API server passes no certificate on: the \
-             read-only view needs a user with a token",
+             view needs a user with a token",
         )?;
         let shown = layer.layer(tower::service_fn(show_authorization));
         let shown = shown.oneshot(Request::new(Body::empty())).await;
@@ -131,7 +170,7 @@ pub(super) fn view_port(pod: &Pod) -> Option<u16> {
 
 impl ViewError {
     /// Reads a refusal.
-    async fn read(response: Response<Body>) -> Self {
+    async fn read(response: Response<Body>, target: ViewTarget<'_>) -> Self {
         let status = response.status();
         let body = Limited::new(response.into_body(), MAX_REFUSAL);
         let body = match body.collect().await {
@@ -143,7 +182,11 @@ impl ViewError {
             Ok(said) => said.message.unwrap_or_default(),
             Err(_) => String::from_utf8_lossy(&body).trim().to_owned(),
         };
-        Self::Refused { status, text }
+        Self::Refused {
+            status,
+            text,
+            permission: target.permission(),
+        }
     }
 
     /// Whether the API server has no such pod.
@@ -154,12 +197,16 @@ impl ViewError {
 
 impl From<ViewError> for NoAnswer {
     fn from(error: ViewError) -> Self {
-        let (status, text) = match error {
-            ViewError::Refused { status, text } => (status, text),
+        let (status, text, permission) = match error {
+            ViewError::Refused {
+                status,
+                text,
+                permission,
+            } => (status, text, permission),
             ViewError::Failed(error) => return error.into(),
             ViewError::NoPort => {
                 return Self {
-                    text: "read-only view: the proxy's pod has no port `view`".to_owned(),
+                    text: "view: the proxy's pod has no port `view`".to_owned(),
                     fix: NO_VIEW,
                     is_absent: false,
                 };
@@ -167,15 +214,15 @@ impl From<ViewError> for NoAnswer {
         };
         let fix = match status {
             StatusCode::UNAUTHORIZED => "log in to the cluster again: the token has expired",
-            StatusCode::FORBIDDEN => {
-                "ask for the Role culvert-view in the namespace of the proxies (docs/culvert.md)"
+            StatusCode::FORBIDDEN => permission,
+            StatusCode::TOO_MANY_REQUESTS => {
+                "close other connections and dashboards of this user, and try again"
             }
-            StatusCode::TOO_MANY_REQUESTS => "close other dashboards of this user, and try again",
             StatusCode::SERVICE_UNAVAILABLE => NO_VIEW,
             _ => return Self::new(text),
         };
         Self {
-            text: format!("read-only view: {text}"),
+            text: format!("view: {text}"),
             fix,
             is_absent: false,
         }
@@ -205,6 +252,7 @@ mod tests {
         let refused = ViewError::Refused {
             status: StatusCode::BAD_GATEWAY,
             text: "nothing answers on /run: No such file or directory (os error 2)".to_owned(),
+            permission: MAY_NOT_READ,
         };
         assert!(NoAnswer::from(refused).is_absent);
     }

@@ -1,4 +1,5 @@
-//! HTTP CONNECT: here HTTP/1.1 on a Unix socket, in `tls_port` what clients with a certificate get.
+//! HTTP CONNECT: here HTTP/1.1 on a Unix socket, in `tls_port` what clients with a certificate get,
+//! and in `user` what users of a cluster get.
 //!
 //! The destination is the request's target, never its Host header: kube-apiserver always sets that
 //! to 127.0.0.1.
@@ -10,6 +11,7 @@ mod http2;
 mod open;
 pub(crate) mod request;
 mod tls_port;
+mod user;
 
 use std::io;
 use std::sync::Arc;
@@ -33,6 +35,7 @@ use crate::has_drained;
 use crate::http::HEAD_MAX;
 use crate::http::response::Refusal;
 use request::BadRequest;
+pub use user::{NotConnected, UserConnection};
 
 /// The time limit for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);

@@ -50,6 +50,15 @@ pub struct ClusterFacts {
     pub former_clouds: Vec<String>,
 }
 
+/// What a proxy serves besides, for which it needs more permissions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Serves {
+    /// The view for users of the cluster.
+    View,
+    /// Nothing.
+    NoView,
+}
+
 /// The scope of a permission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Scope {
@@ -184,16 +193,16 @@ const RIGHTS: [Right; 18] = [
 ];
 
 impl Cluster {
-    /// Collects all facts.
-    pub fn facts(&self) -> BoxFuture<'_, Result<ClusterFacts, RequestError>> {
-        Box::pin(self.collect_facts())
+    /// Collects all facts, for a proxy that serves this.
+    pub fn facts(&self, serves: Serves) -> BoxFuture<'_, Result<ClusterFacts, RequestError>> {
+        Box::pin(self.collect_facts(serves))
     }
 
-    async fn collect_facts(&self) -> Result<ClusterFacts, RequestError> {
+    async fn collect_facts(&self, serves: Serves) -> Result<ClusterFacts, RequestError> {
         // This is the first request: its error explains best why an API server cannot be reached.
         let time = ask(server_time(&self.client)).await?;
         let mut lacking = Vec::new();
-        for attributes in self.needed() {
+        for attributes in self.needed(serves) {
             if !self.may(&attributes).await? {
                 lacking.push(in_words(&attributes));
             }
@@ -241,7 +250,7 @@ impl Cluster {
         Ok(labelled.into_iter().collect())
     }
 
-    fn needed(&self) -> Vec<ResourceAttributes> {
+    fn needed(&self, serves: Serves) -> Vec<ResourceAttributes> {
         let mut needed = Vec::new();
         for Right {
             namespace,
@@ -268,6 +277,11 @@ impl Cluster {
             }
         }
         needed.extend(self.needed_by_flags());
+        // Whose a token is, every proxy asks.
+        if serves == Serves::View {
+            let group = "authorization.k8s.io";
+            needed.push(attributes("", group, "subjectaccessreviews", "", "create"));
+        }
         needed
     }
 

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::Cluster;
 use super::request::{RequestError, ask};
 pub(crate) use callers::Callers;
-pub(crate) use claims::{AccountToken, has_audience};
+pub(crate) use claims::{AccountToken, expires_before, has_audience};
 use review::Reviewed;
 
 /// The audience of agents' tokens. A token for the API server itself would be worth stealing from a

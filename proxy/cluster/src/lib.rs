@@ -38,7 +38,7 @@ use culvert_proxy_core::selector::InvalidSelector;
 use futures_util::future::BoxFuture;
 use kube::{Client, Config};
 
-pub use access::ClusterFacts;
+pub use access::{ClusterFacts, Serves};
 pub use args::KubernetesArgs;
 pub use authority::SharedAuthority;
 use config::ClusterConfig;
@@ -50,7 +50,7 @@ pub use name_service::NameService;
 pub use ports::{PortsFacts, UnreadPorts};
 pub use request::RequestError;
 pub use spawn::Parts;
-pub use viewers::{VIEW_AUDIENCE, Viewer, ViewerError, Viewers};
+pub use viewers::{User, VIEW_AUDIENCE, ViewRight, Viewer, ViewerError, Viewers};
 
 /// The file in which a pod finds its own namespace.
 const POD_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

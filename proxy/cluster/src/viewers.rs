@@ -1,44 +1,43 @@
-//! Who may read what a proxy shows: the API server says whose a bearer token is (TokenReview), and
-//! whether RBAC lets its user read (SubjectAccessReview). Answers count for a short time only, so that
-//! a permission that is withdrawn ends soon, and a page that is read often costs few questions.
+//! Which users of the cluster may read what a proxy shows, and connect with nodes: the API server says
+//! whose a bearer token is (TokenReview), and whether RBAC lets its user do it (SubjectAccessReview).
+//! Answers count for a short time only, so that a permission that is withdrawn ends soon, and a page
+//! that is read often costs few questions.
 
 mod answers;
+mod right;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use culvert_proxy_core::clock::UnixTime;
 use k8s_openapi::api::authentication::v1::{
     TokenReview, TokenReviewSpec, TokenReviewStatus, UserInfo,
 };
-use k8s_openapi::api::authorization::v1::{
-    ResourceAttributes, SubjectAccessReview, SubjectAccessReviewSpec,
-};
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::Api;
 use kube::api::PostParams;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use super::Cluster;
-use super::identity::{Callers, has_audience};
+use super::identity::{Callers, expires_before, has_audience};
 use super::request::{RequestError, ask};
 use answers::{Answer, Answers, TokenDigest};
+pub use right::ViewRight;
 
 /// Tokens for this audience alone are worth nothing at the API server: for programs. People have
 /// tokens for the API server.
 pub const VIEW_AUDIENCE: &str = "culvert-view";
-/// What RBAC has to allow, in the proxy's namespace: to `get` `proxies` of the group `culvert.dev`. No
-/// such resource exists.
-const GROUP: &str = "culvert.dev";
-const RESOURCE: &str = "proxies";
-const VERB: &str = "get";
 /// Real tokens have 1 to 4 KiB.
 const MAX_TOKEN_BYTES: usize = 8 << 10;
 /// Tokens that are reviewed at once.
 const MAX_QUESTIONS: usize = 4;
 /// How long one waits for that.
 const TURN_TIMEOUT: Duration = Duration::from_secs(10);
+/// A token that expires within this time is not reviewed again, however the clocks differ.
+const LAST_REVIEW_SECONDS: u64 = 90;
 
 /// A user, by the name that the API server gives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +50,18 @@ impl fmt::Display for Viewer {
     }
 }
 
-/// Why the owner of a token may not read.
+/// A user, with all that RBAC goes by.
+#[derive(Clone, Debug, PartialEq)]
+pub struct User(UserInfo);
+
+impl User {
+    /// By name.
+    pub fn viewer(&self) -> Viewer {
+        Viewer(self.0.username.as_deref().unwrap_or_default().into())
+    }
+}
+
+/// Why the owner of a token may not do what was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum ViewerError {
     /// It cannot be a token.
@@ -64,12 +74,14 @@ pub enum ViewerError {
     NotAuthenticated(String),
     /// RBAC does not allow it.
     #[error(
-        "{user} may not {VERB} {RESOURCE}.{GROUP} in namespace {namespace}: bind the Role \
-         culvert-view there"
+        "{user} may not {right} in namespace {namespace}: bind the Role {} there",
+        right.role()
     )]
     Forbidden {
         /// The user.
         user: Viewer,
+        /// What was asked.
+        right: ViewRight,
         /// The proxies' namespace.
         namespace: String,
     },
@@ -84,7 +96,7 @@ pub enum ViewerError {
     Unanswered(#[from] RequestError),
 }
 
-/// Asks the cluster who may read.
+/// Asks the cluster who may do what.
 #[derive(Debug)]
 pub struct Viewers {
     cluster: Cluster,
@@ -104,25 +116,63 @@ impl Viewers {
         })
     }
 
-    /// The user whose token this is. `client` is the address of the sender.
+    /// The user whose token this is, if it has the right. `client` is the address of the sender.
     ///
     /// # Errors
-    /// The user may not read, or the API server did not say.
-    pub async fn viewer(&self, token: &str, client: IpAddr) -> Result<Viewer, ViewerError> {
+    /// The user does not have it, or the API server did not say.
+    pub async fn user(
+        &self,
+        token: &str,
+        client: IpAddr,
+        right: &ViewRight,
+    ) -> Result<User, ViewerError> {
         if token.is_empty() || token.len() > MAX_TOKEN_BYTES {
             return Err(ViewerError::Malformed);
         }
         let digest = TokenDigest::of(token);
-        let answer = match self.answers.get(&digest, Instant::now()) {
+        let answer = match self.answers.get(digest, right, Instant::now()) {
             Some(answer) => answer,
-            None => self.ask(digest, token, client).await?,
+            None => self.ask(digest, token, client, right).await?,
         };
+        self.allowed(answer, right)
+    }
+
+    /// Whether a user whose token was accepted before still has the right. That the token has expired
+    /// meanwhile takes it from nobody: a long connection outlasts it.
+    ///
+    /// # Errors
+    /// As [`Self::user`].
+    pub async fn review_again(
+        &self,
+        user: &User,
+        token: &str,
+        client: IpAddr,
+        right: &ViewRight,
+    ) -> Result<(), ViewerError> {
+        let soon = UnixTime::now().seconds() + LAST_REVIEW_SECONDS;
+        if !expires_before(token, soon) {
+            return self.user(token, client, right).await.map(drop);
+        }
+        let _turn = self.question_permit().await?;
+        let answer = self.authorized(user.clone(), right).await?;
+        self.allowed(answer, right).map(drop)
+    }
+
+    fn allowed(&self, answer: Answer, right: &ViewRight) -> Result<User, ViewerError> {
         match answer {
-            Answer::Allowed(viewer) => Ok(viewer),
+            Answer::Allowed(user) => Ok(user),
             Answer::Forbidden(user) => Err(ViewerError::Forbidden {
                 user,
+                right: right.clone(),
                 namespace: self.cluster.namespace.clone(),
             }),
+        }
+    }
+
+    async fn question_permit(&self) -> Result<SemaphorePermit<'_>, ViewerError> {
+        match timeout(TURN_TIMEOUT, self.turns.acquire()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) | Err(_) => Err(ViewerError::Busy),
         }
     }
 
@@ -132,16 +182,14 @@ impl Viewers {
         digest: TokenDigest,
         token: &str,
         client: IpAddr,
+        right: &ViewRight,
     ) -> Result<Answer, ViewerError> {
         if !self.callers.may_ask(client, Instant::now()) {
             return Err(ViewerError::TooManyRefusals);
         }
-        let turn = timeout(TURN_TIMEOUT, self.turns.acquire()).await;
-        let Ok(Ok(_turn)) = turn else {
-            return Err(ViewerError::Busy);
-        };
+        let _turn = self.question_permit().await?;
         // Another connection with this token may have asked meanwhile.
-        if let Some(answer) = self.answers.get(&digest, Instant::now()) {
+        if let Some(answer) = self.answers.get(digest, right, Instant::now()) {
             return Ok(answer);
         }
         let user = match self.authenticated(token).await {
@@ -151,28 +199,28 @@ impl Viewers {
             }
             user => user?,
         };
-        let answer = self.authorized(user).await?;
-        self.answers.record(digest, answer.clone(), Instant::now());
+        let answer = self.authorized(user, right).await?;
+        let now = Instant::now();
+        self.answers.record(digest, right, answer.clone(), now);
         Ok(answer)
     }
 
-    async fn authorized(&self, user: UserInfo) -> Result<Answer, RequestError> {
-        let viewer = Viewer(user.username.clone().unwrap_or_default().into());
+    async fn authorized(&self, user: User, right: &ViewRight) -> Result<Answer, RequestError> {
         let reviews: Api<SubjectAccessReview> = Api::all(self.cluster.client.clone());
         let question = SubjectAccessReview {
-            spec: may_read(user, &self.cluster.namespace),
+            spec: right.question(&user, &self.cluster.namespace),
             ..SubjectAccessReview::default()
         };
         let answer = ask(reviews.create(&PostParams::default(), &question)).await?;
         // `denied` is never true together with it.
         if answer.status.is_some_and(|status| status.allowed) {
-            Ok(Answer::Allowed(viewer))
+            Ok(Answer::Allowed(user))
         } else {
-            Ok(Answer::Forbidden(viewer))
+            Ok(Answer::Forbidden(user.viewer()))
         }
     }
 
-    async fn authenticated(&self, token: &str) -> Result<UserInfo, ViewerError> {
+    async fn authenticated(&self, token: &str) -> Result<User, ViewerError> {
         let audience = has_audience(token, VIEW_AUDIENCE).then_some(VIEW_AUDIENCE);
         let reviews: Api<TokenReview> = Api::all(self.cluster.client.clone());
         let question = TokenReview {
@@ -189,7 +237,7 @@ impl Viewers {
 }
 
 /// The user of a reviewed token that was to be for `audience`, or for the API server.
-fn judge(status: TokenReviewStatus, audience: Option<&str>) -> Result<UserInfo, ViewerError> {
+fn judge(status: TokenReviewStatus, audience: Option<&str>) -> Result<User, ViewerError> {
     let refused = |reason: &str| {
         let reason = reason.chars().take(300).collect();
         Err(ViewerError::NotAuthenticated(reason))
@@ -206,26 +254,8 @@ fn judge(status: TokenReviewStatus, audience: Option<&str>) -> Result<UserInfo, 
         return refused("it is for another audience");
     }
     match status.user {
-        Some(user) if user.username.as_ref().is_some_and(|name| !name.is_empty()) => Ok(user),
+        Some(user) if user.username.as_ref().is_some_and(|name| !name.is_empty()) => Ok(User(user)),
         _ => refused("it is nobody's"),
-    }
-}
-
-/// The question whether a user may read what the proxies of this namespace show.
-fn may_read(user: UserInfo, namespace: &str) -> SubjectAccessReviewSpec {
-    SubjectAccessReviewSpec {
-        user: user.username,
-        uid: user.uid,
-        groups: user.groups,
-        extra: user.extra,
-        resource_attributes: Some(ResourceAttributes {
-            group: Some(GROUP.to_owned()),
-            resource: Some(RESOURCE.to_owned()),
-            verb: Some(VERB.to_owned()),
-            namespace: Some(namespace.to_owned()),
-            ..ResourceAttributes::default()
-        }),
-        non_resource_attributes: None,
     }
 }
 
@@ -265,16 +295,5 @@ mod tests {
             };
             judge(nobody, None).expect_err("nobody");
         }
-    }
-
-    #[test]
-    fn rbac_is_asked_about_the_whole_user() {
-        let user = judge(status(&[]), None).expect("a user");
-        let spec = may_read(user, "culvert-system");
-        assert_eq!(spec.user.as_deref(), Some("ada"));
-        assert_eq!(spec.groups, Some(vec!["sre".to_owned()]));
-        let asked = spec.resource_attributes.expect("a resource");
-        assert_eq!(asked.namespace.as_deref(), Some("culvert-system"));
-        assert_eq!(asked.verb.as_deref(), Some("get"));
     }
 }

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::Args;
-use culvert_proxy_cluster::KubernetesArgs;
+use culvert_proxy_cluster::{KubernetesArgs, Serves};
 use serde_json::json;
 
 use facts::Facts;
@@ -35,6 +35,10 @@ pub struct CheckCommand {
     #[arg(long)]
     without_redirector: bool,
 
+    /// The proxy's own, if it has it.
+    #[arg(long, env = "CULVERT_VIEW_LISTEN", value_name = "IP[:PORT]")]
+    view_listen: Option<String>,
+
     #[command(flatten)]
     kubernetes: KubernetesArgs,
 }
@@ -44,5 +48,13 @@ impl CheckCommand {
     pub async fn run(&self, control_socket: &Path, proxy_admin: SocketAddr) {
         let findings = judge::findings(&Facts::gather(self, control_socket, proxy_admin).await);
         println!("{:#}", json!({ "checks": findings }));
+    }
+
+    /// What the proxy serves besides.
+    fn serves(&self) -> Serves {
+        match &self.view_listen {
+            Some(_) => Serves::View,
+            None => Serves::NoView,
+        }
     }
 }

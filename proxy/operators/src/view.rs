@@ -1,15 +1,18 @@
-//! The read-only view of `--view-listen`: what `culvert` reads of a proxy and of the redirector beside
-//! it, for people who may not run anything in the proxy's pod, where the key of the authority is.
+//! The view of `--view-listen`: what `culvert` reads of a proxy and of the redirector beside it, and
+//! connections with nodes, for people who may not run anything in the proxy's pod, where the key of the
+//! authority is.
 //!
 //! A client sends one request, over HTTPS and mostly through the API server's proxy for pods, with a
-//! bearer token. If the API server says that its user may read (`Viewers`), the connection becomes
-//! that of a socket (`session`): of the control socket without the calls that change anything, or of
-//! the admin socket of one of the two programs, with the pages that `culvert` reads.
+//! bearer token. If the API server says that its user may (`Viewers`), the connection becomes what the
+//! path wants (`target`, `session`): that of the control socket without the calls that change
+//! anything, that of the admin socket of one of the two programs, with the pages that `culvert` reads,
+//! or one with a port of a node, which needs a right of its own.
 
 mod calls;
 mod pages;
 mod refusal;
 mod session;
+mod target;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -19,7 +22,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_daemon::{Drain, LogBudget, Quota, chain};
+use culvert_api::view::{PROTOCOL, TOKEN_HEADER, USER_CALLS, USER_CONNECTIONS, USER_SESSIONS};
+use culvert_daemon::{Drain, LogBudget, Permit, Quota, chain};
+use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_cluster::{Viewer, Viewers};
 use culvert_proxy_streams::sockets::strangers::{
     HandshakePermit, Phase, Strangers, handshake, say_busy,
@@ -41,25 +46,23 @@ use crate::control::Control;
 use calls::ReadCalls;
 use pages::{Pages, Program};
 use refusal::Refusal;
-use session::{Served, Session, Token};
+use session::{Owner, Served, Session, Token};
+use target::ViewTarget;
 
-/// Has the token: the API server's proxy removes `Authorization` from what it passes on.
-const OWN_AUTHORIZATION: HeaderName = HeaderName::from_static("culvert-authorization");
-/// What a connection becomes.
-const PROTOCOL: &str = "culvert-view";
-/// From the accepted connection until it is known whose it is: a handshake, and two questions to the
-/// API server.
+const OWN_AUTHORIZATION: HeaderName = HeaderName::from_static(TOKEN_HEADER);
+/// From the accepted connection until it is known whose it is and a node has answered: a handshake, two
+/// questions to the API server, and a dial.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(40);
 /// For the head of the request.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// Limit of that head in bytes.
 const MAX_HEAD: usize = 16 << 10;
-/// Sessions of one user, and of all. Each `culvert` has three.
-const USER_SESSIONS: usize = 12;
+/// Sessions of all users that read.
 const MAX_SESSIONS: usize = 96;
-/// Questions under way of one user, and of all.
-const USER_CALLS: usize = 6;
+/// Questions of all under way.
 const MAX_CALLS: usize = 24;
+/// Connections of all with nodes. Each takes some 200 KiB.
+const MAX_CONNECTIONS: usize = 128;
 
 /// What a view is made of.
 pub struct ViewParts {
@@ -71,6 +74,8 @@ pub struct ViewParts {
     pub strangers: Strangers,
     /// What the control socket serves.
     pub control: Control,
+    /// The way to nodes.
+    pub connect: Connect,
     /// The proxy's own `--admin-socket`.
     pub admin_socket: PathBuf,
     /// That of the redirector beside it.
@@ -87,6 +92,7 @@ struct Shared {
     parts: ViewParts,
     sessions: Quota<Viewer>,
     calls: Quota<Viewer>,
+    connections: Quota<Viewer>,
     refusals: LogBudget,
 }
 
@@ -97,32 +103,46 @@ impl View {
             parts,
             sessions: Quota::new(USER_SESSIONS, MAX_SESSIONS),
             calls: Quota::new(USER_CALLS, MAX_CALLS),
+            connections: Quota::new(USER_CONNECTIONS, MAX_CONNECTIONS),
             refusals: LogBudget::default(),
         }))
     }
 
-    /// Serves a connection in tasks among `connections`.
+    /// Serves a connection in tasks among `connections`, on one of the threads that move bytes.
     pub fn serve(&self, (client, address): (TcpStream, SocketAddr), connections: &TaskTracker) {
-        match self.0.parts.strangers.enter(address.ip(), Phase::Silent) {
-            Ok(permit) => {
-                let sessions = connections.clone();
-                connections.spawn(self.clone().stranger(client, address, permit, sessions));
-            }
+        let permit = match self.0.parts.strangers.enter(address.ip(), Phase::Silent) {
+            Ok(permit) => permit,
             Err(full) => {
                 say_busy(&client);
-                self.report(address, &full);
+                return self.report(address, &full);
             }
+        };
+        match client.into_std() {
+            Ok(client) => {
+                let sessions = connections.clone();
+                let served = self.clone().stranger(client, address, permit, sessions);
+                let worker = self.0.parts.connect.workers.next();
+                connections.spawn_on(served, worker.handle());
+            }
+            Err(error) => self.report(address, &error),
         }
     }
 
     /// The client has its permit until it is known whose the connection is.
     async fn stranger(
         self,
-        client: TcpStream,
+        client: std::net::TcpStream,
         address: SocketAddr,
         mut permit: HandshakePermit,
         sessions: TaskTracker,
     ) {
+        let client = match TcpStream::from_std(client) {
+            Ok(client) => client,
+            Err(error) => return self.report(address, &error),
+        };
+        if let Err(error) = culvert_tunnel::tune_relayed(&client) {
+            tracing::debug!(%error, "tune a socket");
+        }
         let evicted = permit.evicted();
         let drain = self.0.parts.drain.clone();
         let served = timeout(
@@ -194,39 +214,63 @@ impl View {
     async fn session(&self, request: &Parts, address: SocketAddr) -> Result<Session, Refusal> {
         let token = token(&request.headers)?;
         let parts = &self.0.parts;
-        let viewer = parts.viewers.viewer(token.reveal(), address.ip()).await?;
+        let client = address.ip();
+        let path = request.uri.path();
+        let target = ViewTarget::of(path, parts.connect.router.directory());
+        let target = target.ok_or(Refusal::NoSuchPath)?;
+        let right = target.right();
+        let user = parts.viewers.user(token.reveal(), client, &right).await?;
         if request.method != Method::GET || !wants_upgrade(&request.headers) {
             return Err(Refusal::NoUpgrade);
         }
-        let calls = self.0.calls.clone();
-        let path = request.uri.path();
-        let served = match path {
-            "/view/control" => {
-                let control = parts.control.clone();
-                Served::Calls(ReadCalls::new(control, viewer.clone(), calls))
-            }
-            "/view/proxy" => {
-                let socket = &parts.admin_socket;
-                Served::Pages(Pages::open(Program::Proxy, socket, viewer.clone(), calls).await?)
-            }
-            "/view/redirector" => {
-                let socket = &parts.redirector_admin_socket;
-                let pages = Pages::open(Program::Redirector, socket, viewer.clone(), calls);
-                Served::Pages(pages.await?)
-            }
-            _ => return Err(Refusal::NoSuchPath),
-        };
-        let permit = self.0.sessions.acquire(viewer.clone());
-        let permit = permit.ok_or(Refusal::TooManySessions)?;
+        let viewer = user.viewer();
+        let (permit, served) = self.serve_target(target, &viewer).await?;
         tracing::info!(user = %viewer, client.addr = %address, path, "view opened");
         Ok(Session {
             served,
             viewers: parts.viewers.clone(),
-            token,
-            client: address.ip(),
+            owner: Owner {
+                user,
+                token,
+                client,
+                right,
+            },
             drain: parts.drain.clone(),
             _permit: permit,
         })
+    }
+
+    async fn serve_target(
+        &self,
+        target: ViewTarget,
+        viewer: &Viewer,
+    ) -> Result<(Permit<Viewer>, Served), Refusal> {
+        let parts = &self.0.parts;
+        let quota = match target {
+            ViewTarget::Control | ViewTarget::Pages(_) => &self.0.sessions,
+            ViewTarget::Node(..) => &self.0.connections,
+        };
+        let permit = quota.acquire(viewer.clone());
+        let permit = permit.ok_or(Refusal::TooManySessions)?;
+        let calls = self.0.calls.clone();
+        let served = match target {
+            ViewTarget::Control => {
+                let control = parts.control.clone();
+                Served::Calls(ReadCalls::new(control, viewer.clone(), calls))
+            }
+            ViewTarget::Pages(program) => {
+                let socket = match program {
+                    Program::Proxy => &parts.admin_socket,
+                    Program::Redirector => &parts.redirector_admin_socket,
+                };
+                Served::Pages(Pages::open(program, socket, viewer.clone(), calls).await?)
+            }
+            ViewTarget::Node(node, port) => {
+                let user = format!("user {viewer}");
+                Served::Node(parts.connect.open_for_user(node, port, user).await?)
+            }
+        };
+        Ok((permit, served))
     }
 
     fn report(&self, client: SocketAddr, error: &dyn std::error::Error) {

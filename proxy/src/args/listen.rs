@@ -139,8 +139,9 @@ pub(crate) struct ListenArgs {
     pub(crate) admin: AdminArgs<ProxyDefaults>,
 
     /// Where `culvert` reads, by HTTPS and with a bearer token, what it otherwise asks for by exec in
-    /// this pod: the API server says whose the token is, and RBAC whether he may `get`
-    /// `proxies.culvert.dev`. Nothing can be changed there. Only in a cluster. Off by default.
+    /// this pod, and connects with nodes: the API server says whose the token is, and RBAC whether its
+    /// user may `get` `proxies.culvert.dev`, or `create` `connections.culvert.dev` of a node's name.
+    /// Nothing of Culvert can be changed there. Only in a cluster. Off by default.
     #[arg(
         long,
         env = "CULVERT_VIEW_LISTEN",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
+use culvert_daemon::{Drain, OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_clients::intercept::Intercept;
 use culvert_proxy_clients::original_dst::{OriginalDsts, TRIAL};
@@ -76,13 +76,7 @@ impl Proxy {
         self.spawn_intercept(supervisor, readiness, frontends.intercept);
         self.spawn_names(supervisor, frontends.names);
         self.spawn_forwards(supervisor, frontends.forwards);
-        let connect = Connect {
-            router: self.router.clone(),
-            direct: self.direct(),
-            drain: supervisor.drain(),
-            workers: self.workers.clone(),
-            refusals: Arc::default(),
-        };
+        let connect = self.connect(supervisor.drain());
         if let Some(connect_tls) = frontends.connect_tls {
             self.spawn_connect_tls(supervisor, &connect, connect_tls);
         }
@@ -154,6 +148,17 @@ impl Proxy {
             move |client, connections: &TaskTracker| port.serve(client, connections),
         );
         supervisor.spawn("CONNECT port", self.clients.track_future(served));
+    }
+
+    /// What serves CONNECT.
+    pub(super) fn connect(&self, drain: Drain) -> Connect {
+        Connect {
+            router: self.router.clone(),
+            direct: self.direct(),
+            drain,
+            workers: self.workers.clone(),
+            refusals: Arc::default(),
+        }
     }
 
     pub(super) fn direct(&self) -> Direct {

@@ -1,4 +1,4 @@
-//! The port of the read-only view.
+//! The port of the view for users of a cluster.
 
 use std::path::PathBuf;
 
@@ -46,6 +46,7 @@ impl Proxy {
             trust: self.trust.clone(),
             strangers: Strangers::new(self.config.listen.max_handshakes),
             control,
+            connect: self.connect(supervisor.drain()),
             admin_socket: sockets.admin,
             redirector_admin_socket: self.config.listen.redirector_admin_socket.clone(),
             drain: supervisor.drain(),
@@ -56,6 +57,7 @@ impl Proxy {
             supervisor.drain(),
             move |client, connections: &TaskTracker| view.serve(client, connections),
         );
-        supervisor.spawn("view port", served);
+        // It has clients of nodes, which need tunnels.
+        supervisor.spawn("view port", self.clients.track_future(served));
     }
 }

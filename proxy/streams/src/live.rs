@@ -39,6 +39,8 @@ pub enum Frontend {
     NameHttp,
     /// A forwarded port.
     Forward,
+    /// The view for users of a cluster.
+    View,
 }
 
 impl Frontend {
@@ -52,6 +54,7 @@ impl Frontend {
             Self::NameTls => "name_tls",
             Self::NameHttp => "name_http",
             Self::Forward => "forward",
+            Self::View => "view",
         }
     }
 }

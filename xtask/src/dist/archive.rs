@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use culvert_lab::workspace;
 
-use super::package::{KUBECTL_PLUGIN, Parts, gzip};
+use super::package::{KUBECTL_NAMES, Parts, gzip};
 use crate::build::Build;
 use crate::processor::Processor;
 use crate::tar::Tar;
@@ -70,7 +70,9 @@ fn add(tar: &mut Tar, top: &str, parts: &Parts) {
         tar.file(&format!("{top}/{folder}/{name}"), 0o644, bytes.clone());
     }
     if parts.service.is_none() {
-        tar.link(&format!("{top}/{KUBECTL_PLUGIN}"), package.name);
+        for link in KUBECTL_NAMES {
+            tar.link(&format!("{top}/{link}"), package.name);
+        }
     }
 }
 

@@ -133,8 +133,8 @@ impl File {
     }
 }
 
-/// The name by which kubectl finds a plugin `culvert`.
-pub(super) const KUBECTL_PLUGIN: &str = "kubectl-culvert";
+/// The names by which kubectl finds a plugin `culvert`, and what completes it.
+pub(super) const KUBECTL_NAMES: [&str; 2] = ["kubectl-culvert", "kubectl_complete-culvert"];
 
 /// A package and what goes into it.
 #[derive(Debug)]
@@ -255,7 +255,9 @@ impl Parts {
         match &self.service {
             Some(service) => files.extend(service.files(self.package)?),
             None => {
-                files.insert(format!("usr/bin/{KUBECTL_PLUGIN}"), File::Link(name));
+                for link in KUBECTL_NAMES {
+                    files.insert(format!("usr/bin/{link}"), File::Link(name));
+                }
             }
         }
         for (path, text) in &self.network {

@@ -38,9 +38,9 @@ use crate::http::{Body, HEAD_MAX};
 const STREAMS: u32 = 100;
 /// Bytes that one stream may have under way. The connection has room for as many of all its
 /// streams, so that one whose backend takes nothing stalls no other.
-const STREAM_WINDOW: u32 = 256 << 10;
+pub(super) const STREAM_WINDOW: u32 = 256 << 10;
 /// Bytes that wait to be sent, for each stream.
-const SEND_BUFFER: usize = 64 << 10;
+pub(super) const SEND_BUFFER: usize = 64 << 10;
 
 /// Serves the client until its connection ends.
 pub(super) async fn serve(caller: &Caller, tls: TlsStream<TcpStream>) -> Result<()> {
@@ -153,7 +153,7 @@ async fn pass_on(
 }
 
 /// Copies between a stream and a connection until both directions have ended.
-async fn tunnel(
+pub(super) async fn tunnel(
     opened: Opened,
     mut from_client: RecvStream,
     mut to_client: SendStream<Bytes>,

@@ -3,6 +3,7 @@
 
 use data_encoding::BASE64URL_NOPAD;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 use super::{AUDIENCE, AccountError};
 
@@ -21,7 +22,7 @@ impl AccountToken {
 
     /// Reads a token that claims to belong to the user `account`.
     pub(super) fn read(text: &str, account: &str) -> Result<Self, AccountError> {
-        let claims = claims(text).ok_or(AccountError::Malformed)?;
+        let claims = claims::<Claims>(text).ok_or(AccountError::Malformed)?;
         if claims.sub != account {
             return Err(AccountError::Account {
                 found: short(&claims.sub),
@@ -67,16 +68,31 @@ impl Audiences {
     }
 }
 
+#[derive(Deserialize)]
+struct Expiry {
+    exp: f64,
+}
+
 /// Whether a token says that it is for this audience.
 pub(crate) fn has_audience(text: &str, audience: &str) -> bool {
-    let Some(claims) = claims(text) else {
+    let Some(claims) = claims::<Claims>(text) else {
         return false;
     };
     claims.aud.into_vec().iter().any(|found| found == audience)
 }
 
+/// Whether a token says that it expires before this second since 1970.
+pub(crate) fn expires_before(text: &str, second: u64) -> bool {
+    #[allow(
+        clippy::cast_precision_loss,
+        reason = "seconds since 1970 are below 2^53"
+    )]
+    let second = second as f64;
+    claims::<Expiry>(text).is_some_and(|expiry| expiry.exp < second)
+}
+
 /// The claims of a JWT with a header, claims and a signature.
-fn claims(text: &str) -> Option<Claims> {
+fn claims<T: DeserializeOwned>(text: &str) -> Option<T> {
     if text.len() > MAX_TOKEN_BYTES {
         return None;
     }
@@ -133,6 +149,16 @@ mod tests {
                 "taken",
                 "{aud}"
             );
+        }
+    }
+
+    #[test]
+    fn a_token_expires_when_it_says_so_and_not_if_it_does_not() {
+        let dated = token(r#"{"exp":100}"#);
+        assert!(expires_before(&dated, 101));
+        assert!(!expires_before(&dated, 100));
+        for other in ["opaque", &token("{}"), &token(r#"{"exp":"100"}"#)] {
+            assert!(!expires_before(other, u64::MAX), "{other}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
-use super::Viewer;
+use super::{User, ViewRight, Viewer};
 
 /// How long a permission counts. One that is withdrawn ends within that time.
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
@@ -26,9 +26,9 @@ impl TokenDigest {
 }
 
 /// What was said of a token whose user the API server knows.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
-    Allowed(Viewer),
+    Allowed(User),
     Forbidden(Viewer),
 }
 
@@ -44,7 +44,7 @@ impl Answer {
 /// Answers of the last seconds. Tokens that the API server does not accept have none: the number of questions
 /// about these has a limit of its own.
 #[derive(Debug, Default)]
-pub(super) struct Answers(Mutex<HashMap<TokenDigest, Dated>>);
+pub(super) struct Answers(Mutex<HashMap<(TokenDigest, ViewRight), Dated>>);
 
 #[derive(Debug)]
 struct Dated {
@@ -53,9 +53,14 @@ struct Dated {
 }
 
 impl Answers {
-    pub(super) fn get(&self, token: &TokenDigest, now: Instant) -> Option<Answer> {
+    pub(super) fn get(
+        &self,
+        token: TokenDigest,
+        right: &ViewRight,
+        now: Instant,
+    ) -> Option<Answer> {
         let answers = self.0.lock();
-        let dated = answers.get(token)?;
+        let dated = answers.get(&(token, right.clone()))?;
         if now < dated.until {
             Some(dated.answer.clone())
         } else {
@@ -63,7 +68,13 @@ impl Answers {
         }
     }
 
-    pub(super) fn record(&self, token: TokenDigest, answer: Answer, now: Instant) {
+    pub(super) fn record(
+        &self,
+        token: TokenDigest,
+        right: &ViewRight,
+        answer: Answer,
+        now: Instant,
+    ) {
         let mut answers = self.0.lock();
         if answers.len() >= MAX_ANSWERS {
             answers.retain(|_, dated| now < dated.until);
@@ -72,31 +83,42 @@ impl Answers {
             answers.clear();
         }
         let until = now + answer.lifetime();
-        answers.insert(token, Dated { answer, until });
+        answers.insert((token, right.clone()), Dated { answer, until });
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::authentication::v1::UserInfo;
+
     use super::*;
 
+    fn ada() -> User {
+        User(UserInfo {
+            username: Some("ada".to_owned()),
+            ..UserInfo::default()
+        })
+    }
+
     #[test]
-    fn an_answer_counts_for_its_token_and_for_a_short_time() {
+    fn an_answer_counts_for_its_token_and_right_and_for_a_short_time() {
         let answers = Answers::default();
         let now = Instant::now();
-        let ada = Viewer("ada".into());
+        let read = ViewRight::Read;
         for (token, answer) in [
-            ("a", Answer::Allowed(ada.clone())),
-            ("b", Answer::Forbidden(ada)),
+            ("a", Answer::Allowed(ada())),
+            ("b", Answer::Forbidden(ada().viewer())),
         ] {
             let lifetime = answer.lifetime();
-            answers.record(TokenDigest::of(token), answer.clone(), now);
-            let before = now + lifetime - Duration::from_millis(1);
             let digest = TokenDigest::of(token);
-            assert_eq!(answers.get(&digest, before), Some(answer));
-            assert_eq!(answers.get(&digest, now + lifetime), None);
+            answers.record(digest, &read, answer.clone(), now);
+            let before = now + lifetime - Duration::from_millis(1);
+            assert_eq!(answers.get(digest, &read, before), Some(answer));
+            assert_eq!(answers.get(digest, &read, now + lifetime), None);
         }
-        assert_eq!(answers.get(&TokenDigest::of("c"), now), None);
+        assert_eq!(answers.get(TokenDigest::of("c"), &read, now), None);
+        let connect = ViewRight::Connect("edge-1".parse().expect("a name"));
+        assert_eq!(answers.get(TokenDigest::of("a"), &connect, now), None);
     }
 
     #[test]
@@ -104,8 +126,8 @@ mod tests {
         let answers = Answers::default();
         let now = Instant::now();
         for number in 0..3 * MAX_ANSWERS {
-            let answer = Answer::Allowed(Viewer("ada".into()));
-            answers.record(TokenDigest::of(&number.to_string()), answer, now);
+            let token = TokenDigest::of(&number.to_string());
+            answers.record(token, &ViewRight::Read, Answer::Allowed(ada()), now);
         }
         assert!(answers.0.lock().len() <= MAX_ANSWERS);
     }

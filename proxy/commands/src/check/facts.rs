@@ -288,7 +288,8 @@ fn is_a_connect(sample: &str) -> bool {
 }
 
 async fn cluster(command: &CheckCommand) -> anyhow::Result<ClusterFacts> {
-    Ok(Cluster::open(&command.kubernetes).await?.facts().await?)
+    let cluster = Cluster::open(&command.kubernetes).await?;
+    Ok(cluster.facts(command.serves()).await?)
 }
 
 struct ControlAnswers {

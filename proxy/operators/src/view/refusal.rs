@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use bytes::Bytes;
+use culvert_api::view::PROTOCOL;
 use culvert_daemon::chain;
+use culvert_proxy_clients::connect::NotConnected;
 use culvert_proxy_cluster::ViewerError;
 use http::header::{CONTENT_TYPE, UPGRADE, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
-
-use super::PROTOCOL;
 
 /// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
@@ -18,9 +18,9 @@ pub(super) enum Refusal {
     NoToken,
     #[error(transparent)]
     Viewer(#[from] ViewerError),
-    #[error("this is read by `culvert --view` only: GET, with `Upgrade: {PROTOCOL}`")]
+    #[error("this is for `culvert --view` only: GET, with `Upgrade: {PROTOCOL}`")]
     NoUpgrade,
-    #[error("there is /view/control, /view/proxy and /view/redirector")]
+    #[error("there is /view/control, /view/proxy, /view/redirector and /view/connect/NODE:PORT")]
     NoSuchPath,
     #[error("this user has as many connections as one may have, or all have: close some")]
     TooManySessions,
@@ -29,6 +29,8 @@ pub(super) enum Refusal {
         socket: PathBuf,
         source: std::io::Error,
     },
+    #[error(transparent)]
+    NotConnected(#[from] NotConnected),
 }
 
 impl Refusal {
@@ -64,7 +66,7 @@ impl Refusal {
             Self::NoUpgrade => StatusCode::UPGRADE_REQUIRED,
             Self::NoSuchPath => StatusCode::NOT_FOUND,
             Self::TooManySessions => StatusCode::TOO_MANY_REQUESTS,
-            Self::Unanswered { .. } => StatusCode::BAD_GATEWAY,
+            Self::Unanswered { .. } | Self::NotConnected(_) => StatusCode::BAD_GATEWAY,
         }
     }
 }

@@ -1,16 +1,18 @@
-//! A connection of a user who may read, for as long as that holds.
+//! A connection of a user who has the right to it, for as long as that holds.
 
+use std::future::pending;
 use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use culvert_daemon::{Drain, Permit};
-use culvert_proxy_cluster::{Viewer, ViewerError, Viewers};
+use culvert_daemon::{Drain, Permit, chain};
+use culvert_proxy_clients::connect::UserConnection;
+use culvert_proxy_cluster::{User, ViewRight, Viewer, ViewerError, Viewers};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper::upgrade::{OnUpgrade, Upgraded};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::calls::ReadCalls;
@@ -43,60 +45,98 @@ impl Token {
     }
 }
 
-/// What a session shows.
+/// What a session serves.
 pub(super) enum Served {
     Calls(ReadCalls),
     Pages(Pages),
+    Node(UserConnection),
+}
+
+/// Whose a session is.
+pub(super) struct Owner {
+    pub(super) user: User,
+    pub(super) token: Token,
+    pub(super) client: IpAddr,
+    /// What the user has to be allowed all the time.
+    pub(super) right: ViewRight,
 }
 
 /// A connection that has not changed its protocol yet.
 pub(super) struct Session {
     pub(super) served: Served,
     pub(super) viewers: Arc<Viewers>,
-    pub(super) token: Token,
-    pub(super) client: IpAddr,
+    pub(super) owner: Owner,
     pub(super) drain: Drain,
     pub(super) _permit: Permit<Viewer>,
 }
 
 impl Session {
-    /// Serves it until its client leaves, its user may not read any more, or the proxy drains.
+    /// Serves it until its client leaves or its user has the right no more. When the proxy drains, only
+    /// connections with nodes go on, as those of other clients do.
     pub(super) async fn run(self, upgrade: OnUpgrade) {
+        let Self {
+            served,
+            viewers,
+            owner,
+            drain,
+            _permit,
+        } = self;
         let Ok(Ok(connection)) = timeout(UPGRADE_TIMEOUT, upgrade).await else {
             return;
         };
-        let drain = self.drain.clone();
-        let refused = until_refused(&self.viewers, &self.token, self.client);
-        let served = async {
-            match self.served {
-                Served::Calls(calls) => serve_calls(connection, calls).await,
-                Served::Pages(pages) => serve_pages(connection, pages).await,
-            }
+        let ends_with = match served {
+            Served::Node(_) => None,
+            Served::Calls(_) | Served::Pages(_) => Some(&drain),
         };
         tokio::select! {
-            ended = served => {
+            ended = served.run(connection) => {
                 if let Err(error) = ended {
-                    tracing::debug!(%error, "a session of the view ended");
+                    tracing::debug!(reason = chain(&*error), "a session of the view ended");
                 }
             }
-            reason = refused => {
-                tracing::info!(client.addr = %self.client, %reason, "a session of the view was closed");
+            reason = until_refused(&viewers, &owner) => {
+                let user = owner.user.viewer();
+                tracing::info!(%user, client.addr = %owner.client, %reason, "a session of the view was closed");
             }
-            () = drain.begun() => {}
+            () = until_begun(ends_with) => {}
         }
     }
 }
 
+async fn until_begun(drain: Option<&Drain>) {
+    match drain {
+        Some(drain) => drain.begun().await,
+        None => pending().await,
+    }
+}
+
 /// Why the session ends.
-async fn until_refused(viewers: &Viewers, token: &Token, client: IpAddr) -> ViewerError {
+async fn until_refused(viewers: &Viewers, owner: &Owner) -> ViewerError {
+    let Owner {
+        user,
+        token,
+        client,
+        right,
+    } = owner;
     let mut reviewed = Instant::now();
     loop {
         sleep(REVIEW_EVERY).await;
-        match viewers.viewer(token.reveal(), client).await {
-            Ok(_) => reviewed = Instant::now(),
+        let review = viewers.review_again(user, token.reveal(), *client, right);
+        match review.await {
+            Ok(()) => reviewed = Instant::now(),
             Err(ViewerError::Unanswered(_) | ViewerError::Busy | ViewerError::TooManyRefusals)
                 if reviewed.elapsed() < UNREVIEWED_FOR => {}
             Err(refusal) => return refusal,
+        }
+    }
+}
+
+impl Served {
+    async fn run(self, connection: Upgraded) -> anyhow::Result<()> {
+        match self {
+            Self::Calls(calls) => Ok(serve_calls(connection, calls).await?),
+            Self::Pages(pages) => Ok(serve_pages(connection, pages).await?),
+            Self::Node(node) => node.relay(TokioIo::new(connection)).await,
         }
     }
 }
