@@ -20,7 +20,8 @@ use anyhow::{Result, bail};
 
 use crate::args::Whom;
 pub(crate) use cluster_texts::ClusterText;
-pub(crate) use connection::{ByteStream, Connection, NoAnswer};
+pub(crate) use connection::{ByteStream, Connection};
+pub(crate) use culvert_site::answered::NoAnswer;
 pub(crate) use finished::Finished;
 use local::Local;
 use pods::ProxyPod;

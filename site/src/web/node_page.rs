@@ -7,20 +7,20 @@ use super::layout::{Frame, Page, page};
 use super::sparkline::sparkline;
 use super::tables::{commands, failures, streams};
 use crate::event::Event;
-use crate::hops::{Hop, HostPath};
+use crate::history::History;
+use crate::host_path::{Hop, HostPath};
 use crate::node::Node;
-use crate::screen::span;
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::tunnel_at::TunnelAt;
+use crate::units::span;
 use crate::verdict;
-use crate::watch::History;
 
 /// Connections and failures that are shown.
 const MOST_ROWS: usize = 50;
 
 /// Makes the page: what all hosts say of a way to the node is asked for it.
-pub(crate) fn node_page(
+pub(super) fn node_page(
     site: &Site,
     history: &History,
     node: &Node,
@@ -53,7 +53,13 @@ pub(crate) fn node_page(
         h1 { (node.node) }
         div .columns.even {
             section .card { h2 { "The node" } (facts(node, history)) }
-            section .card { h2 { "Hop by hop" } (way_list(ways)) }
+            section .card {
+                h2 { "Hop by hop" }
+                @match frame.left_out {
+                    Some(text) => p .none { (commands(text)) },
+                    None => (way_list(ways)),
+                }
+            }
         }
         section .card {
             h2 { "Tunnels" }
@@ -69,8 +75,7 @@ pub(crate) fn node_page(
         }
         section .card {
             h2 { "Last failures" }
-            @if own_failures.is_empty() { p .none { "none that a proxy remembers" } }
-            (failures(&own_failures, "../"))
+            (failures(&own_failures, frame, "../"))
         }
     };
     page(&about, &content)

@@ -8,20 +8,26 @@ use crate::cloud_host::Tunnel;
 
 /// A tunnel of the node.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct TunnelAt {
-    pub(crate) proxy: String,
-    pub(crate) tunnel: u64,
+pub struct TunnelAt {
+    /// The host of the proxy.
+    pub proxy: String,
+    /// Its number there.
+    pub tunnel: u64,
     /// Where the agent came from.
-    pub(crate) agent: String,
-    pub(crate) version: String,
-    pub(crate) age_seconds: u64,
-    pub(crate) streams: u32,
-    pub(crate) round_trip_ms: Option<f64>,
+    pub agent: String,
+    /// Of the agent.
+    pub version: String,
+    /// Since it was made.
+    pub age_seconds: u64,
+    /// Connections in it.
+    pub streams: u32,
+    /// As last measured.
+    pub round_trip_ms: Option<f64>,
 }
 
 impl TunnelAt {
     /// As the page of this proxy has it.
-    pub(crate) fn of(proxy: &str, tunnel: &Tunnel) -> Self {
+    pub fn of(proxy: &str, tunnel: &Tunnel) -> Self {
         Self {
             proxy: proxy.to_owned(),
             tunnel: tunnel.tunnel,

@@ -4,11 +4,12 @@ use bytesize::ByteSize;
 use maud::{Markup, html};
 
 use super::format::{class, path_segment};
+use super::layout::Frame;
 use crate::event::Event;
-use crate::screen::{bytes_per_second, span, time_of_day};
+use crate::history::History;
 use crate::stream::Stream;
+use crate::units::{bytes_per_second, span, time_of_day};
 use crate::verdict::{self, Problem};
-use crate::watch::History;
 
 /// Each with its fix.
 pub(super) fn problems(problems: &[Problem]) -> Markup {
@@ -69,8 +70,13 @@ fn stream_row(stream: &Stream, history: &History, root: &str) -> Markup {
 }
 
 /// Connections that failed, with what to do.
-pub(super) fn failures(failures: &[&Event], root: &str) -> Markup {
+pub(super) fn failures(failures: &[&Event], frame: &Frame, root: &str) -> Markup {
     html! {
+        @if let Some(text) = frame.left_out {
+            p .none { (commands(text)) }
+        } @else if failures.is_empty() {
+            p .none { "none that a proxy remembers" }
+        }
         ul .failures {
             @for event in failures {
                 li {

@@ -10,42 +10,48 @@ use crate::cloud_host::CloudHost;
 
 /// A node, as the commands show it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(crate) struct Node {
-    pub(crate) node: String,
+pub struct Node {
+    /// Its name.
+    pub node: String,
     /// Whether a proxy reaches it.
-    pub(crate) online: bool,
+    pub online: bool,
     /// Tunnels at all proxies that were asked.
-    pub(crate) tunnels: u32,
+    pub tunnels: u32,
     /// Hosts of the proxies where tunnels of it end.
-    pub(crate) proxies: Vec<String>,
+    pub proxies: Vec<String>,
     /// Of its nearest tunnel; absent: not measured yet, or by no proxy that was asked.
-    pub(crate) round_trip_ms: Option<f64>,
+    pub round_trip_ms: Option<f64>,
     /// Of its agents.
-    pub(crate) versions: Vec<String>,
-    pub(crate) streams: u32,
-    pub(crate) addresses: Vec<NodeAddress>,
-    pub(crate) vip4: String,
-    pub(crate) vip6: String,
+    pub versions: Vec<String>,
+    /// Connections in its tunnels.
+    pub streams: u32,
+    /// Those that it claims.
+    pub addresses: Vec<NodeAddress>,
+    /// Its VIP of IPv4.
+    pub vip4: String,
+    /// Its VIP of IPv6; empty: it has none.
+    pub vip6: String,
     /// Ports of its addresses that are steered.
-    pub(crate) ports: Vec<u32>,
+    pub ports: Vec<u32>,
     /// Of these, those that its agent would not dial.
-    pub(crate) forbidden_ports: Vec<u32>,
+    pub forbidden_ports: Vec<u32>,
     /// Why its agents are not where the node is; empty: they are.
-    pub(crate) misplaced: String,
+    pub misplaced: String,
     /// What to do then.
-    pub(crate) fix: String,
+    pub fix: String,
 }
 
 /// An address of a node in its own network.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct NodeAddress {
-    pub(crate) address: String,
+pub struct NodeAddress {
+    /// An IP address, or a destination behind the node.
+    pub address: String,
     /// Why it does not lead to the node; empty: it does.
-    pub(crate) problem: String,
+    pub problem: String,
 }
 
 /// All nodes that these hosts know, by name.
-pub(crate) fn nodes<'a>(hosts: impl IntoIterator<Item = &'a CloudHost>) -> Vec<Node> {
+pub fn nodes<'a>(hosts: impl IntoIterator<Item = &'a CloudHost>) -> Vec<Node> {
     let mut nodes: BTreeMap<String, Node> = BTreeMap::new();
     for host in hosts {
         for status in &host.nodes {
@@ -70,12 +76,12 @@ pub(crate) fn nodes<'a>(hosts: impl IntoIterator<Item = &'a CloudHost>) -> Vec<N
 }
 
 /// Whether this is the node that `name` names, as its proxy reads names: a zone may follow.
-pub(crate) fn is_named(status: &NodeStatus, name: &NodeName) -> bool {
+pub fn is_named(status: &NodeStatus, name: &NodeName) -> bool {
     status.name == name.as_str() || status.names.iter().any(|known| known == name.as_str())
 }
 
 /// The own name of the node that `name` names, by the lists of these proxies.
-pub(crate) fn listed_name<'a>(
+pub fn listed_name<'a>(
     lists: impl IntoIterator<Item = &'a Vec<NodeStatus>>,
     name: &NodeName,
 ) -> Option<NodeName> {
@@ -88,9 +94,7 @@ pub(crate) fn listed_name<'a>(
 }
 
 /// All names of the nodes in the lists of these proxies.
-pub(crate) fn all_names<'a>(
-    lists: impl IntoIterator<Item = &'a Vec<NodeStatus>>,
-) -> BTreeSet<&'a str> {
+pub fn all_names<'a>(lists: impl IntoIterator<Item = &'a Vec<NodeStatus>>) -> BTreeSet<&'a str> {
     let mut names = BTreeSet::new();
     for list in lists {
         for status in list {

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 
 /// How many are kept.
-pub(crate) const KEPT: usize = 48;
+pub const KEPT: usize = 48;
 
 /// Values, the oldest first. `None`: there was none at that time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Samples(VecDeque<Option<f32>>);
+pub struct Samples(VecDeque<Option<f32>>);
 
 impl Samples {
     /// Adds the newest value. The oldest one goes if there are too many.
@@ -15,7 +15,7 @@ impl Samples {
         clippy::cast_possible_truncation,
         reason = "what is drawn needs no more than a few digits"
     )]
-    pub(crate) fn push(&mut self, value: Option<f64>) {
+    pub fn push(&mut self, value: Option<f64>) {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
@@ -23,12 +23,12 @@ impl Samples {
     }
 
     /// All of them.
-    pub(crate) fn values(&self) -> impl ExactSizeIterator<Item = Option<f32>> {
+    pub fn values(&self) -> impl ExactSizeIterator<Item = Option<f32>> {
         self.0.iter().copied()
     }
 
     /// The largest of them; 0 without any.
-    pub(crate) fn most(&self) -> f32 {
+    pub fn most(&self) -> f32 {
         let mut most = 0.0;
         for value in self.0.iter().flatten() {
             most = value.max(most);
@@ -37,7 +37,7 @@ impl Samples {
     }
 
     /// The newest.
-    pub(crate) fn newest(&self) -> Option<f32> {
+    pub fn newest(&self) -> Option<f32> {
         self.0.back().copied().flatten()
     }
 }

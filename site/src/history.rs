@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use super::Samples;
 use crate::cloud_host::Traffic;
+use crate::samples::Samples;
 use crate::site::Site;
 
 /// A connection: the proxy, and its number there.
@@ -12,19 +12,19 @@ type StreamKey = (String, u64);
 
 /// What was seen the last times.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub struct History {
     at: Option<Instant>,
     round_trips: HashMap<String, Samples>,
     streams: HashMap<StreamKey, StreamCounts>,
     proxies: HashMap<String, ProxyHistory>,
     /// Connections under way, at all proxies.
-    pub(crate) running: Samples,
+    pub running: Samples,
     /// Nodes that a proxy reaches.
-    pub(crate) online: Samples,
+    pub online: Samples,
     /// Payload in both directions, in bytes a second.
-    pub(crate) bytes: Samples,
+    pub bytes: Samples,
     /// Connections that ended, in a second.
-    pub(crate) ended: Samples,
+    pub ended: Samples,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,23 +44,25 @@ struct ProxyHistory {
 
 /// Payload in a second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Rate {
-    pub(crate) to_backend: f64,
-    pub(crate) to_client: f64,
+pub struct Rate {
+    /// Bytes from clients.
+    pub to_backend: f64,
+    /// Bytes to clients.
+    pub to_client: f64,
     /// Connections that ended. Of one connection: 0.
-    pub(crate) ended: f64,
+    pub ended: f64,
 }
 
 impl Rate {
     /// In both directions.
-    pub(crate) fn bytes(self) -> f64 {
+    pub fn bytes(self) -> f64 {
         self.to_backend + self.to_client
     }
 }
 
 impl History {
     /// Adds what is known at a moment.
-    pub(crate) fn record(&mut self, site: &Site, at: Instant) {
+    pub fn record(&mut self, site: &Site, at: Instant) {
         let seconds = self.at.map_or(0.0, |last| (at - last).as_secs_f64());
         self.at = Some(at);
         self.record_round_trips(site);
@@ -76,18 +78,18 @@ impl History {
     }
 
     /// Of its nearest tunnel; absent for a node that is not known.
-    pub(crate) fn round_trips(&self, node: &str) -> Option<&Samples> {
+    pub fn round_trips(&self, node: &str) -> Option<&Samples> {
         self.round_trips.get(node)
     }
 
     /// Of one connection.
-    pub(crate) fn stream_rate(&self, proxy: &str, stream: u64) -> Rate {
+    pub fn stream_rate(&self, proxy: &str, stream: u64) -> Rate {
         let counts = self.streams.get(&(proxy.to_owned(), stream));
         counts.map_or_else(Rate::default, |counts| counts.rate)
     }
 
     /// Of one proxy, and its payload the last times.
-    pub(crate) fn proxy(&self, host: &str) -> Option<(Rate, &Samples)> {
+    pub fn proxy(&self, host: &str) -> Option<(Rate, &Samples)> {
         let history = self.proxies.get(host)?;
         Some((history.rate, &history.bytes))
     }

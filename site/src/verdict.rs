@@ -22,7 +22,8 @@ const MOST_NAMES: usize = 8;
 /// How bad it is; the words are those of `culvert-proxy check-host`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Verdict {
+pub enum Verdict {
+    /// Nothing is wrong.
     Ok,
     /// Worth a look; what can be reached is reached.
     Warning,
@@ -32,27 +33,25 @@ pub(crate) enum Verdict {
 
 /// Something that is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Problem {
-    pub(crate) verdict: Verdict,
+pub struct Problem {
+    /// How bad it is.
+    pub verdict: Verdict,
     /// The host, or the nodes.
-    pub(crate) subject: String,
-    pub(crate) found: String,
+    pub subject: String,
+    /// What is wrong with it.
+    pub found: String,
     /// What to do.
-    pub(crate) fix: String,
+    pub fix: String,
 }
 
 /// The worst of some problems.
-pub(crate) fn worst(problems: &[Problem]) -> Verdict {
+pub fn worst(problems: &[Problem]) -> Verdict {
     let verdicts = problems.iter().map(|problem| problem.verdict);
     verdicts.max().unwrap_or(Verdict::Ok)
 }
 
 /// What is wrong with the hosts and the nodes, the worst first.
-pub(crate) fn problems(
-    answers: &[Answered<CloudHost>],
-    nodes: &[Node],
-    now_seconds: u64,
-) -> Vec<Problem> {
+pub fn problems(answers: &[Answered<CloudHost>], nodes: &[Node], now_seconds: u64) -> Vec<Problem> {
     let mut problems = Vec::new();
     for answered in answers {
         problems.extend(of_host(answered, now_seconds));
@@ -65,7 +64,7 @@ pub(crate) fn problems(
 }
 
 /// What is wrong with one host.
-pub(crate) fn of_host(answered: &Answered<CloudHost>, now_seconds: u64) -> Vec<Problem> {
+pub fn of_host(answered: &Answered<CloudHost>, now_seconds: u64) -> Vec<Problem> {
     let host = match &answered.answer {
         Ok(host) => host,
         Err(unanswered) => {
@@ -85,7 +84,7 @@ pub(crate) fn of_host(answered: &Answered<CloudHost>, now_seconds: u64) -> Vec<P
     };
     of_ready(&mut add, "culvert-proxy", &host.ready);
     match &host.redirector {
-        Redirector::Absent => {}
+        Redirector::Absent | Redirector::NotAsked => {}
         Redirector::Silent(text) => add.failure(
             format!("culvert-redirector: {text}"),
             fixes::START_REDIRECTOR,
@@ -243,7 +242,7 @@ fn of_misplaced(node: &Node) -> Option<Problem> {
 }
 
 /// How bad it is with a node.
-pub(crate) fn of_node(node: &Node) -> Verdict {
+pub fn of_node(node: &Node) -> Verdict {
     if !node.online {
         Verdict::Failure
     } else if !node.misplaced.is_empty() || node.addresses.iter().any(|own| !own.problem.is_empty())
@@ -255,7 +254,7 @@ pub(crate) fn of_node(node: &Node) -> Verdict {
 }
 
 /// How bad it is with a connection that waits for its backend for so long; `None`: it does not.
-pub(crate) fn of_wait(waits_seconds: Option<u64>) -> Verdict {
+pub fn of_wait(waits_seconds: Option<u64>) -> Verdict {
     match waits_seconds {
         Some(seconds) if seconds >= LONG_WAIT.as_secs() => Verdict::Warning,
         Some(_) | None => Verdict::Ok,

@@ -10,9 +10,11 @@ use crate::verdict::{self, Verdict};
 /// Which nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum State {
+pub enum State {
+    /// Any.
     #[default]
     All,
+    /// Without a tunnel.
     Offline,
     /// Those with something that is wrong.
     Wrong,
@@ -21,18 +23,21 @@ pub(crate) enum State {
 /// In which order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Sort {
+pub enum Sort {
     /// The worst first.
     #[default]
     Worst,
+    /// By name.
     Name,
+    /// The longest round trip first.
     Far,
+    /// The most streams first.
     Busy,
 }
 
 impl State {
     /// With the word of the address, and for people.
-    pub(crate) const ALL: [(Self, &'static str, &'static str); 3] = [
+    pub const ALL: [(Self, &'static str, &'static str); 3] = [
         (Self::All, "all", "all states"),
         (Self::Offline, "offline", "offline"),
         (Self::Wrong, "wrong", "with a problem"),
@@ -41,7 +46,7 @@ impl State {
 
 impl Sort {
     /// With the word of the address, and for people.
-    pub(crate) const ALL: [(Self, &'static str, &'static str); 4] = [
+    pub const ALL: [(Self, &'static str, &'static str); 4] = [
         (Self::Worst, "worst", "worst first"),
         (Self::Name, "name", "by name"),
         (Self::Far, "far", "longest round trip"),
@@ -50,7 +55,7 @@ impl Sort {
 }
 
 /// The nodes that are in a state and have a text in their names, addresses or proxies, in order.
-pub(crate) fn choose<'a>(nodes: &'a [Node], find: &str, state: State, sort: Sort) -> Vec<&'a Node> {
+pub fn choose<'a>(nodes: &'a [Node], find: &str, state: State, sort: Sort) -> Vec<&'a Node> {
     let mut chosen = Vec::new();
     for node in nodes {
         if is_in(node, state) && has(node, find.trim()) {

@@ -11,12 +11,13 @@ use super::query::PageQuery;
 use super::sparkline::sparkline;
 use super::tables::{failures, per_second, problems, streams};
 use crate::event::Event;
-use crate::screen::span;
+use crate::history::History;
+use crate::samples::Samples;
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::summary::Proxy;
+use crate::units::span;
 use crate::verdict::Verdict;
-use crate::watch::{History, Samples};
 
 /// Connections that are shown, and failures.
 const MOST_STREAMS: usize = 20;
@@ -25,7 +26,7 @@ const MOST_FAILURES: usize = 4;
 const MOST_PROBLEMS: usize = 12;
 
 /// Makes the page.
-pub(crate) fn site_page(
+pub(super) fn site_page(
     site: &Site,
     history: &History,
     query: &PageQuery,
@@ -46,7 +47,7 @@ pub(crate) fn site_page(
             div .column {
                 (wrong(site))
                 (proxies(site, history))
-                (failure_section(site))
+                (failure_section(site, frame))
             }
         }
         (node_table(site, history, query))
@@ -180,13 +181,12 @@ fn stream_section(site: &Site, history: &History) -> Markup {
     }
 }
 
-fn failure_section(site: &Site) -> Markup {
+fn failure_section(site: &Site, frame: &Frame) -> Markup {
     let shown: Vec<&Event> = site.failures.iter().take(MOST_FAILURES).collect();
     html! {
         section .card {
             h2 { "Last failures" }
-            @if shown.is_empty() { p .none { "none that a proxy remembers" } }
-            (failures(&shown, ""))
+            (failures(&shown, frame, ""))
         }
     }
 }
@@ -203,6 +203,7 @@ mod tests {
         let frame = Frame {
             seconds: 5,
             asked: "3 hosts".to_owned(),
+            left_out: None,
         };
         site_page(site, history, &PageQuery::default(), &frame)
     }
@@ -238,6 +239,20 @@ mod tests {
         let page = rendered(&site_with_a_dead_host(20), &History::default());
         assert!(page.matches("no answer within 10 s").count() >= 2, "{page}");
         assert!(page.contains("pill failure"));
+    }
+
+    #[test]
+    fn in_place_of_what_is_left_out_the_page_says_who_has_it() {
+        let mut site = site(20);
+        site.failures.clear();
+        let frame = Frame {
+            seconds: 5,
+            asked: "this proxy".to_owned(),
+            left_out: Some("ask `culvert`"),
+        };
+        let page = site_page(&site, &History::default(), &PageQuery::default(), &frame);
+        assert!(page.contains("ask <code>culvert</code>"), "{page}");
+        assert!(!page.contains("none that a proxy remembers"), "{page}");
     }
 
     #[test]

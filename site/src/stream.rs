@@ -7,36 +7,42 @@ use serde::Serialize;
 
 /// A client's connection.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Stream {
-    pub(crate) proxy: String,
+pub struct Stream {
+    /// The host of the proxy.
+    pub proxy: String,
     /// As in the log of the proxy and of the agent.
-    pub(crate) stream: u64,
+    pub stream: u64,
     /// How it came to the proxy, such as `ebpf` or `connect_socket`.
-    pub(crate) frontend: String,
-    pub(crate) client: String,
-    pub(crate) destination: String,
+    pub frontend: String,
+    /// Address and port of the client.
+    pub client: String,
+    /// What the client dialled.
+    pub destination: String,
     /// Empty while it is not known.
-    pub(crate) node: String,
-    pub(crate) age_seconds: u64,
+    pub node: String,
+    /// Since it was accepted.
+    pub age_seconds: u64,
     /// Since the last byte in either direction.
-    pub(crate) idle_seconds: u64,
-    pub(crate) bytes_to_backend: u64,
-    pub(crate) bytes_to_client: u64,
+    pub idle_seconds: u64,
+    /// Payload so far.
+    pub bytes_to_backend: u64,
+    /// Payload so far.
+    pub bytes_to_client: u64,
     /// The backend has the last bytes, and has not answered.
-    pub(crate) waits: bool,
+    pub waits: bool,
     /// The tunnel of the proxy that it is in.
-    pub(crate) tunnel: Option<u64>,
+    pub tunnel: Option<u64>,
     /// The host of the other proxy by way of which it goes.
-    pub(crate) peer: Option<String>,
+    pub peer: Option<String>,
     /// How often it has moved to another tunnel.
-    pub(crate) moves: u32,
+    pub moves: u32,
     /// Why it moved last: `shared_tunnel` or `by_peer`.
-    pub(crate) move_reason: Option<String>,
+    pub move_reason: Option<String>,
 }
 
 impl Stream {
     /// The way that it takes, and why; `None` while it has none.
-    pub(crate) fn way(&self) -> Option<String> {
+    pub fn way(&self) -> Option<String> {
         let mut text = match (self.tunnel, &self.peer) {
             (Some(tunnel), _) => format!("tunnel {tunnel}"),
             (None, Some(peer)) => format!("by proxy {peer}"),
@@ -51,12 +57,12 @@ impl Stream {
     }
 
     /// Orders those that wait for the longest first.
-    pub(crate) fn urgency(&self) -> Reverse<(bool, u64)> {
+    pub fn urgency(&self) -> Reverse<(bool, u64)> {
         Reverse((self.waits, self.idle_seconds))
     }
 
     /// As a proxy lists it.
-    pub(crate) fn of(proxy: &str, status: &proto::StreamStatus) -> Self {
+    pub fn of(proxy: &str, status: &proto::StreamStatus) -> Self {
         Self {
             proxy: proxy.to_owned(),
             stream: status.stream,

@@ -3,16 +3,18 @@
 use maud::{DOCTYPE, Markup, html};
 
 use super::format::class;
-use crate::screen::time_of_day;
+use crate::units::time_of_day;
 use crate::verdict::Verdict;
 
 /// What a page knows of the server that shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Frame {
+pub struct Frame {
     /// Seconds until a page shows news.
-    pub(crate) seconds: u64,
-    /// For people: where it asks.
-    pub(crate) asked: String,
+    pub seconds: u64,
+    /// For people: whom it asks.
+    pub asked: String,
+    /// In place of failed connections and of ways, where they are not shown: who has them.
+    pub left_out: Option<&'static str>,
 }
 
 /// A page of its own.
@@ -63,14 +65,14 @@ pub(super) fn page(page: &Page<'_>, content: &Markup) -> String {
 }
 
 /// A page that says one thing.
-pub(crate) fn message_page(frame: &Frame, root: &'static str, text: &str) -> String {
+pub(super) fn message_page(frame: &Frame, root: &'static str, text: &str) -> String {
     let about = Page {
         frame,
         root,
         title: "Culvert",
         verdict: Verdict::Warning,
         state: "nothing to show",
-        at: crate::session::now_seconds(),
+        at: crate::units::now_seconds(),
     };
     let content = html! { section .card.message { p { (text) } } };
     page(&about, &content)

@@ -5,34 +5,42 @@ use serde::Serialize;
 
 /// A connection that has begun or ended, or how many events are missing.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Event {
-    pub(crate) proxy: String,
+pub struct Event {
+    /// The host of the proxy.
+    pub proxy: String,
     /// Milliseconds since 1970.
-    pub(crate) unix_millis: u64,
+    pub unix_millis: u64,
     /// `begun`, `ended`, `idle` or `lost`.
-    pub(crate) event: &'static str,
+    pub event: &'static str,
     /// Events that are missing here; 0 unless `event` is `lost`.
-    pub(crate) lost: u64,
-    pub(crate) stream: u64,
-    pub(crate) frontend: String,
-    pub(crate) client: String,
-    pub(crate) destination: String,
+    pub lost: u64,
+    /// Its number at the proxy.
+    pub stream: u64,
+    /// How it came to the proxy.
+    pub frontend: String,
+    /// Address and port of the client.
+    pub client: String,
+    /// What the client dialled.
+    pub destination: String,
     /// Empty while it is not known.
-    pub(crate) node: String,
+    pub node: String,
     /// Empty while it has not ended.
-    pub(crate) outcome: String,
+    pub outcome: String,
     /// Why, after a failure.
-    pub(crate) reason: String,
-    pub(crate) duration_millis: u64,
-    pub(crate) bytes_to_backend: u64,
-    pub(crate) bytes_to_client: u64,
+    pub reason: String,
+    /// Since it began.
+    pub duration_millis: u64,
+    /// Payload so far.
+    pub bytes_to_backend: u64,
+    /// Payload so far.
+    pub bytes_to_client: u64,
     /// Since the last byte in either direction; 0 unless `event` is `idle`.
-    pub(crate) idle_seconds: u64,
+    pub idle_seconds: u64,
 }
 
 impl Event {
     /// A connection in which nothing moves, as a proxy of this name lists it.
-    pub(crate) fn idle(proxy: &str, unix_millis: u64, status: proto::StreamStatus) -> Self {
+    pub fn idle(proxy: &str, unix_millis: u64, status: proto::StreamStatus) -> Self {
         Self {
             proxy: proxy.to_owned(),
             unix_millis,
@@ -53,7 +61,7 @@ impl Event {
     }
 
     /// As a proxy of this name sends it.
-    pub(crate) fn of(proxy: &str, event: proto::StreamEvent) -> Self {
+    pub fn of(proxy: &str, event: proto::StreamEvent) -> Self {
         let kind = match (event.lost, event.outcome.as_str()) {
             (0, "") => "begun",
             (0, _) => "ended",
@@ -79,7 +87,7 @@ impl Event {
     }
 
     /// The node, or the name in the destination while it is not known.
-    pub(crate) fn is_of_node(&self, node: &str) -> bool {
+    pub fn is_of_node(&self, node: &str) -> bool {
         let host = self.destination.rsplit_once(':').map(|(host, _)| host);
         self.node == node || (self.node.is_empty() && host == Some(node))
     }
@@ -87,7 +95,7 @@ impl Event {
 
 impl Event {
     /// What to do about a connection that failed.
-    pub(crate) fn fix(&self) -> String {
+    pub fn fix(&self) -> String {
         match self.outcome.as_str() {
             "forbidden" => "the agent may not dial it: add it to --allow of the agent, or to \
                             ConfigMap culvert-ports"

@@ -1,6 +1,6 @@
 //! How numbers are written on a page.
 
-use crate::screen::milliseconds;
+use crate::units::milliseconds;
 use crate::verdict::Verdict;
 
 /// `1.5 ms`, or a dash.

@@ -11,74 +11,93 @@ use crate::verdict::{self, Problem, Verdict};
 
 /// The answer of `culvert status`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Status {
-    pub(crate) verdict: Verdict,
-    pub(crate) problems: Vec<Problem>,
-    pub(crate) nodes: NodeCounts,
-    pub(crate) streams: StreamCounts,
-    pub(crate) proxies: Vec<Proxy>,
+pub struct Status {
+    /// How bad it is.
+    pub verdict: Verdict,
+    /// What is wrong, the worst first.
+    pub problems: Vec<Problem>,
+    /// How many nodes there are.
+    pub nodes: NodeCounts,
+    /// How many connections there are.
+    pub streams: StreamCounts,
+    /// Those that were asked, then those that they know.
+    pub proxies: Vec<Proxy>,
     /// Programs of an edge node, on which this was asked.
-    pub(crate) edge: Vec<Edge>,
+    pub edge: Vec<Edge>,
 }
 
 /// How many nodes a proxy reaches, and how many none does.
 #[derive(Debug, Serialize)]
-pub(crate) struct NodeCounts {
-    pub(crate) online: usize,
-    pub(crate) offline: usize,
+pub struct NodeCounts {
+    /// A proxy reaches them.
+    pub online: usize,
+    /// No proxy does.
+    pub offline: usize,
 }
 
 /// How many connections there are.
 #[derive(Debug, Serialize)]
-pub(crate) struct StreamCounts {
+pub struct StreamCounts {
     /// Clients' connections under way.
-    pub(crate) running: u32,
+    pub running: u32,
     /// Those that have sent and have no answer.
-    pub(crate) waiting: usize,
+    pub waiting: usize,
 }
 
 /// A proxy, and the redirector beside it.
 #[derive(Debug, Serialize)]
-pub(crate) struct Proxy {
-    pub(crate) host: String,
+pub struct Proxy {
+    /// The host's own name.
+    pub host: String,
     /// The name by which it was asked, such as that of ssh.
-    pub(crate) asked_as: Option<String>,
-    pub(crate) verdict: Verdict,
+    pub asked_as: Option<String>,
+    /// How bad it is.
+    pub verdict: Verdict,
     /// `ready`, `not ready`, `draining`, `not asked` (another proxy says this) or `no answer`.
-    pub(crate) state: &'static str,
+    pub state: &'static str,
     /// What it answers in place of the rest.
-    pub(crate) error: Option<String>,
-    pub(crate) version: String,
-    pub(crate) nodes: u32,
-    pub(crate) tunnels: u32,
-    pub(crate) streams: u32,
-    pub(crate) round_trip_ms: Option<RoundTrips>,
+    pub error: Option<String>,
+    /// Of its program.
+    pub version: String,
+    /// Nodes with tunnels there.
+    pub nodes: u32,
+    /// Tunnels of agents that end there.
+    pub tunnels: u32,
+    /// Clients' connections under way there.
+    pub streams: u32,
+    /// To the agents.
+    pub round_trip_ms: Option<RoundTrips>,
     /// What steers on this host: `both`, `ebpf`, `nftables`, `none`; `-` without a redirector.
-    pub(crate) steers: String,
+    pub steers: String,
     /// When the certificate that it shows ends, in seconds since 1970.
-    pub(crate) certificate_ends: Option<u64>,
+    pub certificate_ends: Option<u64>,
 }
 
 /// Of the tunnels that end at a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct RoundTrips {
-    pub(crate) least: f64,
-    pub(crate) median: f64,
-    pub(crate) most: f64,
+pub struct RoundTrips {
+    /// Of the nearest tunnel, in milliseconds.
+    pub least: f64,
+    /// Half of them have less.
+    pub median: f64,
+    /// Of the farthest.
+    pub most: f64,
 }
 
 /// An agent or a hub of this host.
 #[derive(Debug, Serialize)]
-pub(crate) struct Edge {
-    pub(crate) program: &'static str,
-    pub(crate) verdict: Verdict,
+pub struct Edge {
+    /// Its name.
+    pub program: &'static str,
+    /// How bad it is.
+    pub verdict: Verdict,
     /// What is missing, or what the program adds.
-    pub(crate) remarks: Vec<String>,
+    pub remarks: Vec<String>,
 }
 
 impl Status {
     /// Puts the answers together.
-    pub(crate) fn of(answers: &[Answered<CloudHost>], edge: Vec<Edge>, now_seconds: u64) -> Self {
+    pub fn of(answers: &[Answered<CloudHost>], edge: Vec<Edge>, now_seconds: u64) -> Self {
         let nodes = nodes(all_ok(answers));
         let mut problems = verdict::problems(answers, &nodes, now_seconds);
         for program in &edge {

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use culvert_api::proto::control as proto;
 
-use crate::answered::Answered;
+use crate::answered::{Answered, NoAnswer};
+use crate::board::Board;
 use crate::cloud_host::{CloudHost, Ready, Redirector, Traffic, Tunnel};
 use crate::event::Event;
-use crate::hosts::NoAnswer;
+use crate::history::History;
 use crate::site::{Site, WatchedAnswer};
-use crate::watch::History;
 
 /// When it was all seen.
 const SECONDS: u64 = 1_796_000_000;
@@ -19,12 +19,12 @@ const HOSTS: [&str; 3] = ["cloud-1", "cloud-2", "cloud-3"];
 const OFFLINE: usize = 13;
 
 /// The site.
-pub(crate) fn site(nodes: usize) -> Site {
+pub fn site(nodes: usize) -> Site {
     at_time(nodes, 0)
 }
 
 /// The site, and what was seen before it.
-pub(crate) fn watched_site(nodes: usize) -> (Site, History) {
+pub fn watched_site(nodes: usize) -> (Site, History) {
     let mut history = History::default();
     let start = Instant::now();
     let mut site = at_time(nodes, 0);
@@ -35,8 +35,17 @@ pub(crate) fn watched_site(nodes: usize) -> (Site, History) {
     (site, history)
 }
 
+/// The board of such a site.
+pub fn board(nodes: usize) -> Board {
+    let (site, history) = watched_site(nodes);
+    Board {
+        site: Some(site),
+        history,
+    }
+}
+
 /// One of the nodes; the second one is offline.
-pub(crate) fn node_name(index: usize) -> String {
+pub fn node_name(index: usize) -> String {
     format!("edge-{}", index + 1)
 }
 
@@ -52,7 +61,7 @@ fn at_time(nodes: usize, time: u64) -> Site {
 }
 
 /// The same site, of which one host does not answer.
-pub(crate) fn site_with_a_dead_host(nodes: usize) -> Site {
+pub fn site_with_a_dead_host(nodes: usize) -> Site {
     let mut answers = Vec::new();
     for (number, host) in HOSTS.iter().enumerate() {
         let answer = match number {

@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 
-use crate::watch::Samples;
+use crate::samples::Samples;
 
 const WIDTH: f32 = 96.0;
 const HEIGHT: f32 = 22.0;

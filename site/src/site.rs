@@ -13,35 +13,39 @@ use crate::tunnel_at::TunnelAt;
 
 /// One moment.
 #[derive(Debug)]
-pub(crate) struct Site {
+pub struct Site {
     /// Seconds since 1970, by the clock of this host.
-    pub(crate) seconds: u64,
-    pub(crate) status: Status,
+    pub seconds: u64,
+    /// What is wrong, and counts.
+    pub status: Status,
     /// By name.
-    pub(crate) nodes: Vec<Node>,
+    pub nodes: Vec<Node>,
     /// Of each node that has any.
-    pub(crate) tunnels: HashMap<String, Vec<TunnelAt>>,
+    pub tunnels: HashMap<String, Vec<TunnelAt>>,
     /// Those that wait for the longest first.
-    pub(crate) streams: Vec<Stream>,
+    pub streams: Vec<Stream>,
     /// How many more there are.
-    pub(crate) streams_left_out: u64,
+    pub streams_left_out: u64,
     /// The last ones that failed, the newest first.
-    pub(crate) failures: Vec<Event>,
+    pub failures: Vec<Event>,
     /// Of each proxy that says so, by its host.
-    pub(crate) traffic: HashMap<String, Traffic>,
+    pub traffic: HashMap<String, Traffic>,
 }
 
 /// What one host says when it is watched.
 #[derive(Debug)]
-pub(crate) struct WatchedAnswer {
-    pub(crate) host: CloudHost,
-    pub(crate) failures: Vec<Event>,
-    pub(crate) traffic: Traffic,
+pub struct WatchedAnswer {
+    /// The programs of the host.
+    pub host: CloudHost,
+    /// Its last connections that failed.
+    pub failures: Vec<Event>,
+    /// What has come through its proxy.
+    pub traffic: Traffic,
 }
 
 impl Site {
     /// Puts the answers together.
-    pub(crate) fn of(answers: Vec<Answered<WatchedAnswer>>, seconds: u64) -> Self {
+    pub fn of(answers: Vec<Answered<WatchedAnswer>>, seconds: u64) -> Self {
         let mut hosts = Vec::new();
         let mut failures = Vec::new();
         let mut traffic = HashMap::new();
@@ -83,7 +87,7 @@ impl Site {
     }
 
     /// The node of this name.
-    pub(crate) fn node(&self, name: &str) -> Option<&Node> {
+    pub fn node(&self, name: &str) -> Option<&Node> {
         let index = self
             .nodes
             .binary_search_by(|node| node.node.as_str().cmp(name));
@@ -91,7 +95,7 @@ impl Site {
     }
 
     /// Its tunnels at all proxies.
-    pub(crate) fn tunnels_of(&self, node: &str) -> &[TunnelAt] {
+    pub fn tunnels_of(&self, node: &str) -> &[TunnelAt] {
         self.tunnels.get(node).map_or(&[], Vec::as_slice)
     }
 }

@@ -12,7 +12,7 @@ pub(super) const ROWS: usize = 100;
 /// The query of the first page.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct PageQuery {
+pub(super) struct PageQuery {
     /// A part of a node's name, address or proxy.
     pub(super) find: String,
     pub(super) state: State,

@@ -5,11 +5,11 @@ use maud::{Markup, html};
 use super::format::{class, path_segment, round_trip};
 use super::query::{PageQuery, ROWS};
 use super::sparkline::sparkline;
+use crate::history::History;
 use crate::node::Node;
 use crate::node_choice::{Sort, State};
 use crate::site::Site;
 use crate::verdict;
-use crate::watch::History;
 
 /// The filter, the rows and the way to other pages.
 pub(super) fn node_table(site: &Site, history: &History, query: &PageQuery) -> Markup {
