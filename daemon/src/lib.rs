@@ -15,6 +15,7 @@ mod chain;
 mod closed_pipe;
 mod counted;
 mod flags_page;
+mod foreign_names;
 mod forward_proxy;
 mod generate;
 mod handover;

@@ -74,13 +74,8 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     let frozen = proxy.freeze_for(&takeover);
     let bound = proxy.bind(&sockets, &readiness)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
-    let admin = proxy.admin(
-        &supervisor,
-        &readiness,
-        logs,
-        sockets.admin,
-        streams.clone(),
-    )?;
+    let pages = proxy.admin_pages(&mut supervisor, &readiness, streams.clone());
+    let admin = proxy.admin(&readiness, logs, sockets.admin, pages)?;
     proxy.spawn_background(&mut supervisor, &readiness);
     let peers = proxy.peers(&supervisor, &readiness)?;
     proxy.spawn_peers(

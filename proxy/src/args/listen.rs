@@ -133,7 +133,7 @@ pub(crate) struct ListenArgs {
     )]
     pub(crate) redirector_handover_socket: PathBuf,
 
-    /// Address of /livez, /readyz, /metrics and /debug.
+    /// Address of /livez, /readyz, /metrics, /dashboard and /debug.
     #[arg(
         long,
         env = "CULVERT_ADMIN_LISTEN",
