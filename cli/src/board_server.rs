@@ -21,9 +21,9 @@ use crate::hops;
 use crate::session::Session;
 
 /// Whom pages ask. The board is renewed by itself.
-struct Asked(Arc<Session>);
+struct AllHosts(Arc<Session>);
 
-impl Source for Asked {
+impl Source for AllHosts {
     fn refresh(&self) -> impl Future<Output = ()> + Send {
         ready(())
     }
@@ -45,7 +45,10 @@ pub(crate) fn router(
     frame: Frame,
 ) -> Router {
     let pages = Router::new()
-        .nest(&format!("/{secret}/"), pages(Asked(session), board, frame))
+        .nest(
+            &format!("/{secret}/"),
+            pages(AllHosts(session), board, frame),
+        )
         .fallback(elsewhere)
         .layer(from_fn(refuse_foreign_names));
     restrict(pages)

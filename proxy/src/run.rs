@@ -74,8 +74,13 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     let frozen = proxy.freeze_for(&takeover);
     let bound = proxy.bind(&sockets, &readiness)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
-    let pages = proxy.admin_pages(&mut supervisor, &readiness, streams.clone());
-    let admin = proxy.admin(&readiness, logs, sockets.admin, pages)?;
+    let admin = proxy.admin(
+        &mut supervisor,
+        &readiness,
+        logs,
+        sockets.admin,
+        streams.clone(),
+    )?;
     proxy.spawn_background(&mut supervisor, &readiness);
     let peers = proxy.peers(&supervisor, &readiness)?;
     proxy.spawn_peers(

@@ -85,7 +85,10 @@ impl History {
     /// Of one connection.
     pub fn stream_rate(&self, proxy: &str, stream: u64) -> Rate {
         let counts = self.streams.get(&(proxy.to_owned(), stream));
-        counts.map_or_else(Rate::default, |counts| counts.rate)
+        match counts {
+            Some(counts) => counts.rate,
+            None => Rate::default(),
+        }
     }
 
     /// Of one proxy, and its payload the last times.

@@ -84,7 +84,11 @@ impl Stream {
 }
 
 fn non_empty(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
+    if text.is_empty() {
+        None
+    } else {
+        Some(text.to_owned())
+    }
 }
 
 #[cfg(test)]

@@ -99,21 +99,7 @@ fn homes(index: usize) -> [usize; 2] {
 fn answer(number: usize, nodes: usize, time: u64) -> WatchedAnswer {
     let tunnels = tunnels(number, nodes, time);
     let streams = streams(number, nodes, time);
-    let mut proxies = Vec::new();
-    for offset in 0..HOSTS.len() {
-        let other = (number + offset) % HOSTS.len();
-        proxies.push(proto::ProxyStatus {
-            host: HOSTS[other].to_owned(),
-            instance: format!("{other:032x}"),
-            version: "0.1.0".to_owned(),
-            tunnels: tunnels.len() as u32,
-            nodes: tunnels.len() as u32,
-            links: 2,
-            streams: streams.len() as u32,
-            certificate_ends: SECONDS + 61 * 86_400,
-            ..proto::ProxyStatus::default()
-        });
-    }
+    let proxies = proxies(number, tunnels.len(), streams.len());
     let host = CloudHost {
         proxies,
         nodes: (0..nodes).map(|index| status(number, index)).collect(),
@@ -129,17 +115,40 @@ fn answer(number: usize, nodes: usize, time: u64) -> WatchedAnswer {
     if number == 0 && nodes > 0 {
         failures = self::failures(nodes);
     }
-    let bytes = (0..=time).map(|time| 400_000 + scattered(time / 3) % 1_400_000);
-    let bytes: u64 = bytes.sum();
     WatchedAnswer {
         host,
         failures,
-        traffic: Traffic {
-            to_backend: bytes / 20,
-            to_client: bytes,
-            ended: 60 * time + scattered(time) % 40,
-        },
+        traffic: traffic(time),
     }
+}
+
+fn traffic(time: u64) -> Traffic {
+    let bytes = (0..=time).map(|time| 400_000 + scattered(time / 3) % 1_400_000);
+    let bytes: u64 = bytes.sum();
+    Traffic {
+        to_backend: bytes / 20,
+        to_client: bytes,
+        ended: 60 * time + scattered(time) % 40,
+    }
+}
+
+fn proxies(number: usize, tunnels: usize, streams: usize) -> Vec<proto::ProxyStatus> {
+    let mut proxies = Vec::new();
+    for offset in 0..HOSTS.len() {
+        let other = (number + offset) % HOSTS.len();
+        proxies.push(proto::ProxyStatus {
+            host: HOSTS[other].to_owned(),
+            instance: format!("{other:032x}"),
+            version: "0.1.0".to_owned(),
+            tunnels: tunnels as u32,
+            nodes: tunnels as u32,
+            links: 2,
+            streams: streams as u32,
+            certificate_ends: SECONDS + 61 * 86_400,
+            ..proto::ProxyStatus::default()
+        });
+    }
+    proxies
 }
 
 fn status(number: usize, index: usize) -> proto::NodeStatus {

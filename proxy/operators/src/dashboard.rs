@@ -53,14 +53,14 @@ pub struct Dashboard {
 impl Dashboard {
     /// What this proxy knows.
     pub fn new(control: Control, readiness: Readiness, metrics: Metrics) -> Self {
-        let known = Arc::new(Known {
+        let content = Arc::new(Content {
             control,
             readiness,
             metrics,
         });
         Self {
-            port: Shown::to(Reader::Anyone, &known),
-            socket: Shown::to(Reader::Owner, &known),
+            port: Shown::to(Reader::Anyone, &content),
+            socket: Shown::to(Reader::Owner, &content),
         }
     }
 
@@ -100,17 +100,17 @@ enum Reader {
 #[derive(Clone)]
 struct Shown {
     reader: Reader,
-    known: Arc<Known>,
+    content: Arc<Content>,
     board: SharedBoard,
     /// When the board was renewed.
     renewed: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Shown {
-    fn to(reader: Reader, known: &Arc<Known>) -> Self {
+    fn to(reader: Reader, content: &Arc<Content>) -> Self {
         Self {
             reader,
-            known: known.clone(),
+            content: content.clone(),
             board: SharedBoard::default(),
             renewed: Arc::default(),
         }
@@ -130,7 +130,7 @@ impl Shown {
     }
 
     fn renew(&self) {
-        let site = self.known.site(self.reader);
+        let site = self.content.site(self.reader);
         self.board.lock().record(site, std::time::Instant::now());
     }
 
@@ -160,19 +160,19 @@ impl Source for Shown {
     async fn ways(&self, node: &str) -> Vec<HostPath> {
         match self.reader {
             Reader::Anyone => Vec::new(),
-            Reader::Owner => self.known.ways(node).await,
+            Reader::Owner => self.content.ways(node).await,
         }
     }
 }
 
 /// All that is shown.
-struct Known {
+struct Content {
     control: Control,
     readiness: Readiness,
     metrics: Metrics,
 }
 
-impl Known {
+impl Content {
     fn site(&self, reader: Reader) -> Site {
         let mut answer = WatchedAnswer {
             host: self.host(),

@@ -36,7 +36,7 @@ impl Proxy {
         StreamList::new(self.streams.clone(), idle)
     }
 
-    pub(super) fn admin_pages(
+    fn admin_pages(
         &self,
         supervisor: &mut Supervisor,
         readiness: &Readiness,
@@ -63,10 +63,11 @@ impl Proxy {
 
     pub(super) fn admin(
         &self,
+        supervisor: &mut Supervisor,
         readiness: &Readiness,
         logs: Logs,
         socket: PathBuf,
-        pages: AdminPages,
+        streams: StreamList,
     ) -> Result<Admin> {
         let mut metrics = MetricsRegistry::default();
         let scraped = Scraped {
@@ -89,7 +90,7 @@ impl Proxy {
             readiness.clone(),
             metrics,
             logs,
-            pages,
+            self.admin_pages(supervisor, readiness, streams),
         )
     }
 

@@ -27,21 +27,13 @@ struct Placed<'a> {
 
 /// Draws it.
 pub(super) fn figure(site: &Site) -> Markup {
-    let hosts: HashMap<&str, usize> = site
-        .status
-        .proxies
-        .iter()
-        .enumerate()
-        .map(|(index, proxy)| (proxy.host.as_str(), index))
-        .collect();
+    let mut hosts = HashMap::new();
+    for (index, proxy) in site.status.proxies.iter().enumerate() {
+        hosts.insert(proxy.host.as_str(), index);
+    }
     let mut nodes: Vec<&Node> = site.nodes.iter().collect();
     nodes.sort_by_key(|node| home(node, &hosts));
-    let mut counts = vec![0; site.status.proxies.len()];
-    for node in &nodes {
-        if let Some(count) = counts.get_mut(home(node, &hosts)) {
-            *count += 1;
-        }
-    }
+    let counts = node_counts(&nodes, &hosts, site.status.proxies.len());
     let places = Places::of(&counts, nodes.len());
     let mut placed = Vec::new();
     for (node, point) in nodes.iter().zip(&places.nodes) {
@@ -63,6 +55,17 @@ pub(super) fn figure(site: &Site) -> Markup {
             }
         }
     }
+}
+
+/// Of each proxy.
+fn node_counts(nodes: &[&Node], hosts: &HashMap<&str, usize>, proxies: usize) -> Vec<usize> {
+    let mut counts = vec![0; proxies];
+    for node in nodes {
+        if let Some(count) = counts.get_mut(home(node, hosts)) {
+            *count += 1;
+        }
+    }
+    counts
 }
 
 /// The proxy at which a node is drawn: the first where it has tunnels.

@@ -54,14 +54,19 @@ pub(super) fn page(page: &Page<'_>, content: &Markup) -> String {
                     span .when { time { (time_of_day(page.at)) } " UTC · every " (frame.seconds) " s" }
                 }
                 main { (content) }
-                footer {
-                    "culvert " (culvert_daemon::BUILD) " · asks " (frame.asked)
-                    " · changes nothing"
-                }
+                (footer(frame))
             }
         }
     };
     markup.into_string()
+}
+
+fn footer(frame: &Frame) -> Markup {
+    html! {
+        footer {
+            "culvert " (culvert_daemon::BUILD) " · asks " (frame.asked) " · changes nothing"
+        }
+    }
 }
 
 /// A page that says one thing.

@@ -9,7 +9,7 @@ use super::tables::{commands, failures, streams};
 use crate::event::Event;
 use crate::history::History;
 use crate::host_path::{Hop, HostPath};
-use crate::node::Node;
+use crate::node::{Node, NodeAddress};
 use crate::site::Site;
 use crate::stream::Stream;
 use crate::tunnel_at::TunnelAt;
@@ -36,18 +36,8 @@ pub(super) fn node_page(
         at: site.seconds,
     };
     let tunnels = site.tunnels_of(&node.node);
-    let mut own_streams: Vec<&Stream> = Vec::new();
-    for stream in &site.streams {
-        if stream.node == node.node && own_streams.len() < MOST_ROWS {
-            own_streams.push(stream);
-        }
-    }
-    let mut own_failures: Vec<&Event> = Vec::new();
-    for event in &site.failures {
-        if event.is_of_node(&node.node) && own_failures.len() < MOST_ROWS {
-            own_failures.push(event);
-        }
-    }
+    let own_streams = streams_of(site, node);
+    let own_failures = failures_of(site, node);
     let content = html! {
         nav .path { a href="../" { "All nodes" } " / " (node.node) }
         h1 { (node.node) }
@@ -81,6 +71,26 @@ pub(super) fn node_page(
     page(&about, &content)
 }
 
+fn streams_of<'a>(site: &'a Site, node: &Node) -> Vec<&'a Stream> {
+    let mut own = Vec::new();
+    for stream in &site.streams {
+        if stream.node == node.node && own.len() < MOST_ROWS {
+            own.push(stream);
+        }
+    }
+    own
+}
+
+fn failures_of<'a>(site: &'a Site, node: &Node) -> Vec<&'a Event> {
+    let mut own = Vec::new();
+    for event in &site.failures {
+        if event.is_of_node(&node.node) && own.len() < MOST_ROWS {
+            own.push(event);
+        }
+    }
+    own
+}
+
 fn facts(node: &Node, history: &History) -> Markup {
     html! {
         dl {
@@ -90,13 +100,7 @@ fn facts(node: &Node, history: &History) -> Markup {
                 span { (round_trip(node.round_trip_ms)) }
             }
             dt { "addresses" }
-            dd {
-                @for own in &node.addresses {
-                    div { (own.address)
-                        @if !own.problem.is_empty() { span .warning { ": " (own.problem) } }
-                    }
-                }
-            }
+            dd { @for own in &node.addresses { (address(own)) } }
             dt { "VIPs" }
             dd { (node.vip4) @if !node.vip6.is_empty() { ", " (node.vip6) } }
             dt { "ports" }
@@ -113,6 +117,15 @@ fn facts(node: &Node, history: &History) -> Markup {
             dd { (node.versions.join(", ")) }
             dt { "proxies" }
             dd { (node.proxies.join(", ")) }
+        }
+    }
+}
+
+fn address(own: &NodeAddress) -> Markup {
+    html! {
+        div {
+            (own.address)
+            @if !own.problem.is_empty() { span .warning { ": " (own.problem) } }
         }
     }
 }

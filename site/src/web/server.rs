@@ -98,7 +98,7 @@ async fn show_site<S: Source>(
     query: Result<Query<PageQuery>, QueryRejection>,
 ) -> Response {
     // What is no query is none.
-    let query = query.map(|query| query.0).unwrap_or_default();
+    let Query(query) = query.unwrap_or_default();
     server.source.refresh().await;
     server
         .clone()

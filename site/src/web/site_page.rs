@@ -144,10 +144,7 @@ fn proxy_row(proxy: &Proxy, site: &Site, history: &History) -> Markup {
         .map(|ends| ends.saturating_sub(site.seconds));
     html! {
         tr {
-            td {
-                span .state.(class(proxy.verdict)) {} (proxy.host)
-                div .about { (proxy.version) @if proxy.state != "ready" { " " (proxy.state) } }
-            }
+            td { (proxy_name(proxy)) }
             @if let Some(error) = &proxy.error {
                 td .failure colspan="7" { (error) }
             } @else {
@@ -164,6 +161,13 @@ fn proxy_row(proxy: &Proxy, site: &Site, history: &History) -> Markup {
                 td .wide { @if let Some(seconds) = ends { (span(seconds)) " left" } }
             }
         }
+    }
+}
+
+fn proxy_name(proxy: &Proxy) -> Markup {
+    html! {
+        span .state.(class(proxy.verdict)) {} (proxy.host)
+        div .about { (proxy.version) @if proxy.state != "ready" { " " (proxy.state) } }
     }
 }
 

@@ -61,7 +61,7 @@ async fn ten_thousand_nodes_are_less_than_two_megabytes() {
 #[tokio::test]
 async fn the_port_leaves_out_what_its_other_pages_do_not_have() {
     let (_folder, dashboard) = dashboard(2);
-    let control = &dashboard.port.known.control;
+    let control = &dashboard.port.content.control;
     let _tunnel = control.registry.register_for_tests("edge-1").await;
     let _running = start_record(control, 1, "10.0.0.1:4001");
     let mut failed = start_record(control, 2, "10.0.0.2:4002");
@@ -91,7 +91,7 @@ async fn the_port_leaves_out_what_its_other_pages_do_not_have() {
 fn whoever_reaches_the_port_learns_no_certificate_and_not_where_else_a_node_is() {
     let (_folder, dashboard) = dashboard(1);
     let mut answer = WatchedAnswer {
-        host: dashboard.port.known.host(),
+        host: dashboard.port.content.host(),
         failures: Vec::new(),
         traffic: Traffic::default(),
     };
