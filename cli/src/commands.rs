@@ -25,8 +25,8 @@ mod version;
 mod why;
 
 use anyhow::{Result, bail};
+use culvert_site::answered::Answered;
 
-use crate::answered::Answered;
 use crate::args::{Arguments, Command, Question};
 use crate::completion;
 use crate::hosts::NoAnswer;

@@ -14,9 +14,9 @@ use anyhow::{Context, Result};
 use clap::{Command, CommandFactory, FromArgMatches};
 use clap_complete::env::{EnvCompleter, Shells};
 use clap_complete::{ArgValueCandidates, CompletionCandidate};
+use culvert_site::answered::all_ok;
 use tokio::time::timeout;
 
-use crate::answered::all_ok;
 use crate::args::{Arguments, Output, Whom};
 use crate::nearest::node_list;
 use crate::program_name::ProgramName;

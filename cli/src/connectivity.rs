@@ -1,8 +1,7 @@
 //! Which nodes are reached from which cloud hosts. Pure.
 
+use culvert_site::host_path::HostPath;
 use serde::Serialize;
-
-use crate::hops::HostPath;
 
 /// The answer.
 #[derive(Debug, Serialize)]

@@ -4,40 +4,18 @@
 use std::time::Duration;
 
 use culvert_api::proto::control as proto;
-use serde::{Deserialize, Serialize};
+use culvert_site::answered::Answered;
+use culvert_site::fixes;
+use culvert_site::host_path::{Hop, HostPath};
+use serde::Deserialize;
 
-use crate::answered::Answered;
 use crate::control::Control;
-use crate::fixes;
 use crate::hosts::{Host, NoAnswer, Socket};
 use crate::pages::Pages;
 use crate::session::Session;
 
 /// A proxy gives its agent 9 s for a dial.
 const DIAL: Duration = Duration::from_secs(10);
-
-/// What happens to a connection from one host.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct HostPath {
-    pub(crate) host: String,
-    pub(crate) reachable: bool,
-    pub(crate) hops: Vec<Hop>,
-    pub(crate) fixes: Vec<String>,
-    /// Whether its proxy knows no node of this name.
-    #[serde(skip)]
-    pub(crate) no_node: bool,
-}
-
-/// A part of the way.
-#[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Hop {
-    /// `kernel`; `unused`, an address of the node that this host cannot steer, beside one that it
-    /// can; or what `culvert why` names: `directory`, `tunnel`, `agent`, `dial`, ...
-    pub(crate) hop: String,
-    /// Whether a connection gets past it.
-    pub(crate) ok: bool,
-    pub(crate) text: String,
-}
 
 /// As the redirector's page `/debug/explain` has it.
 #[derive(Debug, Deserialize)]
@@ -63,7 +41,7 @@ struct Line {
 pub(crate) async fn ask_all(session: &Session, request: &proto::ExplainRequest) -> Vec<HostPath> {
     let longer = if request.dial { DIAL } else { Duration::ZERO };
     let answers = session.ask(longer, |host| ask(host, request)).await;
-    answers.into_iter().map(HostPath::of).collect()
+    answers.into_iter().map(path).collect()
 }
 
 /// What the kernel of the host and its proxy say.
@@ -104,95 +82,80 @@ async fn ask_proxy(
     Ok((own.host, control.explain(request.clone()).await?))
 }
 
-impl HostPath {
-    fn of(answered: Answered<HostAnswer>) -> Self {
-        let answer = match answered.answer {
-            Ok(answer) => answer,
-            Err(unanswered) => {
-                return Self {
-                    host: answered.host,
-                    reachable: false,
-                    hops: vec![Hop::new("proxy", false, unanswered.text)],
-                    fixes: vec![unanswered.fix.to_owned()],
-                    no_node: false,
-                };
-            }
-        };
-        let mut from = Self {
-            host: answer.host,
-            reachable: answer.proxy.reachable,
-            no_node: answer.proxy.no_node,
-            ..Self::default()
-        };
-        // The redirector, which has its nodes from a proxy, has no page about an unknown one.
-        if !from.no_node || answer.kernel.is_ok() {
-            from.add_kernel(answer.kernel);
+fn path(answered: Answered<HostAnswer>) -> HostPath {
+    let answer = match answered.answer {
+        Ok(answer) => answer,
+        Err(unanswered) => {
+            return HostPath {
+                host: answered.host,
+                reachable: false,
+                hops: vec![hop("proxy", false, unanswered.text)],
+                fixes: vec![unanswered.fix.to_owned()],
+                no_node: false,
+            };
         }
-        from.add_proxy(answer.proxy.lines);
-        from
+    };
+    let mut path = HostPath {
+        host: answer.host,
+        reachable: answer.proxy.reachable,
+        no_node: answer.proxy.no_node,
+        ..HostPath::default()
+    };
+    // The redirector, which has its nodes from a proxy, has no page about an unknown one.
+    if !path.no_node || answer.kernel.is_ok() {
+        add_kernel(&mut path, answer.kernel);
     }
+    path.add_proxy(answer.proxy.lines);
+    path
+}
 
-    fn add_kernel(&mut self, kernel: Result<Vec<Explained>, NoAnswer>) {
-        match kernel {
-            Ok(explained) => {
-                // Of a name's addresses a client takes the next one when the first is refused.
-                let is_any_steered = explained.iter().any(Explained::is_steered);
-                self.reachable &= is_any_steered || explained.is_empty();
-                for destination in explained {
-                    self.add_destination(destination, is_any_steered);
-                }
-            }
-            Err(unanswered) if unanswered.is_absent => {
-                let text = "no redirector on this host: clients come by the proxy's own ports";
-                self.hops.push(Hop::new("kernel", true, text.to_owned()));
-            }
-            Err(unanswered) => {
-                self.reachable = false;
-                self.hops.push(Hop::new("kernel", false, unanswered.text));
-                self.fixes.push(fixes::START_REDIRECTOR.to_owned());
+fn add_kernel(path: &mut HostPath, kernel: Result<Vec<Explained>, NoAnswer>) {
+    match kernel {
+        Ok(explained) => {
+            // Of a name's addresses a client takes the next one when the first is refused.
+            let is_any_steered = explained.iter().any(Explained::is_steered);
+            path.reachable &= is_any_steered || explained.is_empty();
+            for destination in explained {
+                add_destination(path, destination, is_any_steered);
             }
         }
-    }
-
-    fn add_destination(&mut self, explained: Explained, is_any_steered: bool) {
-        let ok = explained.is_steered();
-        let mut texts = Vec::new();
-        for Line { subject, text } in explained.lines {
-            match subject.as_str() {
-                "fix" if !is_any_steered => self.fixes.push(text),
-                "fix" => {}
-                // The proxy says it too, except of what this host does not steer.
-                "directory" if ok => {}
-                _ => texts.push(format!("{subject}: {text}")),
-            }
+        Err(unanswered) if unanswered.is_absent => {
+            let text = "no redirector on this host: clients come by the proxy's own ports";
+            path.hops.push(hop("kernel", true, text.to_owned()));
         }
-        let text = format!("{}: {}", explained.destination, texts.join("; "));
-        if is_any_steered && !ok {
-            self.hops.push(Hop::new("unused", true, text));
-        } else {
-            self.hops.push(Hop::new("kernel", ok, text));
-        }
-    }
-
-    fn add_proxy(&mut self, lines: Vec<proto::ExplainLine>) {
-        for line in lines {
-            if line.subject == "fix" {
-                self.fixes.push(line.text);
-            } else {
-                self.hops
-                    .push(Hop::new(&line.subject, !line.broken, line.text));
-            }
+        Err(unanswered) => {
+            path.reachable = false;
+            path.hops.push(hop("kernel", false, unanswered.text));
+            path.fixes.push(fixes::START_REDIRECTOR.to_owned());
         }
     }
 }
 
-impl Hop {
-    fn new(hop: &str, ok: bool, text: String) -> Self {
-        Self {
-            hop: hop.to_owned(),
-            ok,
-            text,
+fn add_destination(path: &mut HostPath, explained: Explained, is_any_steered: bool) {
+    let ok = explained.is_steered();
+    let mut texts = Vec::new();
+    for Line { subject, text } in explained.lines {
+        match subject.as_str() {
+            "fix" if !is_any_steered => path.fixes.push(text),
+            "fix" => {}
+            // The proxy says it too, except of what this host does not steer.
+            "directory" if ok => {}
+            _ => texts.push(format!("{subject}: {text}")),
         }
+    }
+    let text = format!("{}: {}", explained.destination, texts.join("; "));
+    if is_any_steered && !ok {
+        path.hops.push(hop("unused", true, text));
+    } else {
+        path.hops.push(hop("kernel", ok, text));
+    }
+}
+
+fn hop(name: &str, ok: bool, text: String) -> Hop {
+    Hop {
+        hop: name.to_owned(),
+        ok,
+        text,
     }
 }
 
@@ -229,7 +192,7 @@ mod tests {
 
     #[test]
     fn the_broken_hop_is_marked_and_the_fix_is_no_hop() {
-        let from = HostPath::of(answer(Ok(Vec::new())));
+        let from = path(answer(Ok(Vec::new())));
         let broken: Vec<&str> = from
             .hops
             .iter()
@@ -248,7 +211,7 @@ mod tests {
                 {"subject": "hooks", "text": "not attached"},
                 {"subject": "fix", "text": "start culvert-redirector"}]}]"#,
         );
-        let from = HostPath::of(answer(Ok(explained.expect("the page"))));
+        let from = path(answer(Ok(explained.expect("the page"))));
         assert!(
             !from.hops[0].ok && from.hops[0].text.contains("not attached"),
             "{from:?}"
@@ -264,7 +227,7 @@ mod tests {
                 {"subject": "hooks", "text": "passes"},
                 {"subject": "fix", "text": "dial edge-2"}]}]"#,
         );
-        let from = HostPath::of(answer(Ok(explained.expect("the page"))));
+        let from = path(answer(Ok(explained.expect("the page"))));
         let kernel = &from.hops[0];
         assert!(
             !kernel.ok && kernel.text.contains("10.244.0.0/24"),
@@ -285,7 +248,7 @@ mod tests {
             answer.proxy.reachable = true;
             answer.proxy.lines.clear();
         }
-        let from = HostPath::of(answered);
+        let from = path(answered);
         let hops: Vec<&str> = from.hops.iter().map(|hop| hop.hop.as_str()).collect();
         assert_eq!(hops, ["kernel", "unused"]);
         assert!(from.reachable && from.fixes.is_empty(), "{from:?}");
@@ -298,7 +261,7 @@ mod tests {
         if let Ok(answer) = &mut answered.answer {
             answer.proxy.no_node = true;
         }
-        let from = HostPath::of(answered);
+        let from = path(answered);
         assert!(from.hops.iter().all(|hop| hop.hop != "kernel"), "{from:?}");
         assert_eq!(from.fixes, ["text of fix"]);
     }
@@ -306,10 +269,10 @@ mod tests {
     #[test]
     fn a_host_without_a_redirector_is_not_broken_by_that() {
         let absent = NoAnswer::new("No such file or directory (os error 2)".to_owned());
-        let from = HostPath::of(answer(Err(absent)));
+        let from = path(answer(Err(absent)));
         assert!(from.hops[0].ok, "{from:?}");
         let late = NoAnswer::late(Duration::from_secs(1));
-        let from = HostPath::of(answer(Err(late)));
+        let from = path(answer(Err(late)));
         assert!(!from.hops[0].ok, "{from:?}");
     }
 }

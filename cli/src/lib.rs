@@ -4,14 +4,12 @@
 //! loopback, for `dashboard` and `forward`.
 //!
 //! A command (`commands/`) asks all `hosts` at once with a deadline each (`session`), puts the
-//! answers together, and prints them as text or as JSON from the same types. What is wrong, and how
-//! wrong, is decided in `verdict` alone. `dashboard` and `top` ask again and again (`watch`), and show
-//! the same `board`: as pages (`web`, `board_server`) and on a terminal (`top`).
+//! answers together, and prints them as text or as JSON from the same types. How answers of hosts become
+//! one, what is wrong, and pages for a browser are in `culvert-site`. `dashboard` and `top` ask again and
+//! again (`watch`), and show the same board: as pages (`board_server`) and on a terminal (`top`).
 #![forbid(unsafe_code)]
 
-mod answered;
 mod args;
-mod board;
 mod board_server;
 mod bundle;
 mod client_certificate;
@@ -20,30 +18,18 @@ mod commands;
 mod completion;
 mod connectivity;
 mod control;
-mod event;
-mod fixes;
 mod hops;
 mod hosts;
 mod nearest;
-mod node;
-mod node_choice;
 mod node_stream;
 mod pages;
 mod program_name;
 mod screen;
 mod session;
-mod site;
-mod stream;
-mod summary;
 mod table;
-#[cfg(test)]
-mod testing;
 mod top;
-mod tunnel_at;
 mod unknown_node;
-mod verdict;
 mod watch;
-mod web;
 
 use std::process::ExitCode;
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::cloud_host::CloudHost;
+use culvert_site::node::{is_named, listed_name};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::timeout;
 
-use crate::answered::{Answered, all_ok};
-use crate::cloud_host::CloudHost;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
-use crate::node::{is_named, listed_name};
 use crate::session::Session;
 
 /// The host to connect by: the first to answer that has a tunnel of the node, or else the first to

@@ -4,16 +4,11 @@
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
-use bytes::Bytes;
 use culvert_api::NodeName;
-use http::header::HOST;
-use http::{Request, StatusCode};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1::{self, SendRequest};
-use hyper_util::rt::TokioIo;
+use culvert_daemon::PageClient;
+use http::StatusCode;
 use serde::de::DeserializeOwned;
 use tokio::net::UnixStream;
-use tokio::task::JoinSet;
 
 use crate::hosts::{ByteStream, Connection, Host, NoAnswer, Socket};
 use crate::node_stream::connect_node;
@@ -23,10 +18,8 @@ const MAX_PAGE_BYTES: usize = 64 << 20;
 
 /// A connection with a program that has pages.
 pub(crate) struct Pages {
-    sender: SendRequest<Empty<Bytes>>,
+    client: PageClient,
     connection: Connection,
-    /// Moves the bytes.
-    _driver: JoinSet<hyper::Result<()>>,
 }
 
 impl Pages {
@@ -58,20 +51,17 @@ impl Pages {
     }
 
     async fn start(connection: Connection, stream: Box<dyn ByteStream>) -> Result<Self> {
-        let (sender, moved) = http1::handshake(TokioIo::new(stream)).await?;
-        let mut driver = JoinSet::new();
-        driver.spawn(moved);
-        Ok(Self {
-            sender,
-            connection,
-            _driver: driver,
-        })
+        let client = PageClient::over(stream).await?;
+        Ok(Self { client, connection })
     }
 
     /// A page, whatever its status.
     pub(crate) async fn get(&mut self, path: &str) -> Result<(StatusCode, String), NoAnswer> {
-        match self.fetch(path).await {
-            Ok(page) => Ok(page),
+        match self.client.get(path, MAX_PAGE_BYTES).await {
+            Ok(page) => {
+                let text = String::from_utf8_lossy(page.body()).into_owned();
+                Ok((page.status(), text))
+            }
             Err(error) => Err(self.connection.unanswered(&error).await),
         }
     }
@@ -80,20 +70,6 @@ impl Pages {
     pub(crate) async fn json<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, NoAnswer> {
         let (status, text) = self.get(path).await?;
         Ok(parsed(path, status, &text)?)
-    }
-
-    async fn fetch(&mut self, path: &str) -> Result<(StatusCode, String)> {
-        let request = Request::get(path)
-            .header(HOST, "localhost")
-            .body(Empty::new())
-            .context("this is no path")?;
-        self.sender.ready().await?;
-        let answer = self.sender.send_request(request).await?;
-        let status = answer.status();
-        let body = Limited::new(answer.into_body(), MAX_PAGE_BYTES);
-        let body = body.collect().await.map_err(anyhow::Error::from_boxed)?;
-        let text = String::from_utf8_lossy(&body.to_bytes()).into_owned();
-        Ok((status, text))
     }
 }
 

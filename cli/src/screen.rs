@@ -4,9 +4,7 @@ use std::io::{IsTerminal, Write, stdout};
 
 use anstyle::{AnsiColor, Style};
 use anyhow::{Context, Result};
-use bytesize::ByteSize;
-
-use crate::verdict::Verdict;
+use culvert_site::verdict::Verdict;
 
 /// The width of a terminal that does not say its own.
 const USUAL_WIDTH: usize = 80;
@@ -98,47 +96,4 @@ impl Screen {
 /// A text of others without what a terminal would act on.
 pub(crate) fn clean(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
-}
-
-/// `41 s`, `12 min`, `3 h` or `9 d`.
-pub(crate) fn span(seconds: u64) -> String {
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7_200 => format!("{} min", seconds / 60),
-        7_200..172_800 => format!("{} h", seconds / 3_600),
-        _ => format!("{} d", seconds / 86_400),
-    }
-}
-
-/// `1.5 MiB/s`; `None`: less than one byte.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a rate is not negative, and bytes need no fractions"
-)]
-pub(crate) fn bytes_per_second(rate: f64) -> Option<String> {
-    if rate < 1.0 {
-        return None;
-    }
-    Some(format!("{}/s", ByteSize(rate as u64)))
-}
-
-/// `1.5 ms`.
-pub(crate) fn milliseconds(ms: f64) -> String {
-    if ms < 10.0 {
-        format!("{ms:.1} ms")
-    } else {
-        format!("{ms:.0} ms")
-    }
-}
-
-/// `19:23:51`, of Coordinated Universal Time.
-pub(crate) fn time_of_day(seconds: u64) -> String {
-    let of_day = seconds % 86_400;
-    format!(
-        "{:02}:{:02}:{:02}",
-        of_day / 3_600,
-        of_day / 60 % 60,
-        of_day % 60
-    )
 }

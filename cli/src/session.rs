@@ -1,14 +1,14 @@
 //! One run of the program: whom it asks, and how it prints. Every host is asked at the same time and
 //! has a deadline of its own, so that one that is dead or slow is a row and not a wait.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Result;
+use culvert_site::answered::Answered;
 use futures_util::future::join_all;
 use serde::Serialize;
 use tokio::time::timeout;
 
-use crate::answered::Answered;
 use crate::args::{Output, Whom};
 use crate::hosts::{Host, Hosts, NoAnswer};
 use crate::screen::Screen;
@@ -74,10 +74,4 @@ impl Session {
             Output::Text => self.screen.print(&text(answer, &self.screen)),
         }
     }
-}
-
-/// Seconds since 1970, by the clock of this host.
-pub(crate) fn now_seconds() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
 }

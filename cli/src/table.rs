@@ -1,8 +1,9 @@
 //! The one table of this program: aligned columns, with a verdict before each row. On a terminal the
 //! last column is wrapped at the edge.
 
+use culvert_site::verdict::Verdict;
+
 use crate::screen::{Screen, clean};
-use crate::verdict::Verdict;
 
 /// Columns between two cells.
 const GAP: &str = "  ";

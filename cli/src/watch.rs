@@ -1,33 +1,47 @@
 //! All proxies, asked again and again over connections that are kept. One that is dead or slow costs
 //! the others nothing, and is asked again each time.
 
-mod history;
-mod samples;
-
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use culvert_site::answered::Answered;
+use culvert_site::board::SharedBoard;
+use culvert_site::event::Event;
+use culvert_site::site::{Site, WatchedAnswer};
+use culvert_site::units::now_seconds;
 use futures_util::future::join_all;
-use tokio::time::timeout;
+use tokio::sync::Notify;
+use tokio::time::{sleep, timeout};
 
-use crate::answered::Answered;
 use crate::cloud_host::CloudConnections;
-use crate::event::Event;
 use crate::hosts::{Host, NoAnswer};
-use crate::session::{Session, now_seconds};
-use crate::site::{Site, WatchedAnswer};
-pub(crate) use history::History;
-pub(crate) use samples::Samples;
+use crate::session::Session;
+
+/// Has a board show what all hosts say, again and again.
+pub(crate) async fn watch(
+    session: Arc<Session>,
+    interval: Duration,
+    board: &SharedBoard,
+    news: &Notify,
+) {
+    let mut watch = Watch::new(session);
+    loop {
+        let (site, at) = watch.ask().await;
+        board.lock().record(site, at);
+        news.notify_one();
+        sleep(interval).await;
+    }
+}
 
 /// Whom to ask again.
-pub(crate) struct Watch {
+struct Watch {
     session: Arc<Session>,
     /// Of each host, in the order of the session's.
     connections: Vec<Option<CloudConnections>>,
 }
 
 impl Watch {
-    pub(crate) fn new(session: Arc<Session>) -> Self {
+    fn new(session: Arc<Session>) -> Self {
         let mut connections = Vec::new();
         connections.resize_with(session.hosts.cloud.len(), || None);
         Self {
@@ -37,7 +51,7 @@ impl Watch {
     }
 
     /// Asks all of them once.
-    pub(crate) async fn ask(&mut self) -> (Site, Instant) {
+    async fn ask(&mut self) -> (Site, Instant) {
         let deadline = self.session.timeout;
         let mut questions = Vec::new();
         for (host, kept) in self.session.hosts.cloud.iter().zip(&mut self.connections) {

@@ -2,15 +2,14 @@
 //! pages. Requests that change something, which only the log filter does, are served on a Unix
 //! socket only: other users reach the TCP listener, and so do pods through a tunnel.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::uri::Authority;
+use axum::extract::{DefaultBodyLimit, State};
 use axum::http::{StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get, put};
 use axum::{Json, Router};
@@ -19,7 +18,8 @@ use prometheus_client::registry::Registry;
 use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::admin_pages::AdminPages;
+use crate::admin_pages::{AdminPages, Listener};
+use crate::foreign_names::refuse_foreign_names;
 use crate::http::serve_http;
 use crate::local_socket::{LocalSocket, SocketAccess};
 use crate::process_metrics;
@@ -178,7 +178,9 @@ fn all_pages(listen: &AdminListen, parts: &Parts, debug: &AdminPages, logs: Logs
         put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
     );
     let pages = common_pages(parts).merge(log.with_state(logs));
-    pages.merge(debug.clone()).with_index(listen.program)
+    pages
+        .merge(debug.clone())
+        .with_index(listen.program, Listener::Socket)
 }
 
 /// The pages of the port, which change nothing.
@@ -187,7 +189,7 @@ fn tcp_pages(listen: &AdminListen, parts: &Parts, debug: AdminPages) -> Router {
     guarded.router = guarded.router.layer(from_fn(refuse_foreign_names));
     let pages = common_pages(parts)
         .merge(guarded)
-        .with_index(listen.program);
+        .with_index(listen.program, Listener::Port);
     let advice = format!(
         "log filters are changed by `{} log FILTER` on this host\n",
         listen.program
@@ -215,27 +217,6 @@ pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Re
         Ok(page) => page,
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
     }
-}
-
-/// Refuses requests with a foreign host name. A web site whose own name leads here (DNS rebinding)
-/// could otherwise read the pages with a visitor's browser. Such a name has a dot: node names
-/// without one, `localhost` and all addresses are accepted.
-async fn refuse_foreign_names(request: Request, next: Next) -> Response {
-    if let Some(host) = request.headers().get(header::HOST)
-        && !is_ours(host.as_bytes())
-    {
-        let fix = "ask for this page by address or by a name without a dot\n";
-        return (StatusCode::FORBIDDEN, fix).into_response();
-    }
-    next.run(request).await
-}
-
-fn is_ours(host: &[u8]) -> bool {
-    let Ok(authority) = Authority::try_from(host) else {
-        return false;
-    };
-    let host = authority.host();
-    !host.contains('.') || host.parse::<IpAddr>().is_ok()
 }
 
 async fn ready(State(parts): State<Parts>) -> Response {
@@ -307,7 +288,13 @@ mod tests {
             socket: folder.join("run/admin.sock"),
         };
         let shown = get(async || page(|| ["shown"]).await);
-        let debug = AdminPages::new().page("/debug/page", "a page of the test", shown);
+        let [port, socket] = ["port", "socket"].map(|text| {
+            let page = get(async move || format!("by the {text}"));
+            Router::new().route("/", page)
+        });
+        let debug = AdminPages::new()
+            .page("/debug/page", "a page of the test", shown)
+            .folder("/folder/", "pages of the test", port, socket);
         let logs = Logs::for_tests();
         Admin::bind(
             &listen,
@@ -372,6 +359,10 @@ mod tests {
             ),
             ("GET /debug/page HTTP/1.1\r\nHost: 127.0.0.1.example", 403),
             ("GET /debug/page HTTP/1.1\r\nHost: example.", 403),
+            ("GET /folder/ HTTP/1.1\r\nHost: edge-1:7429", 200),
+            ("GET /folder HTTP/1.1\r\nHost: edge-1:7429", 308),
+            ("GET /folder/ HTTP/1.1\r\nHost: rebound.example", 403),
+            ("POST /folder/ HTTP/1.1\r\nHost: edge-1:7429", 405),
             (
                 "GET /metrics HTTP/1.1\r\nHost: edge-1.edge.internal:7429",
                 200,
@@ -395,7 +386,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_index_lists_every_page_of_its_listener_and_no_other() {
-        let paths = ["/livez", "/readyz", "/metrics", "/debug/page"];
+        let paths = ["/livez", "/readyz", "/metrics", "/debug/page", "/folder/"];
         let heads = ["GET / HTTP/1.1\r\nHost: any.example"];
         let over_tcp = answers(Admin::local_addr, &heads).await.remove(0).1;
         assert_eq!(listed(&over_tcp), paths, "{over_tcp}");
@@ -501,13 +492,18 @@ mod tests {
                 "GET /debug/page HTTP/1.1\r\nHost: a.b",
             )
             .await;
+            let mut folder = Vec::new();
+            for host in ["localhost", "rebound.example"] {
+                let head = format!("GET /folder/ HTTP/1.1\r\nHost: {host}");
+                folder.push(ask(UnixStream::connect(&socket).await.unwrap(), &head).await);
+            }
             let long = LogCommand::new(&"a,".repeat(LOG_FILTER_BYTES))
                 .run(&socket)
                 .await
                 .unwrap_err();
-            (format!("{regex:#}"), pages, format!("{long:#}"))
+            (format!("{regex:#}"), pages, folder, format!("{long:#}"))
         };
-        let (regex, pages, long) = tokio::select! {
+        let (regex, pages, folder_pages, long) = tokio::select! {
             _ = admin.serve() => unreachable!("it serves for ever"),
             asked = asked => asked,
         };
@@ -516,6 +512,14 @@ mod tests {
             "{regex}"
         );
         assert!(pages.ends_with("[\"shown\"]"), "{pages}");
+        assert!(
+            folder_pages[0].ends_with("by the socket"),
+            "{folder_pages:?}"
+        );
+        assert!(
+            folder_pages[1].starts_with("HTTP/1.1 403 "),
+            "{folder_pages:?}"
+        );
         assert!(long.contains("413"), "{long}");
         let gone = format!(
             "{:#}",

@@ -4,17 +4,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use axum::body::{Body, to_bytes};
-use axum::http::{Method, Request, StatusCode};
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
+use axum::body::{Body, Bytes};
+use axum::http::{Method, Response, StatusCode};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
+use crate::page_client::PageClient;
+
 /// The program answers from memory, so it answers fast.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Larger than any answer.
-const MAX_ANSWER: usize = 64 << 10;
+/// Larger than any answer for people.
+const MAX_TEXT: usize = 64 << 10;
 
 /// The admin socket of a program.
 #[derive(Clone, Copy, Debug)]
@@ -26,27 +26,41 @@ impl AdminSocket<'_> {
     /// # Errors
     /// No program answers there in time.
     pub async fn get(&self, page: &str) -> Result<(StatusCode, String)> {
-        self.ask(Method::GET, page, Body::empty()).await
+        let answer = self.page(page, MAX_TEXT).await?;
+        Ok((answer.status(), text(&answer)))
+    }
+
+    /// A page of at most so many bytes, with its status and headers.
+    ///
+    /// # Errors
+    /// No program answers there in time, or the page is longer.
+    pub async fn page(&self, page: &str, max_bytes: usize) -> Result<Response<Bytes>> {
+        self.ask(Method::GET, page, Body::empty(), max_bytes).await
     }
 
     /// Sends a text to a page.
     ///
     /// # Errors
     /// No program answers there in time.
-    pub async fn put(&self, page: &str, text: &str) -> Result<(StatusCode, String)> {
-        self.ask(Method::PUT, page, Body::from(text.to_owned()))
-            .await
+    pub async fn put(&self, page: &str, sent: &str) -> Result<(StatusCode, String)> {
+        let body = Body::from(sent.to_owned());
+        let answer = self.ask(Method::PUT, page, body, MAX_TEXT).await?;
+        Ok((answer.status(), text(&answer)))
     }
 
-    async fn ask(&self, method: Method, page: &str, body: Body) -> Result<(StatusCode, String)> {
-        let request = Request::builder()
-            .method(method)
-            .uri(page)
-            .header("host", "localhost")
-            .body(body)
-            .context("make the request")?;
-        let answered = timeout(ANSWER_TIMEOUT, self.send(request)).await;
-        answered.map_err(|_| {
+    async fn ask(
+        &self,
+        method: Method,
+        page: &str,
+        body: Body,
+        max_bytes: usize,
+    ) -> Result<Response<Bytes>> {
+        let asked = async {
+            let mut client = PageClient::over(self.connect().await?).await?;
+            let answer = client.ask(method, page, body, max_bytes).await;
+            answer.with_context(|| format!("ask on the admin socket {}", self.0.display()))
+        };
+        timeout(ANSWER_TIMEOUT, asked).await.map_err(|_| {
             anyhow!(
                 "no answer on the admin socket {} within {} s",
                 self.0.display(),
@@ -55,8 +69,8 @@ impl AdminSocket<'_> {
         })?
     }
 
-    async fn send(&self, request: Request<Body>) -> Result<(StatusCode, String)> {
-        let stream = UnixStream::connect(self.0).await.map_err(|error| {
+    async fn connect(&self) -> Result<UnixStream> {
+        UnixStream::connect(self.0).await.map_err(|error| {
             let hint = if error.kind() == std::io::ErrorKind::PermissionDenied {
                 "only root and the program's own user may use it: try with sudo"
             } else {
@@ -67,25 +81,10 @@ impl AdminSocket<'_> {
                 "no answer on the admin socket {}: {error}: {hint}",
                 self.0.display()
             )
-        })?;
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
-            .await
-            .context("speak HTTP")?;
-        let answered = async {
-            let answer = sender.send_request(request).await;
-            let answer = answer.context("send the request")?;
-            let status = answer.status();
-            let body = to_bytes(Body::new(answer.into_body()), MAX_ANSWER)
-                .await
-                .context("read the answer")?;
-            Ok((status, String::from_utf8_lossy(&body).into_owned()))
-        };
-        let mut connection = std::pin::pin!(connection);
-        let mut answered = std::pin::pin!(answered);
-        tokio::select! {
-            answered = &mut answered => answered,
-            // The connection may end directly after the answer.
-            _ = &mut connection => answered.await,
-        }
+        })
     }
+}
+
+fn text(answer: &Response<Bytes>) -> String {
+    String::from_utf8_lossy(answer.body()).into_owned()
 }

@@ -31,7 +31,7 @@ pub trait TunnelDefaults: Clone + Debug + Send + Sync + 'static {
 /// Where a daemon serves its own pages.
 #[derive(clap::Args, Clone, Debug)]
 pub struct AdminArgs<D: DaemonDefaults> {
-    /// Address of /livez, /readyz, /metrics and /debug.
+    /// Address of /livez, /readyz, /metrics and /debug; the proxy has /dashboard too.
     #[arg(
         long,
         env = "CULVERT_ADMIN_LISTEN",

@@ -75,7 +75,7 @@ pub(crate) async fn run(config: Config, sockets: Sockets, logs: Logs) -> Result<
     let bound = proxy.bind(&sockets, &readiness)?;
     let streams = proxy.spawn_stream_list(&mut supervisor);
     let admin = proxy.admin(
-        &supervisor,
+        &mut supervisor,
         &readiness,
         logs,
         sockets.admin,

@@ -19,6 +19,7 @@ mod completion;
 mod connect;
 mod connect_port;
 mod culvert;
+mod dashboard;
 mod dials;
 mod directory;
 mod documented_commands;

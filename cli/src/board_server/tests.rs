@@ -1,26 +1,19 @@
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use culvert_daemon::serve_http;
-use culvert_lab::browser::{Browser, View};
-use culvert_lab::{skip, workspace};
+use culvert_site::testing::{board, node_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 
 use super::*;
 use crate::args::Output;
-use crate::board::Board;
 use crate::hosts::Hosts;
 use crate::screen::Screen;
-use crate::testing::{node_name, site, watched_site};
-use crate::web::Frame;
 
 const SECRET: &str = "0123456789abcdef";
-/// Wide enough for all columns, a tablet, a telephone.
-const WIDTHS: [u32; 3] = [1440, 820, 390];
 
 #[test]
 fn a_name_that_leads_here_is_no_name_of_this_host() {
@@ -47,13 +40,9 @@ fn a_name_that_leads_here_is_no_name_of_this_host() {
 }
 
 /// The pages of a site, and where they are served until the runtime ends.
-fn serve(runtime: &Runtime, board: Board) -> Result<SocketAddr> {
+fn serve(runtime: &Runtime, nodes: usize) -> Result<SocketAddr> {
     let shared = SharedBoard::default();
-    *shared.lock() = board;
-    serve_shared(runtime, shared, 5)
-}
-
-fn serve_shared(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<SocketAddr> {
+    *shared.lock() = board(nodes);
     let session = Session {
         hosts: Hosts {
             cloud: Vec::new(),
@@ -64,10 +53,11 @@ fn serve_shared(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<S
         screen: Screen::file(),
     };
     let frame = Frame {
-        seconds,
+        seconds: 5,
         asked: "3 hosts".to_owned(),
+        left_out: None,
     };
-    let pages = router(SECRET, Arc::new(session), board, frame);
+    let pages = router(SECRET, Arc::new(session), shared, frame);
     let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
     let address = listener.local_addr()?;
     runtime.spawn(async move {
@@ -75,15 +65,6 @@ fn serve_shared(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<S
         serve_http(accept, pages).await;
     });
     Ok(address)
-}
-
-/// The board of so many nodes, with what was seen before.
-fn board(nodes: usize) -> Board {
-    let (site, history) = watched_site(nodes);
-    Board {
-        site: Some(site),
-        history,
-    }
 }
 
 async fn ask(address: SocketAddr, path: &str, host: &str) -> Result<String> {
@@ -98,7 +79,7 @@ async fn ask(address: SocketAddr, path: &str, host: &str) -> Result<String> {
 #[test]
 fn a_foreign_name_is_refused_and_nothing_is_found_without_the_secret() -> Result<()> {
     let runtime = Runtime::new()?;
-    let address = serve(&runtime, board(20))?;
+    let address = serve(&runtime, 20)?;
     let node = node_name(0);
     for (path, host, status) in [
         (format!("/{SECRET}/"), "localhost:1", 200),
@@ -126,97 +107,6 @@ fn a_foreign_name_is_refused_and_nothing_is_found_without_the_secret() -> Result
                 && answer.contains("cache-control: no-store"),
             "{path}: {answer:.900}"
         );
-    }
-    Ok(())
-}
-
-#[test]
-fn before_the_first_answer_the_page_says_what_it_waits_for() -> Result<()> {
-    let runtime = Runtime::new()?;
-    let address = serve(&runtime, Board::default())?;
-    let answer = runtime.block_on(ask(address, &format!("/{SECRET}/"), "localhost"))?;
-    ensure!(answer.contains(WAITS), "{answer}");
-    Ok(())
-}
-
-/// A picture of every page in every width and colour is in `target/pictures`. Those that the documents
-/// show are not compared: fonts differ.
-#[test]
-fn pages_fit_into_every_window_in_both_colours_and_the_browser_has_no_complaint() -> Result<()> {
-    let Some(program) = Browser::find() else {
-        skip::skip("there is no chromium");
-        return Ok(());
-    };
-    let folder = tempfile::tempdir()?;
-    let pictures = workspace::target_dir().join("pictures");
-    std::fs::create_dir_all(&pictures)?;
-    let runtime = Runtime::new()?;
-    let mut browser = Browser::start(&program, folder.path())?;
-    for (name, nodes, path) in [
-        ("site", 26, String::new()),
-        ("many", 10_000, String::new()),
-        ("empty", 0, String::new()),
-        ("node", 26, format!("node/{}", node_name(8))),
-    ] {
-        let address = serve(&runtime, board(nodes))?;
-        let url = format!("http://{address}/{SECRET}/{path}");
-        look_at(&mut browser, &url, name, &pictures)?;
-    }
-    Ok(())
-}
-
-fn look_at(browser: &mut Browser, url: &str, name: &str, pictures: &Path) -> Result<()> {
-    for width in WIDTHS {
-        for scheme in ["light", "dark"] {
-            let view = View {
-                width,
-                height: if width == 1440 { 1120 } else { 1500 },
-                scheme,
-            };
-            let shown = browser.show(url, view)?;
-            let at = format!("{name}-{width}-{scheme}");
-            std::fs::write(pictures.join(format!("{at}.png")), &shown.picture)?;
-            ensure!(shown.complaints.is_empty(), "{at}: {:?}", shown.complaints);
-            ensure!(shown.overflow <= 0, "{at}: {} px too wide", shown.overflow);
-            ensure!(shown.text.contains("Culvert"), "{at}: {}", shown.text);
-        }
-    }
-    Ok(())
-}
-
-#[test]
-fn a_page_renews_itself_with_and_without_scripts() -> Result<()> {
-    let Some(program) = Browser::find() else {
-        skip::skip("there is no chromium");
-        return Ok(());
-    };
-    let folder = tempfile::tempdir()?;
-    let runtime = Runtime::new()?;
-    let mut browser = Browser::start(&program, folder.path())?;
-    let shared = SharedBoard::default();
-    *shared.lock() = board(3);
-    let address = serve_shared(&runtime, shared.clone(), 1)?;
-    let url = format!("http://{address}/{SECRET}/");
-    let view = View {
-        width: 1000,
-        height: 800,
-        scheme: "light",
-    };
-    for nodes in [30, 31] {
-        browser.show(&url, view)?;
-        shared.lock().site = Some(site(nodes));
-        let wanted = node_name(nodes - 1);
-        culvert_lab::wait::until(
-            "the page has the new node",
-            culvert_lab::wait::PATIENCE,
-            || {
-                let text = browser.evaluate("document.body.innerText")?;
-                let text = text.as_str().context("no text")?;
-                ensure!(text.contains(&wanted), "{text}");
-                Ok(())
-            },
-        )?;
-        browser.disable_scripts()?;
     }
     Ok(())
 }

@@ -7,24 +7,26 @@ use anyhow::Result;
 use culvert_api::NodeName;
 use culvert_api::ports::AGENT_ADMIN_PORT;
 use culvert_api::proto::control as proto;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::cloud_host::CloudHost;
+use culvert_site::event::Event;
+use culvert_site::node::{Node, nodes};
+use culvert_site::stream::Stream;
+use culvert_site::summary::Status;
+use culvert_site::units::now_seconds;
 use futures_util::future::join_all;
 use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use tokio::time::timeout;
 
 use super::{Collection, Item, KnownName};
-use crate::answered::{Answered, all_ok};
-use crate::cloud_host::CloudHost;
+use crate::cloud_host::ask_cloud_host;
 use crate::control::Control;
-use crate::event::Event;
 use crate::hops;
 use crate::hosts::{Host, NoAnswer, Socket};
 use crate::nearest::host_with_tunnel;
-use crate::node::{Node, nodes};
 use crate::pages::Pages;
-use crate::session::{Session, now_seconds};
-use crate::stream::Stream;
-use crate::summary::Status;
+use crate::session::Session;
 
 /// Offline nodes that are explained at once: each asks every host twice.
 const NODES_AT_ONCE: usize = 4;
@@ -91,7 +93,7 @@ const fn end_of_log(unit: &str) -> [&str; 7] {
 
 /// Collects all of it.
 pub(crate) async fn collect(session: &Session) -> Collection {
-    let hosts = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let hosts = session.ask(Duration::ZERO, ask_cloud_host).await;
     let known = nodes(all_ok(&hosts));
     let mut collection = Collection {
         names: names(session, &hosts, &known),
@@ -334,7 +336,11 @@ async fn page(deadline: Duration, pages: &mut Pages, path: &str) -> Result<Strin
 /// A page of an index that can be read as it is.
 fn page_of(line: &str) -> Option<(&str, &str)> {
     let (path, about) = line.split_once(' ')?;
-    let is_plain = path.starts_with('/') && !path.contains(['{', '.']) && path != "/debug/log";
+    // A folder is for browsers, and shows what the other pages have.
+    let is_plain = path.starts_with('/')
+        && !path.ends_with('/')
+        && !path.contains(['{', '.'])
+        && path != "/debug/log";
     is_plain.then_some((path, about.trim()))
 }
 
@@ -413,6 +419,7 @@ mod tests {
             "Pages of culvert-proxy:",
             "/debug/explain/{destination}  why",
             "/debug/log  PUT",
+            "/dashboard/  for browsers",
         ] {
             assert_eq!(page_of(line), None, "{line}");
         }

@@ -1,9 +1,9 @@
 //! The page on top of the archive.
 
+use culvert_site::units::time_of_day;
 use maud::{DOCTYPE, html};
 
 use super::Collection;
-use crate::screen::time_of_day;
 
 const STYLE: &str = "body{font:14px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 \
     1em;color-scheme:light dark}table{border-collapse:collapse;width:100%}td,th{text-align:left;\

@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use culvert_daemon::counted;
+use culvert_site::units::now_seconds;
 
 use crate::args::BundleArgs;
 use crate::bundle::{Names, Written, collect, write};
 use crate::screen::{Screen, clean};
-use crate::session::{Session, now_seconds};
+use crate::session::Session;
 
 /// Makes the archive.
 ///

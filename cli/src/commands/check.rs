@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use culvert_daemon::counted;
+use culvert_site::answered::Answered;
+use culvert_site::verdict::Verdict;
 use serde::{Deserialize, Serialize};
 
-use crate::answered::Answered;
 use crate::args::CheckArgs;
-use crate::cloud_host::Redirector;
+use crate::cloud_host::has_redirector;
 use crate::hosts::{Finished, Host, NoAnswer};
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
-use crate::verdict::Verdict;
 
 /// A check dials, and asks DNS servers and the cluster.
 const LONGER: Duration = Duration::from_secs(30);
@@ -77,7 +77,7 @@ async fn ask(host: &Host, arguments: &CheckArgs) -> Result<Vec<Finding>, NoAnswe
     if host.is_in_cluster() {
         words.push("--kubernetes");
     }
-    let has_redirector = Redirector::is_present(host).await;
+    let has_redirector = has_redirector(host).await;
     if !has_redirector {
         words.push("--without-redirector");
     }

@@ -8,21 +8,21 @@ use anyhow::{Context, Result, bail, ensure};
 use culvert_api::proto::control as proto;
 use culvert_api::view::{USER_CALLS, USER_SESSIONS};
 use culvert_daemon::counted;
+use culvert_site::answered::all_ok;
+use culvert_site::node::nodes;
+use culvert_site::verdict::Verdict;
 use futures_util::stream::{self, StreamExt};
 
 use super::{junit, note_unanswered};
-use crate::answered::all_ok;
 use crate::args::ConnectivityArgs;
-use crate::cloud_host::CloudHost;
+use crate::cloud_host::ask_cloud_host;
 use crate::connectivity::{Connectivity, NodeReach, Trial};
 use crate::hops;
 use crate::hosts::Host;
-use crate::node::nodes;
 use crate::screen::Screen;
 use crate::session::Session;
 use crate::table::Table;
 use crate::unknown_node::unknown_node;
-use crate::verdict::Verdict;
 
 /// Nodes that are dialled at once, from all hosts. Each takes two connections with every host, and has
 /// up to two questions under way there.
@@ -78,7 +78,7 @@ fn at_once(session: &Session) -> usize {
 
 /// Those that are named, or else all.
 async fn node_names(session: &Session, arguments: &ConnectivityArgs) -> Result<Vec<String>> {
-    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;
     let mut known = Vec::new();
     for node in nodes(all_ok(&answers)) {

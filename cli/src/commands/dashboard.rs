@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use culvert_daemon::{counted, serve_http};
+use culvert_site::board::SharedBoard;
+use culvert_site::web::Frame;
 use maud::{DOCTYPE, html};
 use serde::Serialize;
 use tempfile::TempDir;
@@ -18,11 +20,10 @@ use tokio::process::Command;
 use tokio::sync::Notify;
 
 use crate::args::DashboardArgs;
-use crate::board::SharedBoard;
 use crate::board_server::router;
 use crate::screen::Screen;
 use crate::session::Session;
-use crate::web::Frame;
+use crate::watch::watch;
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -57,6 +58,7 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
     let frame = Frame {
         seconds: arguments.interval.as_secs().max(1),
         asked: counted(session.hosts.cloud.len(), "host", "hosts"),
+        left_out: None,
     };
     let board = SharedBoard::default();
     let pages = router(&secret, session.clone(), board.clone(), frame);
@@ -64,7 +66,7 @@ pub(super) async fn run(session: Session, arguments: &DashboardArgs) -> Result<(
     // Browsers ask by themselves.
     let news = Notify::new();
     tokio::select! {
-        () = board.watch(session, arguments.interval, &news) => {}
+        () = watch(session, arguments.interval, &board, &news) => {}
         () = serve_http(accept, pages) => {}
         interrupted = tokio::signal::ctrl_c() => interrupted.context("wait for ^C")?,
     }

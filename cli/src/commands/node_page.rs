@@ -6,24 +6,26 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use culvert_api::NodeName;
 use culvert_api::ports::AGENT_ADMIN_PORT;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::cloud_host::{CloudHost, Ready};
+use culvert_site::node::{Node, NodeAddress, all_names, listed_name, nodes};
+use culvert_site::stream::Stream;
+use culvert_site::tunnel_at::TunnelAt;
+use culvert_site::units::{milliseconds, span};
+use culvert_site::verdict::{self, Verdict};
 use serde::Serialize;
 use serde_json::Value;
 
 use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
-use crate::answered::{Answered, all_ok};
-use crate::cloud_host::{CloudHost, Ready};
+use crate::cloud_host::{ask_cloud_host, ask_ready};
 use crate::hosts::{Host, NoAnswer};
 use crate::nearest::host_with_tunnel;
-use crate::node::{Node, NodeAddress, all_names, listed_name, nodes};
 use crate::pages::Pages;
-use crate::screen::{Screen, clean, milliseconds, span};
+use crate::screen::{Screen, clean};
 use crate::session::Session;
-use crate::stream::Stream;
 use crate::table::{Table, wrapped};
-use crate::tunnel_at::TunnelAt;
 use crate::unknown_node::unknown_node;
-use crate::verdict::{self, Verdict};
 
 /// The hub's admin port. Its pages are reached where the agent may dial it.
 const HUB_ADMIN_PORT: u16 = 7439;
@@ -60,7 +62,7 @@ struct AgentSays {
 /// # Errors
 /// No proxy knows it, or no host has answered.
 pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
-    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;
     let hosts = all_ok(&answers);
     let lists: Vec<_> = hosts.iter().map(|host| &host.nodes).collect();
@@ -117,7 +119,7 @@ async fn edge_programs(
 
 async fn ask_agent(host: &Host, name: &NodeName) -> Result<Ready, NoAnswer> {
     let mut pages = Pages::connect_node(host, name, AGENT_ADMIN_PORT).await?;
-    Ready::ask(&mut pages).await
+    ask_ready(&mut pages).await
 }
 
 async fn ask_hub(host: &Host, name: &NodeName) -> Result<Value, NoAnswer> {

@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use culvert_site::answered::all_ok;
+use culvert_site::node::{Node, nodes};
+use culvert_site::units::milliseconds;
+use culvert_site::verdict;
 use serde::Serialize;
 
 use super::{Unheard, note_unanswered, unheard};
-use crate::answered::all_ok;
 use crate::args::NodesArgs;
-use crate::cloud_host::CloudHost;
-use crate::node::{Node, nodes};
-use crate::screen::{Screen, clean, milliseconds};
+use crate::cloud_host::ask_cloud_host;
+use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::Table;
-use crate::verdict;
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -27,7 +28,7 @@ struct Nodes {
 /// # Errors
 /// No host has answered.
 pub(super) async fn run(session: &Session, arguments: &NodesArgs) -> Result<()> {
-    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;
     for host in all_ok(&answers) {
         if !host.note.is_empty() {

@@ -7,19 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use culvert_api::proto::control as proto;
+use culvert_site::answered::Answered;
+use culvert_site::event::Event;
+use culvert_site::units::now_seconds;
+use culvert_site::units::time_of_day;
 use futures_util::future::join_all;
 use tokio::time::timeout;
 use tonic::Streaming;
 
 use super::print_error;
-use crate::answered::Answered;
 use crate::args::{ObserveArgs, Output};
 use crate::control::Control;
-use crate::event::Event;
 use crate::hosts::{Host, NoAnswer};
 use crate::nearest::own_name;
-use crate::screen::{clean, time_of_day};
-use crate::session::{Session, now_seconds};
+use crate::screen::clean;
+use crate::session::Session;
 
 /// How many events are shown if no flag says it.
 const USUAL_LAST: usize = 100;

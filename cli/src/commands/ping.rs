@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use culvert_api::proto::control as proto;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::node::{all_names, is_named};
+use culvert_site::units::milliseconds;
+use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
 use super::nodes::or_dash;
 use super::{Unheard, note_unanswered, unheard};
-use crate::answered::{Answered, all_ok};
 use crate::args::PingArgs;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
-use crate::node::{all_names, is_named};
-use crate::screen::{Screen, milliseconds};
+use crate::screen::Screen;
 use crate::session::Session;
 use crate::table::Table;
 use crate::unknown_node::unknown_node;
-use crate::verdict::Verdict;
 
 /// The answer.
 #[derive(Debug, Serialize)]

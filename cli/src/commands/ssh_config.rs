@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use culvert_api::{NodeName, shell_word};
+use culvert_site::answered::all_ok;
+use culvert_site::node::{Node, nodes};
 
 use super::note_unanswered;
-use crate::answered::all_ok;
 use crate::args::{USUAL_NAMESPACE, USUAL_RUN_DIR, Whom};
-use crate::cloud_host::CloudHost;
-use crate::node::{Node, nodes};
+use crate::cloud_host::ask_cloud_host;
 use crate::session::Session;
 
 /// Prints the lines.
@@ -18,7 +18,7 @@ use crate::session::Session;
 /// # Errors
 /// No host has answered.
 pub(super) async fn run(session: &Session, whom: &Whom) -> Result<()> {
-    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;
     let known = nodes(all_ok(&answers));
     let mut whom = whom.clone();
@@ -83,10 +83,10 @@ fn path_flag(flag: &str, path: &Path) -> Result<String> {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use culvert_site::testing::site;
 
     use super::*;
     use crate::args::Arguments;
-    use crate::testing::site;
 
     fn whom(words: &[&str]) -> Whom {
         let line = [&["culvert", "ssh-config"], words].concat();

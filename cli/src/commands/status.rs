@@ -5,16 +5,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use culvert_daemon::counted;
+use culvert_site::cloud_host::Ready;
+use culvert_site::summary::{Edge, Proxy, Status};
+use culvert_site::units::now_seconds;
+use culvert_site::units::{milliseconds, span};
+use culvert_site::verdict::{Problem, Verdict};
 
 use crate::args::StatusArgs;
-use crate::cloud_host::{CloudHost, Ready};
+use crate::cloud_host::{ask_cloud_host, ask_ready};
 use crate::hosts::{EdgeProgram, NoAnswer};
 use crate::pages::Pages;
-use crate::screen::{Screen, clean, milliseconds, span};
-use crate::session::{Session, now_seconds};
-use crate::summary::{Edge, Proxy, Status};
+use crate::screen::{Screen, clean};
+use crate::session::Session;
 use crate::table::{Table, wrapped};
-use crate::verdict::{Problem, Verdict};
 
 /// The pause before everything is asked again.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
@@ -70,7 +73,7 @@ fn waits_for(status: &Status) -> String {
 
 async fn ask(session: &Session) -> Status {
     let (answers, edge) = tokio::join!(
-        session.ask(Duration::ZERO, CloudHost::ask),
+        session.ask(Duration::ZERO, ask_cloud_host),
         ask_edge(&session.hosts.edge, session.timeout)
     );
     Status::of(&answers, edge, now_seconds())
@@ -102,7 +105,7 @@ async fn ask_edge(programs: &[EdgeProgram], timeout: Duration) -> Vec<Edge> {
 
 async fn ask_socket(admin_socket: &Path) -> Result<Ready, NoAnswer> {
     let mut pages = Pages::connect_socket(admin_socket).await?;
-    Ready::ask(&mut pages).await
+    ask_ready(&mut pages).await
 }
 
 fn text(status: &Status, screen: &Screen) -> String {

@@ -5,18 +5,19 @@ use std::time::Duration;
 use anyhow::Result;
 use culvert_api::NodeName;
 use culvert_api::proto::control as proto;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::stream::Stream;
+use culvert_site::units::span;
+use culvert_site::verdict;
 use serde::Serialize;
 
 use super::{Unheard, note_unanswered, unheard};
-use crate::answered::{Answered, all_ok};
 use crate::args::StreamsArgs;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
-use crate::screen::{Screen, span};
+use crate::screen::Screen;
 use crate::session::Session;
-use crate::stream::Stream;
 use crate::table::Table;
-use crate::verdict;
 
 /// The answer.
 #[derive(Debug, Serialize)]

@@ -6,16 +6,18 @@ use std::net::IpAddr;
 use anyhow::{Context, Result};
 use culvert_api::proto::control as proto;
 use culvert_api::{NodeName, join_command};
+use culvert_site::units::now_seconds;
+use culvert_site::units::span;
+use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
 use super::first_proxy::{first_proxy, into_error};
 use super::node_list::{self, Listed};
 use crate::args::{TokenCommand, TokenCreate};
 use crate::control::Control;
-use crate::screen::{Screen, span};
-use crate::session::{Session, now_seconds};
+use crate::screen::Screen;
+use crate::session::Session;
 use crate::table::Table;
-use crate::verdict::Verdict;
 
 /// The answer of `list`.
 #[derive(Debug, Serialize)]

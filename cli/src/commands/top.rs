@@ -7,16 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use culvert_api::proto::control as proto;
+use culvert_site::board::SharedBoard;
+use culvert_site::host_path::HostPath;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
 use crate::args::TopArgs;
-use crate::board::SharedBoard;
-use crate::hops::{self, HostPath};
+use crate::hops;
 use crate::session::Session;
 use crate::top::{Action, Overlay, TopView, draw};
+use crate::watch::watch;
 
 /// How soon the thread that reads keys sees that it is to end.
 const KEY_PAUSE: Duration = Duration::from_millis(200);
@@ -51,7 +53,7 @@ pub(super) async fn run(session: Session, arguments: &TopArgs) -> Result<()> {
         terminal: ratatui::try_init().context("use this terminal")?,
         view: TopView::default(),
     };
-    let watching = board.watch(session.clone(), arguments.interval, &news);
+    let watching = watch(session.clone(), arguments.interval, &board, &news);
     tokio::pin!(watching);
     loop {
         shown.draw(&board)?;

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::Result;
+use culvert_site::answered::{Answered, all_ok};
+use culvert_site::cloud_host::{CloudHost, Redirector};
+use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
 use super::{Unheard, note_unanswered, unheard};
-use crate::answered::{Answered, all_ok};
-use crate::cloud_host::{CloudHost, Redirector};
+use crate::cloud_host::ask_cloud_host;
 use crate::screen::Screen;
 use crate::session::Session;
 use crate::table::Table;
-use crate::verdict::Verdict;
 
 /// The answer.
 #[derive(Debug, Serialize)]
@@ -39,7 +40,7 @@ struct Program {
 /// # Errors
 /// None has answered.
 pub(super) async fn run(session: &Session) -> Result<()> {
-    let answers = session.ask(Duration::ZERO, CloudHost::ask).await;
+    let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;
     let versions = Versions {
         culvert: culvert_daemon::BUILD,

@@ -6,17 +6,18 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use culvert_api::proto::control as proto;
 use culvert_api::{Host, Query};
+use culvert_site::answered::all_ok;
+use culvert_site::host_path::{Hop, HostPath};
+use culvert_site::node::all_names;
+use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
-use crate::answered::all_ok;
-use crate::hops::{self, Hop, HostPath};
+use crate::hops;
 use crate::nearest::node_list;
-use crate::node::all_names;
 use crate::screen::{Screen, clean};
 use crate::session::Session;
 use crate::table::wrapped;
 use crate::unknown_node::unknown_node;
-use crate::verdict::Verdict;
 
 /// What a proxy adds that is no part of the way: it has no mark.
 const ADDED: [&str; 6] = ["node", "dns", "ended", "agents", "streams", "unused"];

@@ -5,10 +5,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::anyhow;
+use culvert_site::answered::NoAnswer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::time::timeout;
-
-use crate::fixes;
 
 /// Bytes of an explanation.
 const MAX_EXPLANATION: u64 = 4 << 10;
@@ -28,16 +27,6 @@ pub(crate) struct Connection {
     errors: Option<Box<dyn AsyncRead + Send + Unpin>>,
     /// What ends with the connection.
     _program: Option<Box<dyn Any + Send>>,
-}
-
-/// Why there is no answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoAnswer {
-    pub(crate) text: String,
-    /// What to do.
-    pub(crate) fix: &'static str,
-    /// There is no such socket: the program does not run there, and perhaps is not to.
-    pub(crate) is_absent: bool,
 }
 
 impl Connection {
@@ -91,43 +80,6 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl NoAnswer {
-    /// Reads what a program or the system says.
-    pub(crate) fn new(text: String) -> Self {
-        // ENOENT, as Rust's errors have it wherever it was met.
-        let is_absent = text.contains("(os error 2)");
-        let fix = if text.contains("os error 13") {
-            "ask as root: only root and the proxy's own user may use its socket"
-        } else if text.contains("unrecognized subcommand") {
-            "upgrade culvert-proxy there: it has no control-stdio"
-        } else if is_absent || text.contains("os error 111") {
-            fixes::START_PROXY
-        } else {
-            "is the host up and reachable? Then look at culvert-proxy there"
-        };
-        Self {
-            text,
-            fix,
-            is_absent,
-        }
-    }
-
-    /// The host has taken too long.
-    pub(crate) fn late(deadline: Duration) -> Self {
-        Self {
-            text: format!("no answer within {} s", deadline.as_secs()),
-            fix: "it is stopped, overloaded or unreachable; --timeout gives it longer",
-            is_absent: false,
-        }
-    }
-}
-
-impl From<anyhow::Error> for NoAnswer {
-    fn from(error: anyhow::Error) -> Self {
-        Self::new(format!("{error:#}"))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,12 +94,5 @@ mod tests {
         assert!(!unanswered.is_absent);
         let again = connection.unanswered(&anyhow!("broken pipe")).await;
         assert_eq!(again.text, "broken pipe");
-    }
-
-    #[test]
-    fn a_missing_socket_is_absent() {
-        let missing = std::os::unix::net::UnixStream::connect("/nowhere/socket");
-        let error = missing.expect_err("there is none");
-        assert!(NoAnswer::new(error.to_string()).is_absent);
     }
 }

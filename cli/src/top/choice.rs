@@ -1,6 +1,6 @@
 //! Which rows are shown, and in which order.
 
-use crate::node_choice::Sort;
+use culvert_site::node_choice::Sort;
 
 /// What is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

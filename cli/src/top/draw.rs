@@ -1,5 +1,12 @@
 //! One picture of the terminal.
 
+use culvert_site::board::Board;
+use culvert_site::history::History;
+use culvert_site::host_path::HostPath;
+use culvert_site::node_choice::Sort;
+use culvert_site::site::Site;
+use culvert_site::units::time_of_day;
+use culvert_site::verdict::Verdict;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -9,13 +16,7 @@ use ratatui::widgets::{Block, Cell, Clear, Paragraph, Row, Table, Wrap};
 use super::choice::{Only, Tab};
 use super::rows::{per_second, rows};
 use super::view::{Overlay, TopView};
-use crate::board::Board;
-use crate::hops::HostPath;
-use crate::node_choice::Sort;
-use crate::screen::{clean, time_of_day};
-use crate::site::Site;
-use crate::verdict::Verdict;
-use crate::watch::History;
+use crate::screen::clean;
 
 const KEYS: &str =
     " 1-3 tab  ↑↓ move  s sort  / filter  i only what needs a look  Enter why  q quit";
@@ -196,21 +197,13 @@ fn way_lines(ways: &[HostPath]) -> Vec<Line<'static>> {
 
 #[cfg(test)]
 mod tests {
+    use culvert_site::testing::{board, node_name};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
     use super::*;
-    use crate::testing::{node_name, watched_site};
     use crate::top::view::Action;
-
-    fn board(nodes: usize) -> Board {
-        let (site, history) = watched_site(nodes);
-        Board {
-            site: Some(site),
-            history,
-        }
-    }
 
     fn shown(board: &Board, view: &mut TopView) -> String {
         let mut terminal = Terminal::new(TestBackend::new(100, 30)).expect("a terminal");

@@ -3,17 +3,19 @@
 use std::cmp::Reverse;
 
 use bytesize::ByteSize;
+use culvert_site::history::History;
+use culvert_site::node::Node;
+use culvert_site::node_choice::{Sort, State, choose};
+use culvert_site::samples::Samples;
+use culvert_site::site::Site;
+use culvert_site::stream::Stream;
+use culvert_site::summary::Proxy;
+use culvert_site::units::{bytes_per_second, milliseconds, span};
+use culvert_site::verdict::{self, Verdict};
 use ratatui::layout::Constraint;
 
 use super::choice::{Only, RowChoice, Tab};
-use crate::node::Node;
-use crate::node_choice::{Sort, State, choose};
-use crate::screen::{bytes_per_second, clean, milliseconds, span};
-use crate::site::Site;
-use crate::stream::Stream;
-use crate::summary::Proxy;
-use crate::verdict::{self, Verdict};
-use crate::watch::{History, Samples};
+use crate::screen::clean;
 
 /// A connection without a byte for so long is idle.
 const IDLE_SECONDS: u64 = 10;

@@ -1,14 +1,14 @@
 //! What the reader has chosen. Pure.
 
 use culvert_api::proto::control as proto;
+use culvert_site::board::Board;
+use culvert_site::host_path::HostPath;
+use culvert_site::node_choice::Sort;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::widgets::TableState;
 
 use super::choice::{Only, RowChoice, Tab};
 use super::rows::{Row, rows};
-use crate::board::Board;
-use crate::hops::HostPath;
-use crate::node_choice::Sort;
 
 /// Rows that a page key moves by.
 const PAGE: u16 = 20;

@@ -65,6 +65,8 @@ pub struct Metrics {
     /// Payload of connections of clients so far.
     pub transferred: Total,
     streams: Family<Stream, Counter>,
+    /// All of these. It is not registered.
+    ended_streams: Counter,
     dials: Family<Outcome, Counter>,
     dial_duration: Histogram,
     refused_clients: Family<Port, Counter>,
@@ -181,6 +183,7 @@ impl Default for Metrics {
             moved_streams: Counter::default(),
             transferred: Total::default(),
             streams: Family::default(),
+            ended_streams: Counter::default(),
             dials: Family::default(),
             dial_duration: Histogram::new(DIAL_BUCKETS),
             refused_clients: Family::default(),
@@ -323,6 +326,12 @@ impl Metrics {
         self.streams
             .get_or_create(&Stream { frontend, outcome })
             .inc();
+        self.ended_streams.inc();
+    }
+
+    /// How many connections of clients have ended.
+    pub fn ended_streams(&self) -> u64 {
+        self.ended_streams.get()
     }
 
     /// Counts clients that such a port refuses.

@@ -29,7 +29,7 @@ use futures_util::{StreamExt, stream};
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
-use crate::explain::{Dial, ExplainError, Explainer, Line};
+use crate::explain::{Dial, ExplainError, Explainer, Explanation, Line};
 use crate::stream_list::{ListedStream, StreamList};
 use crate::{observe, ping};
 use error::to_status;
@@ -166,12 +166,7 @@ impl Service for Control {
         let explained = self.explainer.explain(&destination, dial).await;
         let explained =
             explained.map_err(|error: ExplainError| Status::invalid_argument(error.to_string()))?;
-        Ok(Response::new(proto::ExplainResponse {
-            title: explained.title,
-            lines: explained.lines.into_iter().map(line_message).collect(),
-            reachable: explained.reachable,
-            no_node: explained.no_node,
-        }))
+        Ok(Response::new(explained_message(explained)))
     }
 
     async fn ping(
@@ -193,13 +188,7 @@ impl Service for Control {
         let mut listed = self.streams_of(&request.node)?;
         let idle = Duration::from_secs(request.idle_seconds);
         listed.retain(|listed| listed.idle() >= idle);
-        listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
-        let left_out = listed.len().saturating_sub(MAX_STREAMS);
-        listed.truncate(MAX_STREAMS);
-        Ok(Response::new(proto::ListStreamsResponse {
-            streams: listed.iter().map(stream_status).collect(),
-            left_out: left_out as u64,
-        }))
+        Ok(Response::new(most_urgent(listed)))
     }
 
     type ObserveStream = BoxStream<'static, Result<proto::StreamEvent, Status>>;
@@ -217,8 +206,7 @@ impl Service for Control {
         &self,
         _: Request<proto::ListProxiesRequest>,
     ) -> Result<Response<proto::ListProxiesResponse>, Status> {
-        let mut proxies = vec![self.own_status()];
-        proxies.extend(self.registry.peers().iter().map(peer_status));
+        let proxies = self.proxies();
         Ok(Response::new(proto::ListProxiesResponse { proxies }))
     }
 
@@ -226,14 +214,7 @@ impl Service for Control {
         &self,
         _: Request<proto::ListCertificatesRequest>,
     ) -> Result<Response<proto::ListCertificatesResponse>, Status> {
-        let mut certificates = Vec::new();
-        for (owner, certificate) in self.trust.certificates() {
-            certificates.push(proto::CertificateStatus {
-                owner: owner.to_owned(),
-                not_before: certificate.not_before.seconds(),
-                not_after: certificate.not_after.seconds(),
-            });
-        }
+        let certificates = self.certificates();
         Ok(Response::new(proto::ListCertificatesResponse {
             certificates,
         }))
@@ -286,13 +267,33 @@ impl Control {
     }
 
     /// For people: why the directory may be old; `None`: it is not.
-    fn staleness(&self) -> Option<String> {
+    pub(crate) fn staleness(&self) -> Option<String> {
         if let Some(freshness) = self.directory.freshness()
             && let Some(remark) = freshness.remark()
         {
             return Some(remark);
         }
         self.primary.as_ref()?.primary().warning()
+    }
+
+    /// This proxy, then those that it knows.
+    pub(crate) fn proxies(&self) -> Vec<proto::ProxyStatus> {
+        let mut proxies = vec![self.own_status()];
+        proxies.extend(self.registry.peers().iter().map(peer_status));
+        proxies
+    }
+
+    /// Those of this proxy.
+    pub(crate) fn certificates(&self) -> Vec<proto::CertificateStatus> {
+        let mut certificates = Vec::new();
+        for (owner, certificate) in self.trust.certificates() {
+            certificates.push(proto::CertificateStatus {
+                owner: owner.to_owned(),
+                not_before: certificate.not_before.seconds(),
+                not_after: certificate.not_after.seconds(),
+            });
+        }
+        certificates
     }
 
     fn own_status(&self) -> proto::ProxyStatus {
@@ -310,6 +311,27 @@ impl Control {
             certificate_ends,
             ..proto::ProxyStatus::default()
         }
+    }
+}
+
+/// Those that wait for the longest.
+pub(crate) fn most_urgent(mut listed: Vec<ListedStream>) -> proto::ListStreamsResponse {
+    listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
+    let left_out = listed.len().saturating_sub(MAX_STREAMS);
+    listed.truncate(MAX_STREAMS);
+    proto::ListStreamsResponse {
+        streams: listed.iter().map(stream_status).collect(),
+        left_out: left_out as u64,
+    }
+}
+
+/// As `culvert` reads it.
+pub(crate) fn explained_message(explained: Explanation) -> proto::ExplainResponse {
+    proto::ExplainResponse {
+        title: explained.title,
+        lines: explained.lines.into_iter().map(line_message).collect(),
+        reachable: explained.reachable,
+        no_node: explained.no_node,
     }
 }
 
@@ -373,4 +395,4 @@ fn peer_status(peer: &PeerView) -> proto::ProxyStatus {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,7 +1,6 @@
 //! `/debug/{nodes,left-out,claims,tunnels,peers,streams,tasks}` of the admin server, as JSON.
 
 use axum::routing::get;
-use culvert_api::NodeName;
 use culvert_daemon::{AdminPages, RunningTasks, Runtimes, TaskCounts, page, tasks_page};
 use culvert_proxy_core::directory::Directory;
 use culvert_proxy_core::reported::Claims;
@@ -9,6 +8,7 @@ use culvert_proxy_streams::live::Streams;
 use culvert_proxy_streams::peers::PeerView;
 use culvert_proxy_streams::registry::{Registered, Registry};
 use culvert_proxy_streams::view::StreamView;
+use culvert_site::cloud_host::Tunnel;
 use serde::Serialize;
 
 use crate::stream_list::{ListedStream, StreamList};
@@ -16,14 +16,9 @@ use crate::stream_list::{ListedStream, StreamList};
 /// A tunnel as `/debug/tunnels` shows it.
 #[derive(Debug, Serialize)]
 struct TunnelView {
-    tunnel: u64,
-    node: NodeName,
-    agent: String,
-    agent_version: String,
+    #[serde(flatten)]
+    tunnel: Tunnel,
     agent_addresses: Vec<String>,
-    age_seconds: f64,
-    streams: u32,
-    round_trip_seconds: Option<f64>,
 }
 
 /// Another proxy as `/debug/peers` shows it.
@@ -89,18 +84,23 @@ impl From<ListedStream> for StreamPage {
 impl From<&Registered> for TunnelView {
     fn from(registered: &Registered) -> Self {
         Self {
-            tunnel: registered.generation,
-            node: registered.node.clone(),
-            agent: registered.agent.to_string(),
-            agent_version: registered.described.version.clone(),
+            tunnel: tunnel(registered),
             agent_addresses: registered.described.addresses.clone(),
-            age_seconds: registered.since.elapsed().as_secs_f64(),
-            streams: registered.tunnel.streams(),
-            round_trip_seconds: registered
-                .tunnel
-                .round_trip()
-                .map(|round_trip| round_trip.as_secs_f64()),
         }
+    }
+}
+
+/// As `culvert` reads it.
+pub(crate) fn tunnel(registered: &Registered) -> Tunnel {
+    let round_trip = registered.tunnel.round_trip();
+    Tunnel {
+        tunnel: registered.generation,
+        node: registered.node.to_string(),
+        agent: registered.agent.to_string(),
+        agent_version: registered.described.version.clone(),
+        age_seconds: registered.since.elapsed().as_secs_f64(),
+        streams: registered.tunnel.streams(),
+        round_trip_seconds: round_trip.map(|round_trip| round_trip.as_secs_f64()),
     }
 }
 

@@ -1,9 +1,10 @@
 //! What people and the redirector ask of a running proxy: the control socket with `explain` and
-//! `ping`, the directory socket, the pages of `/debug`; and the spans that a collector gets. The
+//! `ping`, the directory socket, the pages of `/debug` and those for browsers; and the spans that a collector gets. The
 //! subcommands, which ask, are in `culvert-proxy-commands`.
 #![forbid(unsafe_code)]
 
 pub mod control;
+pub mod dashboard;
 pub mod debug;
 pub mod directory_socket;
 pub mod explain;

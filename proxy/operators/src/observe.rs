@@ -52,25 +52,31 @@ pub(crate) fn observe(
     streams: Streams,
     request: proto::ObserveRequest,
 ) -> BoxStream<'static, Result<proto::StreamEvent, Status>> {
-    let observer = Observer {
-        cursor: streams.recent().oldest(),
-        until: if request.follow {
-            Until::Forever
-        } else {
-            Until::Now
-        },
-        choice: if request.failures {
-            EventChoice::Failures
-        } else {
-            EventChoice::All
-        },
-        streams,
-        ready: VecDeque::new(),
+    let until = if request.follow {
+        Until::Forever
+    } else {
+        Until::Now
     };
+    let choice = if request.failures {
+        EventChoice::Failures
+    } else {
+        EventChoice::All
+    };
+    let observer = Observer::new(streams, until, choice);
     if request.last > 0 && !request.follow {
-        return stream::iter(observer.last(request.last as usize)).boxed();
+        let last = observer.last(request.last as usize);
+        return stream::iter(last).map(Ok).boxed();
     }
     unfold(observer, next).boxed()
+}
+
+/// The last connections that failed, of those that are kept.
+pub(crate) fn last_failures(streams: Streams, count: usize) -> Vec<proto::StreamEvent> {
+    let observer = Observer::new(streams, Until::Now, EventChoice::Failures);
+    let mut failures: Vec<_> = observer.last(count).into();
+    // Events that are missing.
+    failures.retain(|event| event.lost == 0);
+    failures
 }
 
 async fn next(mut observer: Observer) -> Option<(Result<proto::StreamEvent, Status>, Observer)> {
@@ -89,13 +95,24 @@ async fn next(mut observer: Observer) -> Option<(Result<proto::StreamEvent, Stat
 }
 
 impl Observer {
+    /// From the oldest event that is kept.
+    fn new(streams: Streams, until: Until, choice: EventChoice) -> Self {
+        Self {
+            cursor: streams.recent().oldest(),
+            until,
+            choice,
+            streams,
+            ready: VecDeque::new(),
+        }
+    }
+
     /// The last events that are wanted, of those that are kept.
-    fn last(mut self, count: usize) -> VecDeque<Result<proto::StreamEvent, Status>> {
+    fn last(mut self, count: usize) -> VecDeque<proto::StreamEvent> {
         while self.read() > 0 {
             let more = self.ready.len().saturating_sub(count);
             self.ready.drain(..more);
         }
-        self.ready.into_iter().map(Ok).collect()
+        self.ready
     }
 
     /// Reads some events. Returns how many there were, wanted or not.

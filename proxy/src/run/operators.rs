@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::Result;
-use culvert_daemon::{Admin, AdminListen, Idle, Logs, Readiness, Supervisor};
+use culvert_daemon::{Admin, AdminListen, AdminPages, Idle, Logs, Readiness, Supervisor};
 use culvert_proxy_core::reported::Claims;
 use culvert_proxy_operators::control::{self, Control};
+use culvert_proxy_operators::dashboard::Dashboard;
 use culvert_proxy_operators::debug;
 use culvert_proxy_operators::directory_socket;
 use culvert_proxy_operators::explain::Explainer;
@@ -35,9 +36,34 @@ impl Proxy {
         StreamList::new(self.streams.clone(), idle)
     }
 
+    fn admin_pages(
+        &self,
+        supervisor: &mut Supervisor,
+        readiness: &Readiness,
+        streams: StreamList,
+    ) -> AdminPages {
+        let control = self.control(None, streams.clone());
+        let dashboard = Dashboard::new(control, readiness.clone(), self.metrics.clone());
+        let debug = debug::routes(
+            self.claims(),
+            self.directory.clone(),
+            self.registry.clone(),
+            streams,
+        );
+        let tasks = debug::tasks(
+            self.workers.runtimes(),
+            supervisor.running(),
+            self.registry.clone(),
+            self.streams.clone(),
+        );
+        let pages = dashboard.pages().merge(debug).merge(tasks);
+        supervisor.spawn_observer("dashboard", dashboard.forget_unwatched());
+        pages
+    }
+
     pub(super) fn admin(
         &self,
-        supervisor: &Supervisor,
+        supervisor: &mut Supervisor,
         readiness: &Readiness,
         logs: Logs,
         socket: PathBuf,
@@ -52,18 +78,6 @@ impl Proxy {
         self.metrics.register(&mut metrics, scraped);
         self.workers
             .register(metrics.sub_registry_with_prefix("culvert_proxy"));
-        let debug = debug::routes(
-            self.claims(),
-            self.directory.clone(),
-            self.registry.clone(),
-            streams,
-        )
-        .merge(debug::tasks(
-            self.workers.runtimes(),
-            supervisor.running(),
-            self.registry.clone(),
-            self.streams.clone(),
-        ));
         let listen = AdminListen {
             program: "culvert-proxy",
             address: self.config.listen.admin.admin_listen,
@@ -76,7 +90,7 @@ impl Proxy {
             readiness.clone(),
             metrics,
             logs,
-            debug,
+            self.admin_pages(supervisor, readiness, streams),
         )
     }
 

@@ -75,12 +75,19 @@ impl Browser {
     /// # Errors
     /// It does not start, or says nothing.
     pub fn start(program: &Path, folder: &Path) -> Result<Self> {
+        Self::start_by(Command::new("sh"), program, folder)
+    }
+
+    /// The same by a shell, which may be that of a host.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_by(mut shell: Command, program: &Path, folder: &Path) -> Result<Self> {
         let pipes = [folder.join("in"), folder.join("out")];
         for pipe in &pipes {
             mkfifo(pipe, Mode::S_IRWXU).context("make a pipe")?;
         }
-        let mut command = Command::new("sh");
-        command
+        shell
             .args(["-c", WITH_PIPES, "sh"])
             .args(&pipes)
             .arg(program)
@@ -97,7 +104,7 @@ impl Browser {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        let process = command.spawn().context("start the browser")?;
+        let process = shell.spawn().context("start the browser")?;
         // Each waits for the other end.
         let input = OpenOptions::new().write(true).open(&pipes[0])?;
         let output = File::open(&pipes[1])?;

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use culvert_api::proto::control as proto;
+use culvert_site::event::Event;
+use culvert_site::units::now_seconds;
 use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
@@ -13,10 +15,9 @@ use super::{is_wanted, print};
 use crate::args::ObserveArgs;
 use crate::commands::{note_unanswered, print_error};
 use crate::control::Control;
-use crate::event::Event;
 use crate::hosts::{Host, NoAnswer};
 use crate::screen::clean;
-use crate::session::{Session, now_seconds};
+use crate::session::Session;
 
 /// The pause before a proxy is asked again.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -62,17 +62,25 @@ impl Control {
         forbidden
     }
 
+    /// With what its agent is asked for, if need be.
     pub(super) async fn status(&self, node: NodeView) -> proto::NodeStatus {
         let forbidden = self.forbidden_ports(&node).await;
+        proto::NodeStatus {
+            forbidden_ports: forbidden.into_iter().map(u32::from).collect(),
+            large_packets_lost: self.loses_large_packets(&node.name).await,
+            ..self.known_status(node)
+        }
+    }
+
+    /// Without a question to its agent.
+    pub(crate) fn known_status(&self, node: NodeView) -> proto::NodeStatus {
         let mut status = proto::NodeStatus {
             name: node.name.to_string(),
             names: self.directory.names_of(&node.name),
             vip4: node.vip4.to_string(),
             vip6: node.vip6.to_string(),
             ports: node.ports.iter().copied().map(u32::from).collect(),
-            forbidden_ports: forbidden.into_iter().map(u32::from).collect(),
             tunnels: saturated(self.registry.count(&node.name)),
-            large_packets_lost: self.loses_large_packets(&node.name).await,
             ..proto::NodeStatus::default()
         };
         if let Some(misplaced) = self.registry.misplaced_of(&node) {

@@ -17,7 +17,7 @@ use super::*;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn control(file: Option<&str>) -> (TempDir, Control) {
+pub(crate) fn control(file: Option<&str>) -> (TempDir, Control) {
     let path = tempfile::tempdir().unwrap();
     let state = StateDir::open(&path.path().join("state")).unwrap();
     let mut config = DirectoryConfig::for_tests(state.clone());

@@ -2,25 +2,18 @@
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use bytes::Bytes;
-use culvert_daemon::Quota;
+use culvert_daemon::{AdminSocket, Quota};
 use culvert_proxy_cluster::Viewer;
-use http::header::{CONTENT_TYPE, HOST};
+use http::header::CONTENT_TYPE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt, Empty, Full, Limited};
+use http_body_util::Full;
 use hyper::body::Incoming;
-use hyper::client::conn::http1;
-use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
-use tokio::task::JoinSet;
-use tokio::time::timeout;
 
 use super::refusal::Refusal;
 
-/// A page is there within milliseconds.
-const PAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Tunnels of ten thousand nodes take some MiB.
 const MAX_PAGE_BYTES: usize = 16 << 20;
 /// One destination of the redirector follows it.
@@ -94,34 +87,21 @@ impl Pages {
             let refused = "too many questions at once: try again\n";
             return Ok(said(StatusCode::TOO_MANY_REQUESTS, refused));
         };
-        match timeout(PAGE_TIMEOUT, fetch(&self.socket, path)).await {
-            Ok(Ok(page)) => Ok(page),
-            Ok(Err(error)) => Ok(said(StatusCode::BAD_GATEWAY, &format!("{error:#}\n"))),
-            Err(_) => Ok(said(
-                StatusCode::GATEWAY_TIMEOUT,
-                "the program does not answer\n",
-            )),
+        match AdminSocket(&self.socket).page(path, MAX_PAGE_BYTES).await {
+            Ok(page) => Ok(relayed(page)),
+            Err(error) => Ok(said(StatusCode::BAD_GATEWAY, &format!("{error:#}\n"))),
         }
     }
 }
 
-async fn fetch(socket: &Path, path: &str) -> anyhow::Result<Response<Full<Bytes>>> {
-    let stream = UnixStream::connect(socket).await?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let mut driver = JoinSet::new();
-    driver.spawn(connection);
-    let request = Request::get(path)
-        .header(HOST, "localhost")
-        .body(Empty::<Bytes>::new())?;
-    let (head, body) = sender.send_request(request).await?.into_parts();
-    let body = Limited::new(body, MAX_PAGE_BYTES).collect().await;
-    let body = body.map_err(anyhow::Error::from_boxed)?.to_bytes();
-    let mut page = Response::new(Full::new(body));
-    *page.status_mut() = head.status;
+fn relayed(page: Response<Bytes>) -> Response<Full<Bytes>> {
+    let (head, body) = page.into_parts();
+    let mut relayed = Response::new(Full::new(body));
+    *relayed.status_mut() = head.status;
     if let Some(kind) = head.headers.get(CONTENT_TYPE) {
-        page.headers_mut().insert(CONTENT_TYPE, kind.clone());
+        relayed.headers_mut().insert(CONTENT_TYPE, kind.clone());
     }
-    Ok(page)
+    relayed
 }
 
 fn said(status: StatusCode, text: &str) -> Response<Full<Bytes>> {

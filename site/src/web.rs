@@ -1,0 +1,18 @@
+//! The pages for a browser: HTML made of a board. All texts of others are escaped by the templates. They
+//! work without JavaScript; where there is some, a page replaces its content in place of being
+//! loaded again. Where they are served, and to whom, is the business of whoever serves them.
+
+mod figure;
+mod format;
+mod layout;
+mod node_page;
+mod node_table;
+mod polar;
+mod query;
+mod server;
+mod site_page;
+mod sparkline;
+mod tables;
+
+pub use layout::Frame;
+pub use server::{Source, pages, restrict};
