@@ -81,12 +81,12 @@ fn requested<B>(request: &Request<B>) -> Result<Requested, BadRequest> {
             let query = uri.query().unwrap_or_default();
             Ok(Requested::Page(Page::Targets(query.to_owned())))
         }
-        _ => Err(BadRequest::NotServed(shown(request))),
+        _ => Err(BadRequest::NotServed(summary(request))),
     }
 }
 
 /// What was asked for, without what may be secret: a password, and the query.
-fn shown<B>(request: &Request<B>) -> String {
+fn summary<B>(request: &Request<B>) -> String {
     let uri = request.uri();
     let mut asked = format!("{} ", request.method());
     if let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) {

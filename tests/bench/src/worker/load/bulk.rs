@@ -33,6 +33,15 @@ pub(super) struct Timing {
     pub(super) measured: Duration,
 }
 
+impl Timing {
+    pub(super) fn of_seconds(warm_up: f64, measured: f64) -> Self {
+        Self {
+            warm_up: Duration::from_secs_f64(warm_up),
+            measured: Duration::from_secs_f64(measured),
+        }
+    }
+}
+
 /// Streams that continue until this is dropped.
 pub(super) struct Bulk {
     handles: Vec<Stream>,

@@ -140,10 +140,7 @@ impl Job {
                 warm_up,
                 pid,
             } => {
-                let timing = bulk::Timing {
-                    warm_up: Duration::from_secs_f64(warm_up),
-                    measured: Duration::from_secs_f64(seconds),
-                };
+                let timing = bulk::Timing::of_seconds(warm_up, seconds);
                 bulk::run(&endpoint, direction, streams, timing, &pid, backend)
             }
             Self::Fairness {
