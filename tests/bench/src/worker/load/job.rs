@@ -166,13 +166,8 @@ impl Job {
                 late,
             } => {
                 let directions = alternating(direction).cycle().take(bulk);
-                let [pause, warm_up, time] = [pause, warm_up, seconds].map(Duration::from_secs_f64);
-                let times = ping::Times {
-                    pause,
-                    warm_up,
-                    late,
-                    time,
-                };
+                let mut times = ping::Times::of_seconds(pause, warm_up, seconds);
+                times.late = late;
                 ping::run(&endpoint, connections, directions, &times)
             }
             Self::Scrape {

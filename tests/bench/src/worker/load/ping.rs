@@ -25,6 +25,17 @@ pub(super) struct Times {
     pub(super) time: Duration,
 }
 
+impl Times {
+    pub(super) fn of_seconds(pause: f64, warm_up: f64, time: f64) -> Self {
+        Self {
+            pause: Duration::from_secs_f64(pause),
+            warm_up: Duration::from_secs_f64(warm_up),
+            late: false,
+            time: Duration::from_secs_f64(time),
+        }
+    }
+}
+
 pub(super) fn run(
     endpoint: &Endpoint,
     connections: usize,
