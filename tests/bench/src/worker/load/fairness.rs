@@ -14,7 +14,7 @@ use super::{Direction, Figures};
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// The rate on the measured path, and which part of all bytes the copy beside it has.
-pub(super) fn run(endpoint: &Endpoint, beside: &Endpoint, time: Duration) -> Result<Figures> {
+pub(super) fn run(endpoint: &Endpoint, beside: &Endpoint, seconds: f64) -> Result<Figures> {
     let beside = Bulk::start(beside, [Direction::Down])?;
     let own = Bulk::start(endpoint, [Direction::Down])?;
     beside.settle(|| beside.received().under_way(), WARM_UP)?;
@@ -22,7 +22,7 @@ pub(super) fn run(endpoint: &Endpoint, beside: &Endpoint, time: Duration) -> Res
     let started = Instant::now();
     let beside_before = beside.received().bytes();
     let own_before = own.received().bytes();
-    sleep(time);
+    sleep(Duration::from_secs_f64(seconds));
     let seconds = started.elapsed().as_secs_f64();
     let of_beside = (beside.received().bytes() - beside_before) as f64;
     let of_own = (own.received().bytes() - own_before) as f64;

@@ -147,7 +147,7 @@ impl Job {
                 endpoint,
                 beside,
                 seconds,
-            } => fairness::run(&endpoint, &beside, Duration::from_secs_f64(seconds)),
+            } => fairness::run(&endpoint, &beside, seconds),
             Self::Copies {
                 endpoint,
                 direction,
