@@ -164,15 +164,19 @@ pub(super) fn run(
     let cpu = processor_time(pids)?.saturating_sub(cpu_before);
     bulk.check()?;
     ensure!(moved > 0.0, "nothing moved");
-    let per_second = moved / elapsed.as_secs_f64();
-    let mut figures = vec![
-        ("gib_per_second", per_second / GIB),
-        ("mbit_per_second", per_second * 8.0 / 1e6),
-    ];
+    let mut figures = rates(moved / elapsed.as_secs_f64());
     if !pids.is_empty() {
         figures.push(("cpu_per_gib", cpu.as_secs_f64() / (moved / GIB)));
     }
     Ok(figures)
+}
+
+/// The same rate in the units of near and of far rows.
+fn rates(bytes_per_second: f64) -> Figures {
+    vec![
+        ("gib_per_second", bytes_per_second / GIB),
+        ("mbit_per_second", bytes_per_second * 8.0 / 1e6),
+    ]
 }
 
 /// Measures one stream down, alone and then beside connections whose data is not read.
