@@ -20,12 +20,12 @@ pub(super) fn run(endpoint: &Endpoint, beside: &Endpoint, seconds: f64) -> Resul
     beside.settle(|| beside.received().under_way(), WARM_UP)?;
     own.settle(|| own.received().under_way(), Duration::ZERO)?;
     let started = Instant::now();
-    let beside_before = beside.received().bytes();
-    let own_before = own.received().bytes();
+    let beside_before = bytes(&beside);
+    let own_before = bytes(&own);
     sleep(Duration::from_secs_f64(seconds));
     let seconds = started.elapsed().as_secs_f64();
-    let of_beside = (beside.received().bytes() - beside_before) as f64;
-    let of_own = (own.received().bytes() - own_before) as f64;
+    let of_beside = bytes(&beside) - beside_before;
+    let of_own = bytes(&own) - own_before;
     beside.check()?;
     own.check()?;
     ensure!(of_own > 0.0, "nothing moved");
@@ -33,4 +33,9 @@ pub(super) fn run(endpoint: &Endpoint, beside: &Endpoint, seconds: f64) -> Resul
         ("mbit_per_second", of_own / seconds * 8.0 / 1e6),
         ("share_of_direct", of_beside / (of_beside + of_own)),
     ])
+}
+
+/// All bytes that have arrived.
+fn bytes(bulk: &Bulk) -> f64 {
+    bulk.received().bytes() as f64
 }
