@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use culvert_api::NodeName;
 use culvert_api::ports::AGENT_ADMIN_PORT;
 use culvert_api::proto::control as proto;
@@ -19,7 +19,7 @@ use futures_util::stream::{self, StreamExt};
 use serde::Serialize;
 use tokio::time::timeout;
 
-use super::{Collection, Item, KnownName};
+use super::{Collection, Item, KnownName, Names};
 use crate::cloud_host::ask_cloud_host;
 use crate::control::Control;
 use crate::hops;
@@ -91,9 +91,17 @@ const fn end_of_log(unit: &str) -> [&str; 7] {
     ]
 }
 
-/// Collects all of it.
-pub(crate) async fn collect(session: &Session) -> Collection {
+/// Collects all of it, for an archive with these names.
+///
+/// # Errors
+/// Names are to be replaced, and no host says which there are.
+pub(crate) async fn collect(session: &Session, wanted: Names) -> Result<Collection> {
     let hosts = session.ask(Duration::ZERO, ask_cloud_host).await;
+    ensure!(
+        wanted == Names::Real || !all_ok(&hosts).is_empty(),
+        "no host says which nodes there are, so their names cannot be replaced: give a longer --timeout, or \
+         leave --anonymize out"
+    );
     let known = nodes(all_ok(&hosts));
     let mut collection = Collection {
         names: names(session, &hosts, &known),
@@ -110,7 +118,7 @@ pub(crate) async fn collect(session: &Session) -> Collection {
     collection.items.extend(of_hosts);
     collection.items.extend(of_agents);
     collection.items.extend(of_cluster);
-    collection
+    Ok(collection)
 }
 
 /// What `status`, `nodes` and `streams` say.

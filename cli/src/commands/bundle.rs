@@ -14,7 +14,8 @@ use crate::session::Session;
 /// Makes the archive.
 ///
 /// # Errors
-/// The file cannot be written. A host that does not answer is no error.
+/// The file cannot be written, or names are to be replaced and no host says which there are. One that
+/// does not answer is no error.
 pub(super) async fn run(session: &Session, arguments: &BundleArgs) -> Result<()> {
     let now = now_seconds();
     let file = match &arguments.file {
@@ -26,7 +27,7 @@ pub(super) async fn run(session: &Session, arguments: &BundleArgs) -> Result<()>
     } else {
         Names::Real
     };
-    let collection = collect(session).await;
+    let collection = collect(session, names).await?;
     let written = write(&file, collection, names, now)?;
     session.print(&written, text)
 }
