@@ -109,13 +109,15 @@ where
     }
 }
 
-/// Moves the last bytes, until the client has closed the connection.
+/// Moves the last bytes, until the client has closed the connection. It may do so once it has them,
+/// before the last frames about the connection itself.
 async fn until_closed<C>(connection: &mut Connection<C, Bytes>) -> Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
     match connection.accept().await {
         Some(Ok(_)) | None => Ok(()),
+        Some(Err(error)) if error.is_io() => Ok(()),
         Some(Err(error)) => Err(error).context("HTTP/2"),
     }
 }
