@@ -228,13 +228,11 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
                 ..node
             }
         };
-        let directory = FakeDirectory::serve(
-            &world.directory_socket(),
-            vec![ports(7, 40_000), ports(8, 40_000)],
-        );
+        let nodes = (7..21).map(|number| ports(number, 40_000)).collect();
+        let directory = FakeDirectory::serve(&world.directory_socket(), nodes);
         let flags = ["--mechanism", "ebpf", "--dns-listen", "none"];
         let alone = Redirector::start_unready(world, &flags);
-        let cause = "capacity for 65536 destinations, and 14464 more are not steered";
+        let cause = "capacity for 524288 destinations, and 35712 more are not steered";
         eventually("the cause", || {
             get("/readyz").filter(|text| text.contains(cause))
         });
@@ -253,8 +251,8 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
             (destination("10.0.3.7:39999"), None)
         );
         assert_eq!(
-            dial("10.0.3.8:39999"),
-            (None, destination("10.0.3.8:39999"))
+            dial("10.0.3.20:39999"),
+            (None, destination("10.0.3.20:39999"))
         );
         assert_eq!(
             dial("198.18.0.8:39999"),
@@ -262,7 +260,7 @@ fn destinations_that_the_hooks_have_no_room_for_are_steered_by_nftables() {
         );
         directory.change(vec![ports(7, 10)], &[]);
         eventually("the hooks have room again", || {
-            (dial("10.0.3.8:39999").1.is_none()).then_some(())
+            (dial("10.0.3.20:39999").1.is_none()).then_some(())
         });
     });
 }
