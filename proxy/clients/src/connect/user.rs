@@ -143,18 +143,18 @@ mod tests {
     }
 
     impl Client {
-        async fn connect(io: DuplexStream) -> Self {
+        async fn connect(io: DuplexStream) -> Result<Self, h2::Error> {
             let (sender, connection) = h2::client::handshake(io).await.unwrap();
             let mut driver = JoinSet::new();
             driver.spawn(connection);
             let mut sender = sender.ready().await.unwrap();
             let request = Request::connect("edge-1:22").body(()).unwrap();
             let (response, to_node) = sender.send_request(request, false).unwrap();
-            Self {
+            Ok(Self {
                 to_node,
-                from_node: response.await.unwrap().into_body(),
+                from_node: response.await?.into_body(),
                 driver,
-            }
+            })
         }
     }
 
@@ -184,7 +184,7 @@ mod tests {
     async fn each_direction_ends_on_its_own() {
         let (near, far) = tokio::io::duplex(64 << 10);
         let asked = async {
-            let mut client = Client::connect(near).await;
+            let mut client = Client::connect(near).await.unwrap();
             let end = true;
             client
                 .to_node
@@ -206,8 +206,10 @@ mod tests {
     async fn a_cut_does_not_look_like_an_end() {
         let (near, far) = tokio::io::duplex(64 << 10);
         let asked = async {
-            let mut client = Client::connect(near).await;
-            client.from_node.data().await.unwrap().unwrap_err();
+            // The answer may be cut too.
+            if let Ok(mut client) = Client::connect(near).await {
+                client.from_node.data().await.unwrap().unwrap_err();
+            }
         };
         let cut = opened(|_| async { Err(RelayError::Moved) });
         let (served, ()) = tokio::join!(cut.relay(far), asked);
