@@ -9,7 +9,7 @@ use crate::proxy::{Proxy, Sockets, so_original_dst};
 use crate::redirector::{
     BOTH, EBPF, Redirector, daemon, elsewhere, get, installed, mechanism, run, run_to_the_end,
 };
-use crate::world::{Cgroup, DEADLINE, eventually, in_a_world, sh, within};
+use crate::world::{Cgroup, DEADLINE, World, eventually, in_a_world, sh, within};
 
 #[test]
 fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
@@ -65,21 +65,26 @@ fn hooks_come_without_a_restart_once_the_bpf_file_system_allows_them() {
             );
             assert_eq!(installed["in_force"], "nftables");
             sh(&format!("{allow} {}", world.bpffs().display()));
-            within(3 * DEADLINE, "hooks come", || {
-                (mechanism() == "both").then_some(())
-            });
-            let sockets = Sockets::open(world);
-            let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-            assert_eq!(
-                sockets.original_dst(&proxy.accept()),
-                Some("10.0.3.7:9100".parse().unwrap())
-            );
+            hooks_come_and_steer(world, &proxy);
             assert!(get("/readyz").unwrap().ends_with("\r\n\r\nok\n"));
             // A redirector locked the directory that was there before.
             let uninstall = run_to_the_end(&mut elsewhere(world, "uninstall"));
             assert!(!uninstall.status.success(), "the redirector still runs");
         });
     }
+}
+
+/// Waits for hooks where nftables has steered alone, and dials once.
+fn hooks_come_and_steer(world: &World, proxy: &Proxy) {
+    within(3 * DEADLINE, "hooks come", || {
+        (mechanism() == "both").then_some(())
+    });
+    let sockets = Sockets::open(world);
+    let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+    assert_eq!(
+        sockets.original_dst(&proxy.accept()),
+        Some("10.0.3.7:9100".parse().unwrap())
+    );
 }
 
 /// The kernel routes what hooks steer to 127.64.0.0/10 like any other packet: out of the host, if it
@@ -103,15 +108,7 @@ fn where_loopback_addresses_are_not_the_hosts_own_nftables_steers_until_they_are
         let reason = installed["fallback"].as_str().unwrap();
         assert!(reason.contains("127.64.0.0/10"), "{reason}");
         sh("ip addr add 127.0.0.1/8 dev lo");
-        within(3 * DEADLINE, "hooks come", || {
-            (mechanism() == "both").then_some(())
-        });
-        let sockets = Sockets::open(world);
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            sockets.original_dst(&proxy.accept()),
-            Some("10.0.3.7:9100".parse().unwrap())
-        );
+        hooks_come_and_steer(world, &proxy);
     });
 }
 

@@ -152,8 +152,10 @@ pub(super) fn run(
 ) -> Result<Figures> {
     let under_way_before = backend.received().under_way();
     let bulk = Bulk::start(endpoint, std::iter::repeat_n(direction, streams))?;
-    let under_way = || bulk.down.under_way() + backend.received().under_way() - under_way_before;
-    bulk.settle(under_way, timing.warm_up)?;
+    bulk.settle(
+        || bulk.down.under_way() + backend.received().under_way() - under_way_before,
+        timing.warm_up,
+    )?;
     let started = Instant::now();
     let before = bulk.down.bytes() + backend.received().bytes();
     let cpu_before = processor_time(pids)?;
