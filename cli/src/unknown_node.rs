@@ -7,7 +7,7 @@ const MAX_NAMES: usize = 3;
 /// Letters that may differ: one that is wrong, missing or too much, or two that changed places.
 const MAX_TYPOS: usize = 2;
 
-/// The error for a name that is none of the known ones.
+/// The error for a name that no node has.
 pub(crate) fn unknown_node<'a>(
     name: &str,
     known: impl IntoIterator<Item = &'a str>,

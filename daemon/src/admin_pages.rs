@@ -29,7 +29,7 @@ struct Folder {
 /// Where pages are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listener {
-    /// To whoever reaches the port.
+    /// To all who reach the port.
     Port,
     /// To root and the program's own user.
     Socket,

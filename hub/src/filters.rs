@@ -39,7 +39,7 @@ pub(crate) struct Filters {
 
 /// How pods reach the hub, and why they trust it.
 struct Pods {
-    /// The pod ports. Empty: there are none, and no filter.
+    /// The pod ports. Without any there is no filter.
     addresses: Vec<SocketAddr>,
     /// The certificate of the local authority (PEM).
     authority: String,

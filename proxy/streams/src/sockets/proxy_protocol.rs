@@ -47,7 +47,7 @@ impl Balancers {
     }
 }
 
-/// Whether a connection begins with a header of either version, whoever sent it.
+/// Whether a connection begins with a header of either version. Any sender counts.
 pub fn begins_with_header(bytes: &[u8]) -> bool {
     header::BEGINNINGS
         .iter()
