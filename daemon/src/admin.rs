@@ -1,32 +1,23 @@
-//! The admin server of each binary: liveness, readiness, metrics, and the binary's own `/debug`
-//! pages. Requests that change something, which only the log filter does, are served on a Unix
-//! socket only: other users reach the TCP listener, and so do pods through a tunnel.
+//! The admin server of each binary: a TCP listener, optionally one for metrics alone, and a Unix
+//! socket. Requests that change something, which only the log filter does, are served on the socket
+//! only: other users reach the TCP listener, and so do pods through a tunnel.
+
+mod pages;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::from_fn;
-use axum::response::{IntoResponse, Response};
-use axum::routing::{any, get, put};
-use axum::{Json, Router};
-use prometheus_client::encoding::text::{encode_eof, encode_registry};
+use axum::Router;
 use prometheus_client::registry::Registry;
-use serde::Serialize;
 use tokio::net::TcpListener;
 
-use crate::admin_pages::{AdminPages, Listener};
-use crate::foreign_names::refuse_foreign_names;
+pub use self::pages::page;
+use self::pages::{PageState, metrics_page, port_pages, socket_pages};
+use crate::admin_pages::AdminPages;
 use crate::http::serve_http;
 use crate::local_socket::{LocalSocket, SocketAccess};
-use crate::process_metrics;
 use crate::{Listeners, Logs, OptionalPort, Readiness, SocketUse, TakenPorts};
-
-/// Longest accepted log filter. A filter is one line, so a longer body is a mistake.
-const LOG_FILTER_BYTES: usize = 4096;
 
 /// The addresses of the admin server.
 #[derive(Clone, Debug)]
@@ -49,24 +40,6 @@ pub struct Admin {
     local: Option<(LocalSocket, Router)>,
 }
 
-#[derive(Clone)]
-struct Parts {
-    readiness: Readiness,
-    /// The program's own, and those of its process: the program's may have a prefix.
-    registries: Arc<[Registry; 2]>,
-}
-
-impl Parts {
-    fn new(readiness: Readiness, registry: Registry) -> Self {
-        let mut process = Registry::default();
-        process_metrics::register(&mut process);
-        Self {
-            readiness,
-            registries: Arc::new([registry, process]),
-        }
-    }
-}
-
 impl Admin {
     /// Binds the ports and the socket, unless `listeners` has inherited them. `debug` holds the
     /// binary's own pages, such as `/debug/tunnels`. A socket that cannot be bound is logged with
@@ -86,16 +59,18 @@ impl Admin {
     ) -> Result<Self> {
         let taken = TakenPorts::new(&readiness, "admin");
         let port = bind_port(listeners, listen.address, "--admin-listen", &taken)?;
-        let parts = Parts::new(readiness, registry);
+        let state = PageState::new(readiness, registry);
         let mut metrics_port = None;
         if let Some(address) = listen.metrics {
             let port = bind_port(listeners, address, "--metrics-listen", &taken)?;
-            let router = Router::new().route("/metrics", get(metrics));
-            metrics_port = Some((port, router.with_state(parts.clone())));
+            metrics_port = Some((port, metrics_page(&state)));
         }
         let mut local = None;
         match listeners.local(&listen.socket, SocketAccess::Owner, SocketUse::Admin) {
-            Ok(socket) => local = Some((socket, all_pages(listen, &parts, &debug, logs))),
+            Ok(socket) => {
+                let pages = socket_pages(listen.program, &state, &debug, logs);
+                local = Some((socket, pages));
+            }
             Err(error) => {
                 let reason = format!("{error:#}");
                 tracing::warn!(
@@ -107,7 +82,7 @@ impl Admin {
         }
         Ok(Self {
             port,
-            pages: tcp_pages(listen, &parts, debug),
+            pages: port_pages(listen.program, &state, debug),
             metrics: metrics_port,
             local,
         })
@@ -161,46 +136,6 @@ fn bind_port(
     })
 }
 
-/// The pages that every program has.
-fn common_pages(parts: &Parts) -> AdminPages {
-    AdminPages::new()
-        .page("/livez", "ok, while the program runs", get(async || "ok\n"))
-        .page("/readyz", "ok, or what is missing; and remarks", get(ready))
-        .page("/metrics", "for Prometheus", get(metrics))
-        .with_state(parts.clone())
-}
-
-/// The pages of the socket.
-fn all_pages(listen: &AdminListen, parts: &Parts, debug: &AdminPages, logs: Logs) -> Router {
-    let log = AdminPages::new().page(
-        "/debug/log",
-        "PUT changes what is logged",
-        put(set_log_filter).layer(DefaultBodyLimit::max(LOG_FILTER_BYTES)),
-    );
-    let pages = common_pages(parts).merge(log.with_state(logs));
-    pages
-        .merge(debug.clone())
-        .with_index(listen.program, Listener::Socket)
-}
-
-/// The pages of the port, which change nothing.
-fn tcp_pages(listen: &AdminListen, parts: &Parts, debug: AdminPages) -> Router {
-    let mut guarded = debug;
-    guarded.router = guarded.router.layer(from_fn(refuse_foreign_names));
-    let pages = common_pages(parts)
-        .merge(guarded)
-        .with_index(listen.program, Listener::Port);
-    let advice = format!(
-        "log filters are changed by `{} log FILTER` on this host\n",
-        listen.program
-    );
-    let refused = any(async move || {
-        let no_method = [(header::ALLOW, "")];
-        (StatusCode::METHOD_NOT_ALLOWED, no_method, advice.clone())
-    });
-    pages.merge(Router::new().route("/debug/log", refused))
-}
-
 /// Serves for ever, once the port is free.
 async fn serve_port(port: OptionalPort, router: Router) {
     let listener = port.listener().await;
@@ -211,72 +146,16 @@ async fn accept(listener: &TcpListener) -> std::io::Result<tokio::net::TcpStream
     listener.accept().await.map(|(connection, _)| connection)
 }
 
-/// A page of JSON. It is made on a separate thread, so that a slow page does not delay other work.
-pub async fn page<T: Serialize>(make: impl FnOnce() -> T + Send + 'static) -> Response {
-    match tokio::task::spawn_blocking(move || Json(make()).into_response()).await {
-        Ok(page) => page,
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
-    }
-}
-
-async fn ready(State(parts): State<Parts>) -> Response {
-    let missing = parts.readiness.missing();
-    let remarks = lines(parts.readiness.remarks());
-    if missing.is_empty() {
-        return format!("ok\n{remarks}").into_response();
-    }
-    (StatusCode::SERVICE_UNAVAILABLE, lines(missing) + &remarks).into_response()
-}
-
-fn lines(parts: Vec<(&str, String)>) -> String {
-    let mut lines = String::new();
-    for (name, text) in parts {
-        lines += &format!("{name}: {text}\n");
-    }
-    lines
-}
-
-async fn metrics(State(parts): State<Parts>) -> Response {
-    match encode(parts.registries.as_slice()) {
-        Ok(text) => (
-            [(
-                "content-type",
-                "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            )],
-            text,
-        )
-            .into_response(),
-        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
-    }
-}
-
-fn encode(registries: &[Registry]) -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
-    for registry in registries {
-        encode_registry(&mut text, registry)?;
-    }
-    encode_eof(&mut text)?;
-    Ok(text)
-}
-
-async fn set_log_filter(State(logs): State<Logs>, filter: String) -> Response {
-    match logs.set_filter(filter.trim()) {
-        Ok(()) => {
-            tracing::info!(filter = filter.trim(), "log filter changed");
-            StatusCode::NO_CONTENT.into_response()
-        }
-        Err(error) => (StatusCode::BAD_REQUEST, format!("{error:#}\n")).into_response(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
+    use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpStream, UnixStream};
     use tokio::time::sleep;
 
+    use super::pages::LOG_FILTER_BYTES;
     use super::*;
     use crate::log_command::LogCommand;
 
