@@ -24,26 +24,26 @@ use tokio_util::sync::CancellationToken;
 use bookings::Bookings;
 pub use handshake::{HandshakeError, handshake, say_busy};
 pub use phase::Phase;
-use phase::{AddressKind, PerKind, PerPhase};
+use phase::{AddressKind, AddressKindTable, PhaseTable};
 use pool::{Limits, Origin, Pool};
 
 /// TLS handshakes that go on at once, unless the operator says otherwise. They share the
 /// processors: with this limit they still end in time.
 pub const DEFAULT_HANDSHAKES: u16 = 128;
 
-/// The permits of each phase, where so many handshakes may go on at once. A permit costs a
-/// descriptor, and in the later phases a TLS session.
-fn limits(handshakes: u16) -> PerPhase<Limits> {
+/// The permits of a phase, where so many handshakes may go on at once. A permit costs a descriptor,
+/// and in the later phases a TLS session.
+fn limits(phase: Phase, handshakes: u16) -> Limits {
     let handshakes = usize::from(handshakes.max(1));
-    PerPhase {
+    match phase {
         // It costs little: two thousand agents that come at once can all begin.
-        silent: Limits::new(16 * handshakes, Duration::from_millis(500)),
+        Phase::Silent => Limits::new(16 * handshakes, Duration::from_millis(500)),
         // As many as can be served while they wait.
-        waiting: Limits::new(16 * handshakes, Duration::from_secs(8)),
+        Phase::Waiting => Limits::new(16 * handshakes, Duration::from_secs(8)),
         // No handshake loses its permit to another.
-        handshake: Limits::new(handshakes, Duration::from_secs(8)),
+        Phase::Handshake => Limits::new(handshakes, Duration::from_secs(8)),
         // An enrolment may wait for the API server.
-        call: Limits::new(2 * handshakes, Duration::from_secs(8)),
+        Phase::Call => Limits::new(2 * handshakes, Duration::from_secs(8)),
     }
 }
 
@@ -77,15 +77,15 @@ struct Shared {
     clients: Clients,
     permits: Mutex<Permits>,
     /// Notified when a permit is returned to that pool.
-    returned: PerKind<PerPhase<Notify>>,
+    returned: AddressKindTable<PhaseTable<Notify>>,
 }
 
 #[derive(Debug)]
 struct Permits {
-    limits: PerPhase<Limits>,
-    pools: PerKind<PerPhase<Pool>>,
+    limits: PhaseTable<Limits>,
+    pools: AddressKindTable<PhaseTable<Pool>>,
     /// When clients that were turned away come again.
-    bookings: PerKind<Bookings>,
+    bookings: AddressKindTable<Bookings>,
     /// The networks of proven addresses, and when a tunnel came from each last.
     proven: HashMap<IpNet, Instant>,
     next: u64,
@@ -117,12 +117,9 @@ impl Strangers {
     pub fn of(clients: Clients, handshakes: u16) -> Self {
         let now = Instant::now();
         let permits = Permits {
-            limits: limits(handshakes),
+            limits: PhaseTable::from_closure(|phase| limits(phase, handshakes)),
             pools: Default::default(),
-            bookings: PerKind {
-                unknown: Bookings::new(now),
-                proven: Bookings::new(now),
-            },
+            bookings: AddressKindTable::from_closure(|_| Bookings::new(now)),
             proven: HashMap::new(),
             next: 0,
         };
@@ -170,7 +167,7 @@ impl Strangers {
     fn busy_alert(&self, permits: &mut Permits, kind: AddressKind) -> u8 {
         match self.0.clients {
             Clients::Agents => {
-                let waiting = permits.pools[kind].waiting.len();
+                let waiting = permits.pools[kind][Phase::Waiting].len();
                 let chance = rand::random_range(0.0..1.0);
                 let wait = permits.bookings[kind].next(waiting, Instant::now(), chance);
                 busy::alert(wait)
@@ -225,9 +222,9 @@ impl Permits {
             return true;
         }
         let pools = &self.pools[kind];
-        let permits = self.limits.handshake.permits;
-        let free = permits.saturating_sub(pools.handshake.len());
-        free == 0 || !pools.waiting.has_before(number, free)
+        let permits = self.limits[Phase::Handshake].permits;
+        let free = permits.saturating_sub(pools[Phase::Handshake].len());
+        free == 0 || !pools[Phase::Waiting].has_before(number, free)
     }
 
     fn acquire(
@@ -350,7 +347,7 @@ mod tests {
         drop((crowd, known));
         let permits = strangers.lock();
         for kind in [AddressKind::Unknown, AddressKind::Proven] {
-            let left = &permits.pools[kind].handshake;
+            let left = &permits.pools[kind][Phase::Handshake];
             assert!(left.is_empty(), "nothing is kept of those who left");
         }
     }
@@ -363,7 +360,7 @@ mod tests {
             .unwrap();
         permit.advance(Phase::Waiting).unwrap();
         permit.advance(Phase::Handshake).unwrap();
-        let empty = |phase: Phase| strangers.lock().pools.unknown[phase].is_empty();
+        let empty = |phase: Phase| strangers.lock().pools[AddressKind::Unknown][phase].is_empty();
         assert!(empty(Phase::Silent) && empty(Phase::Waiting) && !empty(Phase::Handshake));
         drop(permit);
         assert!(empty(Phase::Handshake));
