@@ -26,7 +26,7 @@ pub(crate) struct Config {
     /// If empty, the proxies of the join are used.
     pub(crate) proxies: Vec<HostPort>,
     pub(crate) spread: Spread,
-    /// By the flags.
+    /// The allow-list that the flags give.
     pub(crate) allow: DialRules,
     pub(crate) ports: Option<PortsDir>,
     pub(crate) admin: AdminListen,

@@ -54,9 +54,9 @@ pub(crate) struct Enrolled {
 /// What stands for a certificate before there is one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Credential<'a> {
-    /// Of `culvert token create`, and the node to become if the token is for several.
+    /// A token of `culvert token create`, and the node to become if the token is for several.
     Join(&'a Token, Option<&'a NodeName>),
-    /// Of the agent's pod.
+    /// The token of the agent's pod.
     ServiceAccount(&'a Token),
 }
 

@@ -81,7 +81,7 @@ struct Unsaved {
     renewed: Renewed,
     /// When it was given.
     since: SystemTime,
-    /// Of the certificate that is stored. If it changes, the node has joined again.
+    /// When the stored certificate was written. If it changes, the node has joined again.
     stored_at: Option<SystemTime>,
 }
 

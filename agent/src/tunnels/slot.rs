@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     pub(crate) stream_window: u32,
     pub(crate) budget: Budget,
     pub(crate) keepalive: Duration,
-    /// Of each tunnel, before another one takes its place.
+    /// How many streams a tunnel carries before another one replaces it.
     pub(crate) streams_in_life: u32,
     /// Random for each run of the agent.
     pub(crate) instance: String,
@@ -411,7 +411,7 @@ impl TunnelSlot {
 struct Attempt<'a> {
     address: &'a HostPort,
     identity: &'a Identity,
-    /// Of this slot.
+    /// The number of this slot.
     number: usize,
 }
 

@@ -46,7 +46,7 @@ impl RunningProxy {
         Self::of(TestProxy::with_agents_of(authority.clone(), None).await)
     }
 
-    /// Of the time before proxies told their instance.
+    /// A proxy from before proxies reported their instance.
     async fn start_older(authority: &Arc<Authority>) -> Self {
         let mut proxy = TestProxy::with_agents_of(authority.clone(), None).await;
         proxy.instance.clear();

@@ -21,7 +21,7 @@ const REPORTED_LONGEST: Duration = Duration::from_secs(900);
 /// All addresses.
 #[derive(Debug, Default)]
 pub(super) struct Addresses {
-    /// By the flags, the join or the cluster.
+    /// Addresses that the flags, the join or the cluster list.
     listed: BTreeSet<HostPort>,
     /// What each proxy that has a tunnel reports about all proxies.
     reports: BTreeMap<ProxyId, Vec<Proxy>>,
@@ -37,7 +37,7 @@ pub(super) struct Addresses {
 /// A proxy as proxies describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ReportedProxy {
-    /// Those that another proxy reports. What a proxy reports about itself leads nowhere new.
+    /// Addresses that other proxies report. What a proxy reports about itself leads nowhere new.
     pub(super) addresses: BTreeSet<HostPort>,
     pub(super) nodes: u32,
     pub(super) draining: bool,

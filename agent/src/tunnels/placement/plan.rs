@@ -492,7 +492,7 @@ struct Candidate<'a> {
 /// The best is the least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Rank {
-    /// By so many other slots.
+    /// So many other slots dial it.
     Dialled(usize),
     Expected,
     /// A proxy that has more nodes than the mean.
