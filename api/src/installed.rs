@@ -112,7 +112,8 @@ pub const RECENT: Duration = Duration::from_secs(120);
 pub struct SteeredPackets {
     /// All of them.
     pub begun: u64,
-    /// Those that passed all filters of this host. Of hooks: those that the proxy's socket took.
+    /// Packets that passed all filters of this host. For hooks: connections that the proxy's socket
+    /// accepted.
     pub admitted: u64,
 }
 
@@ -223,9 +224,9 @@ impl fmt::Display for Mechanism {
 #[serde(rename_all = "lowercase")]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum HookScope {
-    /// Those of all processes of the cgroup, pods' too.
+    /// Connections of all processes of the cgroup, pods' too.
     All,
-    /// Those of processes in the redirector's own network namespace.
+    /// Connections of processes in the redirector's own network namespace.
     Host,
 }
 
@@ -277,9 +278,9 @@ pub struct Hook {
 pub struct Neighbours {
     /// The hook.
     pub program: String,
-    /// Those that run before it.
+    /// Programs that run before it.
     pub before: Vec<u32>,
-    /// Those that run after it.
+    /// Programs that run after it.
     pub after: Vec<u32>,
 }
 
