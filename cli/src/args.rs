@@ -112,7 +112,7 @@ pub(crate) struct Whom {
 
     /// How long each host may take.
     ///
-    /// Those that take longer are listed as such.
+    /// Hosts that take longer are listed as such.
     #[arg(
         long,
         global = true,
@@ -162,7 +162,7 @@ pub(crate) enum Command {
     Client(ClientCommand),
     /// The settings of another tunnel as manifests of Culvert.
     ///
-    /// Of YurtTunnel, SuperEdge or konnectivity. Comments say what has no equal. Reads files, or else the objects of the kubeconfig's cluster.
+    /// It reads files, or else the objects of the kubeconfig's cluster, of YurtTunnel, SuperEdge or konnectivity. Comments say what has no equal.
     Migrate(MigrateCommand),
     /// The version of this program, or of all.
     Version {

@@ -112,7 +112,7 @@ fn path(answered: Answered<HostAnswer>) -> HostPath {
 fn add_kernel(path: &mut HostPath, kernel: Result<Vec<Explained>, NoAnswer>) {
     match kernel {
         Ok(explained) => {
-            // Of a name's addresses a client takes the next one when the first is refused.
+            // When the first address of a name is refused, a client tries the next one.
             let is_any_steered = explained.iter().any(Explained::is_steered);
             path.reachable &= is_any_steered || explained.is_empty();
             for destination in explained {

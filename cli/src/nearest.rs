@@ -1,4 +1,4 @@
-//! By which host a node is reached.
+//! Which host reaches a node.
 
 use std::time::Duration;
 

@@ -17,7 +17,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Of standard output.
+    /// The screen that standard output leads to.
     pub(crate) fn of_output() -> Self {
         if !stdout().is_terminal() {
             return Self::file();

@@ -43,8 +43,8 @@ impl Table {
         text
     }
 
-    /// Of each column, as its widest cell needs. A cell that takes the space of others counts for
-    /// none.
+    /// The width of each column: that of its widest cell. A cell that takes the space of others
+    /// does not count.
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.header.iter().map(|title| title.len()).collect();
         for (_, cells) in &self.rows {

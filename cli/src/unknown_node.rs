@@ -24,7 +24,7 @@ fn near_names<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&
     let mut near = Vec::new();
     for known in known {
         let distance = strsim::osa_distance(name, known);
-        // Of a short name most letters would be other ones.
+        // In a short name, that many typos would change most letters.
         if distance <= MAX_TYPOS && distance < known.chars().count() / 2 {
             near.push((distance, known));
         }

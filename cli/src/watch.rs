@@ -36,7 +36,7 @@ pub(crate) async fn watch(
 /// Whom to ask again.
 struct Watch {
     session: Arc<Session>,
-    /// Of each host, in the order of the session's.
+    /// The connections to each host, in the order of the session's hosts.
     connections: Vec<Option<CloudConnections>>,
 }
 

@@ -88,7 +88,7 @@ impl fmt::Display for Lookup {
     }
 }
 
-/// Those of the objects that exist, in the given order.
+/// Reads the objects that exist, in the given order.
 pub(super) async fn read(
     cluster: &ApiServer,
     lookups: &[Lookup],

@@ -15,7 +15,7 @@ const MAX_PIECES_OF_ADDRESS: usize = 10;
 pub(super) struct Anonymous {
     names: HashMap<String, String>,
     addresses: HashMap<IpAddr, String>,
-    /// Of a name or an address.
+    /// The number of pieces that the longest name or address has.
     most_pieces: usize,
 }
 

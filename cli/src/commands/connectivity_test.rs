@@ -76,7 +76,7 @@ fn at_once(session: &Session) -> usize {
     }
 }
 
-/// Those that are named, or else all.
+/// The nodes that are named, or else all.
 async fn node_names(session: &Session, arguments: &ConnectivityArgs) -> Result<Vec<String>> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
     note_unanswered(&answers)?;

@@ -18,7 +18,7 @@ use crate::table::Table;
 /// The answer.
 #[derive(Debug, Serialize)]
 struct Versions {
-    /// Of this program.
+    /// The version of this program.
     culvert: &'static str,
     programs: Vec<Program>,
     unanswered: Vec<Unheard>,

@@ -126,7 +126,7 @@ async fn count(pods: &Api<Pod>, selector: &str, deadline: Duration) -> Option<us
     Some(listed.items.len())
 }
 
-/// Of a container.
+/// Which run of a container.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Run {
     Present,

@@ -27,7 +27,7 @@ impl Local {
         self.path(Socket::Control).exists()
     }
 
-    /// Those that have made their sockets here.
+    /// The edge programs that have made their sockets here.
     pub(super) fn edge_programs(&self) -> Vec<EdgeProgram> {
         let mut programs = Vec::new();
         for (program, folder) in [("culvert-agent", "agent"), ("culvert-hub", "hub")] {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 const REMOVED: &str = "[removed]";
-/// Of the annotation in which kubectl has a copy of the whole object.
+/// The end of the annotation in which kubectl keeps a copy of the whole object.
 const COPY: &str = "/last-applied-configuration";
 
 /// Blanks values of environment variables, and copies of objects in annotations.

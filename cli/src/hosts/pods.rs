@@ -49,9 +49,9 @@ pub(super) struct ProxyPod {
 /// How its sockets are reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PodAccess {
-    /// By exec, until the API server forbids that.
+    /// Through exec, until the API server forbids that.
     Exec,
-    /// By the view.
+    /// Through the view.
     View,
 }
 
@@ -226,7 +226,7 @@ impl ProxyPod {
         Ok(self.finished(words).await?)
     }
 
-    /// Of all pods of its namespace.
+    /// The texts of all pods of its namespace.
     pub(super) async fn cluster_texts(&self, deadline: Duration) -> Vec<ClusterText> {
         let client = self.pods.clone().into_client();
         cluster_texts::read(&client, &self.namespace, deadline).await

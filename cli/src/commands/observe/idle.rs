@@ -27,7 +27,7 @@ struct IdleStreams {
     control: Control,
     proxy: String,
     request: proto::ListStreamsRequest,
-    /// Those of the last answer.
+    /// Idle streams of the last answer.
     known: HashSet<IdleStream>,
     /// How many more there were.
     left_out: u64,
@@ -129,7 +129,7 @@ impl IdleStreams {
         Ok((idle, events))
     }
 
-    /// Those that have become idle since the last time.
+    /// Events of the streams that have become idle since the last call.
     async fn new_events(&mut self) -> Result<Vec<Event>, NoAnswer> {
         let listed = self.control.list_streams(self.request.clone()).await?;
         if listed.left_out > self.left_out {
