@@ -12,19 +12,19 @@ use crate::{LogFormat, Logs, listen_address};
 
 /// The defaults of a daemon.
 pub trait DaemonDefaults: Clone + Debug + Send + Sync + 'static {
-    /// Of `--admin-listen`.
+    /// The default of `--admin-listen`.
     const ADMIN_LISTEN: &'static str;
     /// The port of `--metrics-listen`, unless that names one.
     const METRICS_PORT: u16;
-    /// Of `--admin-socket`.
+    /// The default of `--admin-socket`.
     const ADMIN_SOCKET: &'static str;
-    /// Of `--log`.
+    /// The default of `--log`.
     const LOG: &'static str;
 }
 
 /// The defaults of an end of tunnels.
 pub trait TunnelDefaults: Clone + Debug + Send + Sync + 'static {
-    /// Of `--buffer-budget`.
+    /// The default of `--buffer-budget`.
     const BUFFER_BUDGET: &'static str;
 }
 

@@ -65,7 +65,7 @@ pub enum ConnectAdvice {
     Portal(Option<String>),
     /// Credentials are wanted, and none were sent.
     NoCredentials,
-    /// Those that were sent are wrong.
+    /// The credentials that were sent are wrong.
     WrongCredentials,
     /// Only other schemes than Basic are offered.
     OtherSchemes(Vec<String>),
