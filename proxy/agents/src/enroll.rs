@@ -375,7 +375,7 @@ impl EnrollError {
 fn token_status(error: &TokenError, text: String) -> Status {
     match error {
         TokenError::Malformed | TokenError::NoNode(_) => Status::invalid_argument(text),
-        // By this, a proxy that asks another one for a certificate learns that it does not know the
+        // It tells a proxy that asks another one for a certificate that the other does not know the
         // token.
         TokenError::Foreign(_) => Status::not_found(text),
         TokenError::WrongSecret(_) => Status::unauthenticated(text),

@@ -22,7 +22,7 @@ const PRIVATE: [&str; 9] = [
 /// The clients of such ports. Clones share the directory.
 #[derive(Clone)]
 pub enum Admitted {
-    /// Those of the flag, and no others.
+    /// The ranges of the flag, and no others.
     Given(Vec<IpNet>),
     /// Private ranges, pods, this host, and the cluster's cloud nodes: connections of pods may come
     /// from the address of their node.

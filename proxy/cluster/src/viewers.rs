@@ -55,7 +55,7 @@ impl fmt::Display for Viewer {
 pub struct User(UserInfo);
 
 impl User {
-    /// By name.
+    /// The viewer with the user's name.
     pub fn viewer(&self) -> Viewer {
         Viewer(self.0.username.as_deref().unwrap_or_default().into())
     }

@@ -51,7 +51,7 @@ impl NodeSelector {
         self.0.iter().all(|requirement| requirement.is_met(labels))
     }
 
-    /// Those of its labels that a kubelet may write of its own Node.
+    /// Its labels that a kubelet may write on its own Node.
     pub fn labels_of_kubelets(&self) -> Vec<String> {
         let mut labels = Vec::new();
         for requirement in &self.0 {

@@ -283,7 +283,7 @@ impl Control {
         proxies
     }
 
-    /// Those of this proxy.
+    /// The certificates of this proxy.
     pub(crate) fn certificates(&self) -> Vec<proto::CertificateStatus> {
         let mut certificates = Vec::new();
         for (owner, certificate) in self.trust.certificates() {
@@ -314,7 +314,7 @@ impl Control {
     }
 }
 
-/// Those that wait for the longest.
+/// The streams that have waited for the longest.
 pub(crate) fn most_urgent(mut listed: Vec<ListedStream>) -> proto::ListStreamsResponse {
     listed.sort_by_key(|listed| Reverse((listed.waits(), listed.idle())));
     let left_out = listed.len().saturating_sub(MAX_STREAMS);

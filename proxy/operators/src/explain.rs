@@ -67,7 +67,7 @@ struct Facts {
     /// The target's node, or the nodes that have the address.
     owners: Vec<NodeView>,
     zone: Zone,
-    /// By which clients reach the target's node.
+    /// Names that clients reach the target's node by.
     names: Vec<String>,
     tunnels: Vec<TunnelFacts>,
     /// What is wrong with the places of its agents.

@@ -26,7 +26,7 @@ enum Until {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EventChoice {
     All,
-    /// Those that ended with a reason.
+    /// Connections that ended with a reason.
     Failures,
 }
 

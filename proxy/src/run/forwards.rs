@@ -25,7 +25,7 @@ use super::Proxy;
 /// The listeners of forwarded ports.
 pub(super) struct ForwardListeners {
     listeners: Listeners,
-    /// Those of `--forward`.
+    /// The forwards of `--forward`.
     given: Vec<Forward>,
     open: BTreeMap<SocketAddr, Open>,
     /// Ports that cannot be had, each with its problem, so that it is logged once.

@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 /// Moves streams.
 pub struct Mover {
     registry: Registry,
-    /// By which agents know this proxy.
+    /// Agents know this proxy by it.
     own: Instance,
     metrics: Metrics,
     /// When the agents of nodes may be asked for tunnels again.

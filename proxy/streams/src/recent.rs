@@ -63,7 +63,7 @@ impl<T: Clone> Recent<T> {
         events.next += 1;
         let next = events.next;
         drop(events);
-        // Of two threads the later one may be first.
+        // Two threads may come here in the reverse order.
         self.next_tx.send_if_modified(|known| {
             let is_later = next > *known;
             *known = next.max(*known);

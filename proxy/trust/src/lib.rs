@@ -103,7 +103,7 @@ struct Shared {
 struct Shares {
     /// All revocations that this proxy knows.
     known: watch::Sender<Revocations>,
-    /// Those of them that are on disk.
+    /// The known revocations that are on disk.
     written: Mutex<Revocations>,
     /// The cluster's revocations as last read; `None`: not read yet.
     agreed: watch::Sender<Option<Revocations>>,

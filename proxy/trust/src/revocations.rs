@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 /// may be late to learn of a new one.
 const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// By the Node's UID.
+/// Revocations by the Node's UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revocations(BTreeMap<NodeUid, Revocation>);

@@ -193,7 +193,7 @@ mod tests {
         assert!(matches!(redeemed, Err(TokensError::State(_))));
         assert!(tokens.create(&node, None).is_err());
         drop(full);
-        // By another key: the first has got nothing.
+        // Another key may redeem it: the first has got nothing.
         assert_eq!(tokens.redeem(&token, None, [2; 32]).unwrap(), node);
     }
 }

@@ -28,9 +28,9 @@ pub(super) struct Follower {
     seen: SeenLeases,
     listed_tx: Sender<BTreeSet<ListedPeer>>,
     metrics: Metrics,
-    /// Of the watch.
+    /// Whether the watch works.
     problem: Problem,
-    /// Of the number of proxies.
+    /// Whether there are too many proxies.
     crowd: Problem,
     garbage: LogBudget,
 }

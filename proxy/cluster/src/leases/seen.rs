@@ -27,7 +27,7 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(24 * 3600);
 pub(super) struct SeenLeases {
     own: Option<OwnName>,
     clock: WatchClock,
-    /// By the Leases' names.
+    /// Keyed by the Leases' names.
     leases: BTreeMap<String, SeenLease>,
     /// While a list is under way: the names in it so far.
     listing: Option<BTreeSet<String>>,
@@ -52,7 +52,7 @@ struct SeenLease {
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Listed {
     pub(super) peers: BTreeSet<ListedPeer>,
-    /// Those beyond [`MAX_LISTED`].
+    /// The number of proxies beyond [`MAX_LISTED`].
     pub(super) left_out: usize,
 }
 

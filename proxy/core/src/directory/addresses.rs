@@ -177,11 +177,11 @@ pub(crate) struct Protected {
 pub(crate) struct ClusterProtected {
     /// Whether `known` includes the ranges of the API server.
     pub(crate) asked: OwnRanges,
-    /// By the flags, the environment and the API server.
+    /// The cluster's own ranges, from the flags, the environment and the API server.
     pub(crate) own: ClusterOwn,
     /// `--direct`.
     pub(crate) direct: Vec<IpNet>,
-    /// By Nodes.
+    /// What Nodes claim.
     pub(crate) claims: Claims,
     /// Addresses that edge nodes had before a Node claimed them.
     pub(crate) contested: BTreeSet<IpAddr>,

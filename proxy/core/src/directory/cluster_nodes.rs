@@ -125,9 +125,9 @@ fn kept_if_none<T: Clone + Ord>(now: BTreeSet<T>, before: &BTreeSet<T>) -> BTree
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClusterNodes {
-    /// By name.
+    /// Edge nodes by name.
     pub edges: BTreeMap<NodeName, EdgeNode>,
-    /// By name.
+    /// Cloud nodes by name.
     pub clouds: BTreeMap<NodeName, CloudNode>,
     /// Ranges of nodes' pods, with a node that has each.
     #[serde(default)]

@@ -9,7 +9,7 @@ use super::{Registered, Registry, State};
 /// Tunnels that were registered and removed since the last look.
 #[derive(Debug, Default)]
 pub struct TunnelChanges {
-    /// By generation.
+    /// Keyed by generation.
     pub opened: BTreeMap<u64, Arc<Registered>>,
     /// The generations of those that the reader knows and that are gone.
     pub closed: Vec<u64>,

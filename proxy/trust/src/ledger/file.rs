@@ -214,9 +214,9 @@ impl LedgerFile {
 #[derive(Default)]
 struct Reading {
     ledger: Ledger,
-    /// Of the batch that is not complete yet.
+    /// Records of the batch that is not complete yet.
     records: Vec<(NodeName, Record)>,
-    /// Of a batch of which a line is broken, and whether the batch is over.
+    /// The error of a batch with a broken line, and whether that batch is over.
     broken: Option<StateError>,
     broken_is_over: bool,
     lines: usize,

@@ -61,7 +61,7 @@ impl Limits {
 /// The permits of one phase.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    /// By their numbers, which rise: the first is the oldest.
+    /// Keyed by numbers that rise: the first is the oldest.
     holders: BTreeMap<u64, Holder>,
 }
 
