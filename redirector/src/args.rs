@@ -219,8 +219,8 @@ pub(crate) enum Command {
         destination: String,
     },
     /// Removes hooks, pins, the nftables table and the routes. Connections are no longer steered.
-    /// Those that hooks have steered go on; the kernel ends those that nftables has, unless another
-    /// table translates addresses too.
+    /// Connections that hooks have steered go on; the kernel ends those that nftables has steered,
+    /// unless another table translates addresses too.
     Uninstall {
         /// Afterwards stay until a signal, as a pod of a DaemonSet has to.
         #[arg(long)]

@@ -37,7 +37,7 @@ pub(crate) struct Config {
     /// Where edge addresses are steered although this host has a network there.
     pub(crate) steered_networks: Vec<IpNet>,
     pub(crate) pod_ranges: Vec<IpNet>,
-    /// Of the nodes' names.
+    /// The zone of the nodes' names.
     pub(crate) zone: Zone,
     pub(crate) dns: Option<DnsConfig>,
     /// Whether everything is removed at the end once the cluster has deleted the redirectors.
@@ -50,7 +50,7 @@ pub(crate) struct Config {
 pub(crate) struct SharedConfig {
     pub(crate) bpffs: PathBuf,
     pub(crate) state_dir: PathBuf,
-    /// Of the nodes' names.
+    /// The zone of the nodes' names.
     pub(crate) zone: Zone,
     /// Where edge addresses are steered although this host has a network there.
     pub(crate) steered_networks: Vec<IpNet>,

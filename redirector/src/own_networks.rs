@@ -38,7 +38,8 @@ pub(crate) struct Withheld {
 }
 
 impl OwnNetworks {
-    /// Those of now. In the ranges `steered`, edge addresses are steered all the same.
+    /// Reads the present networks. In the ranges `steered`, edge addresses are steered all the
+    /// same.
     ///
     /// # Errors
     /// See [`interface_addresses`] and [`Routes::on_link`].

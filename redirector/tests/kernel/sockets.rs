@@ -14,7 +14,7 @@ use crate::foreign::errno_of_refusals;
 use crate::steering::{Hooked, tuples};
 use crate::world::{DEADLINE, NODE4, address, in_a_world};
 
-/// Of edge-2.
+/// A port of edge-2.
 const OFFLINE: &str = "10.0.3.8:9100";
 
 #[test]

@@ -19,7 +19,7 @@ const PORT: u16 = 40_000;
 /// How the stranger gets the port of its victim.
 #[derive(Clone, Copy, Debug)]
 enum SourcePort {
-    /// By `bind()`.
+    /// It asks for the port with `bind()`.
     Bound,
     /// The kernel chooses it at `connect()`.
     Chosen,
@@ -81,7 +81,8 @@ fn attack(world: &World, proxy: &Proxy, sockets: &Sockets, port: SourcePort, fat
         (ended.is_some() || waits).then_some(ended)
     });
     if let Some(status) = ended {
-        // Of curl: it could not connect. A user who may not make a namespace does not come so far.
+        // 7 is curl's status for "could not connect". A user who may not make a namespace does not
+        // come so far.
         assert_eq!(status.code(), Some(7), "{port:?}, {fate:?}");
     }
     sh("nft delete table ip hold");

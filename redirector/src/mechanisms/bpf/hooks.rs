@@ -248,7 +248,7 @@ impl Hooks {
                 .followers(&place)
                 .is_empty()
         {
-            // Of one that died while it moved to another cgroup.
+            // Left by a redirector that died while it moved to another cgroup.
             remove_if_there(&replacement).map_err(HookError::link("remove", &replacement))?;
             return Ok(HookChange::TakenOver);
         }
@@ -454,7 +454,8 @@ fn errno_of_program(error: &ProgramError) -> Option<i32> {
     }
 }
 
-/// Of an object that is not loaded as a whole: nearly always for one of its maps.
+/// The errno with which one of the object's maps was not created: nearly always why the object is
+/// not loaded.
 fn errno_of_map(error: &EbpfError) -> Option<i32> {
     if let EbpfError::MapError(MapError::CreateError { io_error, .. }) = error {
         io_error.raw_os_error()

@@ -21,7 +21,8 @@ pub(super) struct Variants {
 }
 
 impl Variants {
-    /// Those of this kernel. If it cannot be asked, the reason shows when the programs are loaded.
+    /// The variants for this kernel. If it cannot be asked, the reason shows when the programs are
+    /// loaded.
     pub(super) fn of_this_kernel() -> Self {
         Self {
             refusal: refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable),

@@ -36,7 +36,7 @@ const RETRY: Duration = Duration::from_secs(120);
 pub(super) enum Keeper {
     #[default]
     NotStarted,
-    /// By this program. Dropping it ends it.
+    /// An `nft` process holds the table. Dropping it ends it.
     Holding(Box<Child>),
     /// The kernel or `nft` cannot do it, or did not in time.
     Failed { reason: String, at: Instant },

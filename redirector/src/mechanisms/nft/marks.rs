@@ -103,7 +103,7 @@ fn changed(expression: &Value) -> u32 {
     }
     match operands(expression, "&") {
         Some([left, mask]) if has_mark(left) => changed(left) | !numbers(mask),
-        // Of the mark of the connection, for example.
+        // The operand may be the mark of the connection, for example.
         Some([_, mask]) => numbers(mask),
         None => own_number(expression),
     }
