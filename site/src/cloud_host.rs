@@ -10,17 +10,17 @@ use serde::{Deserialize, Serialize};
 pub struct CloudHost {
     /// The proxy of this host first, then those that it knows.
     pub proxies: Vec<proto::ProxyStatus>,
-    /// Those that the proxy knows.
+    /// Nodes that the proxy knows.
     pub nodes: Vec<proto::NodeStatus>,
     /// What the proxy adds to the nodes: that the cluster does not confirm them.
     pub note: String,
-    /// Those that wait for their backend first.
+    /// Its connections; those that wait for their backend come first.
     pub streams: Vec<proto::StreamStatus>,
     /// How many more there are.
     pub streams_left_out: u64,
-    /// Those of the proxy.
+    /// The certificates of the proxy.
     pub certificates: Vec<proto::CertificateStatus>,
-    /// Those that end at the proxy.
+    /// Tunnels that end at the proxy.
     pub tunnels: Vec<Tunnel>,
     /// Whether the proxy is ready.
     pub ready: Ready,
@@ -37,7 +37,7 @@ pub struct Tunnel {
     pub node: String,
     /// Where the agent came from.
     pub agent: String,
-    /// Of the agent's program.
+    /// The version of the agent.
     pub agent_version: String,
     /// Since it was made.
     pub age_seconds: f64,

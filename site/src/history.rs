@@ -34,7 +34,7 @@ struct StreamCounts {
     rate: Rate,
 }
 
-/// Of one proxy.
+/// What one proxy relayed.
 #[derive(Debug, Default)]
 struct ProxyHistory {
     traffic: Traffic,
@@ -77,12 +77,12 @@ impl History {
         self.ended.push(is_known.then_some(total.ended));
     }
 
-    /// Of its nearest tunnel; absent for a node that is not known.
+    /// Round trips of the node's nearest tunnel; absent for a node that is not known.
     pub fn round_trips(&self, node: &str) -> Option<&Samples> {
         self.round_trips.get(node)
     }
 
-    /// Of one connection.
+    /// The rate of one connection.
     pub fn stream_rate(&self, proxy: &str, stream: u64) -> Rate {
         let counts = self.streams.get(&(proxy.to_owned(), stream));
         match counts {
@@ -91,7 +91,7 @@ impl History {
         }
     }
 
-    /// Of one proxy, and its payload the last times.
+    /// The rate of one proxy, and its payload at the last times.
     pub fn proxy(&self, host: &str) -> Option<(Rate, &Samples)> {
         let history = self.proxies.get(host)?;
         Some((history.rate, &history.bytes))

@@ -26,7 +26,7 @@ pub struct Node {
     pub versions: Vec<String>,
     /// Connections in its tunnels.
     pub streams: u32,
-    /// Those that it claims.
+    /// Addresses that the node claims.
     pub addresses: Vec<NodeAddress>,
     /// Its VIP of IPv4.
     pub vip4: String,
@@ -34,7 +34,7 @@ pub struct Node {
     pub vip6: String,
     /// Ports of its addresses that are steered.
     pub ports: Vec<u32>,
-    /// Of these, those that its agent would not dial.
+    /// The steered ports that its agent would not dial.
     pub forbidden_ports: Vec<u32>,
     /// Why its agents are not where the node is; empty: they are.
     pub misplaced: String,

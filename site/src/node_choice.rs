@@ -16,7 +16,7 @@ pub enum State {
     All,
     /// Without a tunnel.
     Offline,
-    /// Those with something that is wrong.
+    /// Nodes with something that is wrong.
     Wrong,
 }
 
@@ -27,7 +27,7 @@ pub enum Sort {
     /// The worst first.
     #[default]
     Worst,
-    /// By name.
+    /// Alphabetically.
     Name,
     /// The longest round trip first.
     Far,

@@ -18,17 +18,17 @@ pub struct Site {
     pub seconds: u64,
     /// What is wrong, and counts.
     pub status: Status,
-    /// By name.
+    /// All nodes, in the order of their names.
     pub nodes: Vec<Node>,
     /// The tunnels of each node that has any.
     pub tunnels: HashMap<String, Vec<TunnelAt>>,
-    /// Those that wait for the longest first.
+    /// Connections; those that wait for the longest come first.
     pub streams: Vec<Stream>,
     /// How many more there are.
     pub streams_left_out: u64,
     /// The last ones that failed, the newest first.
     pub failures: Vec<Event>,
-    /// Of each proxy that says so, by its host.
+    /// What each proxy that says so has relayed, by its host.
     pub traffic: HashMap<String, Traffic>,
 }
 

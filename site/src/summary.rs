@@ -20,7 +20,7 @@ pub struct Status {
     pub nodes: NodeCounts,
     /// How many connections there are.
     pub streams: StreamCounts,
-    /// Those that were asked, then those that they know.
+    /// The proxies that were asked, then those that they know.
     pub proxies: Vec<Proxy>,
     /// Programs of an edge node, on which this was asked.
     pub edge: Vec<Edge>,
@@ -40,7 +40,7 @@ pub struct NodeCounts {
 pub struct StreamCounts {
     /// Clients' connections under way.
     pub running: u32,
-    /// Those that have sent and have no answer.
+    /// Connections that have sent and have no answer.
     pub waiting: usize,
 }
 
@@ -57,7 +57,7 @@ pub struct Proxy {
     pub state: &'static str,
     /// What it answers in place of the rest.
     pub error: Option<String>,
-    /// Of its program.
+    /// The version of its program.
     pub version: String,
     /// Nodes with tunnels there.
     pub nodes: u32,
@@ -73,14 +73,14 @@ pub struct Proxy {
     pub certificate_ends: Option<u64>,
 }
 
-/// Of the tunnels that end at a proxy.
+/// Round trips of the tunnels that end at a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RoundTrips {
-    /// Of the nearest tunnel, in milliseconds.
+    /// The round trip of the nearest tunnel, in milliseconds.
     pub least: f64,
     /// Half of them have less.
     pub median: f64,
-    /// Of the farthest.
+    /// The round trip of the farthest tunnel.
     pub most: f64,
 }
 
@@ -133,7 +133,7 @@ impl Status {
     }
 }
 
-/// Those that were asked, then those that they know beside them.
+/// The proxies that were asked, then those that they know beside them.
 fn proxies(answers: &[Answered<CloudHost>], now_seconds: u64) -> Vec<Proxy> {
     let mut proxies = Vec::new();
     let mut asked: Vec<&str> = Vec::new();

@@ -15,7 +15,7 @@ pub struct TunnelAt {
     pub tunnel: u64,
     /// Where the agent came from.
     pub agent: String,
-    /// Of the agent.
+    /// The version of the agent.
     pub version: String,
     /// Since it was made.
     pub age_seconds: u64,

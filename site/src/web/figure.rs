@@ -57,7 +57,7 @@ pub(super) fn figure(site: &Site) -> Markup {
     }
 }
 
-/// Of each proxy.
+/// The number of nodes of each proxy.
 fn node_counts(nodes: &[&Node], hosts: &HashMap<&str, usize>, proxies: usize) -> Vec<usize> {
     let mut counts = vec![0; proxies];
     for node in nodes {

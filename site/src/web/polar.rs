@@ -5,11 +5,11 @@ use std::f32::consts::{PI, TAU};
 
 /// The middle of the figure, which is twice as wide and high.
 pub(super) const MIDDLE: f32 = 220.0;
-/// Of the proxies, if there are several.
+/// The radius at which proxies stand, if there are several.
 const PROXY_RADIUS: f32 = 62.0;
-/// Of one ring of few nodes, which have their names outside.
+/// The radius of the one ring of few nodes, which have their names outside.
 const NAMED_RADIUS: f32 = 142.0;
-/// Of the innermost and the outermost ring of many nodes.
+/// The radii of the innermost and the outermost ring of many nodes.
 const RINGS: [f32; 2] = [120.0, 208.0];
 /// The most nodes whose names are written.
 pub(super) const MOST_NAMES: usize = 40;
