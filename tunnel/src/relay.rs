@@ -96,7 +96,7 @@ pub(crate) async fn relay(
 struct ToTunnel<'a> {
     socket: &'a Socket,
     send: &'a mut SendStream<Payload>,
-    /// Of the tunnel that it sends by.
+    /// The budget of the tunnel that it sends by.
     budget: Budget,
     meter: &'a Meter,
     role: Role,

@@ -23,7 +23,7 @@ const PSK_WITH_DHE: u8 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) kind: u8,
-    /// Of its content, in bytes.
+    /// The length of its content, in bytes.
     pub(crate) length: u16,
 }
 

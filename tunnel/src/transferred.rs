@@ -31,7 +31,7 @@ pub struct Meter {
     bytes: AtomicU64,
     total: Arc<AtomicU64>,
     direction: Direction,
-    /// Of both meters of the stream.
+    /// Shared by both meters of the stream.
     answer: Arc<Mutex<Answer>>,
 }
 

@@ -100,7 +100,7 @@ impl EarlyClient<'_> {
 pub(crate) struct RequestedStream {
     pub(crate) response: ResponseFuture,
     pub(crate) send: SendStream<Payload>,
-    /// Of the stream's tunnel.
+    /// The budget of the stream's tunnel.
     pub(crate) budget: Budget,
     pub(crate) permit: StreamPermit,
 }

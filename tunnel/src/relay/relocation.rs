@@ -57,7 +57,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct SendHalf {
     pub(crate) stream: SendStream<Payload>,
-    /// Of its tunnel.
+    /// The budget of its tunnel.
     pub(crate) budget: Budget,
 }
 
