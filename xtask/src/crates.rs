@@ -19,7 +19,7 @@ const EMBEDS_KERNEL: &str = "culvert-redirector";
 
 /// Something that is compiled for one target, with the crates that it needs.
 pub(crate) struct Graph {
-    /// Of its `Cargo.lock`.
+    /// The folder of its `Cargo.lock`.
     folder: PathBuf,
     package: String,
     target: String,

@@ -51,7 +51,7 @@ fn check(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Of the names and contents of all files that decide about dependencies.
+/// The digest of the names and contents of all files that decide about dependencies.
 fn digest() -> Result<String> {
     let root = workspace::root();
     let mut files = manifests()?;

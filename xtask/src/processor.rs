@@ -44,7 +44,7 @@ impl Processor {
             .map(|name| Self::from_str(&name, false).expect("it is one of them"))
     }
 
-    /// Those that a user named, each once. Without a name, the one of this machine.
+    /// The processors that a user named, each once. Without a name, the one of this machine.
     ///
     /// # Errors
     /// See [`Processor::here`].

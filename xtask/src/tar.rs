@@ -13,7 +13,7 @@ pub(crate) struct Tar(BTreeMap<String, Entry>);
 struct Entry {
     kind: EntryType,
     mode: u32,
-    /// Of a link: where it leads.
+    /// The content of a file. For a link: where it leads.
     bytes: Vec<u8>,
 }
 

@@ -71,7 +71,7 @@ pub struct Args {
     /// How many tests of a suite run at once [default: two for each processor]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Of that only what kernels are known to differ in
+    /// Run only the tests of what kernels are known to differ in
     #[arg(long, requires = "kernels")]
     short: bool,
     /// Build everything, and run nothing

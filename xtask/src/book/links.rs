@@ -85,7 +85,7 @@ fn target<'a>(page: &str, link: &'a str) -> Option<(String, Option<&'a str>)> {
 
 /// What is of interest of a page.
 struct Page {
-    /// Those that stay on this site, as they are written.
+    /// Links that stay on this site, as they are written.
     links: Vec<String>,
     /// The `id` of every element.
     places: BTreeSet<String>,

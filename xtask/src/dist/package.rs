@@ -12,16 +12,16 @@ use crate::processor::{Processor, foreign};
 /// How a program is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// By a unit, with settings and state.
+    /// A unit runs it, with settings and state.
     Daemon,
-    /// By people, also as a plugin of kubectl.
+    /// Users run it, also as a plugin of kubectl.
     Command,
 }
 
 /// A program as users install it.
 #[derive(Debug)]
 pub struct Package {
-    /// Of the package, the program and the unit.
+    /// The name of the package, the program and the unit.
     pub name: &'static str,
     /// How it is run.
     pub kind: Kind,
@@ -140,16 +140,16 @@ pub(super) const KUBECTL_NAMES: [&str; 2] = ["kubectl-culvert", "kubectl_complet
 #[derive(Debug)]
 pub struct Parts {
     pub(super) package: &'static Package,
-    /// Of the program.
+    /// The processor that the program is for.
     pub(super) processor: Processor,
     pub(super) program: Vec<u8>,
     /// `None`: it is no daemon.
     pub(super) service: Option<Service>,
-    /// Of `deploy/network`, by path.
+    /// Files of `deploy/network`, by path.
     pub(super) network: BTreeMap<&'static str, String>,
     /// What the program generates: man pages and completions, by name.
     pub(super) generated: BTreeMap<String, Vec<u8>>,
-    /// Of what is linked into the program.
+    /// Licences of what is linked into the program.
     pub(super) licences: String,
 }
 
@@ -159,9 +159,9 @@ pub(super) struct Service {
     /// As in `deploy/systemd`: for `/usr/local/bin`.
     pub(super) unit: String,
     pub(super) settings: String,
-    /// Of `deploy/sysctl.d`: reserves our ports.
+    /// The file in `deploy/sysctl.d`, which reserves Culvert's ports.
     pub(super) sysctl: String,
-    /// Of `deploy/modules-load.d`, if it has tunnels: loads bbr.
+    /// The file in `deploy/modules-load.d`, which loads bbr, if the program has tunnels.
     pub(super) modules: Option<String>,
 }
 

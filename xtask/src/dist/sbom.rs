@@ -213,7 +213,7 @@ fn is_linked(edge: &Value) -> bool {
         .any(|kind| kind["kind"].is_null())
 }
 
-/// Those of an array. Anything else has none.
+/// The elements of an array. Anything else has none.
 fn elements(value: &Value) -> &[Value] {
     match value.as_array() {
         Some(elements) => elements,

@@ -17,7 +17,7 @@ const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 
 /// An image: the same program for each processor.
 pub(super) struct Image {
-    /// Of the image and of the program in `/usr/bin`.
+    /// The name of the image and of the program in `/usr/bin`.
     pub(super) name: &'static str,
     pub(super) platforms: Vec<Platform>,
 }

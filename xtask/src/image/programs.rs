@@ -75,7 +75,7 @@ pub(super) fn build(profile: &str, processor: Processor) -> Result<Vec<Program>>
     }
 }
 
-/// Those of the tests, which need not be compiled a second time, without their symbols.
+/// The programs of the tests without their symbols: they need not be compiled a second time.
 fn of_tests(processor: Processor) -> Result<Vec<Program>> {
     ensure!(
         processor == Processor::here()?,

@@ -19,7 +19,7 @@ const RUNNER: &str = "KERNEL_RUNNER";
 
 /// The oldest kernel that supports the connect hooks, and long-term ones up to the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "7.2"];
-/// Those of the short list: the oldest and the newest.
+/// The kernels of the short list: the oldest and the newest.
 const SHORT_KERNELS: [&str; 2] = ["5.10", "7.2"];
 
 /// Time limit in seconds for all tests of a suite, and for the short list, on an emulated

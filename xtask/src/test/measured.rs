@@ -22,7 +22,7 @@ const MEASURED: [(&str, &[&str]); 2] = [
     ),
 ];
 
-/// Those of a suite.
+/// The measured tests of a suite.
 pub(super) fn of(suite: &str) -> &'static [&'static str] {
     for (name, tests) in MEASURED {
         if name == suite {

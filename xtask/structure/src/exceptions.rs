@@ -57,7 +57,7 @@ impl Exceptions {
         }
     }
 
-    /// Those that nothing needs any more, as `RULE SUBJECT`.
+    /// Exceptions that nothing needs any more, as `RULE SUBJECT`.
     pub(crate) fn unneeded(&self, findings: &[Finding]) -> Vec<String> {
         let mut unneeded = Vec::new();
         for (rule, subject) in self.amounts.keys() {
