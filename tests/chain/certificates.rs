@@ -67,7 +67,7 @@ fn new_tunnels_take_over_before_a_certificate_ends_and_a_stream_ends_with_its_ow
                     Ok(())
                 },
             )?;
-            // By now the certificate of the join has expired: only a renewed one can set up new
+            // The certificate of the join has expired now: only a renewed one can set up new
             // tunnels.
             world.culvert.proxy.kill()?;
             world.culvert.restart_proxy()?;

@@ -54,7 +54,7 @@ pub(crate) fn programs() -> impl Iterator<Item = Program> {
     DAEMONS.into_iter().chain([CULVERT])
 }
 
-/// Those that run for ever.
+/// Programs that run for ever.
 pub(crate) const DAEMONS: [Program; 4] = [
     ("culvert-proxy", &["run", "control-stdio", "log"]),
     (

@@ -27,7 +27,7 @@ const NAMING: [(&str, &str); 5] = [
         "edge-2",
     ),
 ];
-/// Those that name none.
+/// Heads that name no node.
 const NAMELESS: [&str; 10] = [
     "GET /name HTTP/1.0",
     "GET /name HTTP/1.1\r\nHost: user:S3cret@edge-2",

@@ -75,7 +75,7 @@ fn command(world: &World<'_>, number: u16, args: &[&str]) -> Result<Command> {
 
 /// The other proxies that proxy `number` knows, as its page has them.
 pub(crate) fn peers(world: &World<'_>, number: u16) -> Result<Vec<Value>> {
-    // By its socket: some tests have proxies on several hosts.
+    // The proxy is asked at its socket: some tests have proxies on several hosts.
     let socket = text(&world.culvert.socket(&file("admin", number)));
     let asked = [
         "-sf",
@@ -87,7 +87,7 @@ pub(crate) fn peers(world: &World<'_>, number: u16) -> Result<Vec<Value>> {
     serde_json::from_str(&page).context("no list")
 }
 
-/// Those of them with a link whose round trip is measured.
+/// How many of them have a link whose round trip is measured.
 pub(crate) fn linked(peers: &[Value]) -> usize {
     let mut count = 0;
     for peer in peers {

@@ -47,7 +47,7 @@ const PORTS: [Port; 4] = [
         kind: "quiet",
     },
 ];
-/// Of a backend whose process is stopped.
+/// The port of a backend whose process is stopped.
 const STOPPED: Port = Port {
     scheme: "https",
     number: 9445,

@@ -46,7 +46,7 @@ fn forwards(server: &mut ApiServer) -> Result<()> {
         Ok(())
     })?;
 
-    // Of the nodes of a site, the one that is connected.
+    // The forward goes to the connected one of a site's nodes.
     set(server, &format!("{chosen}={SITE}=berlin:{backend}"))?;
     wait::until("nobody has the label", DEADLINE, || {
         closed(api)?;

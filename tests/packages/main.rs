@@ -31,7 +31,7 @@ cd upper
 find . -mindepth 1 | sort | while read -r path; do [ -e "/$path" ] || echo "new: $path"; done
 "#;
 
-/// Of dpkg, of rpm and of this test.
+/// Files in which dpkg, rpm and this test keep records.
 const RECORDS: [&str; 6] = [
     "./packages",
     // Debian's rpm locks this one too. The distributions of rpm have the other one.

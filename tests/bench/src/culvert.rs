@@ -17,7 +17,7 @@ const START_TIME: Duration = Duration::from_secs(60);
 
 /// Where they listen, and what their files are called.
 pub(crate) struct PairConfig {
-    /// Of the node and of files.
+    /// The name of the node, which files have too.
     pub(crate) name: &'static str,
     /// The proxy's ports are this and the next few.
     pub(crate) port: u16,

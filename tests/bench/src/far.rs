@@ -55,7 +55,7 @@ pub(crate) struct Settings<'a> {
     pub(crate) tunnels: u8,
     /// Other programs of Culvert, for a path of their own.
     pub(crate) against: Option<&'a FilePath>,
-    /// Of the packets that the link loses.
+    /// The seed for the choice of the packets that the link loses.
     pub(crate) seed: u32,
 }
 
@@ -296,8 +296,8 @@ fn set_up_device(starter: &Starter<'_>, own: &str, other: &str, congestion: &str
         starter,
         &format!("link set {DEVICE} txqueuelen {DEVICE_QUEUE} up"),
     )?;
-    // By the route: as the default of a namespace, Linux accepts only what the machine allows to all
-    // programs.
+    // The route sets it: as the default of a namespace, Linux accepts only what the machine allows
+    // to all programs.
     ip(
         starter,
         &format!("route add {other} dev {DEVICE} congctl {congestion}"),

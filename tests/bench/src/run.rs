@@ -11,7 +11,7 @@ use crate::world::World;
 
 /// Streams in the row of idle streams: an agent may have 1,024.
 const IDLE_STREAMS: usize = 900;
-/// By then heavy streams have left the way through another proxy.
+/// After these seconds heavy streams have left the way through another proxy.
 const MOVED: &str = " --warm-up 4";
 /// Concurrent connections in the row of new connections.
 const AT_ONCE: usize = 32;

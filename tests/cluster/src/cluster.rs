@@ -25,7 +25,7 @@ const LOCK: &str = "/run/culvert-cluster.lock";
 /// Files in the folder.
 const NODES: &str = "nodes";
 const PROGRAMS: &str = "programs";
-/// Those of the hosts' own folders that this machine did not have.
+/// Lists the hosts' own folders that this machine did not have.
 const MADE: &str = "made";
 
 /// Folders of which each host has its own.

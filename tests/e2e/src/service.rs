@@ -15,7 +15,8 @@ use crate::{dns, install, pods, ports, prometheus, uninstall};
 
 /// The cloud node that loses its redirector.
 const BARE: &str = "cloud-3";
-/// By this label the redirector is a systemd unit there, and no pod: here it is nothing.
+/// This label means that the redirector is a systemd unit there, and no pod. Here nothing starts
+/// it.
 const NO_POD: &str = "culvert.dev/redirector";
 /// Two nodes with one address.
 const TWINS: [&str; 2] = ["edge-2", "edge-3"];

@@ -42,7 +42,7 @@ pub struct Browser {
 /// How a page is shown.
 #[derive(Clone, Copy, Debug)]
 pub struct View {
-    /// Of the window, in pixels.
+    /// The width of the window, in pixels.
     pub width: u32,
     /// The same.
     pub height: u32,

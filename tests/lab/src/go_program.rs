@@ -36,7 +36,7 @@ pub enum GoProgram {
 }
 
 impl GoProgram {
-    /// Those that the tests need.
+    /// Programs that the tests need.
     pub const FOR_TESTS: [Self; 7] = [
         Self::CoreDns,
         Self::Helm,
@@ -47,7 +47,7 @@ impl GoProgram {
         Self::Transport,
     ];
 
-    /// Those that only the end-to-end run needs.
+    /// Programs that only the end-to-end run needs.
     pub const FOR_E2E: [Self; 3] = [Self::Flannel, Self::MetricsServer, Self::Prometheus];
 
     /// The name of the program.

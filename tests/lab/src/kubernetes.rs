@@ -42,8 +42,8 @@ pub enum Programs {
 }
 
 impl Programs {
-    /// Those of the release that was asked for, of the folder that [`ASSETS`] names, or of the
-    /// default release.
+    /// The programs of the release that was asked for, of the folder that [`ASSETS`] names, or of
+    /// the default release.
     pub fn chosen(wanted: Option<&Release>) -> Self {
         if let Some(release) = wanted {
             return Self::Compiled(release.clone());

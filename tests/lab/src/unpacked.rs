@@ -37,7 +37,7 @@ pub enum Unpacked {
 }
 
 impl Unpacked {
-    /// Those that only a cluster needs.
+    /// Programs that only a cluster needs.
     pub const FOR_CLUSTER: [Self; 4] = [
         Self::Containerd,
         Self::Runc,

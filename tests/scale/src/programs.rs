@@ -18,7 +18,7 @@ pub(crate) enum Profile {
 pub struct Programs(PathBuf);
 
 impl Programs {
-    /// Those that `cargo xtask test` has built.
+    /// The programs that `cargo xtask test` has built.
     #[must_use]
     pub fn of_tests() -> Self {
         Self(workspace::target_dir().join("debug"))

@@ -21,14 +21,14 @@ const KNOWN_WITHIN: f64 = 1.0;
 #[derive(Debug)]
 pub struct Report {
     pub(crate) config: Config,
-    /// Of each proxy with all nodes and no tunnel.
+    /// What each proxy uses with all nodes and no tunnel.
     pub(crate) empty: Vec<Usage>,
     pub(crate) arrival: Arrival,
     pub(crate) steady: Steady,
     pub(crate) changes: Vec<Duration>,
     /// How much later than the first one all proxies know that a node is online.
     pub(crate) spread: Vec<Duration>,
-    /// Of each proxy just before all were killed.
+    /// What each proxy used just before all were killed.
     pub(crate) before: Vec<Usage>,
     pub(crate) restart: Restart,
 }
@@ -37,7 +37,7 @@ pub struct Report {
 #[derive(Debug)]
 pub(crate) struct Steady {
     pub(crate) time: Duration,
-    /// Of each proxy.
+    /// Processor time of each proxy.
     pub(crate) processor: Vec<Duration>,
     pub(crate) tunnels: Vec<u32>,
     pub(crate) usage: Vec<Usage>,
@@ -51,7 +51,7 @@ pub(crate) struct Steady {
 pub(crate) struct Restart {
     pub(crate) ready: Duration,
     pub(crate) arrival: Arrival,
-    /// Of each proxy since its start.
+    /// What each proxy has used since its start.
     pub(crate) usage: Vec<Usage>,
     pub(crate) busy: f64,
     pub(crate) evicted: f64,

@@ -89,7 +89,7 @@ impl Measurement<'_> {
         self.open_watches(&target, THOUSAND)?;
         self.updates_on_disk(&target, pid)?;
         self.cut(&target)?;
-        // Of the one that is killed, what it has written counts.
+        // The hub is killed, so only what it has written counts.
         self.run(&format!("sever {}", self.cluster.cut_address()?))?;
         let started = hub.crash()?;
         self.run(&format!("until-answered {} {THOUSAND}", target.display()))?;

@@ -71,7 +71,7 @@ impl Sandbox {
         let name = folder.display().to_string().replace('/', "-");
         let is_owned = self.disk.join(format!("upper{name}")).exists();
         if is_owned {
-            // Of the round before. The kernel stacks two of them at most.
+            // The mount is from the round before. The kernel stacks two of them at most.
             umount(folder).with_context(|| format!("unmount {}", folder.display()))?;
         }
         let upper = self.folder(&format!("upper{name}"))?;

@@ -9,7 +9,7 @@ pub enum Loss {
     None,
     /// Each packet with the same probability, whatever happened to the others (Bernoulli).
     Random {
-        /// Of all packets.
+        /// The share of all packets that is lost.
         share: f64,
     },
     /// In bursts (Gilbert-Elliott): the line is good, and loses nothing, or bad.
@@ -18,7 +18,7 @@ pub enum Loss {
         worsens: f64,
         /// The probability to become good with the next packet.
         recovers: f64,
-        /// Of the packets while it is bad.
+        /// The share of packets that is lost while it is bad.
         share: f64,
     },
 }

@@ -25,11 +25,11 @@ pub(crate) enum Path {
     Connect,
     /// The same with other programs of Culvert.
     ConnectAgainst,
-    /// By CONNECT at a second proxy, which has no tunnel of the node and reaches it through the first.
+    /// Culvert, by CONNECT at a second proxy, which has no tunnel of the node and reaches it through the first.
     ConnectByPeer,
     /// Culvert, by CONNECT over TLS, as a client with a certificate.
     ConnectTls,
-    /// By CONNECT to an address that the proxy dials itself, without an agent.
+    /// Culvert, by CONNECT to an address that the proxy dials itself, without an agent.
     ConnectDirect,
     /// Culvert, steered by the connect hook.
     InterceptEbpf,

@@ -21,7 +21,7 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Those of kubelet's kubeconfig as it is before the hub.
+    /// The files of kubelet's kubeconfig as it is before the hub.
     pub(super) fn of(world: &World, kubeconfig: &Path) -> Result<Self> {
         let path = kubeconfig.display().to_string();
         let view = ["config", "view", "--raw", "--kubeconfig", &path];

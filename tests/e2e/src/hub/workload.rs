@@ -32,7 +32,7 @@ pub(super) type Containers = BTreeMap<String, Container>;
 /// What is to run.
 pub(super) struct Workload {
     pods: Vec<Claimant>,
-    /// Those without volumes to look at.
+    /// Pods without volumes to look at.
     others: Vec<String>,
     /// Where containerd has its tasks.
     state: String,

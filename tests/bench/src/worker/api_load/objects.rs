@@ -19,7 +19,7 @@ const AT_ONCE: usize = 16;
 const CHANGE: &str = "bench/change";
 /// Objects have about 2 kB with it.
 const PADDING: usize = 1_200;
-/// Of each number of a padding, in digits.
+/// Digits of each number of a padding.
 const NUMBER: usize = 16;
 
 /// Makes `count` objects of the list at `path`.
