@@ -162,7 +162,7 @@ pub(crate) enum Command {
     Client(ClientCommand),
     /// The settings of another tunnel as manifests of Culvert.
     ///
-    /// It reads files, or else the objects of the kubeconfig's cluster, of YurtTunnel, SuperEdge or konnectivity. Comments say what has no equal.
+    /// For YurtTunnel, SuperEdge and konnectivity. Reads files, or else the objects of the kubeconfig's cluster. Comments say what has no equal.
     Migrate(MigrateCommand),
     /// The version of this program, or of all.
     Version {
