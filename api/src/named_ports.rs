@@ -192,7 +192,7 @@ mod tests {
         )
     }
 
-    fn given(ports: Option<&[u16]>, localhost_ports: &[u16]) -> NamedPorts {
+    fn expected(ports: Option<&[u16]>, localhost_ports: &[u16]) -> NamedPorts {
         let ports = ports.map(|ports| ports.iter().copied().collect());
         NamedPorts {
             ports,
@@ -209,12 +209,12 @@ mod tests {
         ];
         assert_eq!(
             read(Owner::Culvert, &data),
-            (given(Some(&[8080, 9100, 10250]), &[10255]), None)
+            (expected(Some(&[8080, 9100, 10250]), &[10255]), None)
         );
-        assert_eq!(read(Owner::Culvert, &[]), (given(None, &[]), None));
+        assert_eq!(read(Owner::Culvert, &[]), (expected(None, &[]), None));
         assert_eq!(
             read(Owner::Culvert, &[("ports", "")]),
-            (given(Some(&[]), &[]), None)
+            (expected(Some(&[]), &[]), None)
         );
     }
 
@@ -229,7 +229,7 @@ mod tests {
         ];
         let understood = NamedPorts {
             further: [9051, 9100, 9445, 10250].into(),
-            ..given(None, &[10266, 10267])
+            ..expected(None, &[10266, 10267])
         };
         assert_eq!(read(Owner::YurtTunnel, &data), (understood.clone(), None));
         assert_eq!(

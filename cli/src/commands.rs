@@ -89,7 +89,7 @@ async fn ask(session: &Session, question: Question) -> Result<()> {
 ///
 /// # Errors
 /// None has.
-fn note_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
+fn report_unanswered<T>(answers: &[Answered<T>]) -> Result<()> {
     let mut answered = false;
     for Answered { host, answer } in answers {
         match answer {

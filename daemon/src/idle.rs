@@ -72,7 +72,7 @@ impl<K: Eq + Hash> Idle<K> {
     ///
     /// # Errors
     /// Never: for [`crate::Supervisor::spawn_observer`].
-    pub async fn keep_looking(self, counters: impl Fn() -> Vec<(K, Counts)> + Send) -> Result<()>
+    pub async fn run(self, counters: impl Fn() -> Vec<(K, Counts)> + Send) -> Result<()>
     where
         K: Send,
     {

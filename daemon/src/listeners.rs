@@ -157,7 +157,7 @@ impl Listeners {
     }
 
     /// The other process does not have the sockets of these users.
-    pub fn take_back(&self, used_by: &[SocketUse]) {
+    pub fn reclaim(&self, used_by: &[SocketUse]) {
         self.set_given(used_by, false);
     }
 

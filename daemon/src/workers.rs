@@ -200,7 +200,7 @@ mod tests {
 
     /// Keeps a thread busy: a task that is always ready counts its turns, and calls `event` in turn
     /// [`EVENT_AT`].
-    fn keep_busy(
+    fn occupy(
         worker: &Worker,
         turns: Arc<AtomicU32>,
         event: impl FnOnce() + Send + 'static,
@@ -231,7 +231,7 @@ mod tests {
                 .unwrap();
             seen.load(Ordering::Relaxed)
         });
-        let _busy = keep_busy(&worker, turns, move || far.write_all(b"ping").unwrap());
+        let _busy = occupy(&worker, turns, move || far.write_all(b"ping").unwrap());
         let read_at = read.await.unwrap();
         assert!(
             read_at <= EVENT_AT + 2 * TURNS,
@@ -247,7 +247,7 @@ mod tests {
         let (started_tx, started_rx) = tokio::sync::oneshot::channel();
         let seen = turns.clone();
         let other = worker.clone();
-        let _busy = keep_busy(&worker, turns, move || {
+        let _busy = occupy(&worker, turns, move || {
             let start = move || {
                 let task = other.run(async move { seen.load(Ordering::Relaxed) });
                 started_tx.send(task).unwrap();

@@ -96,14 +96,14 @@ async fn serve_one(
             });
             link.send(&Message::Kept, &[]).await
         }
-        (Message::Take { .. }, _) => give(link, held).await,
+        (Message::Take { .. }, _) => hand_over(link, held).await,
         (other, _) => Err(HandoverError::OutOfTurn(other)),
     }
 }
 
 /// Gives the sockets, and forgets them when the proxy serves. If it ends before that, another one
 /// may come for them.
-async fn give(link: &Handover, held: &mut Option<HeldSockets>) -> Result<(), HandoverError> {
+async fn hand_over(link: &Handover, held: &mut Option<HeldSockets>) -> Result<(), HandoverError> {
     let mut sockets = Vec::new();
     let mut descriptors = Vec::new();
     let Some(offered) = held else {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     /// What the next proxy gets.
-    async fn take(path: &std::path::Path) -> (Handover, Vec<Handed>, Vec<OwnedFd>) {
+    async fn receive_offer(path: &std::path::Path) -> (Handover, Vec<Handed>, Vec<OwnedFd>) {
         let link = connect(path).await;
         let take = Message::Take {
             version: HANDOVER_VERSION,
@@ -198,8 +198,8 @@ mod tests {
         with_redirector(KEEP, async |path| {
             let address = leave(path).await;
             let waiting = TcpStream::connect(address).unwrap();
-            drop(take(path).await);
-            let (link, sockets, descriptors) = take(path).await;
+            drop(receive_offer(path).await);
+            let (link, sockets, descriptors) = receive_offer(path).await;
             assert_eq!(sockets[0].at, address.to_string());
             link.send(&Message::Serves, &[]).await.unwrap();
             link.expect(&Message::Yours).await.unwrap();
@@ -208,7 +208,7 @@ mod tests {
             assert_eq!(client, waiting.local_addr().unwrap());
             drop(listener);
             TcpStream::connect(address).expect_err("the redirector has forgotten it");
-            assert!(take(path).await.1.is_empty());
+            assert!(receive_offer(path).await.1.is_empty());
         })
         .await;
     }
@@ -223,7 +223,7 @@ mod tests {
             while connect().await.is_ok() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            assert!(take(path).await.1.is_empty());
+            assert!(receive_offer(path).await.1.is_empty());
         })
         .await;
     }
@@ -240,7 +240,7 @@ mod tests {
             let keep = keep_message(vec![handed]);
             link.send(&keep, &[file.as_fd()]).await.unwrap();
             link.expect(&Message::Kept).await.unwrap();
-            assert!(take(path).await.1.is_empty());
+            assert!(receive_offer(path).await.1.is_empty());
         })
         .await;
     }

@@ -87,7 +87,7 @@ pub(crate) fn plan(directory: &Directory, freshness: Freshness) -> Plan {
             destinations.insert(Destination::Edge(behind.destination), liveness);
         }
     }
-    let nftables_only = take_excess(&mut destinations);
+    let nftables_only = remove_excess(&mut destinations);
     Plan {
         ranges: directory.ranges,
         destinations,
@@ -105,7 +105,7 @@ fn liveness(node: &Node, freshness: Freshness) -> Liveness {
 /// Removes the destinations that exceed the capacity of the hooks' map, VIPs first, and returns the
 /// edge addresses among them. A VIP without an entry is still
 /// steered by its range; it is only never refused as offline.
-fn take_excess(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
+fn remove_excess(destinations: &mut BTreeMap<Destination, Liveness>) -> BTreeSet<SocketAddr> {
     let Some(first) = destinations.keys().nth(DESTINATIONS_MAX).copied() else {
         return BTreeSet::new();
     };

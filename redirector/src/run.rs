@@ -47,7 +47,7 @@ pub(crate) async fn run(config: Config, logs: Logs) -> Result<()> {
     daemon.start_dns(&mut supervisor, drain.clone());
     let admin = daemon.admin(logs, &steering, supervisor.running())?;
 
-    daemon.keep_sockets(&mut supervisor, drain.clone());
+    daemon.serve_handover(&mut supervisor, drain.clone());
     supervisor.spawn_observer("admin", admin.serve());
     // systemd does not wait for the proxy: the saved directory is installed already.
     supervisor.spawn_observer(
@@ -108,7 +108,7 @@ impl Daemon {
     }
 
     /// Without its socket the redirector works, and clients are refused between two proxies.
-    fn keep_sockets(&self, supervisor: &mut Supervisor, drain: Drain) {
+    fn serve_handover(&self, supervisor: &mut Supervisor, drain: Drain) {
         match LocalSocket::bind(&self.config.handover_socket, SocketAccess::Owner) {
             Ok(socket) => {
                 supervisor.spawn(

@@ -37,7 +37,7 @@ fn a_proxy_that_takes_the_place_of_another_refuses_nobody_and_breaks_no_stream()
     world::with(&Host::EDGES, Options::default(), |world| {
         let mut loads = loads(world, &mut swarm::chance()?)?;
         for round in 1..=2 {
-            let mut streams = Streams::begin(world)?;
+            let mut streams = Streams::start(world)?;
             let mut old = world.culvert.succeed_proxy()?;
             wait::until("the new proxy serves", DEADLINE, || {
                 world.culvert.proxy.check()?;
@@ -64,7 +64,7 @@ fn between_two_proxies_clients_wait_and_are_not_refused() {
     let options = world::proxy_options(["--grace", "30s"]);
     world::with(&Host::EDGES, options, |world| {
         let mut loads = loads(world, &mut swarm::chance()?)?;
-        let mut streams = Streams::begin(world)?;
+        let mut streams = Streams::start(world)?;
         world.culvert.proxy.signal(Signal::SIGTERM)?;
         world.wait_missing(Host::Cloud, PROXY_ADMIN, "listeners: the proxy drains")?;
         wait::throughout(
@@ -109,7 +109,7 @@ fn without_load_a_proxy_told_to_end_is_gone_at_once_and_a_killed_one_refuses_at_
 fn a_proxy_whose_successor_fails_on_the_way_goes_on() {
     world::with(&Host::EDGES, Options::default(), |world| {
         let mut loads = loads(world, &mut swarm::chance()?)?;
-        let mut streams = Streams::begin(world)?;
+        let mut streams = Streams::start(world)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -211,10 +211,10 @@ fn three_proxies_are_replaced_in_turn_and_no_client_of_any_notices() {
             loads.push(load_by_connect(world, number, &mut random)?);
         }
         for replaced in THREE {
-            let mut streams = Streams::begin(world)?;
+            let mut streams = Streams::start(world)?;
             let mut by_each = THREE
                 .iter()
-                .map(|number| Echoed::begin(world, *number))
+                .map(|number| Echoed::start(world, *number))
                 .collect::<Result<Vec<_>>>()?;
             let mut old = match replaced {
                 FIRST => {
@@ -286,7 +286,7 @@ async fn successor_that_dies(world: &World<'_>) -> Result<()> {
 struct Echoed(UnixStream);
 
 impl Echoed {
-    fn begin(world: &World<'_>, number: u16) -> Result<Self> {
+    fn start(world: &World<'_>, number: u16) -> Result<Self> {
         let socket = proxies::connect_socket(world, number);
         Ok(Self(connect::stream(&socket, &format!("edge-3:{ECHO}"))?))
     }
@@ -307,7 +307,7 @@ struct Streams {
 }
 
 impl Streams {
-    fn begin(world: &World<'_>) -> Result<Self> {
+    fn start(world: &World<'_>) -> Result<Self> {
         Ok(Self {
             held: swarm::held_by_both(world, Host::Edge1)?,
             downloads: world.stall(format!("edge-2:{SMALL_SOURCE}"), DOWNLOADS)?,

@@ -10,7 +10,7 @@ use culvert_lab::probe::{Client, Report};
 use culvert_lab::wait::PATIENCE;
 use culvert_lab::{Lab, workspace};
 
-use crate::nodes::{EDGE_V6, take_ipv4_from_the_edge};
+use crate::nodes::{EDGE_V6, remove_ipv4_from_the_edge};
 use crate::world::{self, GREET, World};
 
 /// The cloud host's own address.
@@ -19,9 +19,9 @@ const CLOUD: &str = "fd00:203:0:113::1";
 #[test]
 fn hosts_and_pods_without_ipv4_reach_a_node_by_address_vip_and_name() {
     world::in_lab(|lab| {
-        take_ipv4_from_the_edge(lab)?;
+        remove_ipv4_from_the_edge(lab)?;
         let pod = add_pod(lab)?;
-        take_ipv4_from_the_cloud(lab)?;
+        remove_ipv4_from_the_cloud(lab)?;
         let backends = world::serve(lab, Host::Edge1)?;
         let way_in = format!("[{CLOUD}]:7400");
         // In place of the lab's own way in, which has IPv4.
@@ -82,7 +82,7 @@ fn add_pod(lab: &Lab) -> Result<PathBuf> {
 }
 
 /// Leaves the cloud host only loopback and IPv6. Its resolver is the redirector, by IPv6.
-fn take_ipv4_from_the_cloud(lab: &Lab) -> Result<()> {
+fn remove_ipv4_from_the_cloud(lab: &Lab) -> Result<()> {
     let cloud = lab.site(Host::Cloud);
     for device in ["wan", "pod"] {
         cloud.output("ip", words(&format!("-4 addr flush dev {device}")))?;

@@ -17,11 +17,11 @@ fn a_kept_connection_ends_when_its_address_becomes_another_nodes_and_not_before(
         let address = format!("{MOVED}:{ECHO}");
         let mut by_address = world.hold(&address, 2)?;
         let mut by_name = world.hold(format!("edge-1:{ECHO}"), 2)?;
-        give(world, "edge-1", "10.0.3.99")?;
+        assign(world, "edge-1", "10.0.3.99")?;
         by_address.check().context("the address is nobody's")?;
         let edge = world.lab.site(Host::Edge2);
         edge.output("ip", ["addr", "add", &format!("{MOVED}/32"), "dev", "lo"])?;
-        give(world, "edge-2", MOVED)?;
+        assign(world, "edge-2", MOVED)?;
         world.wait_proxy_log(
             "stream ended",
             &[
@@ -39,7 +39,7 @@ fn a_kept_connection_ends_when_its_address_becomes_another_nodes_and_not_before(
 }
 
 /// Gives a node this address alone.
-fn give(world: &World<'_>, node: &str, address: &str) -> Result<()> {
+fn assign(world: &World<'_>, node: &str, address: &str) -> Result<()> {
     let settings = ["--address", address].map(str::to_owned);
     world.culvert.create_node_token(node, &settings).map(drop)
 }

@@ -152,7 +152,7 @@ pub(crate) const EDGE_V6: &str = "fd00:10:0:3::7";
 #[test]
 fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
     world::in_lab(|lab| {
-        take_ipv4_from_the_edge(lab)?;
+        remove_ipv4_from_the_edge(lab)?;
         let backends = world::serve(lab, Host::Edge1)?;
         let proxy = "[fd00:203:0:113::1]:7400";
         let options = world::with_defaults(world::proxy_options(["--advertise", proxy]));
@@ -188,7 +188,7 @@ fn a_node_without_an_ipv4_address_is_reached_by_name_and_by_its_ipv6_address() {
 }
 
 /// Leaves edge-1 only loopback and IPv6, with a route to the cloud.
-pub(crate) fn take_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
+pub(crate) fn remove_ipv4_from_the_edge(lab: &Lab) -> Result<()> {
     router(
         lab,
         &[

@@ -88,7 +88,7 @@ fn followers_that_are_interrupted_again_and_again_wedge_nothing() {
         let before = world.tunnel_numbers()?;
         for _ in 0..5 {
             // Each has bytes in flight, and closes without reading them.
-            let answered = world.give_up(
+            let answered = world.count_answered(
                 &format!("edge-1:{SMALL_SOURCE}"),
                 40,
                 Duration::from_millis(5_000),

@@ -205,10 +205,10 @@ fn uninstalled(server: &ApiServer) -> Result<()> {
 
 #[test]
 fn helm_takes_over_what_kubectl_applied() {
-    with_server(|server| taken_over(server));
+    with_server(|server| adopt(server));
 }
 
-fn taken_over(server: &ApiServer) -> Result<()> {
+fn adopt(server: &ApiServer) -> Result<()> {
     let default = manifests::committed().join("default.yaml");
     kubectl_apply(server, &default)?;
     open_ports(server)?;

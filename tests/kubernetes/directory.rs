@@ -40,12 +40,12 @@ fn vips(proxy: &Proxy) -> Result<BTreeMap<String, String>> {
 }
 
 /// The host part of each node in the cluster's first ConfigMap, and its version.
-fn kept(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
-    kept_in(server, "culvert-vips")
+fn assigned(server: &ApiServer) -> Result<(BTreeMap<String, u32>, String)> {
+    assigned_in(server, "culvert-vips")
 }
 
 /// The same in one of them.
-fn kept_in(server: &ApiServer, name: &str) -> Result<(BTreeMap<String, u32>, String)> {
+fn assigned_in(server: &ApiServer, name: &str) -> Result<(BTreeMap<String, u32>, String)> {
     let map = get(server, &["configmap", "-n", "culvert-system", name])?;
     let vips: Value = serde_json::from_str(map["data"]["vips"].as_str().context("no vips")?)?;
     let version = map["metadata"]["resourceVersion"]
@@ -79,9 +79,9 @@ fn life_of_a_node(server: &ApiServer) -> Result<()> {
         "a cloud node is none of the listed"
     );
     ensure!(
-        kept(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]),
+        assigned(server)?.0 == BTreeMap::from([("edge-1".to_owned(), 1)]),
         "{:?}",
-        kept(server)?
+        assigned(server)?
     );
 
     workspace::output(server.kubectl().args([
@@ -125,7 +125,7 @@ fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
     let before = (
         count(proxy, "unchanged")?,
         count(proxy, "changed")?,
-        kept(server)?,
+        assigned(server)?,
     );
     for minute in 0..3 {
         let time = format!("2026-11-21T10:0{minute}:00Z");
@@ -143,7 +143,7 @@ fn heartbeats_do_nothing(server: &ApiServer, proxy: &Proxy) -> Result<()> {
         Ok(())
     })?;
     ensure!(
-        (count(proxy, "changed")?, kept(server)?) == (before.1, before.2),
+        (count(proxy, "changed")?, assigned(server)?) == (before.1, before.2),
         "and they changed something"
     );
     Ok(())
@@ -292,7 +292,7 @@ fn second_config_map(server: &ApiServer) -> Result<()> {
         agreed["e7"] == "198.18.0.7" && agreed["new-1"] == "198.18.32.1",
         "{agreed:?}"
     );
-    let [first, second] = ["culvert-vips", "culvert-vips-1"].map(|name| kept_in(server, name));
+    let [first, second] = ["culvert-vips", "culvert-vips-1"].map(|name| assigned_in(server, name));
     ensure!(first?.0 == BTreeMap::from([("e7".to_owned(), 7)]));
     let (second, _) = second?;
     ensure!(
@@ -300,12 +300,12 @@ fn second_config_map(server: &ApiServer) -> Result<()> {
         "{second:?}"
     );
 
-    let (_, first_version) = kept(server)?;
+    let (_, first_version) = assigned(server)?;
     edge(server, "new-2", "10.0.3.9")?;
     let more = all_agree(&proxies, 3)?;
     ensure!(more["new-2"] == "198.18.32.2", "{more:?}");
     ensure!(
-        kept(server)?.1 == first_version,
+        assigned(server)?.1 == first_version,
         "a change of one ConfigMap is none of the others"
     );
 

@@ -69,7 +69,7 @@ fn forwards(server: &mut ApiServer) -> Result<()> {
         &format!("{chosen}={SITE}=paris:{backend}\nx=edge-1:22"),
     )?;
     wait::until("the Event", DEADLINE, || {
-        let note = told(
+        let note = event_note(
             server,
             "culvert-system",
             "InvalidForwards",

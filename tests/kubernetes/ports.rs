@@ -12,7 +12,7 @@ use crate::loopback::echo_backend;
 use crate::proxy::Proxy;
 
 /// The note of the Event with this reason, on the object of this name.
-pub(crate) fn told(
+pub(crate) fn event_note(
     server: &ApiServer,
     namespace: &str,
     reason: &str,
@@ -57,7 +57,7 @@ fn ports(server: &ApiServer) -> Result<()> {
         &json!({"ports": "10250, 80x80"}),
     )?;
     wait::until("the Event", DEADLINE, || {
-        let note = told(server, "culvert-system", "InvalidPorts", "culvert-ports")?;
+        let note = event_note(server, "culvert-system", "InvalidPorts", "culvert-ports")?;
         ensure!(note.contains("ports: \"80x80\" is not a port"), "{note}");
         Ok(())
     })?;

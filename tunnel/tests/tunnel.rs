@@ -313,7 +313,7 @@ async fn over_the_budget_the_client_that_takes_nothing_for_longest_is_reset_and_
         stalled.push((client, backend));
         tokio::select! {
             ended = relays.join_next() => break ended.unwrap().unwrap(),
-            stalls = timeout(DEADLINE, holds(&budget, before + limit / 8)) => stalls.unwrap(),
+            stalls = timeout(DEADLINE, wait_stalled(&budget, before + limit / 8)) => stalls.unwrap(),
         }
     };
     assert!(stalled.len() > 3, "{} clients are too many", stalled.len());
@@ -518,7 +518,7 @@ async fn a_unix_client_that_leaves_a_stalled_backend_is_noticed() {
 }
 
 /// Waits until stalled streams hold as many bytes.
-async fn holds(budget: &Budget, bytes: usize) {
+async fn wait_stalled(budget: &Budget, bytes: usize) {
     while budget.stalled_bytes() < bytes {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

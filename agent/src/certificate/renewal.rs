@@ -165,7 +165,7 @@ impl Renewal {
             Ok((node, renewed)) => {
                 *failures = Failures::default();
                 tracing::info!(%node, "enrolled again with the service account's token");
-                self.take_renewed(renewed)?;
+                self.install_renewed(renewed)?;
                 ensure!(
                     node == identity.node,
                     "this agent was {} and is {node} now: it ends, to be started again",
@@ -250,11 +250,11 @@ impl Renewal {
             "the proxy answered with a certificate of node {}",
             enrolled.identity.node
         );
-        self.take_renewed(state.renewed(enrolled.text)?)
+        self.install_renewed(state.renewed(enrolled.text)?)
     }
 
     /// Uses a new certificate, stored or not.
-    fn take_renewed(&self, renewed: Renewed) -> Result<()> {
+    fn install_renewed(&self, renewed: Renewed) -> Result<()> {
         let outcome = match self.certificates.use_renewed(renewed)? {
             None => RenewalOutcome::Ok,
             Some(error) => {

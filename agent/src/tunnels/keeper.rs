@@ -59,11 +59,11 @@ impl TunnelKeeper {
                 }
                 asked = self.shared.placement.requests() => {
                     let extra = demand.after_requests(&asked, &self.counted());
-                    self.want(extra, &mut slots, &drain);
+                    self.set_extra(extra, &mut slots, &drain);
                 }
                 _ = look.tick() => {
                     let extra = demand.after(&self.counted());
-                    self.want(extra, &mut slots, &drain);
+                    self.set_extra(extra, &mut slots, &drain);
                 }
                 Some(ended) = slots.join_next() => ended.context("a tunnel's task panicked")?,
                 () = drain.begun() => {}
@@ -85,10 +85,10 @@ impl TunnelKeeper {
     }
 
     /// Proxies get this many extra tunnels from now on.
-    fn want(&self, extra: BTreeMap<ProxyId, u8>, slots: &mut JoinSet<()>, drain: &Drain) {
+    fn set_extra(&self, extra: BTreeMap<ProxyId, u8>, slots: &mut JoinSet<()>, drain: &Drain) {
         let more = extra.values().copied().map(u16::from).sum::<u16>();
         self.start(slots, self.spread.slots() + more, drain);
-        self.shared.placement.want(extra);
+        self.shared.placement.set_extra(extra);
     }
 
     /// Starts slots until there are `wanted` of them. They stay.

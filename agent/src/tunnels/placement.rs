@@ -111,8 +111,8 @@ impl Placement {
     }
 
     /// Proxies get this many extra tunnels from now on.
-    pub(super) fn want(&self, extra: BTreeMap<ProxyId, u8>) {
-        if self.0.plan.lock().want(extra) {
+    pub(super) fn set_extra(&self, extra: BTreeMap<ProxyId, u8>) {
+        if self.0.plan.lock().set_extra(extra) {
             self.0.changes.send_replace(());
         }
     }

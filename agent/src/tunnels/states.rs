@@ -161,7 +161,7 @@ impl Tunnels {
     /// Tracks how long each stream has moved no bytes.
     pub(crate) async fn watch_idle(self) -> anyhow::Result<()> {
         let idle = self.idle.clone();
-        idle.keep_looking(move || self.counts()).await
+        idle.run(move || self.counts()).await
     }
 
     fn counts(&self) -> Vec<(StreamKey, Counts)> {

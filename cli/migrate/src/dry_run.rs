@@ -108,7 +108,7 @@ mod tests {
     fn the_manifests_get_the_flags_and_the_ports_of_the_plan() {
         let mut plan = Plan::default();
         let count = objects(&plan).unwrap().len();
-        plan.want(Component::NodePort);
+        plan.require(Component::NodePort);
         plan.steer([9445]);
         plan.allow(22);
         let all = objects(&plan).unwrap();

@@ -257,7 +257,7 @@ pub(super) fn egress(found: &PlacedPiece, object: &Object, plan: &mut Plan, repo
         let meaning = match (name, protocol) {
             (_, "Direct") => Meaning::equal("the same: leave it in the new file"),
             ("cluster", _) => {
-                plan.want(Component::EgressSelector);
+                plan.require(Component::EgressSelector);
                 Meaning::equal(
                     "components `egress-selector` and `names-only`, with deploy/components/egress-selector/egress-selector-configuration.yaml as the new file",
                 )

@@ -94,7 +94,7 @@ impl Program {
 }
 
 impl Plan {
-    pub(super) fn want(&mut self, component: Component) {
+    pub(super) fn require(&mut self, component: Component) {
         self.wanted.insert(component);
         if component == Component::EgressSelector {
             self.wanted.insert(Component::NamesOnly);
@@ -266,9 +266,9 @@ mod tests {
         plan.advertise("tunnel.example:10262").unwrap();
         let flag = |text: &str| vec![(Program::Proxy, text.to_owned())];
         assert_eq!(plan.flags(), flag("--advertise=tunnel.example:7400"));
-        plan.want(Component::NodePort);
+        plan.require(Component::NodePort);
         assert_eq!(plan.flags(), flag("--advertise=tunnel.example:30740"));
-        plan.want(Component::LoadBalancer);
+        plan.require(Component::LoadBalancer);
         assert_eq!(plan.flags(), flag("--advertise=tunnel.example:7400"));
         assert_eq!(plan.components(), [Component::LoadBalancer]);
         plan.advertise("$(ADDRESS):10262").unwrap();

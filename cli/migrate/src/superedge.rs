@@ -246,7 +246,7 @@ fn object_of(
         }
         ("ConfigMap", "tunnel-nodes" | "tunnel-cache") => {
             if object.bare_name() == "tunnel-nodes" {
-                plan.want(Component::Hosts);
+                plan.require(Component::Hosts);
             }
             report.add(&found.place, "data", Meaning::equal("component `hosts` keeps ConfigMap kube-system/culvert-hosts, key `hosts` (docs/dns.md)"));
         }
@@ -266,11 +266,11 @@ fn object_of(
         ("Service", "tunnel-cloud") => {
             let text = match text(object.0.pointer("/spec/type")) {
                 "LoadBalancer" => {
-                    plan.want(Component::LoadBalancer);
+                    plan.require(Component::LoadBalancer);
                     "component `loadbalancer`: agents dial port 7400 of it"
                 }
                 "NodePort" => {
-                    plan.want(Component::NodePort);
+                    plan.require(Component::NodePort);
                     "component `nodeport`: agents dial port 30740 of the cloud nodes"
                 }
                 _ => "not needed: agents dial port 7400 of the cloud nodes",

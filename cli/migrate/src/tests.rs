@@ -32,7 +32,7 @@ fn printed(from: Tunnel, files: &[&str]) -> String {
 }
 
 /// A file with this content and name.
-fn given(name: &str, content: &str) -> Result<Vec<PlacedPiece>, Problem> {
+fn read_text(name: &str, content: &str) -> Result<Vec<PlacedPiece>, Problem> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join(name);
     std::fs::write(&path, content).unwrap();
@@ -150,14 +150,14 @@ fn superedges_settings_are_read_out_of_its_config_maps_and_its_tokens_are_not_pr
 fn superedges_files_are_told_apart_by_name_and_content() {
     let toml = "[mode.cloud.egress]\nport = 8000\n[mode.cloud]\nnew = 1\n";
     for name in ["cloud.toml", "conf"] {
-        let found = given(name, toml).unwrap();
+        let found = read_text(name, toml).unwrap();
         let (_, report) = Tunnel::SuperEdge.translate(&found).unwrap();
         assert_eq!(
             report.summary(),
             "2 settings: 1 with an equal, 0 without, 1 unknown"
         );
     }
-    let found = given("token", "default:x\nedge-1:y\n").unwrap();
+    let found = read_text("token", "default:x\nedge-1:y\n").unwrap();
     let (plan, report) = Tunnel::SuperEdge.translate(&found).unwrap();
     assert_eq!(
         report.summary(),
@@ -221,7 +221,7 @@ fn the_proxy_has_the_flags_that_are_printed() {
 #[test]
 fn wrong_input_is_named_with_its_place_and_the_fix_and_no_line_is_repeated() {
     let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: yurt-tunnel-server-cfg}, data: {http-proxy-ports: \"94x5\"}}";
-    let found = given("a.yaml", config).unwrap();
+    let found = read_text("a.yaml", config).unwrap();
     let problem = Tunnel::Yurt.translate(&found).unwrap_err().to_string();
     assert!(
         problem.contains(
@@ -236,14 +236,14 @@ fn wrong_input_is_named_with_its_place_and_the_fix_and_no_line_is_repeated() {
         ("token", "edge-1:a\nhush\n", "line 2 is not NODE:TOKEN"),
         ("b.yaml", &" ".repeat(1_048_577), "more than 1 MiB"),
     ] {
-        let problem = given(name, content).unwrap_err().to_string();
+        let problem = read_text(name, content).unwrap_err().to_string();
         assert!(
             problem.contains(told) && problem.contains(name),
             "{problem}"
         );
         assert!(!problem.contains("hush"), "{problem}");
     }
-    let found = given("a.yaml", "").unwrap();
+    let found = read_text("a.yaml", "").unwrap();
     let problem = Tunnel::Konnectivity
         .translate(&found)
         .unwrap_err()
@@ -256,7 +256,7 @@ fn a_list_of_kubectl_is_its_items() {
     let list = r#"{"apiVersion": "v1", "kind": "List", "items": [
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "yurt-tunnel-nodes"}},
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "yurt-tunnel-server"}}]}"#;
-    let found = given("list.json", list).unwrap();
+    let found = read_text("list.json", list).unwrap();
     let (plan, report) = Tunnel::Yurt.translate(&found).unwrap();
     assert_eq!(
         report.summary(),

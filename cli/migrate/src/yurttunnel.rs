@@ -217,7 +217,7 @@ pub(super) fn translate(
             );
         }
         ("ConfigMap", "yurt-tunnel-nodes") => {
-            plan.want(Component::Hosts);
+            plan.require(Component::Hosts);
             let text = "component `hosts` keeps ConfigMap kube-system/culvert-hosts, key `hosts`: let CoreDNS read that one (docs/dns.md), or its own zone from the redirector";
             report.add(&found.place, "tunnel-nodes", Meaning::equal(text));
             plan.delete(
@@ -259,11 +259,11 @@ fn service(
     let kind = text(object.0.pointer("/spec/type"));
     let meaning = match (object.bare_name(), kind) {
         ("x-tunnel-server-svc", "LoadBalancer") => {
-            plan.want(Component::LoadBalancer);
+            plan.require(Component::LoadBalancer);
             Meaning::equal("component `loadbalancer`: agents dial port 7400 of it")
         }
         ("x-tunnel-server-svc", "NodePort") => {
-            plan.want(Component::NodePort);
+            plan.require(Component::NodePort);
             Meaning::equal("component `nodeport`: agents dial port 30740 of the cloud nodes")
         }
         ("x-tunnel-server-svc", _) => {

@@ -13,7 +13,7 @@ use culvert_site::node::nodes;
 use culvert_site::verdict::Verdict;
 use futures_util::stream::{self, StreamExt};
 
-use super::{junit, note_unanswered};
+use super::{junit, report_unanswered};
 use crate::args::ConnectivityArgs;
 use crate::cloud_host::ask_cloud_host;
 use crate::connectivity::{Connectivity, NodeReach, Trial};
@@ -79,7 +79,7 @@ fn at_once(session: &Session) -> usize {
 /// The nodes that are named, or else all.
 async fn node_names(session: &Session, arguments: &ConnectivityArgs) -> Result<Vec<String>> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     let mut known = Vec::new();
     for node in nodes(all_ok(&answers)) {
         known.push(node.node);

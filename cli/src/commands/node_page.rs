@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::nodes::or_dash;
-use super::{Unheard, note_unanswered, unheard};
+use super::{Unheard, report_unanswered, unheard};
 use crate::cloud_host::{ask_cloud_host, ask_ready};
 use crate::hosts::{Host, NoAnswer};
 use crate::nearest::host_with_tunnel;
@@ -63,7 +63,7 @@ struct AgentSays {
 /// No proxy knows it, or no host has answered.
 pub(super) async fn run(session: &Session, name: &NodeName) -> Result<()> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     let hosts = all_ok(&answers);
     let lists: Vec<_> = hosts.iter().map(|host| &host.nodes).collect();
     let own_name = listed_name(lists.iter().copied(), name);

@@ -9,7 +9,7 @@ use culvert_site::units::milliseconds;
 use culvert_site::verdict;
 use serde::Serialize;
 
-use super::{Unheard, note_unanswered, unheard};
+use super::{Unheard, report_unanswered, unheard};
 use crate::args::NodesArgs;
 use crate::cloud_host::ask_cloud_host;
 use crate::screen::{Screen, clean};
@@ -29,7 +29,7 @@ struct Nodes {
 /// No host has answered.
 pub(super) async fn run(session: &Session, arguments: &NodesArgs) -> Result<()> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     for host in all_ok(&answers) {
         if !host.note.is_empty() {
             eprintln!("# note: {}: {}", clean(host.name()), clean(&host.note));

@@ -51,7 +51,7 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs) -> Result<()
         ..proto::ObserveRequest::default()
     };
     let answers = session.ask(Duration::ZERO, |host| ask(host, request)).await;
-    super::note_unanswered(&answers)?;
+    super::report_unanswered(&answers)?;
     if follow {
         follow_all(session, arguments, answers).await
     } else {
@@ -255,7 +255,7 @@ mod tests {
         Event::of("cloud-1", event)
     }
 
-    fn wanted(flags: &[&str], event: &Event) -> bool {
+    fn is_chosen(flags: &[&str], event: &Event) -> bool {
         let line = [&["culvert", "observe"], flags].concat();
         let parsed = Arguments::try_parse_from(line).expect("it parses");
         let Command::Ask(Question::Observe(arguments)) = parsed.command else {
@@ -269,15 +269,15 @@ mod tests {
         let ended = event("10.0.0.2:40000", "198.18.0.2:9100", "edge-1", "finished");
         let begun = event("[::ffff:10.0.0.2]:40000", "edge-1:9100", "", "");
         for event in [&ended, &begun] {
-            assert!(wanted(&[], event));
-            assert!(wanted(&["--node", "edge-1", "--client", "10.0.0.2"], event));
-            assert!(wanted(&["--port", "9100"], event));
-            assert!(!wanted(&["--node", "edge-2"], event));
-            assert!(!wanted(&["--client", "10.0.0.3"], event));
-            assert!(!wanted(&["--port", "100"], event));
+            assert!(is_chosen(&[], event));
+            assert!(is_chosen(&["--node", "edge-1", "--client", "10.0.0.2"], event));
+            assert!(is_chosen(&["--port", "9100"], event));
+            assert!(!is_chosen(&["--node", "edge-2"], event));
+            assert!(!is_chosen(&["--client", "10.0.0.3"], event));
+            assert!(!is_chosen(&["--port", "100"], event));
         }
-        assert!(wanted(&["--outcome", "finished"], &ended));
-        assert!(!wanted(&["--outcome", "finished"], &begun));
+        assert!(is_chosen(&["--outcome", "finished"], &ended));
+        assert!(!is_chosen(&["--outcome", "finished"], &begun));
     }
 
     #[test]
@@ -305,7 +305,7 @@ mod tests {
             },
         );
         assert_eq!(lost.event, "lost");
-        assert!(wanted(&["--node", "edge-2"], &lost));
+        assert!(is_chosen(&["--node", "edge-2"], &lost));
         assert!(text(&lost).contains('9'));
     }
 }

@@ -12,7 +12,7 @@ use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
 use super::nodes::or_dash;
-use super::{Unheard, note_unanswered, unheard};
+use super::{Unheard, report_unanswered, unheard};
 use crate::args::PingArgs;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
@@ -62,7 +62,7 @@ pub(super) async fn run(session: &Session, arguments: &PingArgs) -> Result<()> {
         tunnels: tunnels(&answers),
         unanswered: unheard(&answers),
     };
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     if !is_known {
         bail!(unknown_node(arguments.node.as_str(), all_names(nodes)));
     }

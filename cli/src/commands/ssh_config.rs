@@ -8,7 +8,7 @@ use culvert_api::{NodeName, shell_word};
 use culvert_site::answered::all_ok;
 use culvert_site::node::{Node, nodes};
 
-use super::note_unanswered;
+use super::report_unanswered;
 use crate::args::{USUAL_NAMESPACE, USUAL_RUN_DIR, Whom};
 use crate::cloud_host::ask_cloud_host;
 use crate::session::Session;
@@ -19,7 +19,7 @@ use crate::session::Session;
 /// No host has answered.
 pub(super) async fn run(session: &Session, whom: &Whom) -> Result<()> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     let known = nodes(all_ok(&answers));
     let mut whom = whom.clone();
     // The current one may be another one later.

@@ -11,7 +11,7 @@ use culvert_site::units::span;
 use culvert_site::verdict;
 use serde::Serialize;
 
-use super::{Unheard, note_unanswered, unheard};
+use super::{Unheard, report_unanswered, unheard};
 use crate::args::StreamsArgs;
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
@@ -41,7 +41,7 @@ pub(super) async fn run(session: &Session, arguments: &StreamsArgs) -> Result<()
     let answers = session
         .ask(Duration::ZERO, |host| ask(host, &request))
         .await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     session.print(&streams(&answers), text)
 }
 

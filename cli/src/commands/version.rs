@@ -9,7 +9,7 @@ use culvert_site::cloud_host::{CloudHost, Redirector};
 use culvert_site::verdict::Verdict;
 use serde::Serialize;
 
-use super::{Unheard, note_unanswered, unheard};
+use super::{Unheard, report_unanswered, unheard};
 use crate::cloud_host::ask_cloud_host;
 use crate::screen::Screen;
 use crate::session::Session;
@@ -41,7 +41,7 @@ struct Program {
 /// None has answered.
 pub(super) async fn run(session: &Session) -> Result<()> {
     let answers = session.ask(Duration::ZERO, ask_cloud_host).await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     let versions = Versions {
         culvert: culvert_daemon::BUILD,
         programs: programs(&answers),

@@ -69,7 +69,7 @@ impl Cluster {
             never = held.renew_forever(&tunnels) => match never {},
             () = end => {}
         }
-        held.give_up().await;
+        held.release().await;
         Ok(())
     }
 }

@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    fn take(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
+    fn apply(ports: &mut Ports, text: &str) -> (Vec<u16>, Option<String>) {
         let problem = ports.apply(Owner::Culvert, &which(), Some(&config_map(text)));
         (
             ports.last_good.combined().ports.into_iter().collect(),
@@ -278,18 +278,18 @@ mod tests {
     #[test]
     fn a_mistake_is_told_once_and_the_last_good_ports_stay() {
         let mut ports = ports();
-        assert_eq!(take(&mut ports, "8080"), (vec![8080], None));
-        let (kept, problem) = take(&mut ports, "9090, x");
+        assert_eq!(apply(&mut ports, "8080"), (vec![8080], None));
+        let (kept, problem) = apply(&mut ports, "9090, x");
         assert_eq!(kept, [8080]);
         assert!(problem.unwrap().contains("\"x\" is not a port"));
         assert_eq!(
-            take(&mut ports, "9090, x"),
+            apply(&mut ports, "9090, x"),
             (vec![8080], None),
             "known already"
         );
-        assert_eq!(take(&mut ports, "9090"), (vec![9090], None));
+        assert_eq!(apply(&mut ports, "9090"), (vec![9090], None));
         assert!(
-            take(&mut ports, "9090, x").1.is_some(),
+            apply(&mut ports, "9090, x").1.is_some(),
             "a new mistake, though of the same kind"
         );
     }
@@ -297,14 +297,14 @@ mod tests {
     #[test]
     fn before_the_first_good_one_what_is_right_of_it_is_used() {
         let mut ports = ports();
-        assert_eq!(take(&mut ports, "9090, x").0, [9090]);
-        assert_eq!(take(&mut ports, "9091, x").0, [9090]);
+        assert_eq!(apply(&mut ports, "9090, x").0, [9090]);
+        assert_eq!(apply(&mut ports, "9091, x").0, [9090]);
     }
 
     #[test]
     fn a_deleted_one_leaves_the_default_ports() {
         let mut ports = ports();
-        take(&mut ports, "8080");
+        apply(&mut ports, "8080");
         ports.apply(Owner::Culvert, &which(), None);
         assert_eq!(ports.last_good.combined(), ClusterPorts::default());
     }
@@ -342,9 +342,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let state = StateDir::open(folder.path()).unwrap();
         let mut before = ports();
-        take(&mut before, "8080");
+        apply(&mut before, "8080");
         state.write(LAST_GOOD, &before.last_good).unwrap();
         let mut after = Ports::load(&state);
-        assert_eq!(take(&mut after, "9090, x").0, [8080]);
+        assert_eq!(apply(&mut after, "9090, x").0, [8080]);
     }
 }

@@ -186,7 +186,7 @@ fn shortened(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told() -> proto::Directory {
+    fn sample() -> proto::Directory {
         proto::Directory {
             vip4_range: "198.18.0.0/15".into(),
             vip6_range: "fd00:c::/64".into(),
@@ -203,8 +203,8 @@ mod tests {
 
     #[test]
     fn a_directory_is_read_as_it_was_written() {
-        let facts = facts(told()).unwrap();
-        assert_eq!(directory_message(&facts), told());
+        let facts = facts(sample()).unwrap();
+        assert_eq!(directory_message(&facts), sample());
     }
 
     #[test]
@@ -219,7 +219,7 @@ mod tests {
             |told| told.nodes.push(told.nodes[0].clone()),
         ];
         for (number, change) in broken.iter().enumerate() {
-            let mut told = told();
+            let mut told = sample();
             change(&mut told);
             assert!(facts(told).is_err(), "number {number}");
         }

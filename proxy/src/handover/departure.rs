@@ -168,7 +168,7 @@ impl LastCall {
         let left = self.leave_sockets_at(&redirector).await;
         match left {
             Ok(()) => self.listeners.release(CLIENTS),
-            Err(_) => self.listeners.take_back(CLIENTS),
+            Err(_) => self.listeners.reclaim(CLIENTS),
         }
         left.map(Some)
     }

@@ -67,7 +67,7 @@ impl Giver {
                     continue;
                 }
             };
-            match self.give(&link).await {
+            match self.hand_over(&link).await {
                 Ok(()) => {
                     tracing::info!("another proxy serves in this one's place");
                     self.departure.succeeded_by(link);
@@ -85,7 +85,7 @@ impl Giver {
         }
     }
 
-    async fn give(&self, link: &Handover) -> Result<(), GiveError> {
+    async fn hand_over(&self, link: &Handover) -> Result<(), GiveError> {
         match link.receive(HANDOVER_TIMEOUT).await? {
             (Message::Take { version }, _) if version != HANDOVER_VERSION => {
                 return Err(GiveError::Version(version));
@@ -98,7 +98,7 @@ impl Giver {
         let frozen = self.freeze().await?;
         let given = self.offer(link).await;
         if given.is_err() {
-            self.listeners.take_back(&EVERYTHING);
+            self.listeners.reclaim(&EVERYTHING);
             if !self.drain.is_leaving() {
                 self.departure.send_agents(AgentTarget::ThisProxy);
             }

@@ -31,7 +31,7 @@ impl Proxy {
     pub(super) fn spawn_stream_list(&self, supervisor: &mut Supervisor) -> StreamList {
         let idle = Idle::default();
         let streams = self.streams.clone();
-        let looking = idle.clone().keep_looking(move || streams.counts());
+        let looking = idle.clone().run(move || streams.counts());
         supervisor.spawn_observer("idle streams", looking);
         StreamList::new(self.streams.clone(), idle)
     }

@@ -140,7 +140,7 @@ impl HostileTunnel {
     }
 
     /// Sends the headers of a call of `Open`; returns its stream.
-    pub(super) fn begin(&mut self) -> Result<u32> {
+    pub(super) fn send_headers(&mut self) -> Result<u32> {
         let stream = self.next;
         self.next += 2;
         self.wire
@@ -150,7 +150,7 @@ impl HostileTunnel {
 
     /// Calls `Open`; returns its stream.
     pub(super) fn open(&mut self, open: &Open) -> Result<u32> {
-        let stream = self.begin()?;
+        let stream = self.send_headers()?;
         let first = grpc(&Frame {
             kind: Some(Kind::Open(open.clone())),
         });

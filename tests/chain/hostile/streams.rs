@@ -210,7 +210,7 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let mut tunnel = hostile.tunnel()?;
         let begun: Vec<u32> = (0..100)
-            .map(|number| begin(&mut tunnel, number))
+            .map(|number| start_call(&mut tunnel, number))
             .collect::<Result<_>>()?;
         let mut reset = Vec::new();
         while reset.len() < begun.len() {
@@ -232,8 +232,8 @@ fn calls_that_a_proxy_begins_and_never_makes_are_given_up() {
 }
 
 /// Every second call sends only the length of its first message.
-fn begin(tunnel: &mut HostileTunnel, number: u32) -> Result<u32> {
-    let stream = tunnel.begin()?;
+fn start_call(tunnel: &mut HostileTunnel, number: u32) -> Result<u32> {
+    let stream = tunnel.send_headers()?;
     if number % 2 == 1 {
         tunnel
             .wire

@@ -66,7 +66,7 @@ fn clients_that_find_the_proxys_queue_full_time_out_and_the_tunnels_are_those_of
         let tunnels = world.numbers_of_all_tunnels()?;
         world.culvert.proxy.signal(Signal::SIGSTOP)?;
         let answered =
-            world.give_up(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(1_500))?;
+            world.count_answered(&format!("edge-1:{ECHO}"), 100, Duration::from_millis(1_500))?;
         ensure!(answered == 0, "{answered}");
         ensure!(overflows(world.lab)? > 0, "no queue was full");
         let refused = world.failing_client(&Client::dial(

@@ -25,8 +25,8 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
         // The first connection opens files that later ones share.
         world.check_greeting("edge-3", "edge-3")?;
         let before = world.culvert.proxy.kernel_resources()?;
-        let mut idle = hold(world, "edge-1")?;
-        let mut neighbour = hold(world, "edge-3")?;
+        let mut idle = hold_echoes(world, "edge-1")?;
+        let mut neighbour = hold_echoes(world, "edge-3")?;
         let uploads = uploads(world, "edge-2")?;
         let resident = world.culvert.proxy.resident()?;
         // edge-1 stops without any stream, edge-2 with a closed window.
@@ -75,7 +75,7 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
     });
 }
 
-fn hold(world: &World<'_>, node: &str) -> Result<HeldClient> {
+fn hold_echoes(world: &World<'_>, node: &str) -> Result<HeldClient> {
     world.hold(format!("{node}:{ECHO}"), 20)
 }
 

@@ -277,14 +277,14 @@ impl Drop for Cluster {
             return;
         }
         progress::say("==> take the cluster down");
-        if let Err(error) = take_down(&mut self.command("down")) {
+        if let Err(error) = tear_down(&mut self.command("down")) {
             eprintln!("error: {error:#}");
         }
     }
 }
 
 /// Does not use [`finish`], which ends at once after Ctrl-C.
-fn take_down(down: &mut Command) -> Result<()> {
+fn tear_down(down: &mut Command) -> Result<()> {
     let mut bounded = Command::new("timeout");
     bounded
         .arg("--kill-after=10")

@@ -201,7 +201,7 @@ fn granted(objects: &[Value], account: &str) -> BTreeSet<Access> {
                 continue;
             }
             for rule in list(&object["rules"]) {
-                take_apart(rule, namespace.as_deref(), &mut granted);
+                split_rule(rule, namespace.as_deref(), &mut granted);
             }
         }
     }
@@ -228,7 +228,7 @@ fn opens_ports(grant: &Access) -> bool {
     ["configmaps", "*"].contains(&grant.resource.as_str()) && is_meant && !is_read
 }
 
-fn take_apart(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
+fn split_rule(rule: &Value, namespace: Option<&str>, granted: &mut BTreeSet<Access>) {
     let names: Vec<_> = texts(&rule["resourceNames"])
         .into_iter()
         .map(Some)

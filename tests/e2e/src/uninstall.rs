@@ -16,7 +16,7 @@ const FORGOTTEN: Duration = Duration::from_secs(180);
 pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "the uninstall overlay leaves no pin, link, table or route on any cloud node",
-        take_away,
+        uninstall_all,
     )?;
     world.claim(
         "everything is deleted, and still nothing is left",
@@ -45,7 +45,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
 }
 
 /// Applies the uninstall overlay, waits for its pods, and checks that nothing is left.
-pub(super) fn take_away(world: &World) -> Result<()> {
+pub(super) fn uninstall_all(world: &World) -> Result<()> {
     world.apply_overlay("e2e/uninstall")?;
     world.wait_for_rollout("culvert-uninstall")?;
     nothing_left(world)

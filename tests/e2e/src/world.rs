@@ -105,7 +105,7 @@ impl World {
     ) -> Result<T> {
         let started = Instant::now();
         let first = match proof(self) {
-            Ok(proved) => return Ok(self.holds(claim, started, proved)),
+            Ok(proved) => return Ok(self.record_claim(claim, started, proved)),
             Err(error) => error.context(format!("does not hold: {claim}")),
         };
         interrupt::check()?;
@@ -120,7 +120,7 @@ impl World {
         match proof(self) {
             Ok(proved) => {
                 self.record_flaky(claim, first)?;
-                Ok(self.holds(claim, started, proved))
+                Ok(self.record_claim(claim, started, proved))
             }
             Err(second) => Err(second.context(format!("{first}; and at a second try"))),
         }
@@ -135,10 +135,10 @@ impl World {
     ) -> Result<T> {
         let started = Instant::now();
         let proved = proof(self).with_context(|| format!("does not hold: {claim}"))?;
-        Ok(self.holds(claim, started, proved))
+        Ok(self.record_claim(claim, started, proved))
     }
 
-    fn holds<T>(&mut self, claim: &str, started: Instant, proved: T) -> T {
+    fn record_claim<T>(&mut self, claim: &str, started: Instant, proved: T) -> T {
         self.claims += 1;
         progress::say(&format!(
             "    {:5.1} s  {claim}",

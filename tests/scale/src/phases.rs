@@ -63,7 +63,7 @@ fn with_agents(
 
     let step = Step::start(format!("all {} tunnels at first", config.all_tunnels()));
     let started = Instant::now();
-    swarm.go()?;
+    swarm.dial()?;
     let arrival = swarm.wait_all_up("at first", started, PATIENCE, &BTreeMap::new())?;
     step.done();
     wait_registered(config, proxies)?;
@@ -176,7 +176,7 @@ fn spread(
         }
         interrupt::check()?;
         let mut agent = Swarm::start_one(number, proxy, folder, programs)?;
-        agent.go()?;
+        agent.dial()?;
         let [first, last] = watchers.wait(&format!("{} online", node_name(number)))?;
         times.push(last.saturating_duration_since(first));
     }

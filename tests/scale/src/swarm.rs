@@ -100,7 +100,7 @@ impl Swarm {
     }
 
     /// Lets the agents dial.
-    pub(crate) fn go(&mut self) -> Result<()> {
+    pub(crate) fn dial(&mut self) -> Result<()> {
         self.ask("go").map(drop)
     }
 

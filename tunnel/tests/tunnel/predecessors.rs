@@ -64,12 +64,12 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
         .spawn(async move { while accepted_tx.send(listener.accept().await.unwrap()).is_ok() {} });
     let mut patience = 1;
     for _ in 0..20 {
-        patience = patience.max(give_up_after(&pair, port, usize::MAX).await.unwrap());
+        patience = patience.max(cancel_after(&pair, port, usize::MAX).await.unwrap());
     }
     let mut answered = 0;
     for round in 0..300 {
         answered += usize::from(
-            give_up_after(&pair, port, round * patience / 200)
+            cancel_after(&pair, port, round * patience / 200)
                 .await
                 .is_some(),
         );
@@ -109,7 +109,7 @@ async fn dials_given_up_just_as_they_are_answered_leave_nothing_open() {
 }
 
 /// Dials, and cancels after `looks` polls. If the answer came first, returns after how many polls.
-async fn give_up_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
+async fn cancel_after(pair: &Pair, port: u32, looks: usize) -> Option<usize> {
     let mut dial = Box::pin(pair.tunnel.open(to_port(port), None));
     for look in 0..looks {
         if poll!(&mut dial).is_ready() {

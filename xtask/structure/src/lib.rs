@@ -50,7 +50,7 @@ pub fn run(argument: Option<&str>) -> Result<ExitCode> {
         Some(other) => bail!("unknown argument {other}"),
     }
     print_table(&crates, &findings);
-    if holds(&findings, &exceptions) {
+    if passes(&findings, &exceptions) {
         Ok(ExitCode::SUCCESS)
     } else {
         Ok(ExitCode::FAILURE)
@@ -108,7 +108,7 @@ fn print_table(crates: &[Crate], findings: &[Finding]) {
 }
 
 /// Whether nothing is above its limit, and no exception is left that nothing needs. Prints what is.
-fn holds(findings: &[Finding], exceptions: &Exceptions) -> bool {
+fn passes(findings: &[Finding], exceptions: &Exceptions) -> bool {
     let mut holds = true;
     for rule in Rule::ALL {
         for finding in findings {

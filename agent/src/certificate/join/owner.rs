@@ -33,8 +33,8 @@ pub(crate) enum OwnerError {
     NotRoot(String),
     #[error("look the user {user} up")]
     Lookup { user: String, source: nix::Error },
-    #[error("give {} to the agent's user", .path.display())]
-    Give { path: PathBuf, source: io::Error },
+    #[error("change the owner of {} to the agent's user", .path.display())]
+    ChangeOwner { path: PathBuf, source: io::Error },
 }
 
 impl Owner {
@@ -61,13 +61,13 @@ impl Owner {
         }
     }
 
-    /// Gives the state directory and the files in it to the user.
+    /// Makes the user the owner of the state directory and the files in it.
     ///
     /// # Errors
-    /// One of them cannot be given.
+    /// The owner of one of them cannot be changed.
     pub(crate) fn apply(self, state: &Path) -> Result<(), OwnerError> {
-        for entry in fs::read_dir(state).map_err(|source| give_error(state, source))? {
-            let entry = entry.map_err(|source| give_error(state, source))?;
+        for entry in fs::read_dir(state).map_err(|source| chown_error(state, source))? {
+            let entry = entry.map_err(|source| chown_error(state, source))?;
             self.apply_to(&entry.path())?;
         }
         self.apply_to(state)
@@ -76,12 +76,12 @@ impl Owner {
     fn apply_to(self, path: &Path) -> Result<(), OwnerError> {
         // Not to what a link leads to: the directory may be another user's already.
         std::os::unix::fs::lchown(path, Some(self.uid), Some(self.gid))
-            .map_err(|source| give_error(path, source))
+            .map_err(|source| chown_error(path, source))
     }
 }
 
-fn give_error(path: &Path, source: io::Error) -> OwnerError {
-    OwnerError::Give {
+fn chown_error(path: &Path, source: io::Error) -> OwnerError {
+    OwnerError::ChangeOwner {
         path: path.to_owned(),
         source,
     }

@@ -85,7 +85,7 @@ impl RunningProxy {
         }
     }
 
-    fn told(&self, nodes: u32) -> Proxy {
+    fn reported(&self, nodes: u32) -> Proxy {
         Proxy {
             instance: self.instance.clone(),
             addresses: vec![self.address.to_string()],
@@ -95,7 +95,7 @@ impl RunningProxy {
     }
 
     /// Tells the agents on all tunnels that still work.
-    async fn tell(&self, proxies: &[Proxy]) {
+    async fn report(&self, proxies: &[Proxy]) {
         let proxies = proxies.to_vec();
         let request = SetProxiesRequest { proxies };
         let tunnels = self.tunnels.lock().clone();
@@ -288,7 +288,7 @@ async fn one_proxy_is_enough_if_it_says_that_there_is_no_other() {
     let only = RunningProxy::start(&authority).await;
     let agent = Agent::start(&authority, &[&only.address]);
     agent.until_up(&[&only.instance]).await;
-    only.tell(&[only.told(2)]).await;
+    only.report(&[only.reported(2)]).await;
     until(
         "two slots are spare",
         || agent.all.tunnels(),
@@ -297,7 +297,7 @@ async fn one_proxy_is_enough_if_it_says_that_there_is_no_other() {
     .await;
     let before = only.declined();
     let second = RunningProxy::start(&authority).await;
-    only.tell(&[only.told(2), second.told(0)]).await;
+    only.report(&[only.reported(2), second.reported(0)]).await;
     agent.until_up(&[&only.instance, &second.instance]).await;
     assert_eq!(
         only.declined(),
@@ -326,7 +326,7 @@ async fn when_a_proxy_dies_its_tunnels_go_to_another_one() {
     let forwarder = Forwarder::start(&[&a, &b]).await;
     let agent = Agent::start(&authority, &[&forwarder.address]);
     agent.until_up(&[&a.instance, &b.instance]).await;
-    b.tell(&[a.told(2), b.told(2), c.told(0)]).await;
+    b.report(&[a.reported(2), b.reported(2), c.reported(0)]).await;
     forwarder.remove(&a);
     drop(a);
     agent.until_up(&[&b.instance, &c.instance]).await;
@@ -359,9 +359,9 @@ async fn a_draining_proxy_is_left_for_another_and_its_streams_end_by_themselves(
     let (stream, mut backend) = stream(&listener, &a, 0).await;
     let draining = Proxy {
         draining: true,
-        ..a.told(2)
+        ..a.reported(2)
     };
-    a.tell(&[draining, b.told(2), c.told(0)]).await;
+    a.report(&[draining, b.reported(2), c.reported(0)]).await;
     agent.until_up(&[&b.instance, &c.instance]).await;
     let (client, mut far) = tokio::net::UnixStream::pair().unwrap();
     let relayed = async {
@@ -390,12 +390,12 @@ async fn a_draining_proxy_without_another_one_is_kept() {
     agent.until_up(&[&only.instance]).await;
     let draining = Proxy {
         draining: true,
-        ..only.told(2)
+        ..only.reported(2)
     };
-    only.tell(std::slice::from_ref(&draining)).await;
+    only.report(std::slice::from_ref(&draining)).await;
     agent.until_up(&[&only.instance]).await;
     let other = RunningProxy::start(&authority).await;
-    only.tell(&[draining, other.told(0)]).await;
+    only.report(&[draining, other.reported(0)]).await;
     // This draining proxy, unlike a real one, goes on taking tunnels.
     let has_two = |views: &Vec<_>| up(views).get(&other.instance) == Some(&2);
     until(
@@ -413,7 +413,7 @@ async fn tunnels_move_to_a_proxy_that_came_back() {
     let [a, b, c] = three(&authority).await;
     let agent = Agent::start(&authority, &[&a.address, &b.address]);
     agent.until_up(&[&a.instance, &b.instance]).await;
-    a.tell(&[a.told(300), b.told(200), c.told(0)]).await;
+    a.report(&[a.reported(300), b.reported(200), c.reported(0)]).await;
     agent.shared.placement.even_out(0.0);
     agent.until_up(&[&b.instance, &c.instance]).await;
     agent.end().await;

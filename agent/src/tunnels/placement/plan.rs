@@ -324,9 +324,9 @@ impl Plan {
         self.extra.get(proxy).copied().unwrap_or_default()
     }
 
-    /// Proxies get this many extra tunnels from now on. Returns whether that is news.
-    pub(super) fn want(&mut self, extra: BTreeMap<ProxyId, u8>) -> bool {
-        let is_news = self.extra != extra;
+    /// Proxies get this many extra tunnels from now on. Returns whether it changed.
+    pub(super) fn set_extra(&mut self, extra: BTreeMap<ProxyId, u8>) -> bool {
+        let is_changed = self.extra != extra;
         if extra
             .iter()
             .any(|(proxy, number)| *number > self.extra(proxy))
@@ -335,7 +335,7 @@ impl Plan {
         }
         self.extra = extra;
         self.forget_invited();
-        is_news
+        is_changed
     }
 
     /// Whether the slot has the last of more tunnels than its proxy gets now.

@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{is_wanted, print};
 use crate::args::ObserveArgs;
-use crate::commands::{note_unanswered, print_error};
+use crate::commands::{report_unanswered, print_error};
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
 use crate::screen::clean;
@@ -56,7 +56,7 @@ pub(super) async fn run(session: &Session, arguments: &ObserveArgs, idle: Durati
     let answers = session
         .ask(Duration::ZERO, |host| IdleStreams::ask(host, &request))
         .await;
-    note_unanswered(&answers)?;
+    report_unanswered(&answers)?;
     let mut followed = Vec::new();
     for answered in answers {
         let Ok((idle, events)) = answered.answer else {

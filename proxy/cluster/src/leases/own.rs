@@ -139,7 +139,7 @@ impl HeldLease {
     }
 
     /// Deletes it, unless another proxy has it.
-    pub(super) async fn give_up(mut self) {
+    pub(super) async fn release(mut self) {
         match self.delete().await {
             Ok(()) => {}
             Err(error) => tracing::warn!(

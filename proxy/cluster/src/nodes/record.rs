@@ -206,7 +206,7 @@ impl WatchedNode {
         self.metadata.uid.as_deref()?.parse().ok()
     }
 
-    fn given_addresses(&self) -> impl Iterator<Item = &Address> {
+    fn status_addresses(&self) -> impl Iterator<Item = &Address> {
         let status = self.status.iter();
         status.flat_map(|status| status.addresses.iter().flatten())
     }
@@ -218,7 +218,7 @@ impl WatchedNode {
 
     fn addresses(&self, problems: &mut Vec<String>) -> Vec<IpAddr> {
         let mut addresses = Vec::new();
-        for given in self.given_addresses() {
+        for given in self.status_addresses() {
             if given.kind != "InternalIP" {
                 continue;
             }
@@ -238,7 +238,7 @@ impl WatchedNode {
     /// Addresses of other types. Those of a cloud node are protected too.
     fn others(&self, addresses: &[IpAddr]) -> BTreeSet<IpAddr> {
         let mut others = BTreeSet::new();
-        for given in self.given_addresses() {
+        for given in self.status_addresses() {
             if let Ok(address) = address(&given.address)
                 && !addresses.contains(&address)
                 && others.len() < MAX_OTHERS

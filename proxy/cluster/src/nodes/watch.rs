@@ -200,13 +200,13 @@ impl Watcher {
             }
             params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
             if params.continue_token.is_none() {
-                self.take_all(nodes, problems);
+                self.replace(nodes, problems);
                 return Ok(page.metadata.resource_version.unwrap_or_default());
             }
         }
     }
 
-    fn take_all(
+    fn replace(
         &mut self,
         nodes: BTreeMap<NodeName, Record>,
         problems: HashMap<String, Vec<String>>,

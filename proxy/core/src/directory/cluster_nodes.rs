@@ -110,14 +110,14 @@ impl ClusterOwn {
     /// protected.
     pub(super) fn or(self, before: &Self) -> Self {
         Self {
-            api_servers: kept_if_none(self.api_servers, &before.api_servers),
-            service_ranges: kept_if_none(self.service_ranges, &before.service_ranges),
-            pod_ranges: kept_if_none(self.pod_ranges, &before.pod_ranges),
+            api_servers: present_or_before(self.api_servers, &before.api_servers),
+            service_ranges: present_or_before(self.service_ranges, &before.service_ranges),
+            pod_ranges: present_or_before(self.pod_ranges, &before.pod_ranges),
         }
     }
 }
 
-fn kept_if_none<T: Clone + Ord>(now: BTreeSet<T>, before: &BTreeSet<T>) -> BTreeSet<T> {
+fn present_or_before<T: Clone + Ord>(now: BTreeSet<T>, before: &BTreeSet<T>) -> BTreeSet<T> {
     if now.is_empty() { before.clone() } else { now }
 }
 

@@ -69,7 +69,7 @@ fn with(config: &DirectoryConfig, state: &StateDir) -> Control {
     }
 }
 
-fn wish(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
+fn token_request(node: &str, addresses: &[&str]) -> Request<proto::CreateTokenRequest> {
     let addresses = addresses
         .iter()
         .map(|address| (*address).to_owned())
@@ -98,7 +98,7 @@ async fn streams_of(control: &Control, node: &str) -> Result<(), Status> {
 async fn operators_may_write_a_zone_and_remove_a_node_by_its_own_name_alone() {
     let (_path, control) = control(None);
     for node in ["edge-1", "edge-2", "edge-2.edge.internal"] {
-        control.create_token(wish(node, &[])).await.unwrap();
+        control.create_token(token_request(node, &[])).await.unwrap();
     }
     for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal."] {
         streams_of(&control, name).await.unwrap();
@@ -133,7 +133,7 @@ fn refused<T: std::fmt::Debug>(answer: Result<Response<T>, Status>, code: Code, 
 async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
     let (_path, control) = control(None);
     let created = control
-        .create_token(wish("edge-1", &["10.0.3.7"]))
+        .create_token(token_request("edge-1", &["10.0.3.7"]))
         .await
         .unwrap()
         .into_inner();
@@ -174,11 +174,11 @@ async fn a_token_comes_with_all_that_joining_needs_and_its_node_exists() {
 async fn an_address_that_does_not_route_is_noted_with_both_owners() {
     let (_path, control) = control(None);
     control
-        .create_token(wish("edge-2", &["192.168.1.10"]))
+        .create_token(token_request("edge-2", &["192.168.1.10"]))
         .await
         .unwrap();
     let created = control
-        .create_token(wish("edge-3", &["192.168.1.10"]))
+        .create_token(token_request("edge-3", &["192.168.1.10"]))
         .await
         .unwrap()
         .into_inner();
@@ -199,19 +199,19 @@ async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
         ("culvert-proxy", "10.0.3.7", "name the node otherwise"),
     ] {
         refused(
-            control.create_token(wish(node, &[address])).await,
+            control.create_token(token_request(node, &[address])).await,
             Code::InvalidArgument,
             text,
         );
     }
-    let mut request = wish("edge-1", &[]);
+    let mut request = token_request("edge-1", &[]);
     request.get_mut().ports = vec![70000];
     refused(
         control.create_token(request).await,
         Code::InvalidArgument,
         "70000 is not a port",
     );
-    let mut request = wish("edge-1", &[]);
+    let mut request = token_request("edge-1", &[]);
     request.get_mut().lifetime_seconds = u64::MAX;
     refused(
         control.create_token(request).await,
@@ -225,7 +225,7 @@ async fn bad_wishes_are_refused_with_the_fix_and_change_nothing() {
 async fn removing_a_node_closes_its_tunnels_and_revokes_certificates_and_tokens() {
     let (_path, control) = control(None);
     let token = control
-        .create_token(wish("edge-1", &[]))
+        .create_token(token_request("edge-1", &[]))
         .await
         .unwrap()
         .into_inner()
@@ -256,7 +256,7 @@ async fn in_a_cluster_a_join_token_is_refused_with_what_to_do_instead() {
     let mut config = DirectoryConfig::for_tests(state.clone());
     config.nodes_from = directory::NodesFrom::Cluster;
     let control = with(&config, &state);
-    let answer = control.create_token(wish("edge-1", &[])).await;
+    let answer = control.create_token(token_request("edge-1", &[])).await;
     refused(
         answer,
         Code::FailedPrecondition,
@@ -270,7 +270,7 @@ async fn a_node_is_shut_out_even_when_the_disk_is_full() {
     let (path, control) = control(None);
     for blocked in ["certificates.jsonl", "tokens.json"] {
         let token = control
-            .create_token(wish("edge-1", &[]))
+            .create_token(token_request("edge-1", &[]))
             .await
             .unwrap()
             .into_inner()
@@ -310,7 +310,7 @@ async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_f
     tunnel.closed().await;
     assert!(control.trust.identify(&[], Purpose::Tunnel).is_err());
     refused(
-        control.create_token(wish("edge-1", &["10.0.3.9"])).await,
+        control.create_token(token_request("edge-1", &["10.0.3.9"])).await,
         Code::FailedPrecondition,
         "is described in",
     );
@@ -319,7 +319,7 @@ async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_f
 #[tokio::test]
 async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
     let (_path, control) = control(None);
-    control.create_token(wish("edge-1", &[])).await.unwrap();
+    control.create_token(token_request("edge-1", &[])).await.unwrap();
     let list = async || {
         control
             .list_tokens(Request::new(proto::ListTokensRequest {}))
@@ -357,7 +357,7 @@ async fn operators_reach_the_proxy_through_its_socket() {
     let asked = async {
         let mut client = Client::connect(&at).await.unwrap();
         let created = client
-            .create_token(wish("edge-1", &["10.0.3.7"]).into_inner())
+            .create_token(token_request("edge-1", &["10.0.3.7"]).into_inner())
             .await
             .unwrap();
         let listed = (
@@ -406,14 +406,14 @@ async fn a_name_that_nobody_could_reach_is_refused_and_another_ones_is_noted() {
         ("4.3.2.1.in-addr.arpa", "name of an address"),
         (&long, "at most 253"),
     ] {
-        let answer = control.create_token(wish(name, &[])).await;
+        let answer = control.create_token(token_request(name, &[])).await;
         refused(answer, Code::InvalidArgument, reason);
     }
-    let created = control.create_token(wish("press.hall-2", &[])).await;
+    let created = control.create_token(token_request("press.hall-2", &[])).await;
     let notes = created.unwrap().into_inner().notes.join("\n");
     assert!(notes.contains("press.hall-2.edge.internal"), "{notes}");
     let created = control
-        .create_token(wish("edge-7.edge.internal", &[]))
+        .create_token(token_request("edge-7.edge.internal", &[]))
         .await;
     let notes = created.unwrap().into_inner().notes.join("\n");
     assert!(!notes.contains("edge-7"), "{notes}");
@@ -433,7 +433,7 @@ async fn a_proxy_counts_its_own_streams() {
 #[tokio::test]
 async fn streams_of_a_node_that_does_not_exist_are_refused_and_of_one_without_any_are_none() {
     let (_path, control) = control(None);
-    control.create_token(wish("edge-1", &[])).await.unwrap();
+    control.create_token(token_request("edge-1", &[])).await.unwrap();
     let of = |node: &str| {
         Request::new(proto::ListStreamsRequest {
             node: node.into(),

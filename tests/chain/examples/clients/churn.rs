@@ -83,11 +83,11 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             std::thread::sleep(Duration::from_millis(100));
             if told.elapsed() >= PROGRESS {
                 told = Instant::now();
-                tell(args, &results, started);
+                print_progress(args, &results, started);
             }
         }
     });
-    tell(args, &results, started);
+    print_progress(args, &results, started);
     let failures = results.failures.lock();
     println!(
         "{}",
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn tell(args: &Args, results: &Results, since: Instant) {
+fn print_progress(args: &Args, results: &Results, since: Instant) {
     let done = results.started.load(Ordering::Relaxed).min(args.count);
     let rate = u128::from(done) * 1000 / since.elapsed().as_millis().max(1);
     eprintln!(
@@ -159,7 +159,7 @@ fn abort(
     let client = match point {
         // A CONNECT client leaves before the answer to its request. A steered one is connected to
         // the proxy at once.
-        Point::Connecting => target.begin(args.source, PATIENCE)?,
+        Point::Connecting => target.open(args.source, PATIENCE)?,
         Point::Requested => {
             let mut client = target.connect(*random.one_of(&args.greet), PATIENCE)?;
             let length = usize::try_from(random.below(4000)).unwrap_or_default();

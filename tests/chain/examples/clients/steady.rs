@@ -131,7 +131,7 @@ fn work(
     while !over.load(Ordering::Relaxed) {
         let begun = Instant::now();
         let end = request(target, port, &mut random);
-        note(&mut results.lock(), target, begun, end);
+        record(&mut results.lock(), target, begun, end);
         std::thread::sleep(PACE);
     }
 }
@@ -162,7 +162,7 @@ fn request(target: &Target, port: u16, random: &mut Random) -> End {
     }
 }
 
-fn note(results: &mut Results, target: &Target, begun: Instant, end: End) {
+fn record(results: &mut Results, target: &Target, begun: Instant, end: End) {
     let took = begun.elapsed();
     results.slowest = results.slowest.max(took);
     if took >= PATIENCE && results.hung.len() < MAX_EXAMPLES {

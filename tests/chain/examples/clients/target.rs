@@ -74,7 +74,7 @@ impl Target {
     /// Connects to a port of the host. The connect and everything on the connection must be done
     /// within `patience`.
     pub(crate) fn connect(&self, port: u16, patience: Duration) -> io::Result<Client> {
-        let mut client = self.begin(port, patience)?;
+        let mut client = self.open(port, patience)?;
         if let Stream::Unix(_) = client.stream {
             let head = client.head()?;
             if !head.starts_with("HTTP/1.1 200 ") {
@@ -86,7 +86,7 @@ impl Target {
     }
 
     /// The same without waiting for the answer to a CONNECT request.
-    pub(crate) fn begin(&self, port: u16, patience: Duration) -> io::Result<Client> {
+    pub(crate) fn open(&self, port: u16, patience: Duration) -> io::Result<Client> {
         let deadline = Instant::now() + patience;
         let target = format!("{}:{port}", self.host);
         let Some(socket) = &self.socket else {

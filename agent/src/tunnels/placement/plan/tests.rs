@@ -18,7 +18,7 @@ fn id(text: &str) -> ProxyId {
 }
 
 /// Proxies as one of them tells; of `a`, `a:1` is the own address, if it is known.
-fn told(proxies: &[(&str, bool)]) -> Vec<Proxy> {
+fn reported(proxies: &[(&str, bool)]) -> Vec<Proxy> {
     let proxy = |(name, own): &(&str, bool)| Proxy {
         instance: (*name).to_owned(),
         addresses: own.then(|| format!("{name}:1")).into_iter().collect(),
@@ -143,17 +143,17 @@ fn behind_one_address_a_slot_looks_for_another_proxy_if_there_may_be_one() {
     assert_eq!(claim(&mut plan, 2, "all:1", "a"), Err(Declined));
     let never = plan.choose(SlotNumber(2), Look::Never, Instant::now());
     assert_eq!(never, Choice::Wait(None), "content after some tries");
-    plan.record_report(&id("a"), told(&[("a", false)]));
+    plan.record_report(&id("a"), reported(&[("a", false)]));
     assert_eq!(choices(&plan, 2), all(["wait false"]), "there is no other");
-    plan.record_report(&id("a"), told(&[("a", false), ("b", false)]));
+    plan.record_report(&id("a"), reported(&[("a", false), ("b", false)]));
     assert_eq!(choices(&plan, 2), all(["look all:1"]));
     assert_eq!(claim(&mut plan, 2, "all:1", "b"), Ok(()));
 }
 
 #[test]
-fn told_addresses_lead_to_a_wanted_proxy_without_a_look() {
+fn reported_addresses_lead_to_a_wanted_proxy_without_a_look() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
-    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan.record_report(&id("a"), reported(&[("a", true), ("b", true), ("c", true)]));
     assert_eq!(choices(&plan, 2), all(["dial b:1", "dial c:1"]));
     let now = Instant::now();
     for by in ["b:1", "c:1"] {
@@ -177,27 +177,27 @@ fn told_addresses_lead_to_a_wanted_proxy_without_a_look() {
 #[test]
 fn a_listed_address_that_proxies_tell_as_their_own_hides_nobody() {
     let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
-    plan.record_report(&id("a"), told(&[("a", true), ("b", false)]));
+    plan.record_report(&id("a"), reported(&[("a", true), ("b", false)]));
     assert_eq!(choices(&plan, 2), all(["wait false"]));
 }
 
 #[test]
 fn a_proxys_word_on_itself_is_no_address_to_dial() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
-    plan.record_report(&id("a"), told(&[("a", true)]));
+    plan.record_report(&id("a"), reported(&[("a", true)]));
     assert_eq!(choices(&plan, 1), all(["dial all:1"]));
 }
 
 #[test]
 fn what_a_proxy_tells_counts_while_it_has_a_tunnel_or_is_the_last_to_tell() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("b", "all:1")]);
-    plan.record_report(&id("c"), told(&[("d", true)]));
+    plan.record_report(&id("c"), reported(&[("d", true)]));
     assert_eq!(choices(&plan, 2), all(["dial all:1"]), "c has no tunnel");
-    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
-    plan.record_report(&id("b"), told(&[("b", true)]));
+    plan.record_report(&id("a"), reported(&[("a", true), ("b", true), ("c", true)]));
+    plan.record_report(&id("b"), reported(&[("b", true)]));
     plan.release(SlotNumber(0), 0);
     assert!(!plan.addresses.is_reported(&address("c:1")));
-    plan.record_report(&id("b"), told(&[("b", true), ("c", true)]));
+    plan.record_report(&id("b"), reported(&[("b", true), ("c", true)]));
     plan.release(SlotNumber(1), 1);
     assert_eq!(choices(&plan, 0), all(["dial all:1", "dial c:1"]));
 }
@@ -207,9 +207,9 @@ fn a_draining_proxy_is_left_for_another_and_kept_without_one() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1"), ("a", "all:1")]);
     assert!(plan.should_leave(SlotNumber(0)).is_none());
     let drains = |others: &[(&str, bool)]| {
-        let mut proxies = told(&[("a", true)]);
+        let mut proxies = reported(&[("a", true)]);
         proxies[0].draining = true;
-        proxies.extend(told(others));
+        proxies.extend(reported(others));
         proxies
     };
     plan.record_report(&id("a"), drains(&[]));
@@ -237,7 +237,7 @@ fn a_draining_proxy_may_end_when_others_have_tunnels_enough() {
     let tunnels = [("a", "all:1"), ("a", "all:1"), ("b", "all:1")];
     let mut plan = with_tunnels(&["all:1"], &tunnels);
     assert!(!plan.may_end(SlotNumber(0)));
-    let mut proxies = told(&[("a", false), ("b", false)]);
+    let mut proxies = reported(&[("a", false), ("b", false)]);
     proxies[0].draining = true;
     plan.record_report(&id("b"), proxies);
     assert!(!plan.may_end(SlotNumber(0)), "one tunnel is few");
@@ -248,7 +248,7 @@ fn a_draining_proxy_may_end_when_others_have_tunnels_enough() {
 #[test]
 fn any_proxy_is_better_than_none() {
     let mut plan = with_tunnels(&["all:1"], &[("a", "all:1")]);
-    let mut proxies = told(&[("a", false)]);
+    let mut proxies = reported(&[("a", false)]);
     proxies[0].draining = true;
     plan.record_report(&id("a"), proxies.clone());
     plan.release(SlotNumber(0), 0);
@@ -280,10 +280,10 @@ fn a_removed_proxy_is_kept_until_another_one_answers() {
 fn a_removed_proxy_that_another_one_tells_is_not_left() {
     let tunnels = [("a", "a:1"), ("b", "b:1")];
     let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
-    plan.record_report(&id("b"), told(&[("a", true), ("b", true)]));
+    plan.record_report(&id("b"), reported(&[("a", true), ("b", true)]));
     assert_eq!(plan.list([address("b:1")].into()), [].into());
     let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
-    plan.record_report(&id("a"), told(&[("a", true)]));
+    plan.record_report(&id("a"), reported(&[("a", true)]));
     assert_eq!(plan.list([address("b:1")].into()), [address("a:1")].into());
 }
 
@@ -316,7 +316,7 @@ fn a_refused_certificate_is_shown_again_late_or_when_it_is_another_one() {
 fn beside_an_empty_proxy() -> Plan {
     let tunnels = [("a", "a:1"), ("a", "a:1"), ("b", "b:1"), ("b", "b:1")];
     let mut plan = with_tunnels(&["a:1", "b:1", "c:1"], &tunnels);
-    let mut proxies = told(&[("a", true), ("b", true), ("c", true)]);
+    let mut proxies = reported(&[("a", true), ("b", true), ("c", true)]);
     (proxies[0].nodes, proxies[1].nodes) = (300, 200);
     plan.record_report(&id("a"), proxies);
     plan
@@ -351,7 +351,7 @@ fn bulk_gets_a_proxy_further_tunnels_and_the_last_ones_end_after_it() {
     let mut plan = with_tunnels(&["a:1"], &[("a", "a:1"), ("a", "a:1")]);
     assert!(claim(&mut plan, 2, "a:1", "a").is_err());
     let one = || BTreeMap::from([(id("a"), 1)]);
-    assert!(plan.want(one()) && !plan.want(one()));
+    assert!(plan.set_extra(one()) && !plan.set_extra(one()));
     assert_eq!(choices(&plan, 2), all(["dial a:1"]));
     claim(&mut plan, 2, "a:1", "a").unwrap();
     assert!(
@@ -360,7 +360,7 @@ fn bulk_gets_a_proxy_further_tunnels_and_the_last_ones_end_after_it() {
     );
     let leave = |plan: &Plan| [0, 1, 2].map(|slot| plan.should_leave(SlotNumber(slot)));
     assert_eq!(leave(&plan), [None; 3]);
-    plan.want(BTreeMap::new());
+    plan.set_extra(BTreeMap::new());
     assert_eq!(leave(&plan), [None, None, Some(Leave::Surplus)]);
     assert!(plan.may_end(SlotNumber(2)) && !plan.may_end(SlotNumber(1)));
     plan.release(SlotNumber(0), 0);
@@ -375,16 +375,16 @@ fn bulk_gets_a_proxy_further_tunnels_and_the_last_ones_end_after_it() {
 fn with_third() -> Plan {
     let tunnels = [("a", "a:1"), ("a", "a:1"), ("b", "b:1"), ("b", "b:1")];
     let mut plan = with_tunnels(&["a:1", "b:1"], &tunnels);
-    plan.record_report(&id("a"), told(&[("a", true), ("b", true), ("c", true)]));
+    plan.record_report(&id("a"), reported(&[("a", true), ("b", true), ("c", true)]));
     plan
 }
 
-fn want(plan: &mut Plan, extra: &[(&str, u8)]) {
+fn set_extra(plan: &mut Plan, extra: &[(&str, u8)]) {
     let mut wanted = BTreeMap::new();
     for (proxy, count) in extra {
         wanted.insert(id(proxy), *count);
     }
-    plan.want(wanted);
+    plan.set_extra(wanted);
 }
 
 #[test]
@@ -394,13 +394,13 @@ fn an_invited_proxy_gets_extra_tunnels_and_no_others() {
     assert!(plan.invite(&id("a")) && plan.invited().is_empty());
     assert_eq!(choices(&plan, 4), all(["wait false"]));
     assert!(plan.invite(&id("c")));
-    want(&mut plan, &[("c", 2)]);
+    set_extra(&mut plan, &[("c", 2)]);
     assert_eq!(choices(&plan, 4), all(["dial c:1"]));
     claim(&mut plan, 4, "c:1", "c").unwrap();
     claim(&mut plan, 5, "c:1", "c").unwrap();
     assert_eq!(claim(&mut plan, 6, "c:1", "c"), Err(Declined));
     assert_eq!(plan.should_leave(SlotNumber(5)), None);
-    want(&mut plan, &[]);
+    set_extra(&mut plan, &[]);
     for slot in [4, 5] {
         let slot = SlotNumber(slot);
         assert_eq!(plan.should_leave(slot), Some(Leave::Surplus));
@@ -417,14 +417,14 @@ fn an_invited_proxy_gets_extra_tunnels_and_no_others() {
 fn an_invited_proxy_takes_the_place_of_one_that_is_gone() {
     let mut plan = with_third();
     plan.invite(&id("c"));
-    want(&mut plan, &[("c", 1)]);
+    set_extra(&mut plan, &[("c", 1)]);
     claim(&mut plan, 4, "c:1", "c").unwrap();
     for slot in [2, 3] {
         plan.release(SlotNumber(slot), slot.into());
     }
     claim(&mut plan, 2, "c:1", "c").unwrap();
     assert!(plan.invited().is_empty(), "it is one of two now");
-    want(&mut plan, &[]);
+    set_extra(&mut plan, &[]);
     assert_eq!(plan.should_leave(SlotNumber(2)), None);
     assert_eq!(claim(&mut plan, 3, "b:1", "b"), Err(Declined));
 }
@@ -433,7 +433,7 @@ fn an_invited_proxy_takes_the_place_of_one_that_is_gone() {
 fn an_invitation_that_leads_to_no_tunnel_is_forgotten() {
     let mut plan = with_third();
     plan.invite(&id("c"));
-    want(&mut plan, &[("c", 1)]);
-    want(&mut plan, &[]);
+    set_extra(&mut plan, &[("c", 1)]);
+    set_extra(&mut plan, &[]);
     assert!(plan.invited().is_empty());
 }

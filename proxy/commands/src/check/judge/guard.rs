@@ -14,7 +14,7 @@ pub(super) fn guard(facts: &Facts) -> Option<Judged> {
     let installed = facts.installed_if(Installed::has_nftables)?;
     let bridges = installed.outer_bridges.iter().map(String::as_str);
     let bridges: Vec<&str> = bridges.collect();
-    Some(match kept_out(installed) {
+    Some(match blocked(installed) {
         None => ok("no other host has tried the intercept ports"),
         Some(kept_out) if bridges.is_empty() => ok(kept_out),
         Some(kept_out) => warning(
@@ -31,7 +31,7 @@ pub(super) fn guard(facts: &Facts) -> Option<Judged> {
 }
 
 /// What was dropped or refused lately.
-fn kept_out(installed: &Installed) -> Option<String> {
+fn blocked(installed: &Installed) -> Option<String> {
     let mut parts = Vec::new();
     if installed.guard_drops > 0 {
         let packets = counted(installed.guard_drops, "packet", "packets");
