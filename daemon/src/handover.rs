@@ -32,7 +32,7 @@ const SOCKETS_MAX: usize = 128;
 /// Descriptors that the kernel passes with one `sendmsg` (`SCM_MAX_FD`).
 const KERNEL_MAX: usize = 253;
 /// What a process sees that connects to a socket without a listener.
-const NOBODY: [io::ErrorKind; 2] = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+const NO_LISTENER: [io::ErrorKind; 2] = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
 /// What a process sees whose other end is gone.
 const ENDED: [io::ErrorKind; 2] = [io::ErrorKind::BrokenPipe, io::ErrorKind::ConnectionReset];
 /// The time for a message that is due: the other process only has to run.
@@ -178,7 +178,7 @@ impl Handover {
         match connected {
             Ok(stream) if is_trusted(&stream) => Ok(Some(Self { stream })),
             Ok(_) => Err(HandoverError::Untrusted),
-            Err(error) if NOBODY.contains(&error.kind()) => Ok(None),
+            Err(error) if NO_LISTENER.contains(&error.kind()) => Ok(None),
             Err(error) => Err(HandoverError::Socket(error)),
         }
     }

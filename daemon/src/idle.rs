@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 /// The precision of the answers. Reading the counters of ten thousand streams takes about a
 /// millisecond.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Two counters, one per direction.
 pub type Counts = [u64; 2];
@@ -76,7 +76,7 @@ impl<K: Eq + Hash> Idle<K> {
     where
         K: Send,
     {
-        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        let mut ticks = tokio::time::interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;

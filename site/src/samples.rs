@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 /// How many are kept.
-pub const KEPT: usize = 48;
+pub const MAX_SAMPLES: usize = 48;
 
 /// Values, the oldest first. `None`: there was none at that time.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -16,7 +16,7 @@ impl Samples {
         reason = "what is drawn needs no more than a few digits"
     )]
     pub fn push(&mut self, value: Option<f64>) {
-        if self.0.len() == KEPT {
+        if self.0.len() == MAX_SAMPLES {
             self.0.pop_front();
         }
         self.0.push_back(value.map(|value| value as f32));
@@ -49,11 +49,11 @@ mod tests {
     #[test]
     fn the_oldest_go_and_gaps_stay() {
         let mut samples = Samples::default();
-        for index in 0..KEPT + 2 {
+        for index in 0..MAX_SAMPLES + 2 {
             samples.push((index % 2 == 0).then_some(2.0));
         }
-        assert_eq!(samples.values().len(), KEPT);
-        assert_eq!(samples.values().flatten().count(), KEPT / 2);
+        assert_eq!(samples.values().len(), MAX_SAMPLES);
+        assert_eq!(samples.values().flatten().count(), MAX_SAMPLES / 2);
         assert_eq!((samples.most(), samples.newest()), (2.0, None));
     }
 }

@@ -27,7 +27,7 @@ const DEADLINE: Duration = Duration::from_secs(40);
 /// busy cores.
 const DOWNLOADS: usize = 2;
 /// Fewer requests than this prove nothing.
-const ENOUGH: u64 = 200;
+const MIN_ANSWERED: u64 = 200;
 
 const SERVES: &str = "this proxy serves in the other one's place";
 const GOES_ON: &str = "no other proxy took this one's place; it goes on";
@@ -352,7 +352,10 @@ fn all_answered(loads: &mut [Load], when: &str) -> Result<()> {
             report.slowest_ms()
         ));
     }
-    ensure!(answered >= ENOUGH, "only {answered} requests while {when}");
+    ensure!(
+        answered >= MIN_ANSWERED,
+        "only {answered} requests while {when}"
+    );
     Ok(())
 }
 

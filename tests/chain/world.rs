@@ -199,7 +199,12 @@ impl<'lab> World<'lab> {
     }
 
     /// The number of connections, of `count`, that are answered while each waits for `patience`.
-    pub(crate) fn count_answered(&self, target: &str, count: usize, patience: Duration) -> Result<usize> {
+    pub(crate) fn count_answered(
+        &self,
+        target: &str,
+        count: usize,
+        patience: Duration,
+    ) -> Result<usize> {
         let target = target.to_owned();
         let report = self.client(&Client::GiveUp {
             target,

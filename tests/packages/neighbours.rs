@@ -39,7 +39,7 @@ table inet filter {
 END
 "#;
 /// Who dials while the rules are not back yet is not answered.
-const SOON: Duration = Duration::from_secs(3);
+const DEADLINE: Duration = Duration::from_secs(3);
 /// A port of edge-1 that sends back what it gets.
 const ECHO: u16 = 9001;
 /// A file for whatever there is, in which networkd is told to manage the interface too.
@@ -100,7 +100,7 @@ struct Stream(TcpStream);
 impl Stream {
     fn open(netns: &Path) -> Result<Self> {
         let echo: SocketAddr = format!("10.0.3.7:{ECHO}").parse()?;
-        let socket = inside::run(netns, || Ok(TcpStream::connect_timeout(&echo, SOON)?))?;
+        let socket = inside::run(netns, || Ok(TcpStream::connect_timeout(&echo, DEADLINE)?))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         Ok(Self(socket))
     }

@@ -84,7 +84,7 @@ pub const PEER_KEEPALIVE: u32 = 6;
 const ASK_AFTER: Duration = Duration::from_secs(6);
 /// The agent pings this much later than the proxy: only if it still receives nothing, as when bytes
 /// flow to the proxy alone.
-const AGENT_LATER: Duration = Duration::from_secs(2);
+const AGENT_PING_DELAY: Duration = Duration::from_secs(2);
 /// New streams avoid a tunnel whose ping has had no answer for this long.
 const SILENT_AFTER: Duration = Duration::from_secs(3);
 /// A peer is dead after nothing arrived from it for this much longer than `--keepalive`, or for this
@@ -197,7 +197,7 @@ impl Keepalive {
         let silent = self.0.socket_state.last_read() + self.interval();
         match role {
             Role::Proxy => silent,
-            Role::Agent => silent + AGENT_LATER,
+            Role::Agent => silent + AGENT_PING_DELAY,
         }
     }
 }
@@ -307,6 +307,6 @@ mod tests {
 
     #[test]
     fn only_one_end_pings_and_a_silent_tunnel_is_avoided_before_it_is_dead() {
-        assert!(AGENT_LATER < SILENT_AFTER && SILENT_AFTER < DEAD_AFTER);
+        assert!(AGENT_PING_DELAY < SILENT_AFTER && SILENT_AFTER < DEAD_AFTER);
     }
 }

@@ -28,7 +28,7 @@ const SHORTEST_REFILL: Duration = Duration::from_millis(10);
 /// The same on a machine that wakes the program so late that the link ran dry.
 const LONGEST_REFILL: Duration = Duration::from_millis(160);
 /// How often the link is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A tunnel's socket, or what takes its place.
 pub trait TunnelSocket {
@@ -117,7 +117,7 @@ impl SendQueue {
 
     /// Whether to look at the link.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.looked_at) >= LOOK_EVERY
+        now.saturating_duration_since(self.looked_at) >= CHECK_INTERVAL
     }
 
     /// The limits after a look at a link in front of which so many bytes wait unsent. If it is
@@ -129,7 +129,7 @@ impl SendQueue {
         };
         // Only what fills its socket shows how fast a link is, and not with a pause after it.
         let elapsed = now.saturating_duration_since(self.looked_at);
-        if self.was_full && (self.is_full || elapsed < 2 * LOOK_EVERY) {
+        if self.was_full && (self.is_full || elapsed < 2 * CHECK_INTERVAL) {
             let micros = elapsed.as_micros();
             let rate = u128::from(self.taken) * 1_000_000 / micros.max(1);
             let rate = u64::try_from(rate).unwrap_or(u64::MAX);
@@ -187,7 +187,7 @@ mod tests {
 
         fn look(&mut self, mbit: usize, is_busy: bool, unsent: u32) -> Limits {
             assert!(!self.queue.is_due(self.now));
-            self.now += LOOK_EVERY;
+            self.now += CHECK_INTERVAL;
             assert!(self.queue.is_due(self.now));
             let bytes = mbit * 1_000_000 / 8 / 10;
             self.queue.wrote(&Poll::Ready(Ok(bytes)));
@@ -223,8 +223,8 @@ mod tests {
         let now = Instant::now();
         let mut queue = SendQueue::new(now);
         queue.wrote(&Poll::Pending);
-        assert_eq!(queue.after(now + LOOK_EVERY, None), MAX_LIMITS);
-        assert!(!queue.is_due(now + LOOK_EVERY));
+        assert_eq!(queue.after(now + CHECK_INTERVAL, None), MAX_LIMITS);
+        assert!(!queue.is_due(now + CHECK_INTERVAL));
     }
 
     #[test]
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(link.look(1000, true, 1000), MAX_LIMITS);
         link.queue.wrote(&Poll::Pending);
         link.queue.wrote(&Poll::Ready(Ok(100_000)));
-        link.now += LOOK_EVERY * 100;
+        link.now += CHECK_INTERVAL * 100;
         assert_eq!(link.queue.after(link.now, Some(0)), MAX_LIMITS);
     }
 
@@ -253,7 +253,7 @@ mod tests {
         let mut link = Link::new();
         link.queue.wrote(&Poll::Ready(Ok(10_000)));
         link.queue.wrote(&Poll::Pending);
-        link.now += LOOK_EVERY * 100;
+        link.now += CHECK_INTERVAL * 100;
         assert_eq!(link.queue.after(link.now, Some(1000)).unsent, MIN_UNSENT);
     }
 

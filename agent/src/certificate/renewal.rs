@@ -20,7 +20,7 @@ use crate::metrics::{Metrics, RenewalOutcome};
 
 /// How often files and clock are looked at. A sleep until the renewal would miss a suspended
 /// machine and a changed clock.
-const LOOK_EVERY: Duration = Duration::from_secs(5);
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 /// First and longest wait after a renewal that failed.
 const RETRY_FIRST: Duration = Duration::from_secs(10);
 const RETRY_LONGEST: Duration = Duration::from_secs(600);
@@ -117,7 +117,7 @@ impl Renewal {
                 }
             }
             tokio::select! {
-                () = tokio::time::sleep(LOOK_EVERY) => {}
+                () = tokio::time::sleep(CHECK_INTERVAL) => {}
                 () = self.refused.notified() => cause = RenewalCause::Anew,
                 () = drain.begun() => return Ok(()),
             }

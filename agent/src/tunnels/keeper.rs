@@ -22,7 +22,7 @@ use crate::tunnels::states::Tunnels;
 const EVEN_OUT_EVERY: Duration = Duration::from_secs(300);
 
 /// How often the tunnels are looked at for bulk data.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What the agent needs to keep tunnels.
 pub(crate) struct TunnelKeeper {
@@ -45,7 +45,7 @@ impl TunnelKeeper {
         let mut slots = JoinSet::new();
         self.start(&mut slots, self.spread.slots(), &drain);
         let mut demand = Demand::new(self.spread);
-        let mut look = tokio::time::interval(LOOK_EVERY);
+        let mut look = tokio::time::interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Skip);
         let mut certificates = self.shared.certificates.changes();
         let mut even_out_at = Instant::now() + jittered(EVEN_OUT_EVERY);

@@ -35,7 +35,7 @@ use crate::tunnels::placement::{Choice, Failure, Leave, Look, Met, Placement, Se
 use crate::tunnels::states::{LiveTunnel, SlotEntry};
 use error::SlotError;
 use opening::{wait_for_introduction, wait_for_preface};
-use pace::{LOOKS, Pace};
+use pace::{MAX_LOOKS, Pace};
 use worn_out::{Serving, WornOut, leave};
 
 /// Longest pause before a slot looks for another proxy behind an address. The first proxy tells
@@ -128,7 +128,7 @@ impl TunnelSlot {
             let error = match self.run_tunnel(attempt, drain, worn_out).await {
                 Ok(End::Drained) => return,
                 Ok(End::WornOut) => {
-                    pace.looks = LOOKS;
+                    pace.looks = MAX_LOOKS;
                     continue;
                 }
                 Err(error) => error,

@@ -17,7 +17,7 @@ use crate::session::Session;
 use crate::table::wrapped;
 
 /// A check dials, and asks DNS servers and the cluster.
-const LONGER: Duration = Duration::from_secs(30);
+const CHECK_TIME: Duration = Duration::from_secs(30);
 /// Columns before what a check found, after its mark.
 const NAME_WIDTH: usize = 14;
 
@@ -56,7 +56,7 @@ struct Page {
 /// # Errors
 /// A check has failed, or a host has not answered.
 pub(super) async fn run(session: &Session, arguments: &CheckArgs) -> Result<()> {
-    let answers = session.ask(LONGER, |host| ask(host, arguments)).await;
+    let answers = session.ask(CHECK_TIME, |host| ask(host, arguments)).await;
     let hosts: Vec<HostChecks> = answers.into_iter().map(HostChecks::of).collect();
     let verdicts = hosts.iter().map(|host| host.verdict);
     let checks = Checks {

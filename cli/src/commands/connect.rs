@@ -21,7 +21,7 @@ const USUAL_PORT: u16 = 22;
 /// Bytes that are read at once.
 const CHUNK: usize = 64 << 10;
 /// Chunks that wait.
-const MOST_CHUNKS: usize = 4;
+const MAX_CHUNKS: usize = 4;
 
 /// Passes bytes until the node's side ends.
 ///
@@ -49,7 +49,7 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
 
 /// Sends standard input, and its end.
 async fn send(to_node: &mut WriteHalf<Box<dyn ByteStream>>) -> io::Result<()> {
-    let (chunk_tx, mut chunk_rx) = mpsc::channel(MOST_CHUNKS);
+    let (chunk_tx, mut chunk_rx) = mpsc::channel(MAX_CHUNKS);
     // It ends with the process: a read of standard input cannot be cancelled.
     thread::spawn(move || {
         let mut chunk = vec![0; CHUNK];

@@ -270,7 +270,10 @@ mod tests {
         let begun = event("[::ffff:10.0.0.2]:40000", "edge-1:9100", "", "");
         for event in [&ended, &begun] {
             assert!(is_chosen(&[], event));
-            assert!(is_chosen(&["--node", "edge-1", "--client", "10.0.0.2"], event));
+            assert!(is_chosen(
+                &["--node", "edge-1", "--client", "10.0.0.2"],
+                event
+            ));
             assert!(is_chosen(&["--port", "9100"], event));
             assert!(!is_chosen(&["--node", "edge-2"], event));
             assert!(!is_chosen(&["--client", "10.0.0.3"], event));

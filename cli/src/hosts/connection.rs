@@ -12,7 +12,7 @@ use tokio::time::timeout;
 /// Bytes of an explanation.
 const MAX_EXPLANATION: u64 = 4 << 10;
 /// The time that a program has for its last words after it has closed its output.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const EXPLANATION_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Bytes in both directions.
 pub(crate) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -64,7 +64,7 @@ impl Connection {
         if let Some(errors) = self.errors.take() {
             let mut errors = errors.take(MAX_EXPLANATION);
             // Whatever came until then.
-            drop(timeout(LAST_WORDS, errors.read_to_end(&mut said)).await);
+            drop(timeout(EXPLANATION_TIMEOUT, errors.read_to_end(&mut said)).await);
         }
         let said = String::from_utf8_lossy(&said);
         match said.trim() {

@@ -29,7 +29,7 @@ const KEY: &str = "tls.key";
 const COPY: &str = "cluster-authority.pem";
 /// The interval of reading the Secret. A rotation takes effect within this time. A request is
 /// cheap.
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The time for which a first start, which has no copy, waits for the API server before it fails.
 const FIRST_START: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(1);
@@ -134,7 +134,7 @@ impl SharedAuthority {
         let mut problem = Problem::default();
         loop {
             tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(CHECK_INTERVAL) => {}
                 () = drain.begun() => return Ok(()),
             }
             let now_wrong = self

@@ -28,7 +28,7 @@ const SEEN: &str = "culvert.dev/proxies-seen";
 /// Each write reaches the kubelet of every edge node, so writes are rare.
 const SAY_AGAIN: Duration = Duration::from_secs(2 * 3600);
 const FORGET: Duration = Duration::from_secs(6 * 3600);
-const LOOK_EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// The number of conflicts with other proxies before a write is given up.
 const MAX_CONFLICTS: usize = 8;
 
@@ -85,7 +85,7 @@ impl Cluster {
                 );
             }
             tokio::select! {
-                () = sleep(LOOK_EVERY) => {}
+                () = sleep(CHECK_INTERVAL) => {}
                 () = drain.begun() => return Ok(()),
             }
         }

@@ -18,7 +18,7 @@ use tokio::time::MissedTickBehavior;
 use crate::registry::{Candidate, Registered, Registry, StreamOnItsWay, TrackedStream};
 
 /// How often the streams of busy tunnels are looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// An agent is asked for tunnels no more often: those that were asked for take some round trips.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// The same by way of another proxy: perhaps the agent cannot reach this one.
@@ -55,7 +55,7 @@ impl Mover {
     /// # Errors
     /// None.
     pub async fn run(mut self) -> anyhow::Result<()> {
-        let mut look = tokio::time::interval(LOOK_EVERY);
+        let mut look = tokio::time::interval(CHECK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             look.tick().await;

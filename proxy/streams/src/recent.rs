@@ -7,7 +7,7 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::watch;
 
 /// How many are kept: a tenth of a second of a very busy proxy, in a few MB.
-const KEPT: usize = 8_192;
+const MAX_EVENTS: usize = 8_192;
 
 /// Events by number, the first of all is 0.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ impl<T: Clone> Recent<T> {
     /// Adds an event. The oldest one goes if there are too many.
     pub fn add(&self, event: T) {
         let mut events = self.lock();
-        if events.kept.len() == KEPT {
+        if events.kept.len() == MAX_EVENTS {
             events.kept.pop_front();
         }
         events.kept.push_back(event);
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_slow_observer_is_told_how_many_it_has_missed() {
         let recent = Recent::default();
-        let all = u64::try_from(KEPT).unwrap() + 7;
+        let all = u64::try_from(MAX_EVENTS).unwrap() + 7;
         (0..all).for_each(|event| recent.add(event));
         let mut cursor = 2;
         let read = recent.read(&mut cursor, 1);
@@ -153,6 +153,9 @@ mod tests {
                 scope.spawn(|| (0..50_000).for_each(|event| recent.add(event)));
             }
         });
-        assert_eq!(recent.oldest(), 200_000 - u64::try_from(KEPT).unwrap());
+        assert_eq!(
+            recent.oldest(),
+            200_000 - u64::try_from(MAX_EVENTS).unwrap()
+        );
     }
 }

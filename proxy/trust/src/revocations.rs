@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// A deleted Node needs no revocation: its UID never returns. Until this time has passed, a proxy
 /// may be late to learn of a new one.
-const KEPT_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
+const RETENTION_WITHOUT_NODE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Revocations by the Node's UID.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +78,7 @@ impl Revocations {
         now: UnixTime,
     ) -> Self {
         self.0.retain(|uid, revocation| {
-            now.since(revocation.at) < KEPT_WITHOUT_NODE || is_there(&revocation.node, uid)
+            now.since(revocation.at) < RETENTION_WITHOUT_NODE || is_there(&revocation.node, uid)
         });
         self
     }

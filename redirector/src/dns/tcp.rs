@@ -19,7 +19,7 @@ use super::handler::Handler;
 const CONNECTIONS: usize = 256;
 /// Limit of connections of one client address, which may be a resolver for many clients: no single
 /// client uses up the total.
-const OF_ONE_CLIENT: usize = 32;
+const MAX_PER_CLIENT: usize = 32;
 /// Limit for receiving a question, for sending an answer, and between two questions (RFC 7766 asks
 /// for a few seconds).
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -31,7 +31,7 @@ const LONGEST_QUESTION: u16 = 4096;
 /// Accepts connections until it is dropped.
 pub(super) async fn serve(listener: TcpListener, handler: Arc<Handler>) -> Result<()> {
     let mut connections = JoinSet::new();
-    let quota = Quota::new(OF_ONE_CLIENT, CONNECTIONS);
+    let quota = Quota::new(MAX_PER_CLIENT, CONNECTIONS);
     loop {
         let accepted = listener.accept().await;
         while connections.try_join_next().is_some() {}

@@ -8,14 +8,14 @@ use std::fmt::Write;
 use maud::{Markup, html};
 
 use super::format::{class, path_segment, round_trip};
-use super::polar::{MIDDLE, MOST_NAMES, Places, Point};
+use super::polar::{MAX_NAMES, MIDDLE, Places, Point};
 use crate::node::Node;
 use crate::site::Site;
 use crate::summary::Proxy;
 use crate::verdict::{self, Verdict};
 
 /// The most nodes that are links and have lines.
-const MOST_LINKS: usize = 400;
+const MAX_LINKS: usize = 400;
 /// Characters of a name beside its dot.
 const NAME_WIDTH: usize = 13;
 
@@ -44,7 +44,7 @@ pub(super) fn figure(site: &Site) -> Markup {
     }
     html! {
         svg .map viewBox="0 0 440 440" role="img" aria-label="proxies and their nodes" {
-            @if placed.len() <= MOST_LINKS {
+            @if placed.len() <= MAX_LINKS {
                 (lines(&placed, &places, &hosts))
                 @for node in &placed { (dot(node, places.dot, placed.len())) }
             } @else {
@@ -114,7 +114,7 @@ fn dot(placed: &Placed<'_>, radius: f32, count: usize) -> Markup {
             title { (about(node)) }
             circle .dot.(class(verdict::of_node(node)))
                 cx=(format!("{:.1}", point.x)) cy=(format!("{:.1}", point.y)) r=(radius) {}
-            @if count <= MOST_NAMES { (name(node, point)) }
+            @if count <= MAX_NAMES { (name(node, point)) }
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::units::span;
 use crate::verdict;
 
 /// Connections and failures that are shown.
-const MOST_ROWS: usize = 50;
+const MAX_ROWS: usize = 50;
 
 /// Makes the page: what all hosts say of a way to the node is asked for it.
 pub(super) fn node_page(
@@ -74,7 +74,7 @@ pub(super) fn node_page(
 fn streams_of<'a>(site: &'a Site, node: &Node) -> Vec<&'a Stream> {
     let mut own = Vec::new();
     for stream in &site.streams {
-        if stream.node == node.node && own.len() < MOST_ROWS {
+        if stream.node == node.node && own.len() < MAX_ROWS {
             own.push(stream);
         }
     }
@@ -84,7 +84,7 @@ fn streams_of<'a>(site: &'a Site, node: &Node) -> Vec<&'a Stream> {
 fn failures_of<'a>(site: &'a Site, node: &Node) -> Vec<&'a Event> {
     let mut own = Vec::new();
     for event in &site.failures {
-        if event.is_of_node(&node.node) && own.len() < MOST_ROWS {
+        if event.is_of_node(&node.node) && own.len() < MAX_ROWS {
             own.push(event);
         }
     }

@@ -12,7 +12,7 @@ const NAMED_RADIUS: f32 = 142.0;
 /// The radii of the innermost and the outermost ring of many nodes.
 const RINGS: [f32; 2] = [120.0, 208.0];
 /// The most nodes whose names are written.
-pub(super) const MOST_NAMES: usize = 40;
+pub(super) const MAX_NAMES: usize = 40;
 /// The least and the largest dot of a node.
 const DOTS: [f32; 2] = [0.7, 6.0];
 
@@ -65,7 +65,7 @@ impl Rings {
         reason = "small numbers that are not negative"
     )]
     fn of(nodes: usize) -> Self {
-        if nodes <= MOST_NAMES {
+        if nodes <= MAX_NAMES {
             return Self {
                 count: 1,
                 columns: nodes.max(1),

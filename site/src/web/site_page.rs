@@ -20,10 +20,10 @@ use crate::units::span;
 use crate::verdict::Verdict;
 
 /// Connections that are shown, and failures.
-const MOST_STREAMS: usize = 20;
-const MOST_FAILURES: usize = 4;
+const MAX_STREAMS: usize = 20;
+const MAX_FAILURES: usize = 4;
 /// Problems that are shown.
-const MOST_PROBLEMS: usize = 12;
+const MAX_PROBLEMS: usize = 12;
 
 /// Makes the page.
 pub(super) fn site_page(
@@ -109,7 +109,7 @@ fn legend() -> Markup {
 
 fn wrong(site: &Site) -> Markup {
     let all = &site.status.problems;
-    let shown = &all[..all.len().min(MOST_PROBLEMS)];
+    let shown = &all[..all.len().min(MAX_PROBLEMS)];
     html! {
         section .card {
             h2 { "What is wrong" }
@@ -172,7 +172,7 @@ fn proxy_name(proxy: &Proxy) -> Markup {
 }
 
 fn stream_section(site: &Site, history: &History) -> Markup {
-    let shown: Vec<&Stream> = site.streams.iter().take(MOST_STREAMS).collect();
+    let shown: Vec<&Stream> = site.streams.iter().take(MAX_STREAMS).collect();
     let more = (site.streams.len() - shown.len()) as u64 + site.streams_left_out;
     html! {
         section .card {
@@ -186,7 +186,7 @@ fn stream_section(site: &Site, history: &History) -> Markup {
 }
 
 fn failure_section(site: &Site, frame: &Frame) -> Markup {
-    let shown: Vec<&Event> = site.failures.iter().take(MOST_FAILURES).collect();
+    let shown: Vec<&Event> = site.failures.iter().take(MAX_FAILURES).collect();
     html! {
         section .card {
             h2 { "Last failures" }
@@ -201,7 +201,7 @@ mod tests {
     use crate::testing::{site, site_with_a_dead_host, watched_site};
 
     /// What a page may take.
-    const MOST_BYTES: usize = 2_000_000;
+    const MAX_BYTES: usize = 2_000_000;
 
     fn rendered(site: &Site, history: &History) -> String {
         let frame = Frame {
@@ -234,7 +234,7 @@ mod tests {
     fn ten_thousand_nodes_are_less_than_two_megabytes() {
         let (site, history) = watched_site(10_000);
         let page = rendered(&site, &history);
-        assert!(page.len() < MOST_BYTES, "{} bytes", page.len());
+        assert!(page.len() < MAX_BYTES, "{} bytes", page.len());
         assert!(page.contains("page 1 of 100"));
     }
 

@@ -84,7 +84,7 @@ const COMMON: &[Flood] = &[
 ];
 
 /// Floods of frames that only the agent's end may send.
-const OF_AN_AGENT: &[Flood] = &[
+const AGENT_FLOODS: &[Flood] = &[
     harmless("RST_STREAM of a call that has ended", |_| {
         frame(RST_STREAM, 0, DESCRIBE, &[0; 4])
     }),
@@ -125,7 +125,7 @@ const OF_AN_AGENT: &[Flood] = &[
 ];
 
 /// Floods of frames that only the proxy's end may send.
-const OF_A_PROXY: &[Flood] = &[
+const PROXY_FLOODS: &[Flood] = &[
     harmless("HEADERS and RST_STREAM", |number| {
         [
             open(odd(number), END_HEADERS),
@@ -190,7 +190,7 @@ fn whatever_an_agent_floods_its_tunnel_with_the_proxy_and_other_nodes_go_on() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;
-        for flood in COMMON.iter().chain(OF_AN_AGENT) {
+        for flood in COMMON.iter().chain(AGENT_FLOODS) {
             let ends = ends(world).len();
             let mut agent = HostileAgent::registered(world)?;
             let became = bystanders
@@ -223,7 +223,7 @@ fn whatever_a_proxy_floods_an_agent_with_the_agent_serves_its_other_proxy() {
     proxy::with_hostile_proxy(|world, hostile| {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         let before = Before::of("the agent", world.culvert.agent(0))?;
-        for flood in COMMON.iter().chain(OF_A_PROXY) {
+        for flood in COMMON.iter().chain(PROXY_FLOODS) {
             let mut tunnel = hostile.tunnel().context(flood.what)?;
             let became = bystanders
                 .during(world, "edge-1", || flood.send(&mut tunnel.wire))

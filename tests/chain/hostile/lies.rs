@@ -16,7 +16,7 @@ use crate::world::{self, GREET, World};
 /// Tunnel slots, as edge-1's own agent names them.
 const SLOTS: [&str; 2] = ["0", "1"];
 /// Limit of tunnels of one node on a proxy.
-const MOST_TUNNELS: usize = 64;
+const MAX_TUNNELS: usize = 64;
 /// Clears a terminal, then looks like a line of a log.
 const FORGERY: &str = "1.0\x1b[2J\r\n2026-11-21T00:00:00Z  INFO FORGED tunnel up";
 
@@ -103,11 +103,11 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
         let mut bystanders = Bystanders::of(world, "edge-1")?;
         HostileAgent::join(world)?;
         let before = Before::of("the proxy", &world.culvert.proxy)?;
-        let mut tunnels = (0..MOST_TUNNELS)
+        let mut tunnels = (0..MAX_TUNNELS)
             .map(|_| HostileAgent::registered(world))
             .collect::<Result<Vec<_>>>()?;
         bystanders.check(world, "edge-1")?;
-        for _ in 0..MOST_TUNNELS {
+        for _ in 0..MAX_TUNNELS {
             let describe = DescribeResponse {
                 version: "x".repeat(60_000),
                 ..DescribeResponse::default()
@@ -116,7 +116,7 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
         }
         wait::until("the oldest tunnels are closed", PATIENCE, || {
             let count = world.culvert.tunnels(PLACE.name())?;
-            ensure!(count == MOST_TUNNELS, "it has {count} tunnels");
+            ensure!(count == MAX_TUNNELS, "it has {count} tunnels");
             Ok(())
         })?;
         before.check_memory(&mut world.culvert.proxy, 32 << 20, "twice as many tunnels")?;

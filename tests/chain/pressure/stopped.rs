@@ -17,7 +17,7 @@ use crate::world::{self, ECHO, GIB, HeldClient, SINK, World};
 const UPLOADS: usize = 8;
 /// Limit of what the proxy may buffer for uploads whose agent reads nothing: unsent data in each
 /// stream, and some for reads.
-const TAKEN_IN: u64 = UPLOADS as u64 * (1 << 20);
+const MAX_BUFFERED: u64 = UPLOADS as u64 * (1 << 20);
 
 #[test]
 fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
@@ -44,7 +44,7 @@ fn agents_that_stop_reading_fail_their_own_clients_in_time_and_nobody_elses() {
         ensure!(refused.cause == Cause::Reset, "{refused}");
         world.check_greeting("edge-3", "edge-3")?;
         let grown = world.culvert.proxy.resident()?.saturating_sub(resident);
-        ensure!(grown <= TAKEN_IN, "the proxy took in {grown} bytes");
+        ensure!(grown <= MAX_BUFFERED, "the proxy took in {grown} bytes");
 
         for host in [Host::Edge1, Host::Edge2] {
             world.culvert.wait_offline(host, PATIENCE)?;

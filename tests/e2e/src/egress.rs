@@ -21,7 +21,7 @@ const WEBHOOK_PORT: u16 = 9443;
 /// `--connect-listen` of the overlay.
 const CONNECT_PORT: u16 = 7402;
 /// Time for the programs of an update to start.
-const SOON: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -64,7 +64,9 @@ fn without_steering(world: &mut World) -> Result<()> {
          answers names",
         |world| {
             world.wait_for_rollout("culvert-redirector")?;
-            wait::until("nothing steers", SOON, || uninstall::nothing_left(world))?;
+            wait::until("nothing steers", DEADLINE, || {
+                uninstall::nothing_left(world)
+            })?;
             // Newer API servers resolve a node's name before some requests, although they send the
             // name to the proxy.
             for node in EDGES {
@@ -96,7 +98,7 @@ fn check_without_bad_ports(world: &mut World) -> Result<()> {
 fn two_proxies(world: &mut World) -> Result<()> {
     let claim = "each agent has tunnels to just two of the proxies, however many there are";
     world.claim(claim, |world| {
-        wait::until("tunnels to two proxies", SOON, || {
+        wait::until("tunnels to two proxies", DEADLINE, || {
             let holders = culvert::holders(world, &EDGES)?;
             ensure!(
                 holders.iter().all(|proxies| proxies.len() == 2),
@@ -213,7 +215,7 @@ fn webhook(world: &mut World) -> Result<()> {
             let identity = SelfSigned::make(world.folder(), "webhook", subject, name)?;
             let mut server = start_webhook(world, &identity)?;
             configure(world, &identity.certificate)?;
-            wait::until("the webhook's refusal", SOON, || {
+            wait::until("the webhook's refusal", DEADLINE, || {
                 server.check()?;
                 let made = world.shop(&["create", "configmap", "forbidden", "--dry-run=server"]);
                 let error = made.err().context("nobody refused")?;

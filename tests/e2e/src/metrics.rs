@@ -16,7 +16,7 @@ use crate::world::{EDGE_1_ADDRESS, SHOP, World, WrongData};
 const RIGHT: &str = "nodes/metrics";
 
 /// Time for the token of an account.
-const SOON: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -120,7 +120,7 @@ fn token_of_reader(world: &World) -> Result<String> {
     let manifest = manifest.display().to_string();
     world.cluster.ask(&["apply", "-f", &manifest])?;
     let template = "{{.data.token | base64decode}}";
-    wait::until("the token of the account", SOON, || {
+    wait::until("the token of the account", DEADLINE, || {
         let token = world.cluster.ask(&[
             "--namespace",
             "kube-system",

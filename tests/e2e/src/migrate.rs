@@ -20,7 +20,7 @@ const EXAMPLE: &str = "198.51.100.7";
 const HTTP_PORT: u16 = 9051;
 const LOCALHOST_PORT: u16 = 10266;
 /// Time for a server to start, and for a new port to be steered.
-const SOON: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(40);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -257,13 +257,13 @@ fn serve(world: &World, port: u16, address: &str) -> Result<Running> {
         .arg("--directory")
         .arg(&folder);
     let mut server = Running::start(world.folder(), &format!("edge-{port}"), &mut python)?;
-    server.wait_for("Serving HTTP", SOON)?;
+    server.wait_for("Serving HTTP", DEADLINE)?;
     Ok(server)
 }
 
 fn answers(world: &World, urls: &[String]) -> Result<()> {
     urls.iter()
-        .try_for_each(|url| wait::until(url, SOON, || get(world, url)))
+        .try_for_each(|url| wait::until(url, DEADLINE, || get(world, url)))
 }
 
 fn get(world: &World, url: &str) -> Result<()> {

@@ -15,7 +15,7 @@ use crate::world::{CULVERT, SHOP, World};
 /// The name of the pod, of its account, its rights and its ConfigMap.
 const NAME: &str = "monitoring";
 /// Time for the targets to be scraped. Prometheus scrapes each second once it has started.
-const SOON: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(60);
 /// What has no value while nothing is wrong, without a hub, and without connect hooks, which count.
 const ABSENT: [&str; 4] = [
     " > 0",
@@ -24,7 +24,7 @@ const ABSENT: [&str; 4] = [
     "culvert_redirector_kernel_connections_total",
 ];
 /// What only a cluster has, and a lab of one proxy has not.
-const OF_A_CLUSTER: [&str; 2] = ["culvert_proxy_directory_age_seconds", "culvert_proxy_peers"];
+const CLUSTER_METRICS: [&str; 2] = ["culvert_proxy_directory_age_seconds", "culvert_proxy_peers"];
 
 /// States what Prometheus finds. The component `metrics` is applied.
 pub(super) fn prove(world: &mut World) -> Result<()> {
@@ -37,7 +37,7 @@ pub(super) fn prove(world: &mut World) -> Result<()> {
             objects.push(prometheus::pod(NAME, NAME, MASTER));
             world.apply(NAME, &objects)?;
             let prometheus = Prometheus::started(world, MASTER, NAME)?;
-            wait::until("every target is up", SOON, || all_up(world, &prometheus))
+            wait::until("every target is up", DEADLINE, || all_up(world, &prometheus))
         },
     )?;
     world.claim(
@@ -45,10 +45,10 @@ pub(super) fn prove(world: &mut World) -> Result<()> {
          in the list of nodes",
         |world| {
             let prometheus = Prometheus::started(world, MASTER, NAME)?;
-            wait::until("the alerts are evaluated", SOON, || {
+            wait::until("the alerts are evaluated", DEADLINE, || {
                 alerts_are_loaded(&prometheus)
             })?;
-            wait::until("the dashboards", SOON, || dashboards(&prometheus))
+            wait::until("the dashboards", DEADLINE, || dashboards(&prometheus))
         },
     )?;
     world
@@ -130,9 +130,9 @@ fn dashboards(prometheus: &Prometheus<'_>) -> Result<()> {
             "{}: no data: {expr}",
             query.title
         );
-        asked += usize::from(OF_A_CLUSTER.contains(&expr.as_str()));
+        asked += usize::from(CLUSTER_METRICS.contains(&expr.as_str()));
     }
-    ensure!(asked == OF_A_CLUSTER.len(), "a panel is gone");
+    ensure!(asked == CLUSTER_METRICS.len(), "a panel is gone");
     for path in monitoring::paths_of_variables()? {
         let values = prometheus.ask(&path)?;
         ensure!(values == json!(EDGES), "{path}: {values}");

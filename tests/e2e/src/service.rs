@@ -24,7 +24,7 @@ const TWINS: [&str; 2] = ["edge-2", "edge-3"];
 const ADDED: u16 = 9100;
 /// Connections that find each of three proxies, unless chance has one in a hundred thousand.
 const MANY: u32 = 40;
-const SOON: Duration = Duration::from_secs(40);
+const DEADLINE: Duration = Duration::from_secs(40);
 
 /// The step.
 pub(super) fn run(world: &mut World) -> Result<()> {
@@ -41,7 +41,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     let address = address_of_all(world)?;
     world.claim(
         "the ConfigMap of hosts has that address for every edge node",
-        |world| wait::until("the address", SOON, || in_hosts(world, &address)),
+        |world| wait::until("the address", DEADLINE, || in_hosts(world, &address)),
     )?;
     world.claim("CoreDNS reads that ConfigMap", dns::with_hosts)?;
     world.claim(
@@ -68,7 +68,7 @@ fn address_of_all(world: &mut World) -> Result<String> {
     world.claim(
         "its ports are those of ConfigMap culvert-ports, and all three proxies are behind it",
         |world| {
-            wait::until("the Service's ports", SOON, || {
+            wait::until("the Service's ports", DEADLINE, || {
                 let names = entries(world)?;
                 ensure!(names == ["p-10250", "p-10255", "p-7429"], "{names:?}");
                 let ready = world.culvert(&[
@@ -97,7 +97,7 @@ fn added_port(world: &mut World) -> Result<()> {
         |world| {
             let with = format!("7429,10250,10255,{ADDED}");
             ports::set(world, &json!({ "ports": with }))?;
-            wait::until("the added port", SOON, || {
+            wait::until("the added port", DEADLINE, || {
                 let names = entries(world)?;
                 ensure!(names.contains(&format!("p-{ADDED}")), "{names:?}");
                 Ok(())
@@ -112,14 +112,14 @@ fn without_redirector(world: &World) -> Result<()> {
     world
         .cluster
         .ask(&["label", "node", BARE, "--overwrite", &label])?;
-    wait::until("the redirector's pod is gone", SOON, || {
+    wait::until("the redirector's pod is gone", DEADLINE, || {
         let pods = world.pods("culvert-redirector")?;
         ensure!(!pods.contains_key(BARE), "{pods:?}");
         Ok(())
     })?;
     let program = workspace::image_program("culvert-redirector");
     let program = program.display().to_string();
-    wait::until("nothing is left on cloud-3", SOON, || {
+    wait::until("nothing is left on cloud-3", DEADLINE, || {
         world.cluster.on(BARE, &[&program, "uninstall"])?;
         let left = uninstall::left(world, BARE)?;
         ensure!(left.is_empty(), "{left:?}");
@@ -177,7 +177,7 @@ fn scrape(world: &World) -> Result<()> {
     world.apply(POD, &objects)?;
     world.wait_for_phase(POD, "Running")?;
     let pod = world.shop(&["get", "pod", POD, "--output", "jsonpath={.status.podIP}"])?;
-    wait::until("each node reports its own pods", SOON, || {
+    wait::until("each node reports its own pods", DEADLINE, || {
         for node in EDGES {
             let query = format!(
                 "http://{pod}:9090/api/v1/query?query=container_memory_working_set_bytes%7Binstance%3D%22{node}:10250%22%2Cpod%3D%22{}%22%7D",
@@ -202,7 +202,7 @@ fn page(world: &World, node: &str) -> Result<Running> {
         .args(["-u", "-m", "http.server", &ADDED.to_string(), "--directory"])
         .arg(&folder);
     let mut server = Running::start(world.folder(), &format!("page-{node}"), &mut server)?;
-    server.wait_for("Serving HTTP", SOON)?;
+    server.wait_for("Serving HTTP", DEADLINE)?;
     Ok(server)
 }
 

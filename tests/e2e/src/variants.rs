@@ -13,7 +13,7 @@ use crate::world::{PODS_TIME, World};
 use crate::{install, logs, monitoring, names, uninstall};
 
 /// Time for proxies to see a change. They check every few seconds.
-const SOON: Duration = Duration::from_secs(30);
+const DEADLINE: Duration = Duration::from_secs(30);
 /// The Service's port of a node leads to the node's own proxy, also in a cluster without kube-proxy,
 /// which does the same. Other hosts cannot use the proxy's port itself.
 const NODE_PORT: &str = "table ip e2e_nodeport {
@@ -39,7 +39,7 @@ pub(super) fn run(world: &mut World) -> Result<()> {
     world.claim(
         "agents are told the NodePort, and have their tunnels by it",
         |world| {
-            wait::until("the addresses in ConfigMap culvert-agent", SOON, || {
+            wait::until("the addresses in ConfigMap culvert-agent", DEADLINE, || {
                 let told = world.culvert(&[
                     "get",
                     "configmap",
@@ -122,7 +122,7 @@ fn hosts(world: &World) -> Result<()> {
         "--output",
         "jsonpath={.data.hosts}",
     ];
-    wait::until("all nodes are in the ConfigMap of hosts", SOON, || {
+    wait::until("all nodes are in the ConfigMap of hosts", DEADLINE, || {
         all_listed(world, &world.cluster.ask(&map)?)
     })?;
     let empty = json!({"data": {"hosts": ""}}).to_string();
@@ -137,7 +137,7 @@ fn hosts(world: &World) -> Result<()> {
         "--patch",
         &empty,
     ])?;
-    wait::until("all nodes are in it again", SOON, || {
+    wait::until("all nodes are in it again", DEADLINE, || {
         all_listed(world, &world.cluster.ask(&map)?)
     })
 }

@@ -17,7 +17,7 @@ use crate::cluster::{DEADLINE, apply, token};
 /// its pods use.
 pub(super) const MAPS: usize = 300;
 /// Transfers that one curl has at once.
-pub(super) const OF_ONE_CURL: usize = 100;
+pub(super) const MAPS_PER_CURL: usize = 100;
 
 /// A client of the hub: what curl needs to be it.
 #[derive(Clone)]
@@ -96,11 +96,11 @@ impl Watches {
         self.process.check()
     }
 
-    /// Watches `OF_ONE_CURL` ConfigMaps, the first of which is named.
+    /// Watches `MAPS_PER_CURL` ConfigMaps, the first of which is named.
     pub(super) fn start(hub: &Hub, client: &Client, first: usize) -> Result<Self> {
         let mut config = String::new();
         let mut heard = Vec::new();
-        for number in first..first + OF_ONE_CURL {
+        for number in first..first + MAPS_PER_CURL {
             let file = hub.folder.join(format!("{}-{number}.heard", client.name));
             if !config.is_empty() {
                 config += "next\n";

@@ -14,7 +14,7 @@ use culvert_lab::{progress, workspace};
 use serde_json::json;
 
 use super::clients::{
-    Client, OF_ONE_CURL, Watches, account, all_hear, ask, common, create_maps, map, node,
+    Client, MAPS_PER_CURL, Watches, account, all_hear, ask, common, create_maps, map, node,
 };
 use super::{Hub, with_hub};
 use crate::cluster::apply;
@@ -264,7 +264,7 @@ fn change_large(server: &ApiServer, number: usize) -> Result<()> {
 fn label_all(server: &ApiServer) -> Result<()> {
     let mut label = server.kubectl();
     label.args(["label", "--overwrite", "configmap"]);
-    for number in 0..OF_ONE_CURL {
+    for number in 0..MAPS_PER_CURL {
         label.arg(map(number));
     }
     workspace::output(label.arg("attack=over")).map(drop)

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use culvert_lab::apiserver::ApiServer;
 use culvert_lab::workspace;
 
-use super::clients::{MAPS, OF_ONE_CURL, Watches, account, all_hear, ask, create_maps, node};
+use super::clients::{MAPS, MAPS_PER_CURL, Watches, account, all_hear, ask, create_maps, node};
 use super::{Hub, with_hub};
 use crate::cluster::DEADLINE;
 
@@ -33,8 +33,8 @@ fn watches(server: &ApiServer, hub: &Hub) -> Result<()> {
     )?;
 
     let mut watches = Vec::new();
-    for first in (0..MAPS).step_by(OF_ONE_CURL) {
-        let pods = &clients[1 + first / OF_ONE_CURL % ACCOUNTS];
+    for first in (0..MAPS).step_by(MAPS_PER_CURL) {
+        let pods = &clients[1 + first / MAPS_PER_CURL % ACCOUNTS];
         for client in [&clients[0], pods] {
             watches.push(Watches::start(hub, client, first)?);
         }

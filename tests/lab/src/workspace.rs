@@ -80,7 +80,7 @@ pub fn cargo() -> Command {
 /// target folder of an inner one. The user's network, registry and home settings stay, and those of
 /// what is compiled for tests.
 pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
-    const KEPT: [&str; 8] = [
+    const CARGO_VARIABLES: [&str; 8] = [
         "CARGO_HOME",
         "CARGO_INCREMENTAL",
         "CARGO_TARGET_DIR",
@@ -100,7 +100,8 @@ pub fn without_outer_cargo(command: &mut Command) -> &mut Command {
     ];
     for (key, _) in std::env::vars_os() {
         let Some(name) = key.to_str() else { continue };
-        let of_cargo = name.starts_with("CARGO") && !KEPT.iter().any(|kept| name.starts_with(kept));
+        let of_cargo =
+            name.starts_with("CARGO") && !CARGO_VARIABLES.iter().any(|kept| name.starts_with(kept));
         if of_cargo || name.starts_with("RUSTC") || REMOVED.contains(&name) {
             command.env_remove(&key);
         }

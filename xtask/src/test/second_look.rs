@@ -13,7 +13,7 @@ use super::watch::{End, Ended, watch};
 use super::{Args, LONG_SILENCE, kernels};
 
 /// With more failures than these, something is broken, and nothing runs again.
-const MOST_AGAIN: usize = 5;
+const MAX_RERUNS: usize = 5;
 
 /// Runs tests that failed again, and shows what they print.
 ///
@@ -33,8 +33,8 @@ pub(super) fn run(
         if failure.second != SecondLook::Pending {
             continue;
         }
-        failure.second = if pending > MOST_AGAIN {
-            SecondLook::Never(format!("more than {MOST_AGAIN} tests failed"))
+        failure.second = if pending > MAX_RERUNS {
+            SecondLook::Never(format!("more than {MAX_RERUNS} tests failed"))
         } else {
             progress::say(&format!("==> second look: {}", failure.title()));
             run_again(failure, suites, args, shown)?

@@ -10,7 +10,7 @@ use culvert_lab::progress;
 use super::report::Report;
 
 /// More flaky tests than these fail the run.
-const MOST_FLAKY: usize = 2;
+const MAX_FLAKY: usize = 2;
 
 /// Lines of a test's output that are shown of its beginning and of its end.
 const FIRST_LINES: usize = 100;
@@ -107,8 +107,8 @@ pub(super) fn report(failures: &[Failure]) -> Result<()> {
     if !failed.is_empty() {
         bail!("{} failed", failed.len());
     }
-    if flaky.len() > MOST_FLAKY {
-        bail!("{} were flaky, more than {MOST_FLAKY}", flaky.len());
+    if flaky.len() > MAX_FLAKY {
+        bail!("{} were flaky, more than {MAX_FLAKY}", flaky.len());
     }
     Ok(())
 }

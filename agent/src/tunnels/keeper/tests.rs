@@ -326,7 +326,8 @@ async fn when_a_proxy_dies_its_tunnels_go_to_another_one() {
     let forwarder = Forwarder::start(&[&a, &b]).await;
     let agent = Agent::start(&authority, &[&forwarder.address]);
     agent.until_up(&[&a.instance, &b.instance]).await;
-    b.report(&[a.reported(2), b.reported(2), c.reported(0)]).await;
+    b.report(&[a.reported(2), b.reported(2), c.reported(0)])
+        .await;
     forwarder.remove(&a);
     drop(a);
     agent.until_up(&[&b.instance, &c.instance]).await;
@@ -413,7 +414,8 @@ async fn tunnels_move_to_a_proxy_that_came_back() {
     let [a, b, c] = three(&authority).await;
     let agent = Agent::start(&authority, &[&a.address, &b.address]);
     agent.until_up(&[&a.instance, &b.instance]).await;
-    a.report(&[a.reported(300), b.reported(200), c.reported(0)]).await;
+    a.report(&[a.reported(300), b.reported(200), c.reported(0)])
+        .await;
     agent.shared.placement.even_out(0.0);
     agent.until_up(&[&b.instance, &c.instance]).await;
     agent.end().await;

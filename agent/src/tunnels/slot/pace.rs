@@ -10,7 +10,7 @@ use crate::tunnels::placement::Placement;
 
 /// Attempts in a row to find another proxy behind an address that leads to one with tunnels enough.
 /// With two proxies behind it that act by chance, one of 64 agents finds only one of them.
-pub(super) const LOOKS: u32 = 6;
+pub(super) const MAX_LOOKS: u32 = 6;
 /// Longest time until one more attempt of that kind.
 const LOOK_AGAIN: Duration = Duration::from_secs(3600);
 
@@ -31,7 +31,7 @@ impl Pace {
         Self {
             backoff: Backoff::for_tunnels(),
             attempts: 0,
-            looks: LOOKS,
+            looks: MAX_LOOKS,
             look_again: Instant::now() + jittered(LOOK_AGAIN),
             reasons: placement.reasons_to_look(),
         }
@@ -41,7 +41,7 @@ impl Pace {
     pub(super) fn update(&mut self, reasons: u64) {
         if reasons != self.reasons {
             self.reasons = reasons;
-            self.looks = LOOKS;
+            self.looks = MAX_LOOKS;
         }
     }
 

@@ -21,7 +21,7 @@ const LOG_LINES: &str = "5000";
 /// Events of connections, of each proxy.
 const MAX_EVENTS: u32 = 2_000;
 /// A check dials, and asks DNS servers and the cluster.
-const LONGER: Duration = Duration::from_secs(30);
+const CHECK_TIME: Duration = Duration::from_secs(30);
 /// Programs with pages, by their sockets.
 const PROGRAMS: [(Socket, &str); 2] = [
     (Socket::Proxy, "culvert-proxy"),
@@ -117,7 +117,7 @@ async fn ask_command(
     words: &[&str],
 ) -> Item {
     let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    let deadline = session.timeout.saturating_add(LONGER);
+    let deadline = session.timeout.saturating_add(CHECK_TIME);
     let content = match timeout(deadline, host.run(&words)).await {
         Ok(Ok(finished)) if finished.out.trim().is_empty() => {
             Err(format!("{}: {}", words[0], finished.err.trim()))

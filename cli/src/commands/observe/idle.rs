@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{is_wanted, print};
 use crate::args::ObserveArgs;
-use crate::commands::{report_unanswered, print_error};
+use crate::commands::{print_error, report_unanswered};
 use crate::control::Control;
 use crate::hosts::{Host, NoAnswer};
 use crate::screen::clean;

@@ -98,7 +98,10 @@ async fn streams_of(control: &Control, node: &str) -> Result<(), Status> {
 async fn operators_may_write_a_zone_and_remove_a_node_by_its_own_name_alone() {
     let (_path, control) = control(None);
     for node in ["edge-1", "edge-2", "edge-2.edge.internal"] {
-        control.create_token(token_request(node, &[])).await.unwrap();
+        control
+            .create_token(token_request(node, &[]))
+            .await
+            .unwrap();
     }
     for name in ["edge-1", "edge-1.edge.internal", "EDGE-1.edge.internal."] {
         streams_of(&control, name).await.unwrap();
@@ -310,7 +313,9 @@ async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_f
     tunnel.closed().await;
     assert!(control.trust.identify(&[], Purpose::Tunnel).is_err());
     refused(
-        control.create_token(token_request("edge-1", &["10.0.3.9"])).await,
+        control
+            .create_token(token_request("edge-1", &["10.0.3.9"]))
+            .await,
         Code::FailedPrecondition,
         "is described in",
     );
@@ -319,7 +324,10 @@ async fn a_node_of_the_file_is_revoked_at_once_and_the_operator_told_about_the_f
 #[tokio::test]
 async fn tokens_are_listed_without_their_secrets_and_revoked_by_id() {
     let (_path, control) = control(None);
-    control.create_token(token_request("edge-1", &[])).await.unwrap();
+    control
+        .create_token(token_request("edge-1", &[]))
+        .await
+        .unwrap();
     let list = async || {
         control
             .list_tokens(Request::new(proto::ListTokensRequest {}))
@@ -409,7 +417,9 @@ async fn a_name_that_nobody_could_reach_is_refused_and_another_ones_is_noted() {
         let answer = control.create_token(token_request(name, &[])).await;
         refused(answer, Code::InvalidArgument, reason);
     }
-    let created = control.create_token(token_request("press.hall-2", &[])).await;
+    let created = control
+        .create_token(token_request("press.hall-2", &[]))
+        .await;
     let notes = created.unwrap().into_inner().notes.join("\n");
     assert!(notes.contains("press.hall-2.edge.internal"), "{notes}");
     let created = control
@@ -433,7 +443,10 @@ async fn a_proxy_counts_its_own_streams() {
 #[tokio::test]
 async fn streams_of_a_node_that_does_not_exist_are_refused_and_of_one_without_any_are_none() {
     let (_path, control) = control(None);
-    control.create_token(token_request("edge-1", &[])).await.unwrap();
+    control
+        .create_token(token_request("edge-1", &[]))
+        .await
+        .unwrap();
     let of = |node: &str| {
         Request::new(proto::ListStreamsRequest {
             node: node.into(),

@@ -13,7 +13,7 @@ use super::*;
 use crate::control::tests::control;
 
 /// What a page may take.
-const MOST_BYTES: usize = 2_000_000;
+const MAX_BYTES: usize = 2_000_000;
 
 fn dashboard(nodes: usize) -> (TempDir, Dashboard) {
     let mut file = String::new();
@@ -54,7 +54,7 @@ async fn ten_thousand_nodes_are_less_than_two_megabytes() {
     let (_folder, dashboard) = dashboard(10_000);
     let (status, page) = page(&dashboard.port, "/").await;
     assert_eq!(status, StatusCode::OK);
-    assert!(page.len() < MOST_BYTES, "{} bytes", page.len());
+    assert!(page.len() < MAX_BYTES, "{} bytes", page.len());
     assert!(page.contains("page 1 of 100"), "{page:.2000}");
 }
 

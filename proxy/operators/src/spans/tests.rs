@@ -24,7 +24,7 @@ use super::otlp::trace_service_server::{TraceService, TraceServiceServer};
 use super::otlp::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use super::*;
 
-const SOON: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// A collector that passes on what it gets. It has no time for the first `busy` requests.
 struct Collector {
@@ -138,7 +138,7 @@ async fn collector(
 }
 
 async fn next(got_rx: &mut mpsc::Receiver<ExportTraceServiceRequest>) -> Vec<Span> {
-    let request = tokio::time::timeout(SOON, got_rx.recv()).await;
+    let request = tokio::time::timeout(DEADLINE, got_rx.recv()).await;
     let request = request.expect("a request in time").unwrap();
     let all = request.resource_spans.into_iter();
     all.flat_map(|of| of.scope_spans)
@@ -263,7 +263,7 @@ async fn a_busy_collector_gets_the_batch_again_and_each_span_once() {
     let (_running, _, metrics, _) = lab.start();
     let spans = next(&mut got_rx).await;
     assert_eq!(spans.len(), 3);
-    let deadline = Instant::now() + SOON;
+    let deadline = Instant::now() + DEADLINE;
     while metrics.spans_so_far(SpanOutcome::Sent) < 3 {
         assert!(Instant::now() < deadline, "the answer is not counted");
         tokio::task::yield_now().await;
@@ -288,7 +288,7 @@ async fn an_unreachable_collector_delays_no_stream_and_what_is_too_much_is_count
     );
     let (mut running, _, metrics, drain) = lab.start();
     drain.start();
-    let ended = tokio::time::timeout(LAST + SOON, running.join_next()).await;
+    let ended = tokio::time::timeout(LAST + DEADLINE, running.join_next()).await;
     ended.expect("the exporter ends in time").unwrap().unwrap();
     assert_eq!(metrics.spans_so_far(SpanOutcome::Dropped), 10_000);
 }
@@ -302,7 +302,7 @@ async fn the_last_spans_are_sent_before_the_proxy_ends() {
     }
     lab.drain.start();
     let (mut running, _, metrics, _) = lab.start();
-    let ended = tokio::time::timeout(SOON, running.join_next()).await;
+    let ended = tokio::time::timeout(DEADLINE, running.join_next()).await;
     ended.expect("the exporter ends in time").unwrap().unwrap();
     let first = next(&mut got_rx).await.len();
     assert_eq!(first + next(&mut got_rx).await.len(), 600);

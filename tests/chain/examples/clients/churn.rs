@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Interval between progress reports.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// More failures would only repeat the first ones.
-const FAILURES_TOLD: usize = 5;
+const MAX_FAILURES: usize = 5;
 
 /// What `churn` needs.
 #[derive(clap::Args)]
@@ -92,7 +92,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     println!(
         "{}",
         json!({"whole": results.whole, "aborted": *results.aborted.lock(), "failed": failures.len(),
-            "failures": failures.iter().take(FAILURES_TOLD).collect::<Vec<_>>()})
+            "failures": failures.iter().take(MAX_FAILURES).collect::<Vec<_>>()})
     );
     Ok(())
 }

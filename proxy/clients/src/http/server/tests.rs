@@ -14,7 +14,7 @@ use super::*;
 use crate::http::opened::Pair;
 
 /// Nothing here takes as long.
-const SOON: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Passes requests on to servers named in `Host`.
 struct ByHost {
@@ -77,7 +77,10 @@ impl World {
 
     /// The next connection to a server.
     async fn dialled(&mut self, host: &str) -> UnixStream {
-        let (to, server) = timeout(SOON, self.dialled.recv()).await.unwrap().unwrap();
+        let (to, server) = timeout(DEADLINE, self.dialled.recv())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(to, host);
         server
     }
@@ -111,7 +114,7 @@ async fn until(from: &mut UnixStream, end: &str) -> String {
             assert!(from.read_buf(&mut all).await.unwrap() > 0, "an end");
         }
     };
-    let read = timeout(SOON, read).await;
+    let read = timeout(DEADLINE, read).await;
     let said = String::from_utf8_lossy(&all).into_owned();
     assert!(read.is_ok(), "no {end:?} in {said:?}");
     said
@@ -124,7 +127,7 @@ async fn head(server: &mut UnixStream) -> String {
 /// What comes until the end.
 async fn rest(from: &mut UnixStream) -> String {
     let mut all = String::new();
-    let read = timeout(SOON, from.read_to_string(&mut all)).await;
+    let read = timeout(DEADLINE, from.read_to_string(&mut all)).await;
     read.expect("it ends").unwrap();
     all
 }
@@ -157,7 +160,11 @@ async fn requests_for_one_server_share_a_connection_to_it() {
     until(&mut world.client, "second").await;
     drop(world.client);
     assert_eq!(rest(&mut server).await, "", "it ends in order");
-    timeout(SOON, world.served).await.unwrap().unwrap().unwrap();
+    timeout(DEADLINE, world.served)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
 }
 
 #[tokio::test]

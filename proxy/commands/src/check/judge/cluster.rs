@@ -11,9 +11,9 @@ use crate::check::facts::Facts;
 use crate::check::finding::{Judged, failure, ok, warning};
 
 /// Certificates that end sooner were not renewed when they should have been.
-const SOON: Duration = Duration::from_secs(6 * 3600);
+const EXPIRY_WARNING: Duration = Duration::from_secs(6 * 3600);
 /// An authority has to be replaced by people, who need time.
-const SOON_FOR_AN_AUTHORITY: Duration = Duration::from_secs(30 * 24 * 3600);
+const AUTHORITY_EXPIRY_WARNING: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Certificates begin a few minutes before they are made.
 const SKEW_WARNING: Duration = Duration::from_secs(10);
 const SKEW_FAILURE: Duration = Duration::from_secs(120);
@@ -214,7 +214,11 @@ pub(super) fn certificates(facts: &Facts) -> Option<Judged> {
     let left = end.since(facts.now);
     let found = format!("that of {} ends at {end}", certificate.owner);
     let own = certificates.first().map(|own| own.not_after) == Some(certificate.not_after);
-    let soon = if own { SOON } else { SOON_FOR_AN_AUTHORITY };
+    let soon = if own {
+        EXPIRY_WARNING
+    } else {
+        AUTHORITY_EXPIRY_WARNING
+    };
     let fix = if own {
         "the proxy renews what it made itself, its log says why it did not; your own: replace the \
          files of --tls-cert"

@@ -7,7 +7,7 @@ use crate::directory::vips::{VipRanges, Vips};
 use crate::testing::FullDisk;
 
 /// Bytes of a shard.
-const MOST: usize = 10_000;
+const SHARD_BYTES: usize = 10_000;
 const NOW: UnixTime = UnixTime::from_seconds(1_700_000_000);
 
 fn names(names: &[&str]) -> Vec<NodeName> {
@@ -45,10 +45,15 @@ fn what_the_cluster_keeps_wins_over_what_a_proxy_remembers() {
     let ours = proposal("198.18.0.0/15", None);
     let theirs = proposal("198.18.0.0/15", Some("fd00:2::/64"));
     let kept = theirs
-        .agreed(None, names(&["b"]).iter(), NOW, MOST)
+        .agreed(None, names(&["b"]).iter(), NOW, SHARD_BYTES)
         .unwrap();
     let agreed = ours
-        .agreed(Some(kept.clone()), names(&["a", "b"]).iter(), NOW, MOST)
+        .agreed(
+            Some(kept.clone()),
+            names(&["a", "b"]).iter(),
+            NOW,
+            SHARD_BYTES,
+        )
         .unwrap();
     assert_eq!(
         (vip4(&agreed, "a"), vip4(&agreed, "b")),
@@ -61,11 +66,11 @@ fn what_the_cluster_keeps_wins_over_what_a_proxy_remembers() {
 fn a_cluster_that_lost_its_vips_gets_back_those_that_a_proxy_remembers() {
     let mut proposal = proposal("198.18.0.0/15", None);
     proposal.last = proposal
-        .agreed(None, names(&["b"]).iter(), NOW, MOST)
+        .agreed(None, names(&["b"]).iter(), NOW, SHARD_BYTES)
         .unwrap()
         .allocation();
     let agreed = proposal
-        .agreed(None, names(&["a", "b"]).iter(), NOW, MOST)
+        .agreed(None, names(&["a", "b"]).iter(), NOW, SHARD_BYTES)
         .unwrap();
     assert_eq!(
         (vip4(&agreed, "a"), vip4(&agreed, "b")),
@@ -76,10 +81,10 @@ fn a_cluster_that_lost_its_vips_gets_back_those_that_a_proxy_remembers() {
 #[test]
 fn a_proxy_with_other_ranges_than_the_clusters_refuses_and_says_what_to_give() {
     let kept = proposal("198.18.0.0/15", Some("fd00:2::/64"))
-        .agreed(None, names(&["b"]).iter(), NOW, MOST)
+        .agreed(None, names(&["b"]).iter(), NOW, SHARD_BYTES)
         .unwrap();
     let refusal = |own: Proposal| {
-        own.agreed(Some(kept.clone()), names(&["b"]).iter(), NOW, MOST)
+        own.agreed(Some(kept.clone()), names(&["b"]).iter(), NOW, SHARD_BYTES)
             .unwrap_err()
             .to_string()
     };
@@ -103,7 +108,7 @@ fn ports_of_the_cluster_and_of_the_node_are_steered_together() {
         ..ClusterNodes::default()
     };
     let allocation = proposal("198.18.0.0/15", None)
-        .agreed(None, nodes.edges.keys(), NOW, MOST)
+        .agreed(None, nodes.edges.keys(), NOW, SHARD_BYTES)
         .unwrap()
         .allocation();
     source.set(nodes, allocation, &Claims::default()).unwrap();
@@ -166,7 +171,7 @@ fn who_had_an_address_first_is_known_over_restarts_and_until_one_gives_it_up() {
             .map(|kept| Claims::new(&kept.nodes))
             .unwrap_or_default();
         let allocation = proposal("198.18.0.0/15", None)
-            .agreed(None, nodes.edges.keys(), NOW, MOST)
+            .agreed(None, nodes.edges.keys(), NOW, SHARD_BYTES)
             .unwrap()
             .allocation();
         source.set(nodes, allocation, &claims).unwrap();
@@ -308,7 +313,7 @@ fn a_full_disk_keeps_no_change_of_the_cluster_from_being_in_force() {
     let state = StateDir::open(temporary.path()).unwrap();
     let allocation = |of: &[&str]| {
         proposal("198.18.0.0/15", None)
-            .agreed(None, names(of).iter(), NOW, MOST)
+            .agreed(None, names(of).iter(), NOW, SHARD_BYTES)
             .unwrap()
             .allocation()
     };
