@@ -136,7 +136,7 @@ fn is_node_argument(command: &Command, name: &str) -> bool {
     arguments.any(|arg| arg.get_id() == name && arg.get_long() != Some("nodes"))
 }
 
-/// The names of all nodes. None if nobody answers.
+/// The names of all nodes. None if no proxy answers.
 fn node_names() -> Vec<CompletionCandidate> {
     // The engine asks from a thread that a runtime has already.
     let asked = thread::spawn(|| {

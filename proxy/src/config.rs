@@ -71,7 +71,7 @@ pub(crate) enum ConfigError {
     )]
     FollowInCluster,
     #[error(
-        "--view-listen: without a cluster nobody can say whose a token is: give --kubernetes, or \
+        "--view-listen: without a cluster no token can be checked: give --kubernetes, or \
          leave it out and use `culvert --ssh HOST`"
     )]
     ViewOutsideCluster,

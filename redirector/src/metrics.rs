@@ -47,8 +47,8 @@ impl Metrics {
         );
         registry.register(
             "drift",
-            "Times that somebody had removed or changed what is installed, by what and by what \
-             came of its repair",
+            "Times that another program had removed or changed what is installed, by what it was \
+             and by the outcome of its repair",
             steering.drift.clone(),
         );
         registry

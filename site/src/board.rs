@@ -1,4 +1,4 @@
-//! What is known at present and what was known before, shared by whoever asks and whoever shows it.
+//! What is known at present and what was known before, shared by those that ask and those that show it.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::site::Site;
 /// What pages are made of.
 #[derive(Debug, Default)]
 pub struct Board {
-    /// `None`: nobody has answered yet.
+    /// `None`: no host has answered yet.
     pub site: Option<Site>,
     /// What was seen before it.
     pub history: History,

@@ -153,7 +153,7 @@ impl History {
     }
 }
 
-/// A counter that is smaller than before belongs to a program that began anew.
+/// A counter that is smaller than before belongs to a program that was started again.
 fn per_second(now: u64, before: u64, seconds: f64) -> f64 {
     if seconds <= 0.0 {
         return 0.0;

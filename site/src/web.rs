@@ -1,6 +1,6 @@
 //! The pages for a browser: HTML made of a board. All texts of others are escaped by the templates. They
 //! work without JavaScript; where there is some, a page replaces its content in place of being
-//! loaded again. Where they are served, and to whom, is the business of whoever serves them.
+//! loaded again. Their server decides where, and to whom, they are served.
 
 mod figure;
 mod format;

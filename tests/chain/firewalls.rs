@@ -1,5 +1,5 @@
 //! What `check` says of firewalls on the cloud host, real ones: it judges by what the last minutes'
-//! connections met, so that a firewall is named while it drops, and no longer once it is mended.
+//! connections met, so that a firewall is named while it drops, and no longer once it is repaired.
 
 mod firewalld;
 
@@ -46,8 +46,8 @@ fn a_filter_of_iptables_legacy_is_found_by_what_it_drops_and_forgotten_once_it_i
             world,
             "-A INPUT -s 10.244.0.0/16 -p tcp --dport 7410:7413 -j ACCEPT",
         )?;
-        ensure!(pod_is_served(world, &pod)?, "the filter is not mended");
-        wait::until("the mended filter is forgotten", FORGOTTEN, || {
+        ensure!(pod_is_served(world, &pod)?, "the filter is still there");
+        wait::until("the repaired filter is forgotten", FORGOTTEN, || {
             is(world, "ok", &[])
         })
     });
@@ -132,7 +132,7 @@ fn firewalld_is_found_by_what_it_rejects_with_hooks_for_pods_and_its_documented_
             pod_is_served(world, &pod)?,
             "the documented rule does not do"
         );
-        wait::until("what is mended is forgotten", FORGOTTEN, || {
+        wait::until("what is repaired is forgotten", FORGOTTEN, || {
             is(world, "ok", &[])
         })
     });

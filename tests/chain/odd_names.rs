@@ -103,7 +103,7 @@ fn requests_on_a_kept_connection_follow_a_name_that_becomes_another_nodes() {
     });
 }
 
-/// Who believed the header would admit whoever writes one.
+/// Who believed the header would admit any client that writes one.
 #[test]
 fn a_balancer_that_sends_proxy_headers_is_refused_and_the_log_says_what_came() {
     with_servers(|world| {

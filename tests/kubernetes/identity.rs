@@ -113,7 +113,7 @@ fn enrolment(server: &mut ApiServer) -> Result<()> {
     Ok(())
 }
 
-/// k3s#875, spiffe/spire#766. Here the pod is made anew on such a disk, as after an eviction.
+/// k3s#875, spiffe/spire#766. Here the pod is made again on such a disk, as after an eviction.
 #[test]
 fn a_new_pod_on_a_disk_that_takes_nothing_becomes_its_node_and_stays_it() {
     with_server(|server| on_full_disks(server));

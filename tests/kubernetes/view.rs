@@ -82,7 +82,7 @@ fn nobody_else_reads() {
         let error = row["error"].as_str().context("no error")?;
         ensure!(row["state"] == "no answer", "{row:#}");
         ensure!(error.contains("proxies.culvert.dev"), "{row:#}");
-        // Whoever may exec can ask for the view too.
+        // A user who may exec can ask for the view too.
         let admin = Account {
             kubeconfig: server.kubeconfig(),
             token: String::new(),
@@ -94,7 +94,7 @@ fn nobody_else_reads() {
         let own_audience = token(server, [NAMESPACE, "reader"], Some("culvert-view"), None)?;
         let passers = token(server, [NAMESPACE, "passer"], Some("culvert-view"), None)?;
         for (token, status) in [
-            // Whoever may read is told how.
+            // A user who may read is told how.
             (reader.token.as_str(), 426),
             (own_audience.as_str(), 426),
             (passer.token.as_str(), 403),

@@ -23,7 +23,7 @@ systemd-run --quiet --pipe --wait --collect --property=IPAddressDeny=any \
   --property="IPAddressAllow=$allowed" \
   curl --silent --output /dev/null --write-out '%{http_code}' --max-time 5 http://10.0.3.7:9100/ || true
 "#;
-/// As Debian has it, with a rule of somebody's own.
+/// As Debian has it, with a rule of the administrator's.
 const FIREWALL: &str = r#"
 cat >/etc/nftables.conf <<'END'
 flush ruleset

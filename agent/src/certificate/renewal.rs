@@ -36,8 +36,8 @@ const NOT_STORED: &str =
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RenewalCause {
     WhenDue,
-    /// Enrol with the token, in a cluster.
-    Anew,
+    /// A proxy refused the certificate: enrol with the token, in a cluster.
+    Refused,
 }
 
 /// The task that keeps the certificate fresh.
@@ -97,7 +97,7 @@ impl Renewal {
             self.report(identity.validity, SystemTime::now());
             self.follow_proxies(&mut problem);
             if let Some(cluster) = self.certificates.cluster()
-                && (cause == RenewalCause::Anew || self.is_of_another_pod(cluster))
+                && (cause == RenewalCause::Refused || self.is_of_another_pod(cluster))
                 && last_anew.is_none_or(|last| last.elapsed() >= ANEW_EVERY)
             {
                 last_anew = Some(Instant::now());
@@ -118,7 +118,7 @@ impl Renewal {
             }
             tokio::select! {
                 () = tokio::time::sleep(CHECK_INTERVAL) => {}
-                () = self.refused.notified() => cause = RenewalCause::Anew,
+                () = self.refused.notified() => cause = RenewalCause::Refused,
                 () = drain.begun() => return Ok(()),
             }
         }

@@ -212,7 +212,7 @@ const WORKLOADS: Workloads = Workloads {
     ],
     dns: None,
     namespace: "kube-system",
-    label_nodes: "kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that nobody can dial",
+    label_nodes: "kubectl label node NODE... node-restriction.kubernetes.io/culvert-edge=     # each node that cannot be dialled",
     static_pods: true,
     after: Some(
         "webhooks and aggregated APIs run on cloud nodes: Culvert reaches no Pod or Service of an edge node",

@@ -59,7 +59,7 @@ pub(super) async fn run(session: Session, arguments: &ForwardArgs) -> Result<()>
         listen.ip().is_loopback(),
         "--listen {listen}: only an address of loopback, because who reaches it reaches the node"
     );
-    // It answers before anybody relies on it.
+    // The node is reachable before clients rely on the port.
     nearest_host(&session, &node).await?;
     let listener = TcpListener::bind(listen).await;
     let listener = listener.with_context(|| format!("listen on {listen}"))?;

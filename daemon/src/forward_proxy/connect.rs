@@ -82,7 +82,7 @@ impl fmt::Display for ConnectAdvice {
         match self {
             Self::Portal(Some(host)) => write!(
                 f,
-                "it sends clients to {host}, perhaps a captive portal where somebody has to log in"
+                "it sends clients to {host}, perhaps a captive portal where a user has to log in"
             ),
             Self::Portal(None) => f.write_str("perhaps a captive portal"),
             Self::NoCredentials => {

@@ -137,8 +137,8 @@ impl Viewers {
         self.allowed(answer, right)
     }
 
-    /// Whether a user whose token was accepted before still has the right. That the token has expired
-    /// meanwhile takes it from nobody: a long connection outlasts it.
+    /// Whether a user whose token was accepted before still has the right. A token that has expired
+    /// meanwhile does not end it: a long connection outlasts its token.
     ///
     /// # Errors
     /// As [`Self::user`].
@@ -255,7 +255,7 @@ fn judge(status: TokenReviewStatus, audience: Option<&str>) -> Result<User, View
     }
     match status.user {
         Some(user) if user.username.as_ref().is_some_and(|name| !name.is_empty()) => Ok(User(user)),
-        _ => refused("it is nobody's"),
+        _ => refused("it belongs to no user"),
     }
 }
 

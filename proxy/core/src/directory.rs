@@ -317,7 +317,7 @@ impl Directory {
             tracing::warn!(%node, reason, "a part of a Node is left out");
         }
         let difference = view.since(&published.view);
-        let anew = !published.is_known || view.ranges() != published.view.ranges();
+        let is_reset = !published.is_known || view.ranges() != published.view.ranges();
         published.view = view;
         published.is_known = sources.is_known();
         let uids = sources.uids();
@@ -330,10 +330,10 @@ impl Directory {
         }
         published.uids = uids;
         self.0.changed_tx.send_replace(());
-        if anew {
+        if is_reset {
             published.revision += 1;
             // Without watchers there is no receiver.
-            drop(self.0.step_tx.send(Step::Anew));
+            drop(self.0.step_tx.send(Step::Reset));
         } else {
             self.announce(&mut published, difference)
         }

@@ -1,10 +1,10 @@
 //! The pages of `culvert dashboard` on the admin address: what this proxy knows, for browsers.
 //!
-//! Whoever reaches the port sees what its other pages have, and no more: of a node without a tunnel here
+//! Every client that reaches the port sees what its other pages have, and no more: of a node without a tunnel here
 //! whether it is online, and neither connections that failed nor ways to a node. Root and the proxy's
 //! own user, who use the control socket too, see all of it on the admin socket.
 //!
-//! Nothing is gathered until somebody looks, and it is forgotten when nobody does any more.
+//! Nothing is gathered until a page is read, and it is forgotten when no page is read any more.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,7 +41,7 @@ const MAX_FAILURES: usize = 50;
 /// In place of a proxy's name.
 const ANOTHER_PROXY: &str = "another proxy";
 /// What the port says in place of what it leaves out.
-const LEFT_OUT: &str = "Not here, because this address asks nobody who they are: `culvert dashboard` \
+const LEFT_OUT: &str = "Not here, because this address does not ask for credentials: `culvert dashboard` \
     shows it, and so does this page on the proxy's admin socket.";
 
 /// The pages, for two kinds of readers.
@@ -74,7 +74,7 @@ impl Dashboard {
         )
     }
 
-    /// Forgets what nobody looks at, for ever.
+    /// Forgets what is not read any more. Runs for ever.
     ///
     /// # Errors
     /// None; the type is that of a supervised task.
@@ -90,7 +90,7 @@ impl Dashboard {
 /// Who reads a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reader {
-    /// Whoever reaches the port.
+    /// Any client that reaches the port.
     Anyone,
     /// Root, and the proxy's own user.
     Owner,

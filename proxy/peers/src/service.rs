@@ -111,7 +111,7 @@ impl Peers {
                 primary.host()
             ),
             None if directory.is_cluster() => format!(
-                "proxy {} has its nodes from its cluster, which nobody can follow: use --peer",
+                "proxy {} has its nodes from its cluster and cannot be followed: use --peer",
                 self.own.host
             ),
             None => return Ok(directory),

@@ -138,7 +138,7 @@ impl Departure {
             }
             Ok(None) => tracing::info!(
                 socket = %last.redirector.display(),
-                "nobody keeps the sockets of clients: no redirector listens there"
+                "no redirector keeps the sockets of clients: none listens there"
             ),
             Err(error) => tracing::warn!(
                 reason = chain(&error),

@@ -180,7 +180,7 @@ struct ConnectPort {
 impl ConnectPort {
     fn serve(&self, (client, address): (TcpStream, SocketAddr), connections: &TaskTracker) {
         let Some(tls) = self.callers.server_config() else {
-            return tracing::debug!(client.addr = %address, "CONNECT: nobody may call: see the \
+            return tracing::debug!(client.addr = %address, "CONNECT: no client is admitted: see the \
                 error about --connect-client-ca");
         };
         match self.strangers.enter(address.ip(), Phase::Silent) {

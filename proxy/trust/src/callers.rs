@@ -59,7 +59,7 @@ impl Callers {
 
     /// Reloads the file and the agents' authorities if they have changed. If the file is invalid,
     /// the last valid one stays in use. If the file has an authority of the agents, every caller is
-    /// refused: that authority could issue a certificate in anybody's name.
+    /// refused: that authority could issue a certificate in any client's name.
     pub(super) fn refresh(
         &self,
         identity: &ServerIdentity,

@@ -32,7 +32,7 @@ pub fn token_file(text: &str) -> Result<String, String> {
 ///
 /// # Errors
 ///
-/// The reason why it identifies nobody as a node.
+/// The reason why it does not identify a node.
 pub fn certificate(der: &[u8]) -> Result<(String, Option<String>), String> {
     let credential = Leaf::read(&der.into())
         .and_then(Leaf::credential)

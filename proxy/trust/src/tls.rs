@@ -18,7 +18,7 @@ impl Trust {
         self.0.agent_config.load_full()
     }
 
-    /// TLS settings for clients that show a token: the proxy's certificate, and none of theirs. It
+    /// TLS settings for clients that show a token: the proxy has a certificate, and they have none. It
     /// changes by itself when the proxy's certificate does.
     pub fn token_server_config(&self) -> Arc<ServerConfig> {
         Arc::new(handshake::token_config(&self.0.identity))

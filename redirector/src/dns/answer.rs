@@ -159,7 +159,7 @@ impl Question<'_> {
     }
 
     /// Whether a node's name in the zone ends in `.name`: then `name` exists, though it has no
-    /// records (RFC 8020). Such a name has a dot: few have, and anybody may ask for names that do not
+    /// records (RFC 8020). Such a name has a dot: few have, and any client may ask for names that do not
     /// exist.
     fn is_above_a_node(&self) -> bool {
         let asked = self.name.to_ascii();

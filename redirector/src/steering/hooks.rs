@@ -166,7 +166,9 @@ impl Steering {
             return self.try_hooks_again();
         };
         if !ebpf.is_complete() {
-            tracing::warn!("somebody removed connect hooks or their pins; installing them again");
+            tracing::warn!(
+                "another program removed connect hooks or their pins; installing them again"
+            );
             return self.reinstall_hooks();
         }
         let followers = ebpf.followers();

@@ -52,7 +52,7 @@ impl Steering {
         };
         match ebpf.restore() {
             Ok(true) => {
-                tracing::warn!("somebody changed what the connect hooks steer; put right");
+                tracing::warn!("another program changed what the connect hooks steer; put right");
                 self.repaired(Drift::Destinations);
             }
             Ok(false) => {}
@@ -69,7 +69,7 @@ impl Steering {
         match nft.restore().await {
             Ok(true) => {
                 tracing::warn!(
-                    "somebody removed or changed the table inet culvert; installed again"
+                    "another program removed or changed the table inet culvert; installed again"
                 );
                 self.repaired(Drift::Nftables);
                 self.table_is_there();
@@ -141,7 +141,7 @@ impl Steering {
             .await
         {
             Ok(true) => {
-                tracing::warn!("somebody removed routes of VIPs; made again");
+                tracing::warn!("another program removed routes of VIPs; made again");
                 self.repaired(Drift::Routes);
             }
             Ok(false) => {}

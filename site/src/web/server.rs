@@ -138,7 +138,7 @@ impl<S: Source> Server<S> {
     }
 
     async fn knows(&self, node: &str) -> bool {
-        // Whoever makes a page has the lock for that long.
+        // A page that is being made holds the lock.
         let _permit = self.maker.acquire().await;
         let board = self.board.lock();
         let site = board.site.as_ref();

@@ -210,7 +210,7 @@ fn flap(world: &mut World, node: &Node) -> Result<()> {
             while begun.elapsed() < lasts {
                 node::cut(world)?;
                 wait::throughout("the watch", PHASE, || watch.check())?;
-                node::mend(world)?;
+                node::repair(world)?;
                 wait::throughout("the watch", PHASE, || watch.check())?;
             }
             wait::until("the link is up", NOTICED, || says(world, "link: up"))?;

@@ -506,7 +506,7 @@ async fn an_agent_that_speaks_on_every_stream_there_ever_was_loses_its_tunnel() 
                     ))
                     .await
                     .unwrap(),
-                // SETTINGS, except an acknowledgement of ours.
+                // SETTINGS, except an acknowledgement of this end's.
                 4 if head[4] == 0 => agent.write_all(&frame(4, 1, 0, &[])).await.unwrap(),
                 _ => {}
             }

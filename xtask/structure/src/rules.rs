@@ -72,7 +72,7 @@ impl Rule {
                 "a closure that gets a name is a function, or is written where it is used"
             }
             Self::Tuples => "two values are two statements",
-            Self::Bools => "at the call nobody sees what `true` means; make it an enum",
+            Self::Bools => "at the call no reader sees what `true` means; make it an enum",
             Self::Names => "a function is a verb of the field or a noun, a type says what it is",
             Self::Flags => "rules between flags stand in one place, which gives out checked values",
         }

@@ -1,5 +1,5 @@
 //! The pod's service-account token: what an agent in a Kubernetes cluster enrols with. Kubelet
-//! replaces the file before the token ends, so it is read anew for each enrolment.
+//! replaces the file before the token ends, so it is read again for each enrolment.
 
 use std::path::{Path, PathBuf};
 

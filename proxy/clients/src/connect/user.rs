@@ -1,4 +1,4 @@
-//! Connections of a cluster's users with nodes. Whoever calls this has authorized the user.
+//! Connections of a cluster's users with nodes. The caller has authorized the user.
 //!
 //! The client is a proxy of HTTP upgrades, such as that of the API server for pods, which ends both
 //! directions of a connection when one of them ends. So the bytes go over HTTP/2, in the one stream

@@ -16,7 +16,7 @@ pub(super) struct Merged {
     pub(super) left_out: usize,
 }
 
-/// Updates `before`: each of `nodes` gets a line, all other lines of ours are removed, and the text
+/// Updates `before`: each of `nodes` gets a line, all other lines that Culvert wrote are removed, and the text
 /// has at most `room` bytes. Other lines stay, except those that name only such nodes: an earlier
 /// tunnel made them, and half of all connections would take them.
 pub(super) fn merged(before: &str, nodes: &BTreeMap<NodeName, IpAddr>, room: usize) -> Merged {

@@ -1,4 +1,4 @@
-//! The unverified claims of a service-account token. Anybody can write them. They only spare the
+//! The unverified claims of a service-account token. Any client can write them. They only spare the
 //! API server the tokens that it would certainly refuse. Pure.
 
 use data_encoding::BASE64URL_NOPAD;

@@ -28,7 +28,7 @@ pub struct Change {
 pub(super) enum Step {
     Change(Arc<Change>),
     /// All earlier events are void. Watchers take a snapshot.
-    Anew,
+    Reset,
 }
 
 /// An event for a watcher.
@@ -72,7 +72,7 @@ impl Watcher {
                 Ok(Step::Change(change)) => return Event::Change(change),
                 // The channel cannot close: this watcher keeps the directory alive, which has the
                 // sender.
-                Ok(Step::Anew) | Err(RecvError::Lagged(_) | RecvError::Closed) => {}
+                Ok(Step::Reset) | Err(RecvError::Lagged(_) | RecvError::Closed) => {}
             }
         }
         loop {

@@ -1,4 +1,4 @@
-//! The containers of the node, as its container runtime knows them: while the link is cut, nobody
+//! The containers of the node, as its container runtime knows them: while the link is cut, nothing
 //! else can tell.
 
 use std::collections::BTreeMap;

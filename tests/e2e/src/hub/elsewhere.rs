@@ -93,7 +93,7 @@ fn restored(world: &mut World, workload: &Workload, copy: &Copy, files: &Files) 
         |world| {
             let app = running(world, APP, MAIN)?;
             let all = workload.running(world)?;
-            node::mend(world)?;
+            node::repair(world)?;
             wait::until("the link", FOLLOWED, || says(world, "link: up"))?;
             wait::until("the earlier state", FOLLOWED, || {
                 running(world, DELETED, MAIN)?;
@@ -131,7 +131,7 @@ fn newer_again(world: &mut World) -> Result<()> {
 fn lead(world: &World, there: impl FnOnce(&World) -> Result<()>) -> Result<()> {
     cut(world)?;
     there(world)?;
-    node::mend(world)
+    node::repair(world)
 }
 
 fn cut(world: &World) -> Result<()> {

@@ -205,7 +205,7 @@ pub(super) fn cut(world: &World) -> Result<()> {
 }
 
 /// The link is there again.
-pub(super) fn mend(world: &World) -> Result<()> {
+pub(super) fn repair(world: &World) -> Result<()> {
     let delete = ["nft", "delete", "table", "inet", "culvert_e2e_cut"];
     world.cluster.on(NODE, &delete).map(drop)
 }

@@ -140,7 +140,7 @@ pub(super) fn come_back(world: &mut World, workload: &Workload, renewed: &str) -
          changed ConfigMap reaches the other one; static pods have their mirror pods; every \
          container is the same",
         |world| {
-            node::mend(world)?;
+            node::repair(world)?;
             wait::until("ready", STARTED, || ready(world, "True"))?;
             wait::until("kubelet serves", STARTED, || serves(world))?;
             wait::until("the changes", FOLLOWED, || {

@@ -146,8 +146,8 @@ pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
                     lost.join(", ")
                 }
             ),
-            "the redirector attaches them again within 5 s; if not, its log says why, or somebody \
-             removes them: \
+            "the redirector attaches them again within 5 s; if not, its log says why, or another \
+             program removes them: \
              culvert-redirector status",
         )
     } else if installed.refusal == Some(Refusal::NotPermitted) {
@@ -217,8 +217,8 @@ pub(super) fn nftables(facts: &Facts) -> Option<Judged> {
         (None, true) => table_is_there(installed),
         (None, false) => failure(
             "there is no table culvert",
-            "the redirector makes it again within 5 s; if not, somebody flushes the rule set, as \
-             `nft flush ruleset` of a firewall",
+            "the redirector makes it again within 5 s; if not, another program flushes the rule \
+             set, as `nft flush ruleset` of a firewall",
         ),
     })
 }
@@ -275,16 +275,16 @@ pub(super) fn drift(facts: &Facts) -> Option<Judged> {
     let seconds = RECENT.as_secs();
     let most = installed.repairs.values().max().copied().unwrap_or(0);
     Some(match most {
-        0 => ok("nobody has removed what the redirector installed"),
+        0 => ok("no program has removed what the redirector installed"),
         1 => ok(format!(
-            "somebody removed what the redirector installed, which put it right: {repairs}"
+            "another program removed what the redirector installed, which put it right: {repairs}"
         )),
         _ => warning(
             format!(
-                "again and again somebody removes what the redirector installs, which puts it right: \
+                "other programs keep removing what the redirector installs, which puts it right: \
                  in the last {seconds} s {repairs} times"
             ),
-            "find out who: routes: networkd or NetworkManager, which the files of deploy/network \
+            "find out which: routes: networkd or NetworkManager, which the files of deploy/network \
              keep away (docs/cni.md); nftables: a firewall that flushes all rules; hooks: bpftool \
              prog show. While they are away, connections are refused or leave for real",
         ),

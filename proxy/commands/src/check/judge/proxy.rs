@@ -59,7 +59,7 @@ pub(super) fn intercept(facts: &Facts) -> Option<Judged> {
     })
 }
 
-/// Whether connections of other programs may take the ports of ours.
+/// Whether connections of other programs may take Culvert's ports.
 pub(super) fn local_ports(facts: &Facts) -> Option<Judged> {
     let ports = facts.local_ports.unreserved();
     if ports.is_empty() {
