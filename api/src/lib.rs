@@ -13,6 +13,7 @@ pub mod named_ports;
 mod node_label;
 mod node_name;
 mod node_names;
+mod non_empty;
 pub mod ports;
 mod query;
 mod routing;
@@ -57,6 +58,7 @@ pub use node_name::{InvalidNodeName, MAX_NAME, NodeName};
 pub use node_names::{
     NodeKind, NodeNames, NotNamed, OtherMeaning, dial_instead, names_of, node_named, other_meaning,
 };
+pub use non_empty::non_empty;
 pub use query::Query;
 pub use routing::Routing;
 pub use unknown_node::UnknownNode;

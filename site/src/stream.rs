@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 
+use culvert_api::non_empty;
 use culvert_api::proto::control as proto;
 use serde::Serialize;
 
@@ -80,14 +81,6 @@ impl Stream {
             moves: status.moves,
             move_reason: non_empty(&status.move_reason),
         }
-    }
-}
-
-fn non_empty(text: &str) -> Option<String> {
-    if text.is_empty() {
-        None
-    } else {
-        Some(text.to_owned())
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use culvert_api::agent_config;
+use culvert_api::{agent_config, non_empty};
 use culvert_proxy_core::clock::UnixTime;
 use culvert_proxy_core::directory::MAX_VIP_SHARDS;
 use futures_util::future::BoxFuture;
@@ -372,20 +372,12 @@ fn attributes(
     verb: &str,
 ) -> ResourceAttributes {
     ResourceAttributes {
-        namespace: given(namespace),
-        group: given(group),
-        resource: given(resource),
-        name: given(name),
-        verb: given(verb),
+        namespace: non_empty(namespace),
+        group: non_empty(group),
+        resource: non_empty(resource),
+        name: non_empty(name),
+        verb: non_empty(verb),
         ..ResourceAttributes::default()
-    }
-}
-
-fn given(text: &str) -> Option<String> {
-    if text.is_empty() {
-        None
-    } else {
-        Some(text.to_owned())
     }
 }
 
