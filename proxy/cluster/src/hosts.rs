@@ -23,13 +23,12 @@ use tokio::sync::watch;
 
 use super::Cluster;
 use super::configmap::{MAX_BYTES, empty, write};
+use super::debounce::{debounced, sleep_until};
 use super::name_service::NameService;
 use lines::{Merged, merged};
 pub use place::HostsAddress;
 pub(crate) use place::HostsPlace;
 
-/// Changes within this time are written together. Each proxy waits between one and two of these.
-const DEBOUNCE: Duration = Duration::from_secs(1);
 /// The pause after a failed write, and while the cluster has not confirmed the directory.
 const PAUSE: Duration = Duration::from_secs(15);
 
@@ -62,28 +61,17 @@ impl Cluster {
                     let Some(found) = found else { bail!("the watch of the ConfigMap of hosts has \
                         ended") };
                     hosts.there = Some(found);
-                    due.get_or_insert_with(in_a_moment);
+                    due.get_or_insert_with(debounced);
                 }
-                Ok(()) = service_rx.changed() => drop(due.get_or_insert_with(in_a_moment)),
-                _ = watcher.next() => drop(due.get_or_insert_with(in_a_moment)),
-                () = at(due) => {
+                Ok(()) = service_rx.changed() => drop(due.get_or_insert_with(debounced)),
+                _ = watcher.next() => drop(due.get_or_insert_with(debounced)),
+                () = sleep_until(due) => {
                     let service = service_rx.borrow().address;
                     due = hosts.bring_up_to_date(&directory, service).await;
                 }
                 () = drain.begun() => return Ok(()),
             }
         }
-    }
-}
-
-fn in_a_moment() -> Instant {
-    Instant::now() + DEBOUNCE + DEBOUNCE.mul_f64(rand::random::<f64>())
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -132,7 +120,7 @@ impl Hosts {
                 None
             }
             // Another proxy was faster. The watch will deliver its version.
-            Err(error) if error.is_conflict() => Some(in_a_moment()),
+            Err(error) if error.is_conflict() => Some(debounced()),
             Err(error) => {
                 if let Some(reason) = self.problem.record(Some(chain(&error))) {
                     tracing::warn!(

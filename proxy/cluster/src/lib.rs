@@ -10,6 +10,7 @@ mod bootstrap;
 mod config;
 mod configmap;
 mod daemon_set;
+mod debounce;
 mod events;
 mod follow;
 mod forwards;

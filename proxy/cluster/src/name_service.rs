@@ -25,14 +25,13 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::Cluster;
+use super::debounce::{debounced, sleep_until};
 use super::follow::follow_object;
 use super::last_seen::LastSeen;
 use super::request::{RequestError, ask};
 pub(crate) use ports::OwnPorts;
 use ports::{NeededPorts, meaning, needed};
 
-/// Changes within this time are written together. Each proxy waits between one and two of these.
-const DEBOUNCE: Duration = Duration::from_secs(1);
 /// The pause after a failed write.
 const PAUSE: Duration = Duration::from_secs(15);
 
@@ -110,10 +109,10 @@ impl Cluster {
                 found = found.next() => {
                     let Some(found) = found else { bail!("the watch of the Service has ended") };
                     keeper.read(found, &said_tx, &mut last).await;
-                    due.get_or_insert_with(in_a_moment);
+                    due.get_or_insert_with(debounced);
                 }
-                Ok(()) = ports_rx.changed() => drop(due.get_or_insert_with(in_a_moment)),
-                () = at(due) => {
+                Ok(()) = ports_rx.changed() => drop(due.get_or_insert_with(debounced)),
+                () = sleep_until(due) => {
                     let ports = ports_rx.borrow_and_update().clone();
                     due = keeper.bring_up_to_date(ports).await;
                 }
@@ -121,17 +120,6 @@ impl Cluster {
                 () = drain.begun() => return Ok(()),
             }
         }
-    }
-}
-
-fn in_a_moment() -> Instant {
-    Instant::now() + DEBOUNCE + DEBOUNCE.mul_f64(rand::random::<f64>())
-}
-
-async fn at(due: Option<Instant>) {
-    match due {
-        Some(due) => tokio::time::sleep_until(due.into()).await,
-        None => std::future::pending().await,
     }
 }
 
@@ -199,7 +187,7 @@ impl Keeper {
                 None
             }
             // Another proxy was faster. The watch will deliver its version.
-            Err(error) if error.is_conflict() => Some(in_a_moment()),
+            Err(error) if error.is_conflict() => Some(debounced()),
             Err(error) => {
                 self.report(Some(not_written(&error)));
                 Some(Instant::now() + PAUSE)
