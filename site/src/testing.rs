@@ -1,9 +1,15 @@
 //! A site for tests and pictures: three proxies, and as many nodes as are wanted. Some are offline,
 //! and one has an address that two nodes have.
 
+use std::io;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use axum::Router;
 use culvert_api::proto::control as proto;
+use culvert_daemon::serve_http;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
 
 use crate::answered::{Answered, NoAnswer};
 use crate::board::Board;
@@ -33,6 +39,20 @@ pub fn watched_site(nodes: usize) -> (Site, History) {
         history.record(&site, start + Duration::from_secs(5 * time));
     }
     (site, history)
+}
+
+/// Serves pages on a port of this host until the runtime ends.
+///
+/// # Errors
+/// There is no port.
+pub fn serve(runtime: &Runtime, pages: Router) -> io::Result<SocketAddr> {
+    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
+    let address = listener.local_addr()?;
+    runtime.spawn(async move {
+        let accept = async || listener.accept().await.map(|(stream, _)| stream);
+        serve_http(accept, pages).await;
+    });
+    Ok(address)
 }
 
 /// The board of such a site.

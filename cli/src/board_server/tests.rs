@@ -2,10 +2,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use culvert_daemon::serve_http;
-use culvert_site::testing::{board, node_name};
+use culvert_site::testing::{self, board, node_name};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
 use super::*;
@@ -58,13 +57,7 @@ fn serve(runtime: &Runtime, nodes: usize) -> Result<SocketAddr> {
         left_out: None,
     };
     let pages = router(SECRET, Arc::new(session), shared, frame);
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
-    let address = listener.local_addr()?;
-    runtime.spawn(async move {
-        let accept = async || listener.accept().await.map(|(stream, _)| stream);
-        serve_http(accept, pages).await;
-    });
-    Ok(address)
+    Ok(testing::serve(runtime, pages)?)
 }
 
 async fn ask(address: SocketAddr, path: &str, host: &str) -> Result<String> {

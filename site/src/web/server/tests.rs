@@ -2,14 +2,12 @@ use std::net::SocketAddr;
 use std::path::Path as FilePath;
 
 use anyhow::{Context, Result, ensure};
-use culvert_daemon::serve_http;
 use culvert_lab::browser::{Browser, View};
 use culvert_lab::{skip, wait, workspace};
-use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use super::*;
-use crate::testing::{board, node_name, site};
+use crate::testing::{self, board, node_name, site};
 
 /// Wide enough for all columns, a tablet, a telephone.
 const WIDTHS: [u32; 3] = [1440, 820, 390];
@@ -32,14 +30,7 @@ fn serve(runtime: &Runtime, board: SharedBoard, seconds: u64) -> Result<SocketAd
         asked: "3 hosts".to_owned(),
         left_out: None,
     };
-    let pages = pages(Still, board, frame);
-    let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0"))?;
-    let address = listener.local_addr()?;
-    runtime.spawn(async move {
-        let accept = async || listener.accept().await.map(|(stream, _)| stream);
-        serve_http(accept, pages).await;
-    });
-    Ok(address)
+    Ok(testing::serve(runtime, pages(Still, board, frame))?)
 }
 
 #[test]
