@@ -16,15 +16,15 @@ mod ping;
 mod scrape;
 mod tls;
 
-use std::io::{BufRead, Write};
+use std::io::BufRead;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use serde_json::{Map, Value, json};
 
+use crate::figures::{self, Figures};
 use backend::Backend;
 use job::Job;
 
@@ -60,25 +60,12 @@ pub(super) enum Sent {
     Bytes,
 }
 
-/// The result of a job: names and numbers.
-type Figures = Vec<(&'static str, f64)>;
-
 /// Runs the jobs from standard input until its end.
 pub(crate) fn run(args: &Args) -> Result<()> {
     let backend = Backend::start(args.listen, args.netns.as_deref())?;
     println!("ready");
     for line in std::io::stdin().lock().lines() {
-        let answer = match answer(&line?, &backend) {
-            Ok(figures) => Value::Object(
-                figures
-                    .into_iter()
-                    .map(|(name, value)| (name.to_owned(), value.into()))
-                    .collect::<Map<_, _>>(),
-            ),
-            Err(error) => json!({ "error": format!("{error:#}") }),
-        };
-        println!("{answer}");
-        std::io::stdout().flush()?;
+        figures::print(answer(&line?, &backend))?;
     }
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 mod api_load;
 mod delay;
+mod figures;
 mod link;
 mod load;
 mod relay;
