@@ -169,18 +169,11 @@ fn an_agent_behind_an_http_proxy_dials_out_through_it() {
 
 /// The addresses that the tunnels of a node come from.
 fn agents_of(world: &World<'_>, node: &str) -> Result<Vec<String>> {
-    let tunnels = world
-        .lab
-        .site(Host::Cloud)
-        .json(PROXY_ADMIN, "/debug/tunnels")?;
-    let of_node = tunnels
-        .as_array()
-        .context("no list of tunnels")?
-        .iter()
-        .filter(|tunnel| tunnel["node"] == node);
-    Ok(of_node
-        .filter_map(|tunnel| Some(tunnel["agent"].as_str()?.to_owned()))
-        .collect())
+    let mut agents = Vec::new();
+    for tunnel in world.tunnels_of(node)? {
+        agents.push(tunnel["agent"].as_str().context("no address")?.to_owned());
+    }
+    Ok(agents)
 }
 
 /// Proves that the tunnels' peer is the forwarder's address, not the edge's.

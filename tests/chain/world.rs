@@ -1,10 +1,8 @@
 //! The lab with Culvert and backends that every test starts from, and clients in the cloud.
 
-use std::io::{BufRead, BufReader, Write};
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -14,7 +12,8 @@ use culvert_lab::probe::{Client, Failure, Passed, Report};
 use culvert_lab::process::Process;
 use culvert_lab::skip::may_make_labs;
 use culvert_lab::wait::{self, PATIENCE};
-use culvert_lab::{Lab, progress, workspace};
+use culvert_lab::{Lab, LineProcess, progress, workspace};
+use serde_json::Value;
 
 pub(crate) const ECHO: u16 = 9001;
 pub(crate) const SINK: u16 = 9002;
@@ -269,16 +268,25 @@ impl<'lab> World<'lab> {
 
     /// The numbers of all tunnels that are up. Numbers are never reused.
     pub(crate) fn tunnel_numbers(&self) -> Result<Vec<u64>> {
-        let tunnels = self
-            .lab
-            .site(Host::Cloud)
-            .json(PROXY_ADMIN, "/debug/tunnels")?;
-        Ok(tunnels
-            .as_array()
-            .into_iter()
-            .flatten()
-            .filter_map(|tunnel| tunnel["tunnel"].as_u64())
-            .collect())
+        let tunnels = self.tunnels()?;
+        let numbers = tunnels.iter().map(|tunnel| tunnel["tunnel"].as_u64());
+        Ok(numbers.flatten().collect())
+    }
+
+    /// All tunnels that are up, as the proxy's page has them.
+    fn tunnels(&self) -> Result<Vec<Value>> {
+        let cloud = self.lab.site(Host::Cloud);
+        match cloud.json(PROXY_ADMIN, "/debug/tunnels")? {
+            Value::Array(tunnels) => Ok(tunnels),
+            other => bail!("no list: {other}"),
+        }
+    }
+
+    /// The tunnels of a node that are up, as the proxy's page has them.
+    pub(crate) fn tunnels_of(&self, node: &str) -> Result<Vec<Value>> {
+        let mut tunnels = self.tunnels()?;
+        tunnels.retain(|tunnel| tunnel["node"] == node);
+        Ok(tunnels)
     }
 
     /// The same once edge-1 has as many tunnels as its agent keeps: a start ends with the first one.
@@ -360,39 +368,18 @@ pub(crate) fn report(command: &mut Command) -> Result<Report> {
 }
 
 /// A client that runs until it is dropped.
-pub(crate) struct HeldClient {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-}
+pub(crate) struct HeldClient(LineProcess);
 
 impl HeldClient {
     /// Starts a client that acts on lines of input.
     pub(crate) fn spawn(command: &mut Command) -> Result<Self> {
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let input = child.stdin.take().context("stdin")?;
-        let output = child.stdout.take().context("stdout")?;
-        let (line_tx, lines) = channel();
-        std::thread::spawn(move || {
-            BufReader::new(output)
-                .lines()
-                .map_while(Result::ok)
-                .try_for_each(|line| line_tx.send(line))
-        });
-        Ok(Self {
-            child,
-            input,
-            lines,
-        })
+        LineProcess::start(command).map(Self)
     }
 
     /// The next line of its output.
     pub(crate) fn line(&self, deadline: Duration) -> Result<String> {
-        self.lines
-            .recv_timeout(deadline)
+        self.0
+            .line(deadline)
             .context("the client said nothing in time")
     }
 
@@ -422,18 +409,11 @@ impl HeldClient {
 
     /// Makes it do its next step, and does not wait for the report.
     pub(crate) fn ask(&mut self) -> Result<()> {
-        writeln!(self.input, "next").context("the client is gone")
+        self.0.send("next").context("the client is gone")
     }
 
     /// Makes it test all its connections.
     pub(crate) fn check(&mut self) -> Result<()> {
         self.next(&Report::AllServed)
-    }
-}
-
-impl Drop for HeldClient {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }

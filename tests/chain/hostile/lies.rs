@@ -1,7 +1,7 @@
 //! A hostile agent that lies about itself.
 
 use anyhow::{Context, Result, ensure};
-use culvert_lab::culvert::{Options, PROXY_ADMIN};
+use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
@@ -132,18 +132,9 @@ fn an_agent_that_makes_tunnels_without_end_keeps_as_many_as_a_node_may_have() {
 
 /// The numbers of a node's tunnels.
 fn tunnels_of(world: &World<'_>, node: &str) -> Result<Vec<u64>> {
-    let tunnels = world
-        .lab
-        .site(Host::Cloud)
-        .json(PROXY_ADMIN, "/debug/tunnels")?;
-    let of_node = tunnels
-        .as_array()
-        .context("no list")?
-        .iter()
-        .filter(|tunnel| tunnel["node"] == node);
-    Ok(of_node
-        .filter_map(|tunnel| tunnel["tunnel"].as_u64())
-        .collect())
+    let tunnels = world.tunnels_of(node)?;
+    let numbers = tunnels.iter().map(|tunnel| tunnel["tunnel"].as_u64());
+    Ok(numbers.flatten().collect())
 }
 
 /// The proxy's list of nodes with their addresses, VIPs and ports.

@@ -18,6 +18,7 @@ pub mod inside;
 pub mod interrupt;
 pub mod kubernetes;
 mod lab;
+mod line_process;
 mod log_line;
 pub mod monitoring;
 mod name;
@@ -40,5 +41,6 @@ pub mod wait;
 pub mod workspace;
 
 pub use lab::Lab;
+pub use line_process::LineProcess;
 pub use log_line::LogLine;
 pub use name::LabName;

@@ -1,15 +1,13 @@
 //! The processes that contain the agents.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::process::bound;
-use culvert_lab::{interrupt, progress, wait};
+use culvert_lab::{LineProcess, interrupt, progress, wait};
 use serde::Deserialize;
 
 use crate::config::Config;
@@ -110,7 +108,7 @@ impl Swarm {
 
     fn ask(&mut self, what: &str) -> Result<Counts> {
         for process in &mut self.processes {
-            writeln!(process.input, "{what}").context("ask the agents")?;
+            process.0.send(what).context("ask the agents")?;
         }
         let mut all = Counts::default();
         for process in &self.processes {
@@ -198,30 +196,11 @@ fn difference(
 }
 
 /// A process with agents. Dropping it ends it.
-struct Agents {
-    child: Child,
-    input: ChildStdin,
-    lines: Receiver<String>,
-}
+struct Agents(LineProcess);
 
 impl Agents {
     fn start(command: &mut Command) -> Result<Self> {
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.context("start the agents")?;
-        let input = child.stdin.take().context("stdin")?;
-        let output = child.stdout.take().context("stdout")?;
-        let (line_tx, lines) = channel();
-        std::thread::spawn(move || {
-            BufReader::new(output)
-                .lines()
-                .map_while(Result::ok)
-                .try_for_each(|line| line_tx.send(line))
-        });
-        Ok(Self {
-            child,
-            input,
-            lines,
-        })
+        LineProcess::start(command).map(Self)
     }
 
     fn wait_ready(&self) -> Result<()> {
@@ -231,13 +210,13 @@ impl Agents {
     }
 
     fn line(&self) -> Result<String> {
-        self.lines
-            .recv_timeout(ANSWER_TIME)
+        self.0
+            .line(ANSWER_TIME)
             .context("the agents did not answer")
     }
 
     fn resident(&self) -> Result<u64> {
-        let path = format!("/proc/{}/statm", self.child.id());
+        let path = format!("/proc/{}/statm", self.0.id());
         let text = std::fs::read_to_string(&path).with_context(|| format!("read {path}"))?;
         let pages: u64 = text
             .split_whitespace()
@@ -245,13 +224,5 @@ impl Agents {
             .context("no resident pages")?
             .parse()?;
         Ok(pages * 4096)
-    }
-}
-
-impl Drop for Agents {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        self.child.kill().ok();
-        self.child.wait().ok();
     }
 }
