@@ -22,9 +22,9 @@ use std::time::Duration;
 
 use culvert_tunnel::proto::tunnel::{DescribeRequest, DescribeResponse, DialCode, Open, Proxy};
 use culvert_tunnel::{
-    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, Declined, DialFailure, FarEnd,
-    MovableStreams, OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd, ThroughTunnel,
-    Total, Transferred, Tunnel, TunnelError,
+    AgentTunnel, AgentTunnelState, Backend, Backends, Budget, Close, Declined, DialFailure, Driver,
+    FarEnd, MovableStreams, OpenError, ProxyTunnel, ReadAhead, Socket, Stream, StreamEnd,
+    ThroughTunnel, Total, Transferred, Tunnel, TunnelError,
 };
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -169,6 +169,20 @@ async fn pair_with_budget(stream_window: u32, max_streams: u32, budget: Budget) 
     }
 }
 
+/// A proxy's end of a tunnel, whose far end is not an agent's.
+async fn proxy_end(socket: TcpStream) -> (Tunnel, Driver<ReadAhead<TcpStream>>) {
+    let io = ReadAhead::new(socket);
+    let socket_state = io.socket_state();
+    let settings = ProxyTunnel {
+        far_end: FarEnd::Agent,
+        stream_window: 1 << 20,
+        max_streams: 8,
+        streams_in_life: 1 << 29,
+        budget: Budget::new(1 << 20),
+    };
+    settings.establish(io, socket_state).await.unwrap()
+}
+
 async fn socket_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -285,13 +299,17 @@ async fn stalled_readers_leave_their_neighbour_moving() {
         stalled.push((client, backend));
     }
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
+    bytes_arrive(&mut backend, &mut client).await;
+}
+
+/// Sends 8 MiB from one end of a connection, and compares what arrives at the other one.
+async fn bytes_arrive(from: &mut TcpStream, to: &mut TcpStream) {
     let sent = vec![2; 8 << 20];
     let mut received = vec![0; sent.len()];
-    let neighbour =
-        async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour)
+    let copied = async { tokio::try_join!(from.write_all(&sent), to.read_exact(&mut received)) };
+    timeout(DEADLINE, copied)
         .await
-        .expect("the neighbour moves")
+        .expect("the bytes arrive")
         .unwrap();
     assert!(received == sent);
 }
@@ -658,18 +676,7 @@ async fn a_draining_agent_lets_its_streams_end() {
 #[tokio::test]
 async fn rubbish_instead_of_http2_is_an_error() {
     let (mut stranger, proxy_socket) = socket_pair().await;
-    let io = ReadAhead::new(proxy_socket);
-    let socket_state = io.socket_state();
-    let (tunnel, driver) = ProxyTunnel {
-        far_end: FarEnd::Agent,
-        stream_window: 1 << 20,
-        max_streams: 8,
-        streams_in_life: 1 << 29,
-        budget: Budget::new(1 << 20),
-    }
-    .establish(io, socket_state)
-    .await
-    .unwrap();
+    let (tunnel, driver) = proxy_end(proxy_socket).await;
     stranger.write_all(&[0xff; 100]).await.unwrap();
     let request = DescribeRequest::default();
     let (described, driven) = tokio::join!(tunnel.describe(&request), driver.run());

@@ -118,15 +118,7 @@ async fn stalled_readers_leave_their_neighbour_moving() {
         stalled.push((client, backend));
     }
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
-    let sent = vec![2; 8 << 20];
-    let mut received = vec![0; sent.len()];
-    let neighbour =
-        async { tokio::try_join!(backend.write_all(&sent), client.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour)
-        .await
-        .expect("the neighbour moves")
-        .unwrap();
-    assert!(received == sent);
+    bytes_arrive(&mut backend, &mut client).await;
 }
 
 #[tokio::test]

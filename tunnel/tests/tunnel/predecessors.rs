@@ -20,15 +20,7 @@ async fn stalled_backends_leave_another_upload_moving() {
         stalled.push((client, backend));
     }
     let (mut client, mut backend) = relayed(&pair, &mut relays).await;
-    let sent = vec![3; 8 << 20];
-    let mut received = vec![0; sent.len()];
-    let neighbour =
-        async { tokio::try_join!(client.write_all(&sent), backend.read_exact(&mut received)) };
-    timeout(DEADLINE, neighbour)
-        .await
-        .expect("the neighbour moves")
-        .unwrap();
-    assert!(received == sent);
+    bytes_arrive(&mut client, &mut backend).await;
 }
 
 /// frp #2987 and others: a small fixed window limits the throughput of a long link.

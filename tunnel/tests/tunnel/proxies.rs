@@ -64,18 +64,7 @@ async fn an_older_agent_that_does_not_know_the_call_is_no_error() {
             respond.send_response(unimplemented, true).unwrap();
         }
     });
-    let io = ReadAhead::new(proxy_socket);
-    let socket_state = io.socket_state();
-    let (tunnel, driver) = ProxyTunnel {
-        far_end: FarEnd::Agent,
-        stream_window: 1 << 20,
-        max_streams: 8,
-        streams_in_life: 1 << 29,
-        budget: Budget::new(1 << 20),
-    }
-    .establish(io, socket_state)
-    .await
-    .unwrap();
+    let (tunnel, driver) = proxy_end(proxy_socket).await;
     tasks.spawn(async move { driver.run().await.unwrap() });
     tunnel
         .set_proxies(&SetProxiesRequest::default())
