@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::clients::can_limit_hooks_to_the_host;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
-use crate::proxy::{Proxy, Sockets, so_original_dst};
+use crate::proxy::{Proxy, Sockets, check_hooks_steer, so_original_dst};
 use crate::redirector::{
     BOTH, EBPF, Redirector, daemon, elsewhere, get, installed, mechanism, run, run_to_the_end,
 };
@@ -20,12 +20,7 @@ fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
         let flags = [&EBPF[..], &["--cgroup", other.path().to_str().unwrap()]].concat();
         let _redirector = Redirector::start(world, &flags);
         let proxy = Proxy::listen();
-        let sockets = Sockets::open(world);
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            sockets.original_dst(&proxy.accept()),
-            Some("10.0.3.7:9100".parse().unwrap())
-        );
+        check_hooks_steer(world, &proxy);
         let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
         assert!(
             !attached.contains("cv_"),
@@ -79,12 +74,7 @@ fn hooks_come_and_steer(world: &World, proxy: &Proxy) {
     within(3 * DEADLINE, "hooks come", || {
         (mechanism() == "both").then_some(())
     });
-    let sockets = Sockets::open(world);
-    let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-    assert_eq!(
-        sockets.original_dst(&proxy.accept()),
-        Some("10.0.3.7:9100".parse().unwrap())
-    );
+    check_hooks_steer(world, proxy);
 }
 
 /// The kernel routes what hooks steer to 127.64.0.0/10 like any other packet: out of the host, if it
@@ -138,12 +128,7 @@ fn hooks_of_another_version_go_when_ours_come() {
         let _redirector = Redirector::start(world, &EBPF);
         assert!(!other.exists());
         let proxy = Proxy::listen();
-        let sockets = Sockets::open(world);
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            sockets.original_dst(&proxy.accept()),
-            Some("10.0.3.7:9100".parse().unwrap())
-        );
+        check_hooks_steer(world, &proxy);
         let attached = sh(&format!("bpftool cgroup show {}", world.cgroup().display()));
         assert_eq!(
             attached
@@ -273,12 +258,7 @@ fn a_pinned_map_of_handshakes_of_another_layout_is_replaced() {
         ));
         let _redirector = Redirector::start(world, &EBPF);
         let proxy = Proxy::listen();
-        let sockets = Sockets::open(world);
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            sockets.original_dst(&proxy.accept()),
-            Some("10.0.3.7:9100".parse().unwrap())
-        );
+        check_hooks_steer(world, &proxy);
     });
 }
 

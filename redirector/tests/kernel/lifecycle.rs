@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use culvert_api::proto::directory::DaemonSetStatus;
 
 use crate::fake_directory::{FakeDirectory, usual_nodes};
-use crate::proxy::{Proxy, Sockets};
+use crate::proxy::{Proxy, Sockets, check_hooks_steer};
 use crate::redirector::{
     BOTH, EBPF, Redirector, daemon, elsewhere, get, link_ids, run, run_to_the_end, saved_directory,
 };
@@ -372,12 +372,7 @@ fn three_capabilities_are_enough() {
         let redirector = Redirector::spawn(&mut with_three_capabilities(&daemon(world, &BOTH)));
         redirector.until_ready();
         let proxy = Proxy::listen();
-        let sockets = Sockets::open(world);
-        let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
-        assert_eq!(
-            sockets.original_dst(&proxy.accept()),
-            Some("10.0.3.7:9100".parse().unwrap())
-        );
+        check_hooks_steer(world, &proxy);
     });
 }
 

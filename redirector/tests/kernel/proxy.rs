@@ -71,6 +71,17 @@ impl Sockets {
     }
 }
 
+/// Checks that hooks steer a connection of the host to edge-1.
+#[track_caller]
+pub(crate) fn check_hooks_steer(world: &World, proxy: &Proxy) {
+    let sockets = Sockets::open(world);
+    let _client = TcpStream::connect("10.0.3.7:9100").unwrap();
+    assert_eq!(
+        sockets.original_dst(&proxy.accept()),
+        Some("10.0.3.7:9100".parse().unwrap())
+    );
+}
+
 /// The original destination of an accepted socket by conntrack; `None` if the client dialled the
 /// socket's own address.
 pub(crate) fn so_original_dst(accepted: &TcpStream) -> Option<SocketAddr> {
