@@ -100,18 +100,19 @@ impl Default for DnsMetrics {
             answers: Family::default(),
         };
         for code in AnswerCode::VARIANTS {
-            drop(metrics.of(*code));
+            drop(metrics.counter(*code));
         }
         metrics
     }
 }
 
 impl DnsMetrics {
-    pub(crate) fn answered(&self, code: ResponseCode) {
-        self.of(AnswerCode::of(code)).inc();
+    /// Counts an answer with this code.
+    pub(crate) fn record_answer(&self, code: ResponseCode) {
+        self.counter(AnswerCode::of(code)).inc();
     }
 
-    fn of(&self, code: AnswerCode) -> Counter {
+    fn counter(&self, code: AnswerCode) -> Counter {
         let code = code.into();
         self.answers.get_or_create_owned(&AnswerLabels { code })
     }
@@ -179,10 +180,11 @@ impl DestinationState {
 }
 
 fn count_with(liveness: Liveness, plan: &Plan) -> usize {
-    plan.destinations
-        .values()
-        .filter(|found| **found == liveness)
-        .count()
+    let mut count = 0;
+    for found in plan.destinations.values() {
+        count += usize::from(*found == liveness);
+    }
+    count
 }
 
 impl Default for SteeringMetrics {
@@ -193,10 +195,10 @@ impl Default for SteeringMetrics {
             destinations: Family::default(),
             drift: Family::default(),
         };
-        metrics.in_force(Mechanism::None);
+        metrics.set_mechanism(Mechanism::None);
         for drift in Drift::VARIANTS {
             for repair in Repair::VARIANTS {
-                drop(metrics.drift(*drift, *repair));
+                drop(metrics.counter(*drift, *repair));
             }
         }
         metrics
@@ -204,8 +206,8 @@ impl Default for SteeringMetrics {
 }
 
 impl SteeringMetrics {
-    /// What steers now.
-    pub(crate) fn in_force(&self, mechanism: Mechanism) {
+    /// Shows what steers now.
+    pub(crate) fn set_mechanism(&self, mechanism: Mechanism) {
         for each in Mechanism::ALL {
             let labels = MechanismLabels {
                 mechanism: each.label(),
@@ -216,19 +218,20 @@ impl SteeringMetrics {
         }
     }
 
-    /// Something installed had been removed or changed.
-    pub(crate) fn drifted(&self, drift: Drift, repair: Repair) {
-        self.drift(drift, repair).inc();
+    /// Counts a repair of what another program had removed or changed.
+    pub(crate) fn record_drift(&self, drift: Drift, repair: Repair) {
+        self.counter(drift, repair).inc();
     }
 
-    fn drift(&self, drift: Drift, repair: Repair) -> Counter {
+    fn counter(&self, drift: Drift, repair: Repair) -> Counter {
         self.drift.get_or_create_owned(&DriftLabels {
             what: drift.into(),
             outcome: repair.into(),
         })
     }
 
-    pub(crate) fn applied(&self, plan: &Plan) {
+    /// Shows how the destinations of the installed plan are steered.
+    pub(crate) fn set_destinations(&self, plan: &Plan) {
         for state in DestinationState::VARIANTS {
             let count = i64::try_from(state.count(plan)).unwrap_or(i64::MAX);
             let state = state.into();
@@ -248,11 +251,11 @@ mod tests {
     #[test]
     fn every_metric_has_the_prefix_of_its_component() {
         let metrics = Metrics::default();
-        metrics.dns.answered(ResponseCode::NXDomain);
-        metrics.steering.in_force(Mechanism::Nftables);
+        metrics.dns.record_answer(ResponseCode::NXDomain);
+        metrics.steering.set_mechanism(Mechanism::Nftables);
         metrics
             .steering
-            .applied(&plan(&examples::directory(), Freshness::Live));
+            .set_destinations(&plan(&examples::directory(), Freshness::Live));
         let mut text = String::new();
         let registry = metrics.registry();
         prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();

@@ -208,7 +208,7 @@ impl Steering {
     }
 
     fn repaired(&mut self, drift: Drift) {
-        self.metrics.drifted(drift, Repair::Repaired);
+        self.metrics.record_drift(drift, Repair::Repaired);
         self.repairs[drift as usize] += 1;
     }
 

@@ -120,7 +120,7 @@ impl Handler {
                 None => Reply::own(request, unknown()),
             },
         };
-        self.metrics.answered(reply.metadata.response_code);
+        self.metrics.record_answer(reply.metadata.response_code);
         Some(reply)
     }
 

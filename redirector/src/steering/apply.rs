@@ -58,7 +58,7 @@ impl Steering {
         self.share_with_nftables();
         self.retire_hooks();
         self.apply_beyond(&plan);
-        self.metrics.applied(&plan);
+        self.metrics.set_destinations(&plan);
         if !self.progress.incomplete && !self.gates.switched_off.is_open() {
             self.remove_switched_off().await?;
             self.gates.switched_off.open();

@@ -200,7 +200,7 @@ impl Steering {
                 tracing::error!(reason, "connect hooks not installed");
                 self.progress.hooked = false;
                 self.gates.hooks.close(reason);
-                self.metrics.drifted(Drift::Hooks, Repair::Failed);
+                self.metrics.record_drift(Drift::Hooks, Repair::Failed);
             }
         }
     }

@@ -41,7 +41,7 @@ impl Steering {
         self.gates
             .hooks
             .remark(remark.map(|reason| format!("nftables alone steers connections: {reason}")));
-        self.metrics.in_force(now.mechanism);
+        self.metrics.set_mechanism(now.mechanism);
         self.in_force.send_if_modified(|before| {
             let is_news = *before != now;
             if is_news {

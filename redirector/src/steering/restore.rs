@@ -57,7 +57,8 @@ impl Steering {
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drift::Destinations, Repair::Failed);
+                self.metrics
+                    .record_drift(Drift::Destinations, Repair::Failed);
                 self.gates.hooks.close(chain(&error));
                 self.progress.incomplete = true;
             }
@@ -76,7 +77,7 @@ impl Steering {
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drift::Nftables, Repair::Failed);
+                self.metrics.record_drift(Drift::Nftables, Repair::Failed);
                 self.progress.table = false;
                 self.gates.nftables.close(error.to_string());
                 self.progress.incomplete = true;
@@ -146,7 +147,7 @@ impl Steering {
             }
             Ok(false) => {}
             Err(error) => {
-                self.metrics.drifted(Drift::Routes, Repair::Failed);
+                self.metrics.record_drift(Drift::Routes, Repair::Failed);
                 self.gates.route.close(chain(&error));
                 self.progress.incomplete = true;
             }
