@@ -1,5 +1,5 @@
-//! How often a node gets a certificate: GCRA, one bucket for each node. An agent renews a few times
-//! in a certificate's life; one that asks without end would keep processors and disk busy for
+//! How often a node gets a certificate: a token bucket for each node (GCRA). An agent renews a few
+//! times in a certificate's life; one that asks without end would keep processors and disk busy for
 //! nothing. Pure: the clock is an argument.
 
 use std::collections::HashMap;
@@ -15,24 +15,25 @@ const BURST: u32 = 16;
 const PER_LIFETIME: u32 = 24;
 /// The longest interval, for certificates that live long.
 const MAX_INTERVAL: Duration = Duration::from_secs(600);
-/// Above this number of nodes, those that have used nothing up are forgotten.
+/// Above this number of nodes, those with a full bucket are forgotten.
 const PRUNE_ABOVE: usize = 256;
 
-/// Counts the certificates of each node.
+/// Limits the certificates of each node.
 #[derive(Debug)]
 pub(super) struct CertificateRate {
+    /// The time in which a bucket gets one certificate back.
     interval: Duration,
-    nodes: Mutex<Nodes>,
+    buckets: Mutex<Buckets>,
 }
 
 #[derive(Debug)]
-struct Nodes {
-    /// When all that a node has used up is given back.
-    restored: HashMap<NodeName, Instant>,
+struct Buckets {
+    /// When the bucket of a node is full again. A node that is not here has a full one.
+    full_at: HashMap<NodeName, Instant>,
     prune_above: usize,
 }
 
-/// The node had too many certificates.
+/// The node's bucket is empty.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{node} was given too many certificates lately: it gets the next one in {} s. Does more than \
@@ -45,37 +46,38 @@ pub(crate) struct TooOften {
 }
 
 impl CertificateRate {
-    /// For certificates with this lifetime.
+    /// The limits for certificates with this lifetime.
     pub(super) fn new(lifetime: Duration) -> Self {
         Self {
             interval: (lifetime / PER_LIFETIME).min(MAX_INTERVAL),
-            nodes: Mutex::new(Nodes {
-                restored: HashMap::new(),
+            buckets: Mutex::new(Buckets {
+                full_at: HashMap::new(),
                 prune_above: PRUNE_ABOVE,
             }),
         }
     }
 
-    /// Uses up one certificate of the node.
+    /// Spends one certificate of the node's bucket.
     pub(super) fn spend(&self, node: &NodeName, now: Instant) -> Result<(), TooOften> {
-        let mut nodes = self.nodes.lock();
-        let mut restored = now;
-        if let Some(later) = nodes.restored.get(node) {
-            restored = now.max(*later);
+        let mut buckets = self.buckets.lock();
+        let mut full_at = now;
+        if let Some(later) = buckets.full_at.get(node) {
+            full_at = now.max(*later);
         }
+        // A bucket that is full later than this has no certificate now.
         let latest = now + self.interval * (BURST - 1);
-        if restored > latest {
+        if full_at > latest {
             return Err(TooOften {
                 node: node.clone(),
-                wait: restored - latest,
+                wait: full_at - latest,
             });
         }
-        nodes
-            .restored
-            .insert(node.clone(), restored + self.interval);
-        if nodes.restored.len() > nodes.prune_above {
-            nodes.restored.retain(|_, restored| *restored > now);
-            nodes.prune_above = PRUNE_ABOVE + 2 * nodes.restored.len();
+        buckets
+            .full_at
+            .insert(node.clone(), full_at + self.interval);
+        if buckets.full_at.len() > buckets.prune_above {
+            buckets.full_at.retain(|_, full_at| *full_at > now);
+            buckets.prune_above = PRUNE_ABOVE + 2 * buckets.full_at.len();
         }
         Ok(())
     }
@@ -127,6 +129,6 @@ mod tests {
             let now = start + MAX_INTERVAL * number;
             rate.spend(&node(number), now).unwrap();
         }
-        assert!(rate.nodes.lock().restored.len() <= 2 * PRUNE_ABOVE);
+        assert!(rate.buckets.lock().full_at.len() <= 2 * PRUNE_ABOVE);
     }
 }
