@@ -227,7 +227,7 @@ impl Client {
                 target,
                 count,
                 patience,
-            } => held::give_up(target, *count, *patience),
+            } => held::count_answered(target, *count, *patience),
         }
     }
 }

@@ -1,14 +1,15 @@
-//! Clients with many connections. Some of them act on lines of input.
+//! Clients with many connections. A line of input makes some of them do their next step; the end of
+//! the input ends them.
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use super::bytes;
 use super::client;
 use super::report::{Failure, Phase, Report};
 
-/// Opens connections in which data waits that the client does not read.
+/// Opens connections in which data waits. Reads all of it after a line of input.
 pub(super) fn stall(target: &str, count: usize) -> Result<Report, Failure> {
     let mut streams = connect_all(target, count)?;
     for stream in &streams {
@@ -50,7 +51,7 @@ pub(super) fn hold_open(target: &str, count: usize) -> Result<Report, Failure> {
     Ok(Report::Left)
 }
 
-/// Opens connections with very little traffic.
+/// Exchanges one byte on each connection, in rounds with pauses.
 pub(super) fn drip(
     target: &str,
     count: usize,
@@ -74,7 +75,7 @@ pub(super) fn drip(
     Ok(Report::Left)
 }
 
-/// Ends its direction, then only reads.
+/// Sends a request, half-closes the connection, and reports each line of the answer.
 pub(super) fn half_close(target: &str, lines: usize) -> Result<Report, Failure> {
     let mut stream = client::connect(target)?;
     stream
@@ -96,26 +97,32 @@ pub(super) fn half_close(target: &str, lines: usize) -> Result<Report, Failure> 
     Ok(Report::Left)
 }
 
-/// Opens connections and closes them when no answer came in time.
-pub(super) fn give_up(target: &str, count: usize, patience: Duration) -> Result<Report, Failure> {
+/// Sends a request on each of many connections, and counts those that are answered in time.
+pub(super) fn count_answered(
+    target: &str,
+    count: usize,
+    patience: Duration,
+) -> Result<Report, Failure> {
     let address = client::resolve(target)?;
-    let tries: Vec<_> = (0..count)
-        .map(|_| {
-            std::thread::spawn(move || {
-                let mut stream = TcpStream::connect_timeout(&address, patience)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.write_all(b"anybody there?")?;
-                stream.peek(&mut [0])
-            })
-        })
-        .collect();
+    let mut threads = Vec::new();
+    for _ in 0..count {
+        threads.push(std::thread::spawn(move || ask_once(address, patience)));
+    }
     let mut answered = 0;
-    for thread in tries {
+    for thread in threads {
         if let Ok(Ok(1)) = thread.join() {
             answered += 1;
         }
     }
     Ok(Report::Answered(answered))
+}
+
+/// Waits for the first byte of an answer, and leaves it unread.
+fn ask_once(address: SocketAddr, patience: Duration) -> io::Result<usize> {
+    let mut stream = TcpStream::connect_timeout(&address, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(b"request")?;
+    stream.peek(&mut [0])
 }
 
 fn connect_all(target: &str, count: usize) -> Result<Vec<TcpStream>, Failure> {
@@ -126,6 +133,7 @@ fn announce(report: &Report) -> Result<(), Failure> {
     report.print().map_err(Failure::of(Phase::Report))
 }
 
+/// Waits for a line of input. `false`: the input has ended.
 fn wait_for_line() -> Result<bool, Failure> {
     let mut line = String::new();
     let count = io::stdin()
