@@ -109,7 +109,7 @@ impl OriginalDsts {
         }
     }
 
-    /// Without a map there are no connect hooks.
+    /// Tests that the map can be read. If there is none, there are no connect hooks either.
     fn try_map(&self) -> Result<()> {
         match std::fs::metadata(&self.pin) {
             Ok(_there) => {}

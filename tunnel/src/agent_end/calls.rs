@@ -206,7 +206,7 @@ impl<B: Backends> Call<B> {
             Err(Declined) => reject(
                 &mut self.respond,
                 grpc::FAILED_PRECONDITION,
-                "the agent has tunnels enough to this proxy, or to others",
+                "the agent has enough tunnels to this proxy, or to others",
             ),
         }
     }
@@ -308,8 +308,8 @@ impl<B: Backends> Call<B> {
         Ok(None)
     }
 
-    /// Claims the stream that a first message names, and a place for it in this tunnel; or why that
-    /// cannot be.
+    /// Claims the stream that a first message names, with a permit of this tunnel. The error is the
+    /// status and message of the refusal.
     fn claim(
         &self,
         first: Option<Bytes>,

@@ -31,7 +31,7 @@ pub(crate) enum OwnerError {
          {0} without --user"
     )]
     NotRoot(String),
-    #[error("look the user {user} up")]
+    #[error("look up user {user}")]
     Lookup { user: String, source: nix::Error },
     #[error("change the owner of {} to the agent's user", .path.display())]
     ChangeOwner { path: PathBuf, source: io::Error },
