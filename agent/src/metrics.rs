@@ -28,7 +28,7 @@ pub(crate) enum AttemptOutcome {
     Tls,
     Refused,
     Dismissed,
-    /// The agent had tunnels enough to the proxy that it met.
+    /// The agent had enough tunnels to the proxy that it met.
     Declined,
     TimedOut,
 }

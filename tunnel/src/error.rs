@@ -35,8 +35,8 @@ pub enum TunnelError {
     /// Nothing arrived from the peer for too long.
     #[error("nothing came from the peer for {} s; it is dead or cannot be reached", .0.as_secs())]
     PeerSilent(Duration),
-    /// The agent has tunnels enough, and does not want this one.
-    #[error("the agent has tunnels enough and does not want this one")]
+    /// The agent has enough tunnels, and does not want this one.
+    #[error("the agent has enough tunnels and does not want this one")]
     Declined,
     /// The agent answered a call with an error.
     #[error("the agent answered {0}")]

@@ -216,7 +216,7 @@ impl Placement {
     }
 }
 
-/// Whether a slot may dial an address that led to a proxy with tunnels enough.
+/// Whether a slot may dial an address that led to a proxy with enough tunnels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Look {
     Never,

@@ -213,7 +213,7 @@ impl TunnelSlot {
                 tunnel = %self.number,
                 proxy = %attempt.address,
                 proxy.instance = %proxy,
-                "met a proxy with tunnels enough; looking for another one"
+                "met a proxy with enough tunnels; looking for another one"
             );
             return jittered(LOOK_PAUSE);
         }

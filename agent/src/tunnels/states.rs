@@ -41,7 +41,7 @@ enum TunnelState {
     Up(LiveTunnel),
     /// For the next attempt, after one by way of this address.
     Waiting(HostPort),
-    /// No other proxy is known: there are tunnels enough to those that are.
+    /// No other proxy is known: there are enough tunnels to those that are.
     Spare,
 }
 

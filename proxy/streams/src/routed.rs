@@ -18,11 +18,11 @@ pub struct RoutedClient {
     route: Route,
     client: ClientKind,
     record: StreamRecord,
-    /// Until its stream begins to open.
+    /// Counts the stream at its tunnels until it begins to open.
     on_its_way: Option<StreamOnItsWay>,
-    /// Held from then on, until it is dropped.
+    /// The client's share of the node's streams, from the open on until this is dropped.
     share: Share,
-    /// Once its stream is open.
+    /// `None` until its stream is open.
     tracking: Option<Tracking>,
 }
 

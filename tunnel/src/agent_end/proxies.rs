@@ -17,7 +17,7 @@ const INSTANCE_MAX: usize = 64;
 /// Longest `host:port`: a DNS name has at most 253 characters.
 const ADDRESS_MAX: usize = 260;
 
-/// The agent has tunnels enough to this proxy, or to other proxies: it ends this tunnel.
+/// The agent has enough tunnels to this proxy, or to other proxies: it ends this tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Declined;
 

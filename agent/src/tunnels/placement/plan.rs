@@ -45,7 +45,7 @@ impl Spread {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::tunnels) enum Choice {
     Dial(HostPort),
-    /// Dial an address that led to a proxy with tunnels enough: it may hide others.
+    /// Dial an address that led to a proxy with enough tunnels: it may hide others.
     Look(HostPort),
     /// Nothing until something changes, or until then.
     Wait(Option<Instant>),

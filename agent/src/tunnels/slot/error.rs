@@ -22,7 +22,7 @@ pub(super) enum SlotError {
     Dismissed,
     #[error("the proxy did not begin to use the tunnel in time")]
     Unused,
-    #[error("the agent has tunnels enough to proxy {0}, or to others")]
+    #[error("the agent has enough tunnels to proxy {0}, or to others")]
     Declined(ProxyId),
     #[error("the tunnel ended")]
     Tunnel(#[from] TunnelError),

@@ -1,5 +1,5 @@
 //! How a tunnel begins: the proxy takes the connection, or says why not. Then it introduces itself,
-//! and the agent claims it, or declines it because it has tunnels enough to this proxy.
+//! and the agent claims it, or declines it because it has enough tunnels to this proxy.
 
 use std::io;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::error::SlotError;
 use crate::tunnels::placement::Placement;
 
-/// Attempts in a row to find another proxy behind an address that leads to one with tunnels enough.
+/// Attempts in a row to find another proxy behind an address that leads to one with enough tunnels.
 /// With two proxies behind it that act by chance, one of 64 agents finds only one of them.
 pub(super) const MAX_LOOKS: u32 = 6;
 /// Longest time until one more attempt of that kind.
