@@ -276,9 +276,9 @@ impl Tunnel {
     /// lives on with those that it has.
     #[must_use]
     pub fn takes_streams(&self) -> bool {
-        let mut nobody = Context::from_waker(Waker::noop());
+        let mut context = Context::from_waker(Waker::noop());
         !matches!(
-            self.requests.clone().poll_ready(&mut nobody),
+            self.requests.clone().poll_ready(&mut context),
             Poll::Ready(Err(_))
         )
     }

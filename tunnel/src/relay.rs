@@ -103,8 +103,8 @@ struct ToTunnel<'a> {
 }
 
 impl ToTunnel<'_> {
-    /// Copies until the socket's end, by another tunnel from the moment on at which one is offered.
-    /// Each wait of the copy is at a frame boundary: what was read was sent.
+    /// Copies until the socket's end. Once another tunnel is offered, the rest goes through that one.
+    /// The copy waits only at frame boundaries: all that was read has been sent.
     async fn run(&mut self, relocation: Option<&Relocation>) -> Result<(), RelayError> {
         let Some(relocation) = relocation else {
             return into_tunnel(self.socket, self.send, &self.budget, self.meter).await;

@@ -354,9 +354,9 @@ fn the_ledger_of_a_cluster_forgets_what_has_ended() {
     for _ in 0..5 {
         one.enrol();
     }
-    assert!(one.trust.ledger().holds_any(&edge_1()));
+    assert!(one.trust.ledger().has_any(&edge_1()));
     one.trust
         .ledger_mut()
         .prune(grace(true), UnixTime::now() + LIFETIME * 2);
-    assert!(!one.trust.ledger().holds_any(&edge_1()));
+    assert!(!one.trust.ledger().has_any(&edge_1()));
 }

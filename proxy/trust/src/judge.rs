@@ -68,7 +68,7 @@ impl Trust {
         let status = ledger.status(credential);
         // The certificate itself says which revocation it follows, so one recorded certificate of
         // the node is enough to know the node.
-        let is_seen = credential.binding.is_some() && ledger.holds_any(&credential.node);
+        let is_seen = credential.binding.is_some() && ledger.has_any(&credential.node);
         if status == CertificateStatus::New
             && !is_seen
             && *self.0.peer_sync.borrow() == PeerSync::Pending
@@ -120,7 +120,7 @@ impl Trust {
     pub(super) fn needs_record(&self, credential: &Credential) -> bool {
         self.0.cluster.is_some()
             || credential.binding.is_none()
-            || !self.ledger().holds_any(&credential.node)
+            || !self.ledger().has_any(&credential.node)
     }
 
     /// Records a certificate that another proxy issued. It counts at once for the removal of its

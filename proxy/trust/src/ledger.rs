@@ -87,7 +87,7 @@ impl Ledger {
     }
 
     /// Whether any certificate of the node was issued or seen.
-    pub(super) fn holds_any(&self, node: &NodeName) -> bool {
+    pub(super) fn has_any(&self, node: &NodeName) -> bool {
         self.nodes
             .get(node)
             .is_some_and(|record| !record.valid.is_empty())
