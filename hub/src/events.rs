@@ -63,7 +63,7 @@ pub(crate) struct EventQueue {
 
 /// An event that a client creates.
 pub(crate) struct NewEvent<'a> {
-    /// Of the collection.
+    /// The path of the collection.
     pub(crate) path: &'a str,
     /// Empty: the core group.
     pub(crate) group: &'a str,

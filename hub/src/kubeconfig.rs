@@ -60,7 +60,7 @@ pub(crate) enum NodeCredential {
         certificate: PemSource,
         key: PemSource,
     },
-    /// Of a service account, say. Read again when the file changes.
+    /// The token of a service account, say. Read again when the file changes.
     TokenFile(PathBuf),
     Token(Token),
     Exec(ExecPlugin),

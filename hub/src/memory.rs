@@ -131,7 +131,7 @@ impl Memory {
         let pods = Some(&present.uids).filter(|_| present.are_known);
         kept.tokens.forget_expired(now_seconds.as_secs(), pods);
         kept.forgot = true;
-        tracing::debug!(sets, "what nobody asks for any more was forgotten");
+        tracing::debug!(sets, "what no client asks for any more was forgotten");
     }
 
     /// Remembers the answer to a request for a token.

@@ -49,7 +49,7 @@ pub(crate) enum Answer {
     Local,
     /// 503: the API server is not reached, and memory does not have it.
     Unavailable,
-    /// By the hub's own rules: no credential, or too many requests.
+    /// Refused by the hub's own rules: no credential, or too many requests.
     Refused,
 }
 

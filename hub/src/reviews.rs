@@ -29,7 +29,7 @@ pub(crate) struct Reviews {
 
 #[derive(Debug, Default)]
 struct ReviewHistory {
-    /// By digest of the token: since when.
+    /// Since when a token is refused, by the digest of the token.
     refused: BTreeMap<String, Instant>,
     windows: BTreeMap<IpAddr, Window>,
 }

@@ -90,7 +90,7 @@ struct ServersPage {
     link_seconds: u64,
     link_reason: String,
     connections: u64,
-    /// Of each credential and kind of requests.
+    /// A line for each credential and kind of requests.
     pools: Vec<PoolLine>,
 }
 

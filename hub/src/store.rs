@@ -121,11 +121,11 @@ pub(crate) enum LoadedFrom {
 #[derive(Debug)]
 pub(crate) struct StoreHealth {
     pub(crate) loaded_from: LoadedFrom,
-    /// Of the last attempt; `None` after a success.
+    /// The error of the last attempt; `None` after a success.
     pub(crate) last_error: Option<StoreError>,
     pub(crate) errors: u64,
     pub(crate) commits: u64,
-    /// Of keys and values, not of pages.
+    /// Bytes of keys and values, not of pages.
     pub(crate) written_bytes: u64,
 }
 

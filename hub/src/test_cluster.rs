@@ -305,7 +305,7 @@ struct TestClient {
     address: String,
     token: Option<&'static str>,
     accept: &'static str,
-    /// Of what the client has already.
+    /// The ETag of what the client has already.
     etag: Option<&'static str>,
 }
 

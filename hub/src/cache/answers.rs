@@ -60,7 +60,7 @@ pub(crate) struct Snapshot {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Item<'a> {
     Held(&'a HeldObject),
-    /// By a local write.
+    /// A local write laid over it.
     Written(&'a Object),
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct ListCopy {
     pub(super) members: BTreeMap<ObjectName, HeldObject>,
     /// Objects that are too large to be remembered.
     pub(super) lacking: BTreeSet<ObjectName>,
-    /// Of the first page; later pages have the same, or the list is not one state.
+    /// The version of the first page; later pages have the same, or the list is not one state.
     pub(super) resource_version: Option<u64>,
     /// Why it can no longer become whole.
     pub(super) spoiled: bool,

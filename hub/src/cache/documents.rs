@@ -61,7 +61,7 @@ pub(super) struct KeptDocument {
 #[derive(Debug, Default)]
 pub(crate) struct Documents {
     by_key: BTreeMap<DocumentKey, KeptDocument>,
-    /// Those whom the API server last answered, by path.
+    /// The identities that the API server last answered, by path.
     readers: BTreeMap<String, BTreeSet<Identity>>,
     uses: u64,
     unsaved: BTreeSet<DocumentKey>,

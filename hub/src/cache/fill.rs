@@ -244,8 +244,8 @@ impl Cache {
         true
     }
 
-    /// Of resources that share one etcd: events may have another, and other API servers have versions
-    /// of their own.
+    /// The newest version of resources that share one etcd: events may have another, and other API
+    /// servers have versions of their own.
     fn newest_core_version(&self) -> u64 {
         let mut newest = 0;
         for (representation, sets) in &self.sets {

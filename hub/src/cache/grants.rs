@@ -88,7 +88,7 @@ pub(super) struct GrantKey {
 pub(super) struct Grant {
     pub(super) verdict: Verdict,
     pub(super) at: SystemTime,
-    /// Of an allowed one; not on disk.
+    /// Why an allowed one may be out of date; not on disk.
     pub(super) doubt: Doubt,
 }
 
@@ -96,7 +96,7 @@ pub(super) struct Grant {
 #[derive(Debug, Default)]
 pub(super) struct Grants {
     by_key: BTreeMap<GrantKey, Grant>,
-    /// Of the verdicts on each identity, and of all.
+    /// What the verdicts on each identity use, and what all use together.
     by_identity: BTreeMap<Identity, Usage>,
     all: Usage,
     /// Came, changed or went since the last batch was taken for the disk.

@@ -73,7 +73,7 @@ pub(crate) enum LocalWriteError {
     /// 409, as the API server answers.
     #[error("metadata.{field} is not that of the object")]
     Conflict { field: &'static str },
-    #[error("nobody sends this write again")]
+    #[error("no client sends this write again")]
     NotRepeated,
     #[error("the pod is another node's")]
     OfAnotherNode,

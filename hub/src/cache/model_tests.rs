@@ -28,7 +28,7 @@ struct ApiServer {
     states: Vec<State>,
 }
 
-/// Of an answer with these objects.
+/// The digest of an answer with these objects.
 fn digest(objects: &[Object]) -> Digest {
     let mut digester = Digester::new();
     for object in objects {

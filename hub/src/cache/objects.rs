@@ -123,7 +123,7 @@ impl StoredObjects {
             return later;
         }
         let object = Arc::new(object);
-        // Of most objects there is one.
+        // Most objects have one version.
         versions.reserve_exact(1);
         versions.push(Version {
             object: object.clone(),

@@ -64,8 +64,8 @@ impl Representation {
 pub(crate) struct Selection {
     /// `None`: all namespaces, or a resource without namespaces.
     pub(crate) namespace: Option<String>,
-    /// Of a GET, or of a list or watch with the field selector `metadata.name=`, which is then not
-    /// in `field_selector`.
+    /// The name in a GET, or in the field selector `metadata.name=` of a list or watch, which is
+    /// then not in `field_selector`.
     pub(crate) name: Option<String>,
     /// In canonical form; empty selects all.
     pub(crate) label_selector: String,

@@ -170,7 +170,8 @@ pub(super) fn newest_authoritative<'a>(
 ) -> Option<(&'a Selection, &'a Set)> {
     let mut knowing = readable.to_vec();
     knowing.retain(|(selection, set)| knows(selection, &set.generation, name));
-    // Of two with the same resource version, the set of one: a 404 has none of its own.
+    // If two have the same resource version, the set of one object wins: a 404 has no version of
+    // its own.
     knowing
         .into_iter()
         .max_by_key(|(selection, set)| (set.resource_version(), selection.name.is_some()))

@@ -10,7 +10,7 @@ use crate::wire::{Encoding, Object, Shape};
 /// Where an event of one group has what.
 #[derive(Debug)]
 pub(super) struct EventFields {
-    /// Of the object that it is about: kind, namespace, name, uid, field; and the reason.
+    /// Kind, namespace, name, uid and field of the object that it is about, and the reason.
     about: [Path; 6],
     count: Path,
     first: Path,

@@ -106,7 +106,7 @@ impl Memory {
 }
 
 impl OnDisk {
-    /// Of a state that was written, or read.
+    /// What a state that was written, or read, still needs.
     pub(super) fn of(kept: &Remembered, sets: &[SetStatus]) -> Self {
         let present = PresentPods::read(&kept.cache);
         Self {

@@ -50,7 +50,7 @@ pub(crate) struct ListOptions {
     pub(crate) timeout_seconds: Option<u64>,
     /// `timeout`: for how long the client waits, such as `10s`.
     pub(crate) timeout: Option<Duration>,
-    /// Of tables only.
+    /// Only tables have it.
     pub(crate) included_object: IncludedObject,
     pub(crate) label_selector: LabelSelector,
     pub(crate) field_selector: FieldSelector,
@@ -72,7 +72,7 @@ pub(crate) enum InvalidOptions {
 }
 
 impl ListOptions {
-    /// Of a parameter that is repeated the first counts, as in apimachinery.
+    /// If a parameter is repeated, the first one counts, as in apimachinery.
     pub(super) fn from_query(query: &str) -> Result<Self, InvalidOptions> {
         let label_selector = value(query, "labelSelector").parse();
         let field_selector = value(query, "fieldSelector").parse();

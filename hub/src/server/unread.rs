@@ -33,7 +33,7 @@ const WINDOW: usize = BEARER_WINDOW as usize;
 const PART_OVERHEAD: usize = 256;
 
 tokio::task_local! {
-    /// Of the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
+    /// The count of the HTTP/2 stream, or of the HTTP/1.1 connection, that is served.
     static READING: Reading;
 }
 

@@ -17,7 +17,7 @@ impl Collector for Scraped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let sets = self.0.sets();
         let behind = sets.iter().filter(|set| set.behind).count();
-        let help = "Lists in memory, by whether all is in them that the API server told";
+        let help = "Lists in memory, by whether they have all that the API server has sent";
         let mut family = encoder.encode_descriptor("sets", help, None, MetricType::Gauge)?;
         for (state, count) in [("whole", sets.len() - behind), ("behind", behind)] {
             let count = i64::try_from(count).unwrap_or(i64::MAX);

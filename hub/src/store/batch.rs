@@ -52,7 +52,7 @@ impl Table {
         }
     }
 
-    /// By its name on disk.
+    /// The table with this name on disk.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|table| table.name() == name)
     }

@@ -185,7 +185,7 @@ fn writes_that_reach_the_disk_out_of_order_change_nothing_of_that() {
             .iter()
             .rposition(|it| matches!(it, DiskCall::Sync))
             .map_or(0, |it| it + 1);
-        // Of the writes since the last sync, some did not happen; the rest in another order.
+        // Some writes since the last sync did not happen; the rest happened in another order.
         let mut loose: Vec<&DiskCall> = done[synced..]
             .iter()
             .filter(|_| !random.next_u32().is_multiple_of(3))

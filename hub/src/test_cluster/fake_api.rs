@@ -34,7 +34,7 @@ use crate::upstream::{Body, full};
 /// What client-go asks for first.
 pub(super) const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
-/// Of one connection, as of an API server since 1.28.
+/// Streams that one connection may have, as at an API server since 1.28.
 const MAX_STREAMS: u32 = 100;
 /// The node's, where it has no certificate.
 pub(super) const NODE_TOKEN: &str = "of the node's kubeconfig";

@@ -74,7 +74,7 @@ async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
     drop(unread);
 }
 
-/// Of all clients.
+/// The number of all clients' watches.
 fn watches(cluster: &TestCluster) -> u32 {
     let counts = cluster.hub.limits.counts();
     counts.values().map(|[_, long]| *long).sum()

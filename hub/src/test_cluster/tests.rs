@@ -15,7 +15,7 @@ use crate::upstream::Credential;
 use crate::upstream::connector::Protocols;
 
 pub(super) const PODS: &str = "/api/v1/namespaces/default/pods";
-/// Of `system:serviceaccount:default:app`.
+/// A token of `system:serviceaccount:default:app`.
 pub(super) const APP: &str = "e30.eyJzdWIiOiJzeXN0ZW06c2VydmljZWFjY291bnQ6ZGVmYXVsdDphcHAifQ.c2ln";
 
 pub(super) fn watch_from(version: u64) -> String {

@@ -56,8 +56,8 @@ pub(crate) struct CloudIdentity {
     /// Certificate and key. `None`: it has a token.
     pem: Option<(PemSource, PemSource)>,
     token: Option<NodeToken>,
-    /// Of the local authority: kubelet may put the certificate that it has from there into the
-    /// file, and no API server would take it.
+    /// The certificate of the local authority: kubelet may put the certificate that it has from
+    /// there into the file, and no API server would accept it.
     local_authority: CertificateDer<'static>,
     current: Mutex<Option<Arc<CertifiedKey>>>,
     changes: watch::Sender<()>,

@@ -38,7 +38,7 @@ const HTTPS_PORT: u16 = 443;
 #[derive(Debug)]
 pub(crate) struct Servers {
     configured: Vec<Arc<Server>>,
-    /// Of the cluster's own list: tried when no configured one answers.
+    /// Servers of the cluster's own list: tried when no configured one answers.
     learned: Mutex<Vec<Arc<Server>>>,
     order: ServerOrder,
     next: AtomicUsize,

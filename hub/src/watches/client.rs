@@ -12,7 +12,7 @@ use crate::wire::Encoding;
 
 /// After a cut, all watches of a node are opened again within this time, its pods first.
 const NODE_SPREAD: Duration = Duration::from_secs(10);
-/// Those of others, so that many nodes do not all ask at once.
+/// The same for watches of other clients, so that many nodes do not all ask at once.
 const OTHERS_SPREAD: Duration = Duration::from_secs(30);
 
 /// The client of a watch.

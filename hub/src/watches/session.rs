@@ -72,7 +72,7 @@ pub(super) struct Session {
     next_bookmark: Instant,
     /// How many restores of the cluster this watch knows of.
     restores: u64,
-    /// Of the client's objects and those of the next list.
+    /// Versions of the client's objects and of those of the next list.
     versions: Versions,
 }
 

@@ -26,13 +26,13 @@ struct EndpointPaths {
     target: Step,
 }
 
-const OF_SLICE: [EndpointPaths; 1] = [EndpointPaths {
+const SLICE_PATHS: [EndpointPaths; 1] = [EndpointPaths {
     endpoint: &[Step("endpoints", 2)],
     address: Step("addresses", 1),
     target: Step("targetRef", 4),
 }];
 
-const OF_ENDPOINTS: [EndpointPaths; 2] = [
+const ENDPOINTS_PATHS: [EndpointPaths; 2] = [
     EndpointPaths {
         endpoint: &[Step("subsets", 2), Step("addresses", 1)],
         address: Step("ip", 1),
@@ -72,8 +72,8 @@ impl Kind {
 
     fn places(self) -> &'static [EndpointPaths] {
         match self {
-            Self::EndpointSlice => &OF_SLICE,
-            Self::Endpoints => &OF_ENDPOINTS,
+            Self::EndpointSlice => &SLICE_PATHS,
+            Self::Endpoints => &ENDPOINTS_PATHS,
         }
     }
 }

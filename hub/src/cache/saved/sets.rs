@@ -21,7 +21,7 @@ pub(super) struct SavedSet {
     pub(super) epoch: u64,
     pub(super) item_type: (String, String),
     pub(super) list_type: Option<(String, String)>,
-    /// Of a table.
+    /// The columns of a table.
     #[serde(default)]
     pub(super) columns: String,
     pub(super) exact: bool,

@@ -172,7 +172,7 @@ const RESOURCE_CLAIMS: &[Reference] = &[
         &[SPEC, Step("resourceClaims", 39)],
         &[Step("resourceClaimName", 3)],
     ),
-    // Those that were made from a template.
+    // Claims that were made from a template.
     Reference::required(
         &[STATUS, Step("resourceClaimStatuses", 15)],
         &[Step("resourceClaimName", 2)],

@@ -15,7 +15,7 @@ use crate::upstream::gunzip::Gunzip;
 pub(crate) struct AnswerBody {
     body: Incoming,
     stream: Option<Stream>,
-    /// Of a body that comes compressed.
+    /// Set when the body comes compressed.
     gunzip: Option<Box<Gunzip>>,
 }
 

@@ -1,6 +1,6 @@
 //! One connection to the API server, and its streams.
 //!
-//! The window of a connection is as large as those of its streams together: a stream that nobody
+//! The window of a connection is as large as those of its streams together: a stream that no client
 //! reads takes nothing from the others.
 
 use std::future::poll_fn;
@@ -46,7 +46,7 @@ const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
 /// An open connection.
 pub(super) struct Connection {
     sender: Sender,
-    /// Of the API server that it leads to.
+    /// The authority of the API server that it leads to.
     authority: Authority,
     streams: AtomicUsize,
     last_used: Mutex<Instant>,

@@ -57,7 +57,7 @@ impl SentOverlays {
             let original = sent.original;
             self.by_name.insert(name, SentObject { original, shown });
         }
-        // Of these another client has got a newer state from the API server.
+        // Another client has got a newer state of these from the API server.
         for sent in earlier.into_values() {
             events.extend(between(&sent.shown, &sent.original));
         }
