@@ -276,10 +276,10 @@ impl<'lab> World<'lab> {
     /// All tunnels that are up, as the proxy's page has them.
     fn tunnels(&self) -> Result<Vec<Value>> {
         let cloud = self.lab.site(Host::Cloud);
-        match cloud.json(PROXY_ADMIN, "/debug/tunnels")? {
-            Value::Array(tunnels) => Ok(tunnels),
-            other => bail!("no list: {other}"),
-        }
+        let Value::Array(tunnels) = cloud.json(PROXY_ADMIN, "/debug/tunnels")? else {
+            bail!("the page of tunnels is no list");
+        };
+        Ok(tunnels)
     }
 
     /// The tunnels of a node that are up, as the proxy's page has them.

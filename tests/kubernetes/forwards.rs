@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::cluster::{DEADLINE, config_map, with_server};
 use crate::identity::site::{Agent, agent_token, create_objects};
 use crate::loopback::{STREAM_TIMEOUT, echo, echo_backend};
-use crate::ports::told;
+use crate::ports::event_note;
 use crate::proxy::Proxy;
 
 /// A label that no kubelet may write.
