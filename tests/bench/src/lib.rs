@@ -55,7 +55,7 @@ pub struct Args {
     /// Print the names of all rows, and measure nothing
     #[arg(long)]
     list: bool,
-    /// TCP congestion control over links of packets: edge machines have `cubic`, some servers `bbr`
+    /// TCP congestion control of the machines, which is `cubic` on most and `bbr` on some servers
     #[arg(long, value_name = "NAME", default_value = "cubic")]
     congestion: String,
     /// Tunnels of the agent over links of packets
@@ -182,7 +182,7 @@ fn measure(
         near.retain(|job| job.packets().is_none());
         if !near.is_empty() {
             // Programs keep memory after they moved bytes, so each round starts new ones.
-            let mut world = World::start(&lab, programs, against, jobs)?;
+            let mut world = World::start(&lab, programs, against, &args.congestion, jobs)?;
             measure_each(&near, (&others, order), &mut report, |job, path| {
                 world.check()?;
                 Ok(run::run(&mut world, job, path, pace))

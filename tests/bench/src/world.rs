@@ -56,11 +56,12 @@ impl<'lab> World<'lab> {
     pub(super) const DNS_NAME: &'static str = "near.edge.internal";
 
     /// Starts what the jobs need; `programs` is the folder of the binaries.
-    /// `against` is that of other ones of Culvert.
+    /// `against` is that of other ones of Culvert. `congestion` is the TCP congestion control.
     pub(super) fn start(
         lab: &'lab Lab,
         programs: &FilePath,
         against: Option<&FilePath>,
+        congestion: &str,
         jobs: &[Job],
     ) -> Result<Self> {
         let starter = Starter {
@@ -76,6 +77,7 @@ impl<'lab> World<'lab> {
                 "net.ipv4.ip_local_port_range=10000 65000",
             ],
         )?;
+        set_congestion(starter.site, congestion)?;
         let worker = starter.programs.join("culvert-bench");
         let hooked = load(&mut starter.site.command(&worker), BACKENDS[0])?;
         let elsewhere = &mut lab
@@ -196,6 +198,19 @@ impl<'lab> World<'lab> {
     pub(super) fn dns(&self) -> SocketAddr {
         (Host::Cloud.address(), 53).into()
     }
+}
+
+/// Gives connections of the host to itself this TCP congestion control. By the routes: as the default
+/// of a namespace, Linux accepts only what the machine allows to all programs.
+fn set_congestion(site: &Site, congestion: &str) -> Result<()> {
+    let routes = site.output("ip", "-4 route show table local type local".split(' '))?;
+    for route in routes.lines() {
+        let mut change: Vec<&str> = vec!["route", "change"];
+        change.extend(route.split_whitespace());
+        change.extend(["table", "local", "congctl", congestion]);
+        site.output("ip", change)?;
+    }
+    Ok(())
 }
 
 fn start_against(site: &Site, programs: &FilePath) -> Result<pair::Culvert> {
