@@ -73,6 +73,15 @@ pub struct Installed {
     /// What the connect hooks have steered in the last [`RECENT`]; `None` without hooks.
     #[serde(default)]
     pub hooked: Option<SteeredPackets>,
+    /// Why every user of this host may listen on the intercept ports, where hooks should keep them.
+    #[serde(default)]
+    pub unreserved: Option<String>,
+    /// The user who may listen on the intercept ports besides root, by number; `None` without hooks.
+    #[serde(default)]
+    pub reserved_for: Option<u32>,
+    /// How often others tried in the last [`RECENT`], and were refused.
+    #[serde(default)]
+    pub refused_binds: u64,
     /// Chains of other tables that may drop packets to this host; empty if nft cannot be asked.
     #[serde(default)]
     pub dropping_chains: Vec<String>,

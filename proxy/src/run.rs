@@ -5,6 +5,7 @@ mod agents;
 mod cluster;
 mod forwards;
 mod frontends;
+mod intercept_port;
 mod names;
 mod open;
 mod operators;

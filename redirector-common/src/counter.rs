@@ -26,11 +26,13 @@ pub enum Counter {
     /// namespaces are counted here too. With a single intercept port, connections that nftables
     /// steers are counted here too.
     Unknown = 8,
+    /// A bind to an intercept port was refused: its process is neither root's nor the proxy's user's.
+    BindRefused = 9,
 }
 
 impl Counter {
     /// All counters, in the order of their indices.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Steered,
         Self::Unmatched,
         Self::Exempt,
@@ -40,6 +42,7 @@ impl Counter {
         Self::TupleFull,
         Self::Accepted,
         Self::Unknown,
+        Self::BindRefused,
     ];
 
     /// The name in metrics and `status`.
@@ -55,6 +58,7 @@ impl Counter {
             Self::TupleFull => "tuple_full",
             Self::Accepted => "accepted",
             Self::Unknown => "unknown",
+            Self::BindRefused => "bind_refused",
         }
     }
 }

@@ -4,7 +4,7 @@ use core::mem::offset_of;
 use std::net::SocketAddr;
 use std::vec::Vec;
 
-use crate::{Config, DestinationKey, DestinationValue, Endpoint, SocketDst, Tuple};
+use crate::{Config, DestinationKey, DestinationValue, Endpoint, ReservedPorts, SocketDst, Tuple};
 
 /// The bytes that the kernel compares and stores.
 fn bytes<T: Copy>(value: T) -> Vec<u8> {
@@ -74,4 +74,17 @@ fn the_configuration_keeps_its_offsets() {
     assert_eq!(offset_of!(Config, intercept6), 56);
     assert_eq!(offset_of!(Config, vip4), 72);
     assert_eq!(offset_of!(Config, vip6), 104);
+}
+
+#[test]
+fn reserved_ports_are_their_owner_and_the_ports() {
+    let mut reserved = ReservedPorts {
+        owner: 0x0102_0304,
+        ..ReservedPorts::default()
+    };
+    reserved.ports[0] = 7410_u16.to_be();
+    let mut expected = 0x0102_0304_u32.to_ne_bytes().to_vec();
+    expected.extend([0x1c, 0xf2]);
+    expected.extend([0; 14]);
+    assert_eq!(bytes(reserved), expected);
 }

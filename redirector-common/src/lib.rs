@@ -23,6 +23,7 @@ pub mod names;
 #[cfg(feature = "user")]
 #[allow(unsafe_code, reason = "aya's marker of plain bytes is an unsafe trait")]
 mod pod;
+mod reserved;
 mod socket_dst;
 
 pub use addr::{Addr, Endpoint, Prefix};
@@ -31,4 +32,5 @@ pub use counter::Counter;
 pub use decide::{Connect, Pass, Reject, Steer, Storage, Verdict, decide, spread};
 pub use destination::{DestinationKey, DestinationValue};
 pub use loopback::{LOOPBACK, LOOPBACK_CIDR, SocketReach, loopback};
+pub use reserved::{Bind, BindVerdict, ReservedPorts};
 pub use socket_dst::{Role, SocketDst, Tuple};

@@ -5,6 +5,8 @@ pub const PIN_ROOT: &str = "culvert/v1";
 
 /// [`crate::Config`], one entry.
 pub const CONFIG_MAP: &str = "cv_config";
+/// [`crate::ReservedPorts`], one entry.
+pub const RESERVED_MAP: &str = "cv_reserved";
 /// [`crate::DestinationKey`] to [`crate::DestinationValue`].
 pub const DESTINATIONS_MAP: &str = "cv_destinations";
 /// [`crate::Tuple`] to [`crate::SocketDst`], during a handshake.
@@ -14,8 +16,9 @@ pub const SOCKETS_MAP: &str = "cv_sockets";
 /// Index [`crate::Counter`] to a count per CPU.
 pub const COUNTERS_MAP: &str = "cv_counters";
 /// All maps.
-pub const MAPS: [&str; 5] = [
+pub const MAPS: [&str; 6] = [
     CONFIG_MAP,
+    RESERVED_MAP,
     DESTINATIONS_MAP,
     TUPLES_MAP,
     SOCKETS_MAP,
@@ -51,9 +54,17 @@ pub const PEER6: &str = "cv_peer6";
 pub const SOCKOPS: &str = "cv_sockops";
 /// [`SOCKOPS`] for kernels that do not show its programs the network namespace of a socket.
 pub const SOCKOPS_OLD: &str = "cv_sockops_old";
-/// All programs in the order in which they are attached: nothing is steered before its destination
-/// can be carried over.
-pub const PROGRAMS: [&str; 5] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6];
+/// The programs that steer, in the order in which they are attached: nothing is steered before its
+/// destination can be carried over.
+pub const STEERING: [&str; 5] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6];
+/// Keeps the intercept ports for the proxy, of IPv4 sockets.
+pub const BIND4: &str = "cv_bind4";
+/// Keeps the intercept ports for the proxy, of IPv6 sockets.
+pub const BIND6: &str = "cv_bind6";
+/// The programs that keep ports. Connections are steered without them too.
+pub const BINDING: [&str; 2] = [BIND4, BIND6];
+/// All programs.
+pub const PROGRAMS: [&str; 7] = [SOCKOPS, PEER4, PEER6, CONNECT4, CONNECT6, BIND4, BIND6];
 
 #[cfg(test)]
 mod tests {

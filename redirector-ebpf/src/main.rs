@@ -4,9 +4,11 @@
 //! The original destination of a connection takes this path: `cv_connect*` stores it for the
 //! client's socket. `cv_sockops` copies it to `cv_tuples` before the SYN leaves, and from there to
 //! the accepted socket before the proxy sees it. `cv_peer*` returns it to the client.
+//! `cv_bind*` keeps the ports of the proxy for it.
 #![no_std]
 #![no_main]
 
+mod bind;
 mod connect;
 mod maps;
 mod netns;

@@ -5,12 +5,16 @@ use aya_ebpf::btf_maps::{Array, HashMap, LruHashMap, PerCpuArray, SkStorage};
 use aya_ebpf::macros::btf_map;
 use culvert_redirector_common::names::{COUNTERS_MAX, DESTINATIONS_MAX, TUPLES_MAX};
 use culvert_redirector_common::{
-    Config, Counter, DestinationKey, DestinationValue, SocketDst, Tuple,
+    Config, Counter, DestinationKey, DestinationValue, ReservedPorts, SocketDst, Tuple,
 };
 
 /// Has one entry, which the redirector writes.
 #[btf_map(name = "cv_config")]
 pub static CONFIG: Array<Config, 1> = Array::new();
+
+/// Has one entry, which the redirector writes.
+#[btf_map(name = "cv_reserved")]
+pub static RESERVED: Array<ReservedPorts, 1> = Array::new();
 
 /// Written by the redirector.
 #[btf_map(name = "cv_destinations")]

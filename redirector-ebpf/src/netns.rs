@@ -1,6 +1,8 @@
 //! The network namespace of a socket: connect hooks may be limited to the host's, its loopback
 //! addresses are not those of others, and the proxy accepts connections there alone.
 
+use core::ptr::null_mut;
+
 use aya_ebpf::helpers::bpf_get_netns_cookie;
 use aya_ebpf::programs::{SockAddrContext, SockOpsContext};
 use aya_ebpf::{EbpfContext, Global};
@@ -28,6 +30,18 @@ pub fn is_foreign(ctx: &SockAddrContext) -> bool {
 pub fn is_of_host(ctx: &SockAddrContext) -> bool {
     let host = HOST_NETNS.load();
     host != 0 && cookie(ctx) == host
+}
+
+/// Whether the socket is in the network namespace in which the proxy listens. Where the kernel does
+/// not say which that is (before Linux 5.14), the initial one is taken for it.
+#[inline(always)]
+pub fn is_beside_proxy(ctx: &SockAddrContext) -> bool {
+    let host = HOST_NETNS.load();
+    if host != 0 {
+        return cookie(ctx) == host;
+    }
+    // SAFETY: without a context the helper returns the cookie of the initial network namespace.
+    cookie(ctx) == unsafe { bpf_get_netns_cookie(null_mut()) }
 }
 
 /// Whether the accepted socket is known to be in another network namespace than the host's.

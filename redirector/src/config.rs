@@ -4,7 +4,7 @@ mod dns;
 mod node_ips;
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use culvert_api::{InvalidZone, Zone};
 use culvert_daemon::AdminListen;
@@ -132,6 +132,15 @@ pub(crate) enum ConfigError {
 }
 
 impl Config {
+    /// The folder of the socket by which the proxy serves its directory. Whose it is, runs the
+    /// proxy.
+    pub(crate) fn sockets_folder(&self) -> &Path {
+        match self.directory_socket.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        }
+    }
+
     /// Checks the flags. `usual_scope` is that of hooks beside nftables on this kernel.
     pub(crate) fn new(args: Args, usual_scope: HookScope) -> Result<Self, ConfigError> {
         let hook_scope = match (args.hooks, args.mechanism) {

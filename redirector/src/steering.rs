@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use culvert_daemon::{Drain, Gate, Readiness};
+use culvert_daemon::{Drain, Gate, Readiness, chain};
 use tokio::sync::watch;
 use tokio::time::{MissedTickBehavior, interval};
 
@@ -58,8 +58,8 @@ pub(crate) struct Steering {
 pub(crate) struct RecentCounts {
     /// As [`crate::mechanisms::nft::read_counts`] orders them.
     pub(crate) table: Recent<4>,
-    /// As [`crate::mechanisms::bpf::Tables::steered`] orders them.
-    pub(crate) hooks: Recent<2>,
+    /// As [`crate::mechanisms::bpf::Tables::judged_counts`] orders them.
+    pub(crate) hooks: Recent<3>,
     /// What was put right, as [`Drift::VARIANTS`] orders it.
     pub(crate) repairs: Recent<4>,
 }
@@ -197,7 +197,10 @@ impl Steering {
                     self.apply().await?;
                     self.publish();
                 }
-                _now = renewal.tick() => self.renew_lease(),
+                _now = renewal.tick() => {
+                    self.renew_lease();
+                    self.reserve_ports();
+                }
                 () = events.touched() => self.restore_nftables().await,
                 _now = inspection.tick() => {
                     self.follow_node(&node_tx);
@@ -210,6 +213,15 @@ impl Steering {
     fn repaired(&mut self, drift: Drift) {
         self.metrics.record_drift(drift, Repair::Repaired);
         self.repairs[drift as usize] += 1;
+    }
+
+    /// Also without a proxy: it may not be able to listen before.
+    fn reserve_ports(&mut self) {
+        if let Some(ebpf) = &mut self.ebpf
+            && let Err(error) = ebpf.reserve_ports(&self.config)
+        {
+            tracing::error!(error = chain(&error), "intercept ports not reserved");
+        }
     }
 
     fn renew_lease(&mut self) {

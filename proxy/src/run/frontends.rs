@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use culvert_daemon::{Drain, OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_clients::intercept::Intercept;
@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use super::Proxy;
 use super::forwards::ForwardListeners;
+use super::intercept_port;
 use super::names::NameListener;
 use super::optional_port::serve_optional;
 
@@ -38,7 +39,12 @@ impl Proxy {
             // another program has one: its share would be reset, or reach a program that listens
             // there.
             let bound = listen::bind(&self.listeners, *address, SocketUse::Clients);
-            intercept.push(bound.context("--intercept-listen")?);
+            let bound = bound.map_err(|error| {
+                let socket = &self.config.listen.directory_socket;
+                let context = intercept_port::explain(&error, address.port(), socket);
+                error.context(context)
+            });
+            intercept.push(bound?);
         }
         Ok(Frontends {
             intercept,

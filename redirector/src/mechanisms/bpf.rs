@@ -13,6 +13,7 @@ mod metrics;
 mod object;
 mod pins;
 mod proof;
+mod reservation;
 #[allow(
     unsafe_code,
     reason = "the only part that speaks to the kernel without aya"
@@ -29,5 +30,6 @@ pub(crate) use mechanism::{EbpfMechanism, MechanismError, OtherSteering, now_ns}
 pub(crate) use metrics::register as register_metrics;
 pub(crate) use pins::{PinError, Pins, cgroup_id};
 pub(crate) use proof::{Proof, ProofError, prove};
+pub(crate) use reservation::read_reserved;
 pub(crate) use tables::{KernelConfig, MapChanges, Tables, TablesError, kernel_config};
 pub(crate) use variants::{reach_of_host, refusal_of_this_kernel, usual_scope};

@@ -254,7 +254,7 @@ impl HostState {
         let refusal = refusal_of_this_kernel().unwrap_or(Refusal::HostUnreachable);
         Ok(Self {
             tables,
-            hooks: Hook::read_all(pins)?,
+            hooks: Hook::read_steering(pins)?,
             refusal,
             table: nft::read_all().await,
         })

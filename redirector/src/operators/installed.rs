@@ -18,7 +18,9 @@ use super::debug::failed;
 use super::marks::marks;
 use crate::config::{Config, NodeIps};
 use crate::directory::Feed;
-use crate::mechanisms::bpf::{Hook, Pins, Surroundings, Tables, refusal_of_this_kernel};
+use crate::mechanisms::bpf::{
+    Hook, Pins, Surroundings, Tables, read_reserved, refusal_of_this_kernel,
+};
 use crate::mechanisms::nft;
 use crate::mechanisms::vip_routes::{HostRoute, Routes, networks};
 use crate::metrics::Drift;
@@ -99,7 +101,7 @@ impl Sources {
             zone: dns.map(|dns| dns.zone.to_string()).unwrap_or_default(),
             forward: dns.map(|dns| dns.forward.clone()).unwrap_or_default(),
             steered: packets.map(|packets| packets.steered),
-            hooked: self.hooked(),
+            unreserved: in_force.unreserved,
             guard_drops: packets.unwrap_or_default().guard_drops,
             refused_of_bridges: packets.unwrap_or_default().refused_of_bridges,
             dropping_chains,
@@ -108,27 +110,36 @@ impl Sources {
             outer_bridges: kernel.outer_bridges().await?,
             repairs: self.repairs(),
             marks: Some(marks(config.intercept.mark).await),
+            ..self.of_maps()
         })
     }
 
     /// Does not ask the kernel if hooks are switched off: the redirector may lack the capability.
     fn hooks(&self) -> Result<Vec<Hook>> {
         if self.config.mechanism.has_ebpf() {
-            Ok(Hook::read_all(&self.pins)?)
+            Ok(Hook::read_steering(&self.pins)?)
         } else {
             Ok(Vec::new())
         }
     }
 
-    /// What the hooks have steered lately.
-    fn hooked(&self) -> Option<SteeredPackets> {
+    /// The fields that the maps of the hooks tell.
+    fn of_maps(&self) -> Installed {
+        let mut fields = Installed::default();
         if !self.config.mechanism.has_ebpf() {
-            return None;
+            return fields;
         }
-        let tables = Tables::open(&self.pins).ok()?;
-        let counts = tables.steered().ok()?;
-        let [begun, admitted] = self.recent.hooks.moved(counts);
-        Some(SteeredPackets { begun, admitted })
+        if let Ok(tables) = Tables::open(&self.pins)
+            && let Ok(counts) = tables.judged_counts()
+        {
+            let [begun, admitted, refused_binds] = self.recent.hooks.moved(counts);
+            fields.hooked = Some(SteeredPackets { begun, admitted });
+            fields.refused_binds = refused_binds;
+        }
+        if let Ok(reserved) = read_reserved(&self.pins) {
+            fields.reserved_for = Some(reserved.owner);
+        }
+        fields
     }
 
     /// What was put right lately.

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::Result;
 use culvert_redirector_common::names::SOCKOPS;
-use culvert_redirector_common::{LOOPBACK_CIDR, SocketReach};
+use culvert_redirector_common::{LOOPBACK_CIDR, ReservedPorts, SocketReach};
 
 use crate::directory::SavedDirectory;
 use crate::mechanisms::bpf::{
     Cilium, CiliumCompatibility, Hook, KernelConfig, Pins, Surroundings, Tables,
-    bypassing_data_plane, now_ns, reach_of_host, refusal_of_this_kernel,
+    bypassing_data_plane, now_ns, reach_of_host, read_reserved, refusal_of_this_kernel,
 };
 use crate::mechanisms::nft::{self, NftError};
 use crate::mechanisms::vip_routes::Routes;
@@ -39,7 +39,7 @@ pub(crate) async fn status(bpffs: &Path, state_dir: &Path) -> Result<String> {
 
 /// The mechanism that steers, and any that should steer and does not.
 async fn mechanism(out: &mut String, pins: &Pins) -> Result<()> {
-    let hooks = Hook::read_all(pins)?;
+    let hooks = Hook::read_steering(pins)?;
     let attached = hooks.iter().filter(|hook| hook.is_attached()).count();
     let hooked = attached == hooks.len();
     let mut in_force = Mechanism::None;
@@ -114,7 +114,7 @@ fn cilium(out: &mut String, pins: &Pins) -> Result<()> {
         return Ok(());
     };
     let mut cgroup = 0;
-    for hook in Hook::read_all(pins)? {
+    for hook in Hook::read_steering(pins)? {
         if hook.program != SOCKOPS
             && let Some(id) = hook.cgroup_id
         {
@@ -160,6 +160,7 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
     let tables = Tables::open(pins)?;
     let config = tables.config()?;
     line(out, "intercept", &intercept(&config))?;
+    line(out, "reserved", &reserved(pins)?)?;
     line(out, "destinations", &destinations(&tables, &config)?)?;
     let counts: Vec<_> = tables
         .counts()?
@@ -170,12 +171,6 @@ fn tables(out: &mut String, pins: &Pins) -> Result<()> {
 }
 
 fn intercept(config: &KernelConfig) -> String {
-    let mut ports = Vec::new();
-    for port in config.ports {
-        if port != 0 {
-            ports.push(u16::from_be(port).to_string());
-        }
-    }
     let mut addresses = Vec::new();
     if reach_of_host() == SocketReach::Loopback && !config.intercept4.is_none() {
         addresses.push(LOOPBACK_CIDR.to_owned());
@@ -188,8 +183,33 @@ fn intercept(config: &KernelConfig) -> String {
     format!(
         "{} ports {}",
         or_none(addresses.join(", ")),
-        or_none(ports.join(", "))
+        listed(&config.ports)
     )
+}
+
+/// Who may listen on the intercept ports.
+fn reserved(pins: &Pins) -> Result<String> {
+    let hooks = Hook::read_binding(pins)?;
+    if !hooks.iter().all(Hook::is_attached) {
+        return Ok("no ports: every user may listen on those of the proxy".to_owned());
+    }
+    let ReservedPorts { owner, ports } = read_reserved(pins)?;
+    let users = match owner {
+        0 => "root".to_owned(),
+        owner => format!("root and user {owner}"),
+    };
+    Ok(format!("ports {} for {users}", listed(&ports)))
+}
+
+/// Ports in network order.
+fn listed(ports: &[u16]) -> String {
+    let mut used = Vec::new();
+    for port in ports {
+        if *port != 0 {
+            used.push(u16::from_be(*port).to_string());
+        }
+    }
+    or_none(used.join(", "))
 }
 
 fn destinations(tables: &Tables, config: &KernelConfig) -> Result<String> {

@@ -162,9 +162,10 @@ impl Steering {
     /// Installs removed hooks again, moves behind programs that were attached later, gives way to a
     /// Cilium in conflict, and retries failed installations.
     pub(super) fn restore_hooks(&mut self) {
-        let Some(ebpf) = &self.ebpf else {
+        let Some(ebpf) = &mut self.ebpf else {
             return self.try_hooks_again();
         };
+        ebpf.follow_cilium(&self.config);
         if !ebpf.is_complete() {
             tracing::warn!(
                 "another program removed connect hooks or their pins; installing them again"

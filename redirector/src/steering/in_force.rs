@@ -1,7 +1,7 @@
 //! The mechanism that steers connections now, and why it differs from the flags.
 
 use super::Steering;
-use crate::mechanisms::bpf::{bypassing_data_plane, leaves_pods_out};
+use crate::mechanisms::bpf::{EbpfMechanism, bypassing_data_plane, leaves_pods_out};
 use crate::mechanisms::nft::NftTable;
 use culvert_api::installed::{HookScope, Mechanism};
 
@@ -15,6 +15,8 @@ pub(crate) struct InForce {
     pub(crate) unseen_pods: Option<String>,
     /// Why nothing keeps the connections that nftables steers while all rules are flushed.
     pub(crate) keeper_problem: Option<String>,
+    /// Why every user may listen on the intercept ports, where hooks are.
+    pub(crate) unreserved: Option<String>,
 }
 
 impl InForce {
@@ -24,6 +26,7 @@ impl InForce {
         fallback: None,
         unseen_pods: None,
         keeper_problem: None,
+        unreserved: None,
     };
 }
 
@@ -75,6 +78,7 @@ impl Steering {
             fallback: fallback.map(str::to_owned),
             unseen_pods,
             keeper_problem: self.nft.as_ref().and_then(NftTable::keeper_problem),
+            unreserved: self.ebpf.as_ref().and_then(EbpfMechanism::unreserved),
         }
     }
 

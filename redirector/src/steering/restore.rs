@@ -40,7 +40,7 @@ impl Steering {
     pub(super) fn count_hooked(&self) {
         if self.ebpf.is_some()
             && let Ok(tables) = Tables::open(&self.pins)
-            && let Ok(counts) = tables.steered()
+            && let Ok(counts) = tables.judged_counts()
         {
             self.recent.hooks.add(Instant::now(), counts);
         }

@@ -14,6 +14,21 @@ use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::world::DEADLINE;
 
+/// Runs `action` on a thread of this user, who has no right of root's. The C library would change
+/// the user of all threads.
+pub(crate) fn as_user<T: Send>(user: libc::uid_t, action: impl FnOnce() -> T + Send) -> T {
+    let run = || {
+        // SAFETY: changes the credentials of this thread alone, which ends with the action.
+        let changed = unsafe { libc::syscall(libc::SYS_setresuid, user, user, user) };
+        assert_eq!(changed, 0, "{}", io::Error::last_os_error());
+        action()
+    };
+    match std::thread::scope(|scope| scope.spawn(run).join()) {
+        Ok(value) => value,
+        Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
 /// A TCP socket that has not dialled yet.
 pub(crate) struct Client(pub(crate) OwnedFd);
 

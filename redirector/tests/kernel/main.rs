@@ -20,6 +20,7 @@ mod nftables;
 mod own_networks;
 mod proxy;
 mod redirector;
+mod reserved_ports;
 mod reuse;
 mod saved_directory;
 mod sockets;

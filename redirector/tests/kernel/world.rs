@@ -191,6 +191,11 @@ impl Netns {
         Self(made.join().unwrap())
     }
 
+    /// The initial one, that of process 1.
+    pub(crate) fn of_init() -> Self {
+        Self(File::open("/proc/1/ns/net").unwrap())
+    }
+
     /// Runs `action` in this namespace.
     pub(crate) fn run<T: Send>(&self, action: impl FnOnce() -> T + Send) -> T {
         let inside = || {

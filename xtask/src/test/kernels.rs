@@ -58,6 +58,8 @@ const PARTS: [Part; 2] = [
             "strangers::with_hooks_for_all_a_stranger_with_the_hosts_address_moves_and_resets_no_connection",
             // Expressions of nftables, and conntrack.
             "nftables::with_both_the_hooks_carry_what_they_see_and_nftables_the_rest",
+            // The initial network namespace, where the kernel says no other.
+            "reserved_ports::while_the_proxy_is_dead_only_root_may_listen_on_its_ports",
             // Links, and the order of programs.
             "lifecycle::a_killed_redirector_leaves_the_hooks_and_its_successor_takes_over_the_links",
             "coexistence::what_another_program_refuses_is_refused_and_leaves_nothing",

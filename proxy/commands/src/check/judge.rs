@@ -18,7 +18,7 @@ const NAMED: usize = 5;
 /// The name of a check and its judgement; `None`: there is nothing to judge here.
 type Check = (&'static str, fn(&Facts) -> Option<Judged>);
 
-const CHECKS: [Check; 35] = [
+const CHECKS: [Check; 36] = [
     ("cgroup2", host::cgroup2),
     ("bpffs", host::bpffs),
     ("conntrack", conntrack::conntrack),
@@ -38,6 +38,7 @@ const CHECKS: [Check; 35] = [
     ("names", host::names),
     ("proxy", proxy::proxy),
     ("intercept", proxy::intercept),
+    ("reserved ports", host::reserved_ports),
     ("local ports", proxy::local_ports),
     ("dial", proxy::dial),
     ("tunnels", proxy::tunnels),

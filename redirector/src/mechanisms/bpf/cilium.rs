@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use culvert_redirector_common::names::{CONNECT4, CONNECT6, PEER4, PEER6};
+use culvert_redirector_common::names::{BIND4, BIND6, CONNECT4, CONNECT6, PEER4, PEER6};
 
 use super::cgroup::ROOT_INODE;
 
@@ -20,6 +20,10 @@ const COUNTERPARTS: [(&str, &str); 4] = [
     (PEER4, "cil_sock4_getpeername"),
     (PEER6, "cil_sock6_getpeername"),
 ];
+
+/// The same of the programs that keep ports.
+const BIND_COUNTERPARTS: [(&str, &str); 2] =
+    [(BIND4, "cil_sock4_pre_bind"), (BIND6, "cil_sock6_pre_bind")];
 
 /// What Cilium has installed on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,11 +66,7 @@ impl Cilium {
                 list(self.hooks.iter().map(String::as_str))
             ),
         };
-        let alone = COUNTERPARTS
-            .iter()
-            .filter(|(_, theirs)| !self.hooks.contains(*theirs))
-            .map(|(ours, _)| *ours);
-        let alone = list(alone);
+        let alone = self.without(&COUNTERPARTS);
         if cgroup != ROOT_INODE || alone.is_empty() {
             return CiliumCompatibility::Compatible(text);
         }
@@ -76,6 +76,29 @@ impl Cilium {
              start beside them. If yours has the fix: --beside-cilium; else --mechanism nftables, \
              or a --cgroup below the root"
         ))
+    }
+
+    /// Why it may not start beside our bind hooks, which are at the root cgroup.
+    pub(super) fn against_bind_hooks(&self) -> Option<String> {
+        let alone = self.without(&BIND_COUNTERPARTS);
+        if alone.is_empty() {
+            return None;
+        }
+        Some(format!(
+            "Cilium is on this host and has none like our {alone}: a version without the fix of its \
+             issue 43877 does not start beside them. If yours has the fix: --beside-cilium"
+        ))
+    }
+
+    /// Our programs of which Cilium has none of the kind.
+    fn without(&self, counterparts: &[(&'static str, &str)]) -> String {
+        let mut alone = Vec::new();
+        for (ours, theirs) in counterparts {
+            if !self.hooks.contains(*theirs) {
+                alone.push(*ours);
+            }
+        }
+        alone.join(", ")
     }
 }
 
@@ -120,6 +143,20 @@ mod tests {
             panic!("a danger")
         };
         assert!(text.contains("cil_sock4_connect"), "{text}");
+    }
+
+    #[test]
+    fn a_cilium_without_bind_hooks_stands_against_ours_alone() {
+        let hooks = COUNTERPARTS.map(|(_, theirs)| theirs);
+        let cilium = with(&hooks);
+        let against = cilium.against_bind_hooks().unwrap();
+        assert!(against.contains("cv_bind4, cv_bind6"), "{against}");
+        assert!(matches!(
+            cilium.beside(ROOT_INODE),
+            CiliumCompatibility::Compatible(_)
+        ));
+        let hooks = BIND_COUNTERPARTS.map(|(_, theirs)| theirs);
+        assert_eq!(with(&hooks).against_bind_hooks(), None);
     }
 
     #[test]

@@ -2,10 +2,12 @@
 
 use aya::maps::MapInfo;
 use culvert_redirector_common::names::{
-    CONFIG_MAP, COUNTERS_MAP, COUNTERS_MAX, DESTINATIONS_MAP, DESTINATIONS_MAX, SOCKETS_MAP,
-    TUPLES_MAP, TUPLES_MAX,
+    CONFIG_MAP, COUNTERS_MAP, COUNTERS_MAX, DESTINATIONS_MAP, DESTINATIONS_MAX, RESERVED_MAP,
+    SOCKETS_MAP, TUPLES_MAP, TUPLES_MAX,
 };
-use culvert_redirector_common::{Config, DestinationKey, DestinationValue, SocketDst, Tuple};
+use culvert_redirector_common::{
+    Config, DestinationKey, DestinationValue, ReservedPorts, SocketDst, Tuple,
+};
 
 /// Numbers of map types, from `enum bpf_map_type` of linux/bpf.h.
 const HASH: u32 = 1;
@@ -29,6 +31,7 @@ impl MapShape {
         let index = size_of::<u32>();
         let shape = match map {
             CONFIG_MAP => Self::new(ARRAY, index, size_of::<Config>(), 1),
+            RESERVED_MAP => Self::new(ARRAY, index, size_of::<ReservedPorts>(), 1),
             DESTINATIONS_MAP => Self::new(
                 HASH,
                 size_of::<DestinationKey>(),

@@ -10,7 +10,9 @@ use aya::programs::links::{FdLink, LinkError};
 use aya::programs::{CgroupAttachMode, Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use culvert_api::installed::{self, Refusal};
-use culvert_redirector_common::names::{CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS, TUPLES_MAP};
+use culvert_redirector_common::names::{
+    BINDING, CONNECT4, CONNECT6, MAPS, PROGRAMS, SOCKOPS, STEERING, TUPLES_MAP,
+};
 use nix::libc::{ENOLINK, EPERM};
 
 use super::compatible::MapShape;
@@ -28,8 +30,8 @@ pub(crate) struct Hooks {
     variants: Variants,
     pins: Pins,
     cgroup: PathBuf,
-    /// Where destinations are carried over. The proxy, which is not among the clients of a smaller
-    /// cgroup, must be below it.
+    /// Where destinations are carried over, and ports reserved. The proxy, which is not among the
+    /// clients of a smaller cgroup, must be below it.
     root: PathBuf,
 }
 
@@ -197,7 +199,7 @@ impl Hooks {
             loader.map_pin_path(name, pins.map(name));
         }
         let mut ebpf = loader.load(object::OBJECT)?;
-        for program in PROGRAMS {
+        for program in STEERING {
             load_program(&mut ebpf, variants.name(program))?;
         }
         Ok(Self {
@@ -214,16 +216,31 @@ impl Hooks {
         self.variants.refusal
     }
 
-    /// Attaches all programs, in the order of [`PROGRAMS`].
+    /// The cgroup of the programs that are not for clients alone.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Attaches the programs that steer, in the order of [`STEERING`].
     pub(crate) fn attach(&mut self) -> Result<Vec<(&'static str, HookChange)>, HookError> {
-        PROGRAMS
+        STEERING
             .iter()
             .map(|program| Ok((*program, self.install(program)?)))
             .collect()
     }
 
+    /// Loads and attaches the programs that keep ports.
+    pub(crate) fn attach_binding(&mut self) -> Result<(), HookError> {
+        for program in BINDING {
+            load_program(&mut self.ebpf, program)?;
+            let change = self.install(program)?;
+            tracing::info!(program, how = change.text(), "bind hook installed");
+        }
+        Ok(())
+    }
+
     fn place(&self, program: &str) -> PathBuf {
-        if program == SOCKOPS {
+        if program == SOCKOPS || BINDING.contains(&program) {
             self.root.clone()
         } else {
             self.cgroup.clone()
@@ -324,9 +341,23 @@ impl Hooks {
 }
 
 impl Hook {
-    /// All hooks as the kernel has them, without loading anything.
+    /// The programs that steer, as the kernel has them, without loading anything.
+    pub(crate) fn read_steering(pins: &Pins) -> Result<Vec<Self>, HookError> {
+        Self::read_each(pins, &STEERING)
+    }
+
+    /// The same for the programs that keep ports.
+    pub(crate) fn read_binding(pins: &Pins) -> Result<Vec<Self>, HookError> {
+        Self::read_each(pins, &BINDING)
+    }
+
+    /// All of them.
     pub(crate) fn read_all(pins: &Pins) -> Result<Vec<Self>, HookError> {
-        PROGRAMS
+        Self::read_each(pins, &PROGRAMS)
+    }
+
+    fn read_each(pins: &Pins, programs: &[&'static str]) -> Result<Vec<Self>, HookError> {
+        programs
             .iter()
             .map(|program| Self::read(pins, program))
             .collect()

@@ -11,6 +11,7 @@ use culvert_api::installed::Refusal;
 use culvert_redirector_common::{LOOPBACK, LOOPBACK_CIDR, SocketReach};
 use nix::time::{ClockId, clock_gettime};
 
+use super::reservation::PortReservation;
 use super::{
     Cilium, CiliumCompatibility, Hook, HookError, Hooks, KernelConfig, MapChanges, PinError, Pins,
     Proof, ProofError, Tables, TablesError, cgroup_id, find_cgroup, kernel_config, prove,
@@ -31,6 +32,7 @@ pub(crate) struct EbpfMechanism {
     cgroup: PathBuf,
     proof: Option<Proof>,
     tables: Tables,
+    ports: PortReservation,
     config: KernelConfig,
     destinations: BTreeMap<Destination, Liveness>,
     /// Inspections since the destinations were read back.
@@ -97,11 +99,14 @@ impl EbpfMechanism {
             return Err(MechanismError::NoLoopback);
         }
         let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
-        let mut mechanism = Self::open(pins.clone(), cgroup)?;
+        let ports = PortReservation::open(pins, hooks.root())?;
+        let mut mechanism = Self::open(pins.clone(), cgroup, ports)?;
         if let Some(plan) = plan {
             mechanism.apply(&config.intercept, plan)?;
         }
         mechanism.attach(&mut hooks)?;
+        mechanism.ports.renew(config)?;
+        mechanism.ports.attach(&mut hooks, config);
         let removed = mechanism.pins.remove_others()?;
         if !removed.is_empty() {
             tracing::info!(?removed, "removed hooks and maps of another version");
@@ -113,7 +118,7 @@ impl EbpfMechanism {
     }
 
     /// Opens the maps and reads their content.
-    fn open(pins: Pins, cgroup: PathBuf) -> Result<Self, MechanismError> {
+    fn open(pins: Pins, cgroup: PathBuf, ports: PortReservation) -> Result<Self, MechanismError> {
         let tables = Tables::open(&pins)?;
         Ok(Self {
             pins,
@@ -122,6 +127,7 @@ impl EbpfMechanism {
             config: tables.config()?,
             destinations: tables.destinations()?,
             tables,
+            ports,
             looks: 0,
         })
     }
@@ -155,7 +161,7 @@ impl EbpfMechanism {
 
     /// Programs of others that run after our connect hooks, in the same cgroup.
     pub(crate) fn followers(&self) -> BTreeSet<u32> {
-        let hooks = Hook::read_all(&self.pins).unwrap_or_default();
+        let hooks = Hook::read_steering(&self.pins).unwrap_or_default();
         hooks
             .iter()
             .flat_map(|hook| hook.followers(&self.cgroup))
@@ -263,11 +269,26 @@ impl EbpfMechanism {
         Ok(())
     }
 
+    /// Reserves the intercept ports again, for whom the proxy's sockets belong to now.
+    pub(crate) fn reserve_ports(&mut self, config: &Config) -> Result<(), MechanismError> {
+        Ok(self.ports.renew(config)?)
+    }
+
+    /// Removes the bind hooks beside a Cilium that may not start with them.
+    pub(crate) fn follow_cilium(&mut self, config: &Config) {
+        self.ports.follow_cilium(config);
+    }
+
+    /// Why every user may listen on the intercept ports.
+    pub(crate) fn unreserved(&self) -> Option<String> {
+        self.ports.problem().map(str::to_owned)
+    }
+
     /// Whether everything is still pinned and attached.
     pub(crate) fn is_complete(&self) -> bool {
         let attached =
-            Hook::read_all(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
-        attached && self.pins.has_all_maps()
+            Hook::read_steering(&self.pins).is_ok_and(|hooks| hooks.iter().all(Hook::is_attached));
+        attached && self.ports.is_complete() && self.pins.has_all_maps()
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use culvert_redirector_common::names::{MAPS, PIN_ROOT, PROGRAMS};
+use culvert_redirector_common::names::{BINDING, MAPS, PIN_ROOT, PROGRAMS};
 use nix::sys::statfs::{FsType, statfs};
 
 /// `BPF_FS_MAGIC` of linux/magic.h.
@@ -194,6 +194,16 @@ impl Pins {
             .map(|name| self.link(name))
             .chain(self.left_overs());
         remove_all(own.chain(self.other_links()))
+    }
+
+    /// Removes the links of the programs that keep ports. Returns the removed paths.
+    pub(super) fn remove_binding(&self) -> Result<Vec<PathBuf>, PinError> {
+        let mut pins = Vec::new();
+        for name in BINDING {
+            pins.push(self.link(name));
+            pins.push(self.replacement(name));
+        }
+        remove_all(pins.into_iter())
     }
 
     /// Links that were being replaced when a redirector died.

@@ -143,13 +143,15 @@ impl Tables {
         Ok(counts)
     }
 
-    /// How many connects were steered, and how many of these connections the proxy's sockets took.
-    pub(crate) fn steered(&self) -> Result<[u64; 2], TablesError> {
-        let mut steered = [0; 2];
+    /// How many connects were steered, how many of these connections the proxy's sockets took, and
+    /// how many binds were refused.
+    pub(crate) fn judged_counts(&self) -> Result<[u64; 3], TablesError> {
+        let mut judged = [0; 3];
         for (counter, count) in self.counts()? {
             match counter {
-                Counter::Steered => steered[0] = count,
-                Counter::Accepted => steered[1] = count,
+                Counter::Steered => judged[0] = count,
+                Counter::Accepted => judged[1] = count,
+                Counter::BindRefused => judged[2] = count,
                 Counter::Unmatched
                 | Counter::Exempt
                 | Counter::Offline
@@ -159,7 +161,7 @@ impl Tables {
                 | Counter::Unknown => {}
             }
         }
-        Ok(steered)
+        Ok(judged)
     }
 }
 
@@ -204,7 +206,7 @@ fn not_written(source: MapError) -> TablesError {
 }
 
 /// Opens a pinned map as one of aya's typed maps.
-fn open<T>(pins: &Pins, name: &str) -> Result<T, TablesError>
+pub(super) fn open<T>(pins: &Pins, name: &str) -> Result<T, TablesError>
 where
     T: TryFrom<Map, Error = MapError>,
 {

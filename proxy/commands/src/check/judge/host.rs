@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 
 use culvert_api::installed::{HookScope, Installed, Mechanism, RECENT, Refusal};
 
+use culvert_daemon::counted;
+
 use super::{daemon, named};
 use crate::check::facts::Facts;
 use crate::check::finding::{Judged, failure, ok, warning};
@@ -157,6 +159,35 @@ pub(super) fn hooks(facts: &Facts) -> Option<Judged> {
         ))
     } else {
         ok(format!("{attached} kernel programs are attached"))
+    })
+}
+
+/// Who may listen where connections are steered to, while the proxy is away.
+pub(super) fn reserved_ports(facts: &Facts) -> Option<Judged> {
+    let installed = facts.installed_if(Installed::has_hooks)?;
+    if let Some(problem) = &installed.unreserved {
+        return Some(warning(
+            format!(
+                "while the proxy is away, every user of this host may listen on the intercept ports \
+                 and answer for edge nodes: {problem}"
+            ),
+            "nothing, if all users of this host are trusted; the redirector's log says more",
+        ));
+    }
+    let users = match installed.reserved_for? {
+        0 => "root".to_owned(),
+        owner => format!("root and user {owner}"),
+    };
+    Some(match installed.refused_binds {
+        0 => ok(format!("only {users} may listen on the intercept ports")),
+        refused => warning(
+            format!(
+                "{} of others than {users} to listen on an intercept port refused",
+                counted(refused, "attempt", "attempts")
+            ),
+            "a proxy has to run as root or as the owner of the folder of --directory-socket; if it \
+             was none, look for the program that got EPERM from bind()",
+        ),
     })
 }
 

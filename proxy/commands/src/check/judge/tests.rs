@@ -59,6 +59,7 @@ fn good() -> Facts {
             zone: "edge.internal".into(),
             in_force: Some(Mechanism::Both),
             hooks_see: Some(HookScope::All),
+            reserved_for: Some(0),
             marks: Some(Marks {
                 exempt: 0x1000,
                 used: 0xc000,
@@ -161,7 +162,7 @@ type Fault = (
     fn(&mut Facts),
 );
 /// What is wrong, with what is found and what fixes it.
-const FAULTS: [Fault; 54] = [
+const FAULTS: [Fault; 56] = [
     (
         "mechanism",
         Verdict::Warning,
@@ -544,6 +545,29 @@ const FAULTS: [Fault; 54] = [
         "--intercept-listen",
         |facts| {
             facts.listening.remove(&7413);
+        },
+    ),
+    (
+        "reserved ports",
+        Verdict::Warning,
+        "every user of this host may listen on the intercept ports and answer for edge nodes: Cilium",
+        "trusted",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.unreserved = Some("Cilium is on this host".into());
+            });
+        },
+    ),
+    (
+        "reserved ports",
+        Verdict::Warning,
+        "3 attempts of others than root and user 990",
+        "EPERM",
+        |facts| {
+            change(&mut facts.installed, |installed| {
+                installed.reserved_for = Some(990);
+                installed.refused_binds = 3;
+            });
         },
     ),
     (
