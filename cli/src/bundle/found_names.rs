@@ -46,7 +46,7 @@ const USUAL_ENDS: [&str; 12] = [
 
 /// The names in a text, beside those that are known.
 pub(super) fn found_names(text: &str, known: &HashSet<String>) -> Vec<KnownName> {
-    let mut found = Found {
+    let mut found = NameFinder {
         known,
         listed: HashSet::new(),
         names: Vec::new(),
@@ -61,17 +61,17 @@ pub(super) fn found_names(text: &str, known: &HashSet<String>) -> Vec<KnownName>
     found.names
 }
 
-struct Found<'a> {
+struct NameFinder<'a> {
     known: &'a HashSet<String>,
     /// All of `names`.
     listed: HashSet<String>,
     names: Vec<KnownName>,
 }
 
-impl Found<'_> {
+impl NameFinder<'_> {
     /// Values of fields in logs, JSON and messages of the API server.
     fn read_fields(&mut self, line: &str) {
-        for (start, word) in words(line, is_field_letter) {
+        for (start, word) in letter_runs(line, is_field_letter) {
             let field = word.to_ascii_lowercase();
             let is_user = USER_FIELDS.contains(&field.as_str());
             if !is_user && field != IMAGE_FIELD {
@@ -151,7 +151,7 @@ impl Found<'_> {
 
     /// `HOST:PORT`.
     fn read_ports(&mut self, line: &str) {
-        for (start, word) in words(line, is_name_letter) {
+        for (start, word) in letter_runs(line, is_name_letter) {
             let after = &line[start + word.len()..];
             let is_port = after.starts_with(':')
                 && after[1..].starts_with(|letter: char| letter.is_ascii_digit());
@@ -229,17 +229,17 @@ fn value<'a>(before: &str, after: &'a str) -> Option<&'a str> {
 }
 
 /// Runs of letters of a kind, with where they are.
-fn words(line: &str, is_letter: fn(char) -> bool) -> Vec<(usize, &str)> {
-    let mut words = Vec::new();
+fn letter_runs(line: &str, is_letter: fn(char) -> bool) -> Vec<(usize, &str)> {
+    let mut runs = Vec::new();
     let mut start = 0;
     for word in line.split(|letter| !is_letter(letter)) {
         if !word.is_empty() {
-            words.push((start, word));
+            runs.push((start, word));
         }
         start += word.len();
         start += line[start..].chars().next().map_or(0, char::len_utf8);
     }
-    words
+    runs
 }
 
 fn is_field_letter(letter: char) -> bool {

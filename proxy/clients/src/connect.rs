@@ -114,7 +114,7 @@ impl Connect {
             () = has_drained(&self.drain) => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         };
         match request {
-            Ok(Asked {
+            Ok(ParsedRequest {
                 destination,
                 claimed_user,
                 pipelined,
@@ -197,20 +197,20 @@ impl Connect {
     }
 
     /// Reads a request's head.
-    async fn request(&self, socket: &Socket) -> Result<Asked, RequestError> {
+    async fn request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
         match timeout(HEAD_TIMEOUT, self.whole_request(socket)).await {
             Ok(request) => request,
             Err(_elapsed) => Err(RequestError::Bad(BadRequest::TimedOut)),
         }
     }
 
-    async fn whole_request(&self, socket: &Socket) -> Result<Asked, RequestError> {
+    async fn whole_request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
         let mut buffer = BytesMut::new();
         loop {
             if let Some((head, length)) = request::parse(&buffer)? {
                 let claimed_user = head.claimed_user().cloned();
                 let destination = head.destination(self.router.directory())?;
-                return Ok(Asked {
+                return Ok(ParsedRequest {
                     destination,
                     claimed_user,
                     pipelined: buffer.split_off(length),
@@ -229,7 +229,7 @@ impl Connect {
 }
 
 /// A request, and the bytes that the client sent after it.
-struct Asked {
+struct ParsedRequest {
     destination: Destination,
     /// Who the client says it is.
     claimed_user: Option<ClaimedUser>,
