@@ -1,8 +1,10 @@
 //! `culvert-agent join --service`: runs the agent as a service of systemd, as the packages and
 //! docs/install.md do it: the user, the unit of `deploy/systemd`, and its start.
 
+mod settings;
 mod unit;
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
@@ -13,12 +15,16 @@ use nix::unistd::{User, geteuid};
 use tokio::process::Command;
 use tokio::time::{Instant, sleep, timeout};
 
+pub(crate) use settings::Settings;
 use unit::installed_unit;
 
 /// The name of the unit.
 const UNIT: &str = "culvert-agent.service";
 /// Where an administrator's units are.
 const UNIT_FOLDER: &str = "/etc/systemd/system";
+/// The settings of the unit. systemd reads them as root, and they may have a password.
+const SETTINGS: &str = "/etc/culvert/agent.env";
+const SETTINGS_MODE: u32 = 0o600;
 /// The user of the unit, as the packages make it.
 const USER: &str = "culvert";
 /// The state directory of the unit.
@@ -72,11 +78,12 @@ impl Service {
         Ok(Self { unit })
     }
 
-    /// Writes the unit, and starts the service now and at each boot.
+    /// Writes the settings and the unit, and starts the service now and at each boot.
     ///
     /// # Errors
-    /// The unit cannot be written, or systemd does not start it.
-    pub(crate) async fn start(self) -> Result<()> {
+    /// They cannot be written, or systemd does not start it.
+    pub(crate) async fn start(self, settings: &Settings) -> Result<()> {
+        write_settings(settings).with_context(|| format!("write {SETTINGS}"))?;
         if let Some(text) = self.unit {
             let path = Path::new(UNIT_FOLDER).join(UNIT);
             write_atomic(&path, text.as_bytes(), 0o644)
@@ -106,12 +113,31 @@ pub(crate) async fn wait_for_tunnel(admin_socket: &Path) -> Result<()> {
             bail!(
                 "the node has joined and its service runs, but it has no tunnel after {} s: \
                  {missing}. It tries again until it has one; `journalctl -u culvert-agent` says \
-                 more. Settings of the service, such as HTTPS_PROXY, are in /etc/culvert/agent.env",
+                 more. Settings of the service, such as HTTPS_PROXY, are in {SETTINGS}",
                 TUNNEL_TIMEOUT.as_secs()
             );
         }
         sleep(PAUSE).await;
     }
+}
+
+fn write_settings(settings: &Settings) -> Result<()> {
+    let path = Path::new(SETTINGS);
+    let before = match std::fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let after = settings.added_to(&before);
+    if after == before {
+        return Ok(());
+    }
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
+    write_atomic(path, after.as_bytes(), SETTINGS_MODE)?;
+    println!("{SETTINGS} has what this join was given: {settings}.");
+    Ok(())
 }
 
 /// The file of the unit that systemd has of this name.

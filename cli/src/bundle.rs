@@ -5,6 +5,7 @@
 mod anonymous;
 mod archive;
 mod collect;
+mod found_names;
 mod index;
 mod secrets;
 
@@ -49,7 +50,7 @@ pub(crate) struct Collection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KnownName {
     pub(crate) name: String,
-    /// `node` or `host`.
+    /// `node`, `host`, `domain` or `user`.
     pub(crate) kind: &'static str,
 }
 

@@ -10,13 +10,14 @@ mod local;
 mod object_values;
 mod pods;
 mod ssh;
+mod user;
 mod view;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use culvert_api::NodeName;
+use culvert_api::{ClaimedUser, NodeName};
 
 use crate::args::Whom;
 use crate::program_name::ProgramName;
@@ -57,8 +58,8 @@ pub(crate) enum Socket {
 
 /// A connection on the way to a port of a node.
 pub(crate) enum NodeWay {
-    /// With a proxy, which is still to be asked: HTTP CONNECT.
-    Proxy(Connection),
+    /// With a proxy, which is still to be asked: HTTP CONNECT, for this user if one is known.
+    Proxy(Connection, Option<ClaimedUser>),
     /// With the node.
     Node(Connection),
 }
@@ -207,7 +208,7 @@ impl Host {
         match &self.transport {
             Transport::Pod(pod) => pod.connect_node(node, port).await,
             Transport::Local(_) | Transport::Ssh(_) => {
-                Ok(NodeWay::Proxy(self.connect(Socket::Connect).await?))
+                Ok(NodeWay::Proxy(self.connect(Socket::Connect).await?, None))
             }
         }
     }

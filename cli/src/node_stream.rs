@@ -1,7 +1,7 @@
 //! A connection with a port of a node, through a proxy and the node's agent, which dials it.
 
 use anyhow::{Context, Result, ensure};
-use culvert_api::NodeName;
+use culvert_api::{CLAIMED_USER_HEADER, ClaimedUser, NodeName};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::hosts::{ByteStream, Connection, Host, NoAnswer, NodeWay};
@@ -18,23 +18,32 @@ pub(crate) async fn connect_node(
     node: &NodeName,
     port: u16,
 ) -> Result<NodeStream, NoAnswer> {
-    let mut connection = match host.connect_node(node, port).await? {
-        NodeWay::Proxy(connection) => connection,
+    let (mut connection, user) = match host.connect_node(node, port).await? {
+        NodeWay::Proxy(connection, user) => (connection, user),
         NodeWay::Node(mut connection) => {
             let stream = connection.take_stream()?;
             return Ok((connection, stream));
         }
     };
     let mut stream = connection.take_stream()?;
-    match ask_for(&mut stream, node, port).await {
+    match ask_for(&mut stream, node, port, user.as_ref()).await {
         Ok(()) => Ok((connection, stream)),
         Err(error) => Err(connection.unanswered(&error).await),
     }
 }
 
 /// Asks a proxy for a connection with a port of a node.
-async fn ask_for(stream: &mut Box<dyn ByteStream>, node: &NodeName, port: u16) -> Result<()> {
-    let request = format!("CONNECT {node}:{port} HTTP/1.1\r\nHost: {node}:{port}\r\n\r\n");
+async fn ask_for(
+    stream: &mut Box<dyn ByteStream>,
+    node: &NodeName,
+    port: u16,
+    user: Option<&ClaimedUser>,
+) -> Result<()> {
+    let mut request = format!("CONNECT {node}:{port} HTTP/1.1\r\nHost: {node}:{port}\r\n");
+    if let Some(user) = user {
+        request += &format!("{CLAIMED_USER_HEADER}: {user}\r\n");
+    }
+    request += "\r\n";
     stream.write_all(request.as_bytes()).await?;
     let mut head = Vec::new();
     // Byte by byte: what follows the head is the node's.

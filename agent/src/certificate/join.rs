@@ -17,7 +17,7 @@ use crate::dial::connect::connect;
 use crate::dial::outbound::Outbound;
 use crate::dial::pin::Pin;
 use crate::dial::tls;
-use crate::service::{Service, wait_for_tunnel};
+use crate::service::{Service, Settings, wait_for_tunnel};
 use owner::Owner;
 
 /// What `culvert token create` prints.
@@ -67,7 +67,7 @@ pub(crate) struct JoinArgs {
     pub(crate) user: Option<String>,
 
     /// Largest TCP segment, in bytes, in both directions: for a link that silently loses large
-    /// packets. Give it to the running agent too.
+    /// packets. Give it to the running agent too; --service does.
     #[arg(
         long,
         env = "CULVERT_TUNNEL_MSS",
@@ -82,7 +82,7 @@ pub(crate) struct JoinArgs {
 
     /// Then run the agent as a service of systemd, now and at each boot: makes the user culvert and
     /// the unit where they are missing, and waits for a tunnel. Settings of the service are in
-    /// /etc/culvert/agent.env.
+    /// /etc/culvert/agent.env, which gets HTTPS_PROXY, NO_PROXY and --tunnel-mss of this join.
     #[arg(long, conflicts_with = "user")]
     pub(crate) service: bool,
 }
@@ -126,7 +126,8 @@ pub(crate) async fn run(state_dir: &Path, admin_socket: &Path, args: JoinArgs) -
         println!("Next, start the agent: {}", next_command(&state));
         return Ok(());
     };
-    service.start().await?;
+    let settings = Settings::of(|name| std::env::var(name).ok(), args.tunnel_mss);
+    service.start(&settings).await?;
     println!("The service culvert-agent is enabled and started; waiting for a tunnel.");
     wait_for_tunnel(admin_socket).await?;
     println!("{}", reached(&node));

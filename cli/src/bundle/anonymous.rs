@@ -1,11 +1,13 @@
-//! Other names for nodes and hosts, and other addresses, the same in all texts of an archive: what
-//! belongs together still does.
+//! Other names for nodes, hosts and users, and other addresses, the same in all texts of an archive:
+//! what belongs together still does.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 
 use super::KnownName;
+use super::found_names::found_names;
 
 /// Pieces of an address: `0:0:0:0:0:ffff:10.0.0.7` has ten.
 const MAX_PIECES_OF_ADDRESS: usize = 10;
@@ -13,27 +15,69 @@ const MAX_PIECES_OF_ADDRESS: usize = 10;
 /// Names and addresses that were met.
 #[derive(Debug)]
 pub(super) struct Anonymous {
+    known: HashSet<String>,
     names: HashMap<String, String>,
+    /// Names with other letters than [`is_part`], such as `ada@example.org`, by their first run of
+    /// these; the longest first.
+    mixed: HashMap<String, Vec<MixedName>>,
+    /// Of such a run, in bytes.
+    longest_start: usize,
     addresses: HashMap<IpAddr, String>,
     /// The number of pieces that the longest name or address has.
     most_pieces: usize,
 }
 
+#[derive(Debug)]
+struct MixedName {
+    name: String,
+    other: String,
+}
+
 impl Anonymous {
     pub(super) fn of(names: &[KnownName]) -> Self {
         let mut anonymous = Self {
+            known: HashSet::new(),
             names: HashMap::new(),
+            mixed: HashMap::new(),
+            longest_start: 0,
             addresses: HashMap::new(),
             most_pieces: MAX_PIECES_OF_ADDRESS,
         };
-        for KnownName { name, kind } in names {
-            let number = anonymous.names.len() + 1;
-            let other = format!("{kind}-x{number}");
-            anonymous.names.entry(name.clone()).or_insert(other);
-            let pieces = pieces(name).len();
-            anonymous.most_pieces = anonymous.most_pieces.max(pieces);
+        for name in names {
+            anonymous.add_name(name.clone());
         }
         anonymous
+    }
+
+    /// Reads which users and other hosts a text names. It has to be all texts before the first is
+    /// changed.
+    pub(super) fn learn(&mut self, text: &str) {
+        for name in found_names(text, &self.known) {
+            self.add_name(name);
+        }
+    }
+
+    fn add_name(&mut self, known: KnownName) {
+        let KnownName { name, kind } = known;
+        if !self.known.insert(name.clone()) {
+            return;
+        }
+        let number = self.known.len();
+        let other = format!("{kind}-x{number}");
+        let name = name.trim_start_matches(|letter| !is_part(letter));
+        match name.find(|letter| !is_part(letter)) {
+            None => {
+                self.most_pieces = self.most_pieces.max(pieces(name).len());
+                self.names.insert(name.to_owned(), other);
+            }
+            Some(end) => {
+                self.longest_start = self.longest_start.max(end);
+                let alike = self.mixed.entry(name[..end].to_owned()).or_default();
+                let name = name.to_owned();
+                alike.push(MixedName { name, other });
+                alike.sort_by_key(|mixed| Reverse(mixed.name.len()));
+            }
+        }
     }
 
     /// The text with other names and addresses.
@@ -45,10 +89,38 @@ impl Anonymous {
             replaced += &rest[..start];
             rest = &rest[start..];
             let end = rest.find(|letter| !is_part(letter)).unwrap_or(rest.len());
+            if let Some((start, mixed)) = self.mixed_name(rest, end) {
+                let length = mixed.name.len();
+                let other = mixed.other.clone();
+                self.add(&rest[..start], &mut replaced);
+                replaced += &other;
+                rest = &rest[start + length..];
+                continue;
+            }
             self.add(&rest[..end], &mut replaced);
             rest = &rest[end..];
         }
         replaced + rest
+    }
+
+    /// The name that begins in the first word of a text and goes on after it, with where it begins.
+    fn mixed_name(&self, text: &str, word_end: usize) -> Option<(usize, &MixedName)> {
+        for piece in pieces(&text[..word_end]) {
+            let start = piece.start;
+            if word_end - start > self.longest_start {
+                continue;
+            }
+            let Some(alike) = self.mixed.get(&text[start..word_end]) else {
+                continue;
+            };
+            for mixed in alike {
+                let is_name = text[start..].starts_with(&mixed.name);
+                if is_name && !text[start + mixed.name.len()..].starts_with(is_inner) {
+                    return Some((start, mixed));
+                }
+            }
+        }
+        None
     }
 
     /// Adds a run of letters that names and addresses are made of, such as an address with a port, a
@@ -135,6 +207,11 @@ fn is_part(letter: char) -> bool {
     letter.is_ascii_alphanumeric() || matches!(letter, '.' | ':' | '-' | '_')
 }
 
+/// Letters after which a name is a longer one.
+fn is_inner(letter: char) -> bool {
+    letter.is_alphanumeric() || letter == '-'
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +250,22 @@ mod tests {
             "hosts/root_host-x3/check.json hosts/ssh___root_host-x3_22 ssh://root@host-x3:22 \
              ip4-x1-ip4-x2 tcp:ip4-x3:80 {\"log\": \"x\\nnode-x1\\u000anode-x1\\tnode-x1 x\\\\nedge-1\"} \
              edge-1-2 my-edge-1 culvert_proxy::streams 2026-11-29T21:19:12.123456Z"
+        );
+    }
+
+    #[test]
+    fn users_that_a_text_names_become_others_in_all_texts() {
+        let mut anonymous = anonymous();
+        let log = "user=ada client.addr=\"user bob@corp.example\" User \"Eve Örn\" may";
+        anonymous.learn(log);
+        let replaced = anonymous.replace(log);
+        for name in ["ada", "bob", "corp", "Eve", "Örn"] {
+            assert!(!replaced.contains(name), "{replaced}");
+        }
+        let later = "hosts/ada_cloud-1 adam bob@corp.example's oidc:bob@corp.example x-Eve Örn";
+        assert_eq!(
+            anonymous.replace(later),
+            "hosts/user-x4_host-x3 adam user-x5's oidc:user-x5 x-user-x6"
         );
     }
 

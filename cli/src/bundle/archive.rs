@@ -85,10 +85,6 @@ fn append(
 
 /// The same without secrets, and without names if that is wanted.
 fn cleaned(mut collection: Collection, names: Names) -> Collection {
-    let mut anonymous = match names {
-        Names::Real => None,
-        Names::Anonymous => Some(Anonymous::of(&collection.names)),
-    };
     let mut texts = Vec::new();
     for line in &mut collection.summary {
         texts.push(line);
@@ -100,12 +96,17 @@ fn cleaned(mut collection: Collection, names: Names) -> Collection {
             Ok(text) | Err(text) => texts.push(text),
         }
     }
-    for text in texts {
-        let clean = without_secrets(text);
-        *text = match &mut anonymous {
-            Some(anonymous) => anonymous.replace(&clean),
-            None => clean,
-        };
+    for text in &mut texts {
+        **text = without_secrets(text);
+    }
+    if let Names::Anonymous = names {
+        let mut anonymous = Anonymous::of(&collection.names);
+        for text in &texts {
+            anonymous.learn(text);
+        }
+        for text in texts {
+            *text = anonymous.replace(text);
+        }
     }
     collection
 }

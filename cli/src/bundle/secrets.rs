@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 /// In place of what was taken out.
-const REMOVED: &str = "[removed]";
+pub(super) const REMOVED: &str = "[removed]";
 /// Headers whose whole value is one.
 const HEADERS: [&str; 2] = ["authorization", "cookie"];
 /// Ends of names whose value may be short.
@@ -132,16 +132,16 @@ fn secret_after(word: &str, text: &str) -> Option<Range<usize>> {
 }
 
 /// What is between a name and its value.
-struct Separator {
-    bytes: usize,
+pub(super) struct Separator {
+    pub(super) bytes: usize,
     /// `:` or `=`; `None`: blanks alone.
-    sign: Option<char>,
+    pub(super) sign: Option<char>,
     /// The quote that opens the value.
-    quote: Option<&'static str>,
+    pub(super) quote: Option<&'static str>,
 }
 
 impl Separator {
-    fn of(text: &str) -> Option<Self> {
+    pub(super) fn of(text: &str) -> Option<Self> {
         let (_, rest) = without_quote(text);
         let mut rest = rest.trim_start_matches([' ', '\t']);
         let mut sign = None;
@@ -169,7 +169,7 @@ fn without_quote(text: &str) -> (Option<&'static str>, &str) {
 }
 
 /// Where the quote is closed.
-fn closing(value: &str, quote: &str) -> Option<usize> {
+pub(super) fn closing(value: &str, quote: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (index, letter) in value.char_indices() {
         if !is_escaped && value[index..].starts_with(quote) {

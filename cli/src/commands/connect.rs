@@ -36,15 +36,26 @@ pub(super) async fn run(session: &Session, destination: &Query) -> Result<()> {
         anyhow!("{}; `culvert why {node}:{port}` says more", unanswered.text)
     })?;
     let (mut from_node, mut to_node) = split(stream);
-    let downwards = print(&mut from_node);
+    let passed = pass(&mut from_node, &mut to_node).await;
+    passed.with_context(|| {
+        format!("the connection with {node}:{port} was cut: `culvert observe` says why")
+    })
+}
+
+/// Passes both directions.
+async fn pass(
+    from_node: &mut ReadHalf<Box<dyn ByteStream>>,
+    to_node: &mut WriteHalf<Box<dyn ByteStream>>,
+) -> io::Result<()> {
+    let downwards = print(from_node);
     tokio::pin!(downwards);
     let sent = tokio::select! {
-        ended = &mut downwards => return ended.context("read from the node"),
-        sent = send(&mut to_node) => sent,
+        ended = &mut downwards => return ended,
+        sent = send(to_node) => sent,
     };
     // The answer may still come, also that of a node that reads no more.
-    downwards.await.context("read from the node")?;
-    sent.context("send to the node")
+    downwards.await?;
+    sent
 }
 
 /// Sends standard input, and its end.

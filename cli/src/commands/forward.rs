@@ -133,8 +133,8 @@ impl Forwarding {
         let connected = connected.context("no answer in time")?;
         let (_connection, mut stream) =
             connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;
-        copy_bidirectional(&mut client, &mut stream).await?;
-        Ok(())
+        let copied = copy_bidirectional(&mut client, &mut stream).await;
+        copied.map(drop).context("the connection was cut")
     }
 }
 

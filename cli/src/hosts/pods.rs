@@ -17,6 +17,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::timeout;
 
 use super::cluster_texts::{self, ClusterText};
+use super::user::KubeUser;
 use super::view::{ViewAccess, ViewError, ViewTarget, view_port};
 use super::{Connection, Finished, NoAnswer, NodeWay, Socket};
 use crate::args::Whom;
@@ -41,6 +42,7 @@ pub(super) struct ProxyPod {
     name: Mutex<String>,
     /// The Node.
     pub(super) host: String,
+    user: KubeUser,
     view: ViewAccess,
     view_port: Option<u16>,
     access: Mutex<PodAccess>,
@@ -102,6 +104,7 @@ impl ProxyPod {
             left_out,
         } = access(whom).await?;
         let view = ViewAccess::new(config)?;
+        let user = KubeUser::of(client.clone());
         let pod_access = if whom.view {
             PodAccess::View
         } else {
@@ -133,6 +136,7 @@ impl ProxyPod {
                 namespace: whom.namespace.clone(),
                 host: node.unwrap_or_else(|| name.clone()),
                 name: Mutex::new(name),
+                user: user.clone(),
                 view: view.clone(),
                 view_port,
                 access: Mutex::new(pod_access),
@@ -161,7 +165,7 @@ impl ProxyPod {
     ) -> Result<NodeWay, NoAnswer> {
         let target = ViewTarget::Node(node, port);
         match self.connect_by(Socket::Connect, target).await? {
-            Opened::Exec(connection) => Ok(NodeWay::Proxy(connection)),
+            Opened::Exec(connection) => Ok(NodeWay::Proxy(connection, self.user.name().await)),
             Opened::View(connection) => Ok(NodeWay::Node(connection)),
         }
     }
@@ -400,6 +404,7 @@ mod tests {
         let client = Client::new(service, "culvert-system");
         let nowhere = Config::new("https://127.0.0.1:1".parse().expect("an address"));
         let pod = ProxyPod {
+            user: KubeUser::of(client.clone()),
             pods: Api::namespaced(client, "culvert-system"),
             namespace: "culvert-system".to_owned(),
             name: Mutex::new("old".to_owned()),

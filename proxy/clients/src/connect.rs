@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
+use culvert_api::ClaimedUser;
 use culvert_daemon::{Drain, LogBudget, Worker, Workers, chain};
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_streams::direct::{self, Direct, DirectTarget, Reason};
@@ -113,8 +114,17 @@ impl Connect {
             () = has_drained(&self.drain) => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         };
         match request {
-            Ok((destination, pipelined)) => {
-                let plan = self.decide(destination, Frontend::ConnectSocket, name);
+            Ok(ParsedRequest {
+                destination,
+                claimed_user,
+                pipelined,
+            }) => {
+                let frontend = Frontend::ConnectSocket;
+                let record = self.router.start_record(frontend, name, &destination);
+                if let Some(user) = claimed_user {
+                    record.set_claimed_user(user);
+                }
+                let plan = self.decide(destination, record);
                 let plan = plan.map_err(|error| Refusal::from(&error));
                 Ok(Planned { plan, pipelined })
             }
@@ -132,10 +142,8 @@ impl Connect {
     fn decide(
         &self,
         destination: Destination,
-        frontend: Frontend,
-        name: String,
+        mut record: StreamRecord,
     ) -> Result<Plan, RouteError> {
-        let mut record = self.router.start_record(frontend, name, &destination);
         let error = match self.router.route(destination.clone()) {
             Ok(route) => {
                 let client = ClientKind::Connect;
@@ -188,23 +196,25 @@ impl Connect {
         }
     }
 
-    /// Reads a request's head: the destination, and the bytes that the client sent after it.
-    async fn request(&self, socket: &Socket) -> Result<(Destination, BytesMut), RequestError> {
+    /// Reads a request's head.
+    async fn request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
         match timeout(HEAD_TIMEOUT, self.whole_request(socket)).await {
             Ok(request) => request,
             Err(_elapsed) => Err(RequestError::Bad(BadRequest::TimedOut)),
         }
     }
 
-    async fn whole_request(
-        &self,
-        socket: &Socket,
-    ) -> Result<(Destination, BytesMut), RequestError> {
+    async fn whole_request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
         let mut buffer = BytesMut::new();
         loop {
             if let Some((head, length)) = request::parse(&buffer)? {
+                let claimed_user = head.claimed_user().cloned();
                 let destination = head.destination(self.router.directory())?;
-                return Ok((destination, buffer.split_off(length)));
+                return Ok(ParsedRequest {
+                    destination,
+                    claimed_user,
+                    pipelined: buffer.split_off(length),
+                });
             }
             socket.readable().await?;
             match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
@@ -219,6 +229,14 @@ impl Connect {
 }
 
 /// A request, and the bytes that the client sent after it.
+struct ParsedRequest {
+    destination: Destination,
+    /// Who the client says it is.
+    claimed_user: Option<ClaimedUser>,
+    pipelined: BytesMut,
+}
+
+/// What is to be done, and the bytes that the client sent after its request.
 struct Planned {
     plan: Result<Plan, Refusal>,
     pipelined: BytesMut,

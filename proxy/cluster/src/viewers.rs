@@ -74,7 +74,7 @@ pub enum ViewerError {
     NotAuthenticated(String),
     /// RBAC does not allow it.
     #[error(
-        "{user} may not {right} in namespace {namespace}: bind the Role {} there",
+        "user \"{user}\" may not {right} in namespace {namespace}: bind the Role {} there",
         right.role()
     )]
     Forbidden {

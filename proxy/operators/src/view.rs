@@ -225,7 +225,7 @@ impl View {
         }
         let viewer = user.viewer();
         let (permit, served) = self.serve_target(target, &viewer).await?;
-        tracing::info!(user = %viewer, client.addr = %address, path, "view opened");
+        tracing::info!(user = viewer.to_string(), client.addr = %address, path, "view opened");
         Ok(Session {
             served,
             viewers: parts.viewers.clone(),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
-use culvert_api::NodeName;
+use culvert_api::{ClaimedUser, NodeName};
 use culvert_daemon::{Counts, chain};
 use culvert_proxy_core::directory::Destination;
 use culvert_proxy_core::metrics::{Metrics, UnansweredDial};
@@ -80,6 +80,7 @@ struct Live {
     number: u64,
     frontend: Frontend,
     client: String,
+    claimed_user: OnceLock<ClaimedUser>,
     destination: Destination,
     node: OnceLock<NodeName>,
     direct: AtomicBool,
@@ -176,6 +177,7 @@ impl Streams {
             number,
             frontend,
             client,
+            claimed_user: OnceLock::new(),
             destination,
             node,
             direct,
@@ -275,6 +277,7 @@ impl Live {
             stream: self.number,
             frontend: self.frontend.label(),
             client: self.client.clone(),
+            claimed_user: self.claimed_user.get().map(ClaimedUser::to_string),
             original_dst: self.destination.to_string(),
             node: self.node.get().cloned(),
             path: if self.direct.load(Ordering::Relaxed) {
@@ -312,6 +315,12 @@ impl StreamRecord {
     pub fn set_node(&self, node: &NodeName) {
         // It is set once, because a connection goes to one node.
         self.live.node.get_or_init(|| node.clone());
+    }
+
+    /// Sets who the client says it is.
+    pub fn set_claimed_user(&self, user: ClaimedUser) {
+        // It is set once, because a connection has one request.
+        self.live.claimed_user.get_or_init(|| user);
     }
 
     /// Marks a connection that the proxy dials itself, without a tunnel.
@@ -385,6 +394,7 @@ impl Drop for StreamRecord {
             stream = view.stream,
             frontend = view.frontend,
             client.addr = view.client,
+            user_claimed = view.claimed_user,
             original_dst = view.original_dst,
             node = view.node.as_ref().map(NodeName::as_str),
             mechanism = view.path,

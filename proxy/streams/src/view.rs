@@ -12,6 +12,9 @@ pub struct StreamView {
     pub frontend: &'static str,
     /// The client.
     pub client: String,
+    /// Who the client says it is; nothing has verified it.
+    #[serde(rename = "user_claimed", skip_serializing_if = "Option::is_none")]
+    pub claimed_user: Option<String>,
     /// What the client dialled.
     pub original_dst: String,
     /// The node.

@@ -16,7 +16,9 @@ impl Connect {
         destination: Destination,
         client: String,
     ) -> Result<Opened, Unopened> {
-        match self.decide(destination, Frontend::ConnectTls, client)? {
+        let frontend = Frontend::ConnectTls;
+        let record = self.router.start_record(frontend, client, &destination);
+        match self.decide(destination, record)? {
             Plan::Node(routed) => Opened::stream(routed).await,
             Plan::Direct(request) => {
                 let (pair, other) = Pair::new()?;

@@ -2,7 +2,11 @@
 
 use std::net::IpAddr;
 
-use culvert_api::{InvalidHostPort, InvalidNodeName, NodeName};
+use culvert_api::{
+    CLAIMED_USER_HEADER, ClaimedUser, InvalidClaimedUser, InvalidHostPort, InvalidNodeName,
+    NodeName,
+};
+use culvert_daemon::chain;
 use culvert_proxy_core::directory::{Destination, Directory, NodeView};
 use http::StatusCode;
 use httparse::{EMPTY_HEADER, Request, Status};
@@ -21,6 +25,8 @@ pub(crate) struct ConnectHead {
     destination: Destination,
     /// What the header says, with or without a zone.
     header: Option<NodeName>,
+    /// Who the client says it is.
+    claimed_user: Option<ClaimedUser>,
 }
 
 /// A request that cannot be served.
@@ -42,6 +48,8 @@ pub(crate) enum BadRequest {
     Target(InvalidHostPort),
     #[error("{NODE_HEADER} names no node")]
     Node(#[from] InvalidNodeName),
+    #[error("{CLAIMED_USER_HEADER}")]
+    ClaimedUser(#[source] InvalidClaimedUser),
     #[error(
         "{NODE_HEADER}: {node} is not the node of {destination}: name a node that has this \
          address, or leave the header out"
@@ -54,15 +62,16 @@ pub(crate) enum BadRequest {
 
 impl From<&BadRequest> for Refusal {
     fn from(bad: &BadRequest) -> Self {
-        Self::new(
-            StatusCode::BAD_REQUEST,
-            "http_request_error",
-            bad.to_string(),
-        )
+        Self::new(StatusCode::BAD_REQUEST, "http_request_error", chain(bad))
     }
 }
 
 impl ConnectHead {
+    /// Who the client says it is.
+    pub(crate) fn claimed_user(&self) -> Option<&ClaimedUser> {
+        self.claimed_user.as_ref()
+    }
+
     /// Where the request itself leads.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn target(&self) -> &Destination {
@@ -78,6 +87,7 @@ impl ConnectHead {
         let Self {
             destination,
             header,
+            claimed_user: _,
         } = self;
         let Some(header) = header else {
             return Ok(destination);
@@ -142,14 +152,27 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(ConnectHead, usize)>, BadRe
     let mut asked = ConnectHead {
         destination,
         header: None,
+        claimed_user: None,
     };
-    let mut headers = request.headers.iter();
-    if let Some(header) = headers.find(|header| header.name.eq_ignore_ascii_case(NODE_HEADER)) {
-        let value = String::from_utf8_lossy(header.value);
+    if let Some(value) = header(&request, NODE_HEADER) {
+        let value = String::from_utf8_lossy(value);
         let (node, _) = value.split_once(':').unwrap_or((&value, ""));
         asked.header = Some(node.trim().parse()?);
     }
+    if let Some(value) = header(&request, CLAIMED_USER_HEADER) {
+        // What is no text of Unicode gets a character that says so.
+        let name = String::from_utf8_lossy(value);
+        let claimed = name.trim().parse();
+        asked.claimed_user = Some(claimed.map_err(BadRequest::ClaimedUser)?);
+    }
     Ok(Some((asked, length)))
+}
+
+/// The first header of a name.
+fn header<'a>(request: &Request<'_, 'a>, name: &str) -> Option<&'a [u8]> {
+    let mut headers = request.headers.iter();
+    let header = headers.find(|header| header.name.eq_ignore_ascii_case(name))?;
+    Some(header.value)
 }
 
 #[cfg(test)]
@@ -256,6 +279,27 @@ mod tests {
         }
         let head = "CONNECT edge-2:1 HTTP/1.1\r\nX-Tunnel-Proxy-Host: \r\n\r\n";
         assert!(matches!(parse(head.as_bytes()), Err(BadRequest::Node(_))));
+    }
+
+    #[test]
+    fn a_client_may_say_who_it_is_in_one_line() {
+        let claimed = |value: &str| {
+            let head = format!("CONNECT edge-1:1 HTTP/1.1\r\nculvert-user:{value}\r\n\r\n");
+            let (asked, _) = parse(head.as_bytes())?.unwrap();
+            Ok::<_, BadRequest>(asked.claimed_user().map(ToString::to_string))
+        };
+        let named = claimed(" ada@example.org ").unwrap();
+        assert_eq!(named.as_deref(), Some("ada@example.org"));
+        for value in ["", " ", "a\u{85}b", &"a".repeat(1_000)] {
+            assert!(
+                matches!(claimed(value), Err(BadRequest::ClaimedUser(_))),
+                "{value:?}"
+            );
+        }
+        let (asked, _) = parse(b"CONNECT edge-1:1 HTTP/1.1\r\n\r\n")
+            .unwrap()
+            .unwrap();
+        assert_eq!(asked.claimed_user(), None);
     }
 
     #[test]

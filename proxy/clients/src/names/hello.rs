@@ -154,6 +154,9 @@ impl<'a> Parts<'a> {
 mod tests {
     use std::sync::Arc;
 
+    use rustls::client::{EchGreaseConfig, EchMode};
+    use rustls::crypto::aws_lc_rs::{default_provider, hpke, kx_group};
+    use rustls::crypto::hpke::Hpke;
     use rustls::pki_types::ServerName;
     use rustls::{ClientConfig, ClientConnection, RootCertStore};
 
@@ -161,12 +164,31 @@ mod tests {
 
     /// The first flight of a stock client.
     fn hello(server: &str) -> Vec<u8> {
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
+        let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
             .with_root_certificates(RootCertStore::empty())
             .with_no_client_auth();
+        first_flight(config, server)
+    }
+
+    /// That of a client as browsers are: with a place for an encrypted hello (ECH) that has none,
+    /// and key shares of two kinds.
+    fn greased_hello(server: &str) -> Vec<u8> {
+        let mut provider = default_provider();
+        provider.kx_groups = vec![kx_group::X25519MLKEM768, kx_group::X25519];
+        let suite = hpke::DH_KEM_X25519_HKDF_SHA256_AES_128;
+        let (key, _) = suite.generate_key_pair().unwrap();
+        let ech = EchMode::Grease(EchGreaseConfig::new(suite, key));
+        let config = ClientConfig::builder_with_provider(Arc::new(provider))
+            .with_ech(ech)
+            .unwrap()
+            .with_root_certificates(RootCertStore::empty())
+            .with_no_client_auth();
+        first_flight(config, server)
+    }
+
+    fn first_flight(config: ClientConfig, server: &str) -> Vec<u8> {
         let name = ServerName::try_from(server.to_owned()).unwrap();
         let mut client = ClientConnection::new(Arc::new(config), name).unwrap();
         let mut bytes = Vec::new();
@@ -185,8 +207,18 @@ mod tests {
 
     #[test]
     fn the_name_is_read_however_the_hello_is_cut() {
-        let hello = hello("Edge-1.edge.internal");
-        for bytes in [hello.clone(), in_records(&hello, 7), in_records(&hello, 1)] {
+        let name = "Edge-1.edge.internal";
+        let short = hello(name);
+        let long = greased_hello(name);
+        // More than one segment, with ECH.
+        assert!(long.len() > 1_600 && long.windows(2).any(|kind| kind == [0xfe, 0x0d]));
+        for bytes in [
+            in_records(&short, 7),
+            in_records(&short, 1),
+            in_records(&long, 100),
+            short,
+            long,
+        ] {
             let whole = HelloReader::default().read(&bytes).unwrap();
             assert_eq!(whole.as_deref(), Some("edge-1.edge.internal"));
             let mut trickling = HelloReader::default();
@@ -244,6 +276,13 @@ mod tests {
             bare_hello(&[edge_1()]),
             bare_hello(&[(10, vec![9]), (10, vec![9]), edge_1()]),
             bare_hello(&[edge_1(), names(&[(0, b"edge-2")])]),
+            // GREASE, as Chromium sends it: first and last.
+            bare_hello(&[
+                (0x3a3a, vec![]),
+                (0xfe0d, vec![0; 250]),
+                edge_1(),
+                (0xcaca, vec![0]),
+            ]),
             bare_hello(&[(0x0a0a, vec![]), edge_1(), (43, vec![255; 40])]),
             bare_hello(&[names(&[(7, b"?"), (0, b"edge-1"), (0, b"edge-2")])]),
         ] {

@@ -50,6 +50,7 @@ pub(super) fn span(ended: EndedStream) -> Span {
         number("stream", stream.stream),
         text("frontend", Some(stream.frontend)),
         text("client.addr", Some(stream.client)),
+        text("user_claimed", stream.claimed_user),
         text("original_dst", Some(stream.original_dst)),
         text("node", stream.node.as_ref().map(NodeName::as_str)),
         text("mechanism", Some(stream.path)),

@@ -226,6 +226,7 @@ fn a_span_has_the_bytes_of_both_directions_and_the_time_of_the_stream() {
         stream: 1,
         frontend: "forward",
         client: "10.1.2.3:1".to_owned(),
+        claimed_user: None,
         original_dst: "edge-1:22".to_owned(),
         node: None,
         path: "direct",

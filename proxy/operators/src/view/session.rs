@@ -95,8 +95,8 @@ impl Session {
                 }
             }
             reason = until_refused(&viewers, &owner) => {
-                let user = owner.user.viewer();
-                tracing::info!(%user, client.addr = %owner.client, %reason, "a session of the view was closed");
+                let user = owner.user.viewer().to_string();
+                tracing::info!(user, client.addr = %owner.client, %reason, "a session of the view was closed");
             }
             () = until_begun(ends_with) => {}
         }
