@@ -16,9 +16,9 @@ use crate::upstream::Credential;
 /// Bytes of one identity. kube-proxy in a cluster of 10,000 services copies two lists of some 4
 /// MiB.
 const MAX_OF_IDENTITY: usize = 8 << 20;
-/// Bytes of all identities together. The process grows by some more: allocators give memory back
-/// late.
-const MAX_OF_ALL: usize = 12 << 20;
+/// Bytes of all identities together, and with the oldest answer of each, which ends last.
+const MAX_OF_ALL: usize = 10 << 20;
+pub(crate) const MAX_WITH_OLDEST: usize = 12 << 20;
 
 tokio::task_local! {
     /// Ends the stream of HTTP/2, or the connection of HTTP/1.1, that is served.
@@ -71,12 +71,26 @@ struct Counted {
 }
 
 impl Budget {
-    /// For a part of the answer that is served now.
+    /// For a part of the answer that is served now. Beyond the budget the answer ends.
     pub(crate) fn charge(&self, credential: Credential, identity: &str) -> Charge {
+        let end = END.try_with(Clone::clone).unwrap_or_default();
+        self.charge_until(end, credential, identity)
+    }
+
+    /// For the copy of an answer. Beyond the budget the copy ends, and its client has the answer.
+    pub(crate) fn charge_copy(&self, credential: Credential, identity: &str) -> Charge {
+        self.charge_until(CancellationToken::new(), credential, identity)
+    }
+
+    fn charge_until(
+        &self,
+        end: CancellationToken,
+        credential: Credential,
+        identity: &str,
+    ) -> Charge {
         let counted = match credential {
             Credential::Node => None,
             Credential::Bearer => {
-                let end = END.try_with(Clone::clone).unwrap_or_default();
                 let mut book = self.0.lock();
                 book.next += 1;
                 Some(Counted {
@@ -112,6 +126,11 @@ impl Charge {
             book.enforce_limits(&counted.identity);
         }
         self.bytes = bytes;
+    }
+
+    /// Adds bytes that it holds until it is dropped.
+    pub(crate) fn add(&mut self, bytes: usize) {
+        self.set(self.bytes + bytes);
     }
 
     /// Whether the answer has been ended.
@@ -160,7 +179,7 @@ impl Book {
     }
 
     /// Ends answers until this identity and all together are within their budgets. The oldest one
-    /// of an identity ends only if all hold twice the budget by such.
+    /// of an identity ends only if all hold too much by such.
     fn enforce_limits(&mut self, identity: &str) {
         while self.bytes_of(identity) > MAX_OF_IDENTITY && self.end_one_of(identity, 1) {}
         while self.bytes > MAX_OF_ALL
@@ -168,7 +187,7 @@ impl Book {
         {
             self.end_one_of(&identity, 1);
         }
-        while self.bytes > 2 * MAX_OF_ALL
+        while self.bytes > MAX_WITH_OLDEST
             && let Some(identity) = self.largest(1)
         {
             self.end_one_of(&identity, 0);
@@ -238,29 +257,43 @@ mod tests {
     #[test]
     fn an_answer_alone_may_be_larger_than_the_budget_and_the_node_has_none() {
         let budget = Budget::default();
-        assert!(!charge(&budget, "sa:shop/cart", 2 * MAX_OF_IDENTITY).has_ended());
+        assert!(!charge(&budget, "sa:shop/cart", MAX_OF_IDENTITY + 1).has_ended());
         let mut node = budget.charge(Credential::Node, "node");
         node.set(100 * MAX_OF_ALL);
         assert_eq!(budget.bytes(), 0);
     }
 
     #[test]
+    fn a_copy_that_is_too_large_ends_and_not_the_answer() {
+        let budget = Budget::default();
+        let end = CancellationToken::new();
+        let answer = END.sync_scope(end.clone(), || charge(&budget, "sa:shop/cart", 1));
+        let mut copy = END.sync_scope(end.clone(), || {
+            budget.charge_copy(Credential::Bearer, "sa:shop/cart")
+        });
+        copy.set(2 * MAX_WITH_OLDEST);
+        assert!(copy.has_ended());
+        assert!(!answer.has_ended() && !end.is_cancelled());
+    }
+
+    #[test]
     fn many_identities_have_no_more_than_one_budget_together_besides_their_oldest_answers() {
+        const SOME: usize = (MAX_WITH_OLDEST >> 20) - 1;
         let budget = Budget::default();
         let mut oldest = Vec::new();
         let mut others = Vec::new();
-        for number in 0..20 {
+        for number in 0..SOME {
             oldest.push(charge(&budget, &format!("sa:a/{number}"), 1 << 20));
         }
         for number in 0..100 {
-            others.push(charge(&budget, &format!("sa:a/{}", number % 20), 1 << 20));
+            others.push(charge(&budget, &format!("sa:a/{}", number % SOME), 1 << 20));
         }
         assert!(!oldest.iter().any(Charge::has_ended));
         assert!(others.iter().all(Charge::has_ended));
-        for number in 20..40 {
+        for number in SOME..2 * SOME {
             oldest.push(charge(&budget, &format!("sa:a/{number}"), 1 << 20));
         }
         assert!(oldest.iter().any(Charge::has_ended));
-        assert!(budget.bytes() <= 2 * MAX_OF_ALL);
+        assert!(budget.bytes() <= MAX_WITH_OLDEST);
     }
 }

@@ -40,6 +40,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
 use self::answers::ServedVersions;
+/// What others than the node may take, in bytes.
+pub(crate) mod limits {
+    use super::bounds::{MAX_MEMBERS, MAX_QUESTIONS, MAX_SETS, MEMBER, SET_OVERHEAD};
+
+    pub(crate) use super::copies::MAX_UNFINISHED_OF_OTHERS as UNFINISHED_OF_OTHERS;
+    pub(crate) use super::documents::TOTAL_MAX as DOCUMENTS;
+    pub(crate) use super::grants::MAX_BYTES_OF_OTHERS as VERDICTS_OF_OTHERS;
+
+    pub(crate) const QUESTIONS: usize = MAX_QUESTIONS + MAX_SETS * SET_OVERHEAD;
+    pub(crate) const MEMBERS_OF_OTHERS: usize = MAX_MEMBERS * MEMBER;
+}
+
 pub(crate) use self::answers::{Cursor, GetAnswer, Item, ListAnswer, Snapshot};
 pub(crate) use self::bounds::Bounds;
 pub(crate) use self::copies::{ListCopy, WatchCopy, WatchStart};

@@ -29,7 +29,9 @@ use crate::wire::split::{ObjectSplitter, SplitError};
 /// What one copy may hold while it waits.
 const MAX_QUEUED_BYTES: usize = 256 << 10;
 /// Smaller ones count as nothing.
-const SMALL_COPY: usize = 32 << 10;
+pub(crate) const SMALL_COPY: usize = 8 << 10;
+/// How Go's servers say 404.
+const NO_SUCH_PATH: &[u8] = b"404 page not found";
 /// Chunks of small answers are small too.
 const MAX_QUEUED_CHUNKS: usize = 1024;
 
@@ -60,6 +62,15 @@ pub(crate) struct DocumentCopy {
     pub(crate) etag: Option<String>,
 }
 
+impl DocumentCopy {
+    /// Load balancers and captive portals have pages of their own, for 404 and even for 200.
+    fn is_of_api_server(&self, body: &[u8]) -> bool {
+        let is_missing = self.status == StatusCode::NOT_FOUND;
+        self.content_type.starts_with("application/")
+            || is_missing && body.starts_with(NO_SUCH_PATH)
+    }
+}
+
 enum Chunk {
     Bytes(Bytes),
     /// The answer is complete.
@@ -78,6 +89,7 @@ impl Copies {
             chunks: chunk_rx,
             queued: queued.clone(),
             charge,
+            copy: copy.clone(),
         };
         tasks.spawn(run(copy.clone(), chunks));
         let queue = Some(Queue {
@@ -218,6 +230,7 @@ struct Chunks {
     chunks: mpsc::Receiver<Chunk>,
     queued: Arc<AtomicUsize>,
     charge: Charge,
+    copy: Arc<CopyOf>,
 }
 
 impl Chunks {
@@ -230,6 +243,10 @@ impl Chunks {
 
     /// `None`: the answer is not complete and nothing more comes.
     async fn next(&mut self) -> Option<Chunk> {
+        if self.charge.has_ended() {
+            self.copy.is_behind(QUEUE_FULL);
+            return None;
+        }
         let chunk = self.chunks.recv().await?;
         if let Chunk::Bytes(bytes) = &chunk {
             self.queued.fetch_sub(bytes.len(), Ordering::Relaxed);
@@ -250,6 +267,7 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
                 body.extend_from_slice(&bytes);
                 chunks.copied(body.capacity());
             }
+            Chunk::End if !document.is_of_api_server(&body) => return,
             Chunk::End => {
                 let DocumentCopy {
                     read,
@@ -261,8 +279,7 @@ async fn copy_document(copy: &CopyOf, document: &DocumentCopy, mut chunks: Chunk
                     status: *status,
                     content_type: content_type.clone(),
                     etag: etag.clone(),
-                    // Without the capacity that it grew by.
-                    body: body.to_vec().into_boxed_slice().into(),
+                    body: Document::packed(body.into()),
                     confirmed: copy.memory.now().wall,
                 };
                 let documents = &mut copy.memory.lock().cache.documents;

@@ -17,6 +17,7 @@ use crate::reads::Read;
 use crate::refusal;
 use crate::relay::relayed;
 use crate::reviews::Reviews;
+use crate::server::guests::Guests;
 use crate::turns::Turns;
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, Credential, Upstream, remove_hop_by_hop};
@@ -26,6 +27,7 @@ pub(crate) struct Hub {
     pub(crate) upstream: Arc<Upstream>,
     pub(crate) memory: Memory,
     pub(crate) limits: Limits,
+    pub(crate) guests: Guests,
     pub(crate) budget: Budget,
     pub(crate) reviews: Reviews,
     pub(crate) turns: Turns,
@@ -81,7 +83,8 @@ impl Hub {
             reader,
             copied,
         };
-        let charge = self.charge(&copy.reader);
+        let credential = credential_of(&copy.reader);
+        let charge = (self.budget).charge_copy(credential, &copy.reader.to_string());
         let (mut head, body) = answer.into_parts();
         remove_hop_by_hop(&mut head.headers);
         Response::from_parts(head, self.copies.tee(body, copy, charge))
@@ -89,11 +92,8 @@ impl Hub {
 
     /// For what the answer that is served now holds of this reader's budget.
     pub(crate) fn charge(&self, reader: &Identity) -> Charge {
-        let credential = match reader {
-            Identity::Node => Credential::Node,
-            Identity::ServiceAccount { .. } | Identity::User(_) => Credential::Bearer,
-        };
-        self.budget.charge(credential, &reader.to_string())
+        self.budget
+            .charge(credential_of(reader), &reader.to_string())
     }
 
     /// Passes a request on; nothing is remembered.
@@ -129,5 +129,12 @@ impl Hub {
         if status == StatusCode::NOT_FOUND && read.verb == Verb::Get {
             cache.record_absence(&read.scope, reader, now);
         }
+    }
+}
+
+fn credential_of(reader: &Identity) -> Credential {
+    match reader {
+        Identity::Node => Credential::Node,
+        Identity::ServiceAccount { .. } | Identity::User(_) => Credential::Bearer,
     }
 }

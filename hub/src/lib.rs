@@ -20,6 +20,7 @@ mod explain;
 mod filters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
+mod growth;
 mod hub;
 mod identity;
 mod install;

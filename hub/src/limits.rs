@@ -15,12 +15,12 @@ const NODE_SHORT: u32 = 200;
 const NODE_LONG: u32 = 1000;
 /// Requests of any other identity. A controller with many kinds has some fifty watches, and an
 /// identity may have several pods on a node.
-const OTHERS_SHORT: u32 = 100;
-const OTHERS_LONG: u32 = 300;
+pub(crate) const OTHERS_SHORT: u32 = 100;
+pub(crate) const OTHERS_LONG: u32 = 300;
 /// Requests of all other identities together. Each request under way may have its window in memory,
 /// if its client does not read.
-const ALL_OTHERS_SHORT: u32 = 500;
-const ALL_OTHERS_LONG: u32 = 1000;
+pub(crate) const ALL_OTHERS_SHORT: u32 = 150;
+pub(crate) const ALL_OTHERS_LONG: u32 = 400;
 /// Requests that each identity may have, however many the others have.
 const ALWAYS: u32 = 10;
 

@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::reboot::PresentPods;
 use self::tokens::Tokens;
+pub(crate) use self::tokens::{MAX_TOKENS, TOKEN};
 pub(crate) use self::writer::{DiskStatus, MemoryWriter};
 use crate::cache::{Bounds, Cache, Clock};
 use crate::events::EventQueue;

@@ -6,7 +6,7 @@ mod reading_tests;
 
 use std::time::Duration;
 
-use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 
 use crate::cache::{Identity, Representation, Resource, Scope, Selection, Verb};
 use crate::relay::is_encoded_as;
@@ -101,6 +101,12 @@ impl Read {
         plain.scope.representation.shape = Shape::Object;
         plain.scope.representation.encoding = Encoding::Json;
         Some(plain)
+    }
+
+    /// Whether an answer with this status is none of the API server: a captive portal says 200 too, with
+    /// a page of its own.
+    pub(crate) fn is_of_another(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        status == StatusCode::OK && self.clone().answered_with(headers).is_none()
     }
 
     /// The read as the API server has chosen to answer it. `None`: the hub does not read that.

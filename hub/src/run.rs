@@ -25,6 +25,7 @@ use crate::memory::{DiskStatus, Memory, MemoryWriter, forget_while_up};
 use crate::metrics::{Metrics, PREFIX};
 use crate::refill::refill;
 use crate::reviews::Reviews;
+use crate::server::guests::Guests;
 use crate::server::port::Port;
 use crate::status::{self, Pages, Scraped};
 use crate::turns::Turns;
@@ -156,6 +157,7 @@ impl Parts {
             upstream,
             memory,
             limits: Limits::default(),
+            guests: Guests::default(),
             budget: Budget::default(),
             reviews: Reviews::default(),
             turns: Turns::default(),

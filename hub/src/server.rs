@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout};
 
 use self::guests::Guest;
-use self::port::ConnectionPermit;
+use self::port::{ConnectionPermit, SEND_BUFFER, UPLOAD_WINDOW};
 use self::review::{Review, review};
 use self::unread::WatchedBody;
 use crate::answers::{absence, documents, local, writes};
@@ -29,10 +29,15 @@ use crate::metrics::Answer;
 use crate::reads::{Plan, Read, make_readable, may_be_kept};
 use crate::refusal;
 use crate::relay::{is_overloaded, relayed};
-use crate::upstream::gunzip::accept_gzip;
+use crate::upstream::gunzip::{DECOMPRESSION, Decompressed, accept_gzip};
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, BodyError, Credential, empty, full};
 use crate::watches;
+
+/// A smaller head counts as nothing.
+const SMALL_HEAD: usize = 4 << 10;
+/// What of a body waits to be read, and then to be sent to the API server.
+const MAX_UPLOAD: usize = UPLOAD_WINDOW as usize + SEND_BUFFER;
 
 /// The other end of a connection.
 #[derive(Clone, Debug)]
@@ -53,8 +58,11 @@ struct Access {
 
 /// What a request occupies until its answer has ended.
 struct Admission {
-    /// `None`: an upgraded connection has it.
+    /// `None`: an upgraded connection has it, or the request was refused.
     permit: Option<RequestPermit>,
+    /// For the request itself, and the decompression of its answer.
+    request: Charge,
+    /// For its answer.
     charge: Charge,
 }
 
@@ -80,23 +88,27 @@ impl Hub {
         let kind = plan.kind(request.uri());
         let proof = peer.proof(request.headers());
         let limited = self.limited_name(&proof, peer.address);
-        let Some(permit) = self.limits.admit(proof.credential(), &limited, kind) else {
-            self.metrics.answered(proof.kind(), Answer::Refused);
-            return refusal::too_many();
+        let mut admission = Admission {
+            permit: self.limits.admit(proof.credential(), &limited, kind),
+            request: self.budget.charge(proof.credential(), &limited),
+            charge: self.budget.charge(proof.credential(), &limited),
         };
-        let charge = self.budget.charge(proof.credential(), &limited);
+        admission.request.set(occupied(&request));
         let access = Access {
             started: Instant::now(),
             request: format!("{} {}", request.method(), request.uri().path()),
             is_head: request.method() == Method::HEAD,
         };
+        if admission.permit.is_none() {
+            return self.finish(&proof, access, admission, refusal::too_many());
+        }
         let caller = self.caller(proof, &peer, request.headers()).await;
-        let mut permit = Some(permit);
         let answer = if caller.proof == Proof::Nothing {
             self.answer_stranger(plan, request).await
         } else if let Plan::Upgrade = plan {
             let guest = peer.guest.clone();
-            let upgraded = self.upgrade(&caller.proof, request, guest.clone(), permit.take());
+            let permit = admission.permit.take();
+            let upgraded = self.upgrade(&caller.proof, &limited, request, guest.clone(), permit);
             let answer = upgraded.await;
             if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
                 guest.is_upgraded();
@@ -107,7 +119,6 @@ impl Hub {
                 .answer_caller(&caller, plan, kind, request)
                 .await
         };
-        let admission = Admission { permit, charge };
         self.finish(&caller.proof, access, admission, answer)
     }
 
@@ -153,9 +164,12 @@ impl Hub {
         &self,
         proof: &Proof,
         access: Access,
-        admission: Admission,
+        mut admission: Admission,
         answer: Response<Body>,
     ) -> Response<Body> {
+        if answer.extensions().get::<Decompressed>().is_some() {
+            admission.request.add(DECOMPRESSION);
+        }
         // The hub's own answers have a body, which HEAD must not get.
         let answer = if access.is_head {
             answer.map(|_| empty())
@@ -172,9 +186,12 @@ impl Hub {
             started: access.started,
         };
         let metrics = self.metrics.clone();
-        answer.map(|body| {
-            WatchedBody::boxed(body, admission.charge, metrics, (line, admission.permit))
-        })
+        let Admission {
+            permit,
+            request,
+            charge,
+        } = admission;
+        answer.map(|body| WatchedBody::boxed(body, charge, metrics, (line, permit, request)))
     }
 
     /// Under which name a request counts towards the limits. The owner of a token that was not seen
@@ -231,9 +248,11 @@ impl Hub {
         }
     }
 
+    /// `identity` is the name by which it is limited.
     async fn upgrade(
         &self,
         proof: &Proof,
+        identity: &str,
         request: Request<Body>,
         guest: Arc<Guest>,
         permit: Option<RequestPermit>,
@@ -242,6 +261,15 @@ impl Hub {
         if !link.is_up() {
             return refusal::unavailable(&link.reason);
         }
+        let _starting = match proof.credential() {
+            Credential::Node => None,
+            Credential::Bearer => {
+                let Some(starting) = self.upstream.upgrades.start(identity) else {
+                    return refusal::too_many();
+                };
+                Some(starting)
+            }
+        };
         let connection = request.extensions().get::<ConnectionPermit>().cloned();
         let held = (permit, connection, guest.clone());
         let displaced = async move { guest.displaced().await };
@@ -321,6 +349,9 @@ impl Hub {
         answer: Response<AnswerBody>,
     ) -> Response<Body> {
         let status = answer.status();
+        if read.is_of_another(status, answer.headers()) {
+            return relayed(answer);
+        }
         let Some(reader) = self.learn(proof, status) else {
             return relayed(answer);
         };
@@ -340,6 +371,21 @@ impl Hub {
         let copied = Copied::Objects(Box::new(read));
         self.copy(reader, copied, answer)
     }
+}
+
+/// What a request holds until its answer has ended: its head, and what may be on its way of its body.
+fn occupied(request: &Request<Body>) -> usize {
+    let mut bytes = request.uri().path().len() + request.uri().query().map_or(0, str::len);
+    for (name, value) in request.headers() {
+        bytes += name.as_str().len() + value.len();
+    }
+    if bytes < SMALL_HEAD {
+        bytes = 0;
+    }
+    if !request.body().is_end_stream() {
+        bytes += MAX_UPLOAD;
+    }
+    bytes
 }
 
 /// The access line of a request. Logged on drop: when the body ends or the client disconnects.

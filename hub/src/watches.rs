@@ -82,6 +82,9 @@ impl WatchRequest {
     /// Passes the answer on, as a watch that outlasts a cut.
     fn relay(self, answer: Response<AnswerBody>) -> Response<Body> {
         let status = answer.status();
+        if self.read.is_of_another(status, answer.headers()) {
+            return relayed(answer);
+        }
         let Some(reader) = self.hub.learn(&self.caller.proof, status) else {
             return relayed(answer);
         };

@@ -1,7 +1,7 @@
 //! Discovery, version and schema: passed on and remembered, and answered from memory without a
 //! link.
 
-use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
+use http::header::{CONTENT_TYPE, ETAG, IF_MODIFIED_SINCE, IF_NONE_MATCH};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use tokio::time::timeout;
 
@@ -94,7 +94,11 @@ pub(crate) fn remembered(
     let known = hub.memory.lock().cache.documents.answer(reader, read, now);
     let (document, age) = known?;
     let content_type = HeaderValue::from_str(&document.content_type).ok()?;
-    let mut answer = local::with_age(Response::new(full(document.body)), content_type, age);
+    let mut answer = local::with_age(
+        Response::new(full(document.body.bytes())),
+        content_type,
+        age,
+    );
     *answer.status_mut() = document.status;
     if let Some(etag) = document.etag
         && let Ok(etag) = etag.parse()
@@ -104,8 +108,10 @@ pub(crate) fn remembered(
     Some(answer)
 }
 
-/// A client may have a document that the hub does not have. Then the API server must send it again.
+/// A client may have a document that the hub does not have. Then the API server must send it again:
+/// that it has not changed is believed of the document with this `ETag` alone, and not of a date.
 fn ask_for_unknown(hub: &Hub, read: &DocumentRead, headers: &mut HeaderMap) {
+    headers.remove(IF_MODIFIED_SINCE);
     let kept = hub.memory.lock();
     let asked = text(headers, IF_NONE_MATCH);
     if asked.is_none() || asked != kept.cache.documents.etag(read) {

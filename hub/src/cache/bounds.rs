@@ -7,12 +7,14 @@ use crate::wire::limits::OBJECT_MAX;
 
 /// Sets, whether or not they have objects, and the bytes of their questions, of which each has up to
 /// 2 KiB. A node with 100 pods has some 500.
-const MAX_SETS: usize = 8192;
-const MAX_QUESTIONS: usize = 4 << 20;
+pub(crate) const MAX_SETS: usize = 4096;
+pub(crate) const MAX_QUESTIONS: usize = 1 << 20;
 /// Objects in all sets together that are not the node's, each as often as a set has it: one has some
 /// 130 bytes in each, though all share the object. kube-proxy in a cluster of 10,000 services reads
 /// 20,000.
-const MAX_MEMBERS: usize = 50_000;
+pub(crate) const MAX_MEMBERS: usize = 30_000;
+/// What one costs in a set, rounded up.
+pub(crate) const MEMBER: usize = 130;
 
 /// Limits of memory, in bytes.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +44,7 @@ enum Excess {
 }
 
 /// What a set costs in memory besides its texts, rounded up.
-const SET_OVERHEAD: usize = 512;
+pub(crate) const SET_OVERHEAD: usize = 512;
 
 /// The sets that one identity reads, or several.
 struct OfReader<'a> {

@@ -5,14 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::objects::name_of;
-use super::{Bounds, Clock, HeldObject, ObjectName, Scope};
+use super::{Bounds, Clock, HeldObject, Identity, ObjectName, Scope};
 use crate::packed::Sample;
 use crate::wire::{Object, TypeMeta};
 
 /// For how long a list waits for its next page. API servers keep a `continue` token 5 to 10 min.
 const NEXT_PAGE_WITHIN: Duration = Duration::from_secs(600);
-/// Lists that may wait for their next page at the same time; the oldest is dropped first.
+/// Lists that may wait for their next page at the same time, and what those of others than the node
+/// may take. The oldest of the reader that has most is dropped first, and the node's last.
 const UNFINISHED_LISTS: usize = 32;
+pub(crate) const MAX_UNFINISHED_OF_OTHERS: usize = 2 << 20;
+/// What a list takes besides its objects; rounded up.
+const UNFINISHED_OVERHEAD: usize = 4 << 10;
 
 /// A list that is arriving, page by page.
 #[derive(Debug)]
@@ -146,25 +150,39 @@ pub(super) struct UnfinishedLists {
 #[derive(Debug)]
 struct Unfinished {
     copy: ListCopy,
+    reader: Identity,
     since: Duration,
+}
+
+impl Unfinished {
+    fn bytes(&self) -> usize {
+        self.copy.bytes + UNFINISHED_OVERHEAD
+    }
 }
 
 impl UnfinishedLists {
     /// Keeps a copy until its next page is asked for.
-    pub(super) fn put_aside(&mut self, copy: ListCopy, token: String, now: Clock) {
+    pub(super) fn put_aside(
+        &mut self,
+        copy: ListCopy,
+        token: String,
+        reader: &Identity,
+        now: Clock,
+    ) {
         self.drop_expired(now);
-        if self.by_token.len() >= UNFINISHED_LISTS {
-            self.drop_oldest();
-        }
         // Two clients with the same token have the same pages so far: one copy is enough.
         let key = (copy.scope.clone(), token);
         self.by_token.insert(
             key,
             Unfinished {
                 copy,
+                reader: reader.clone(),
                 since: now.uptime,
             },
         );
+        if self.by_token.len() > UNFINISHED_LISTS {
+            self.drop_oldest();
+        }
     }
 
     /// Takes the copy that waits for this token.
@@ -180,22 +198,44 @@ impl UnfinishedLists {
             .retain(|_, it| now.uptime.saturating_sub(it.since) < NEXT_PAGE_WITHIN);
     }
 
-    /// Drops the oldest ones until the others take no more than this.
+    /// Drops lists until the others take no more than this, all together.
     pub(super) fn enforce_limits(&mut self, bytes: usize) {
-        while self.bytes() > bytes {
+        loop {
+            let mut all = 0;
+            let mut others = 0;
+            for list in self.by_token.values() {
+                all += list.bytes();
+                if list.reader != Identity::Node {
+                    others += list.bytes();
+                }
+            }
+            if all <= bytes && others <= MAX_UNFINISHED_OF_OTHERS {
+                return;
+            }
             self.drop_oldest();
         }
     }
 
+    /// Drops the oldest list of the reader that has most.
     fn drop_oldest(&mut self) {
-        let oldest = self.by_token.iter().min_by_key(|(_, it)| it.since);
+        let mut by_reader = BTreeMap::<&Identity, usize>::new();
+        for list in self.by_token.values() {
+            *by_reader.entry(&list.reader).or_default() += list.bytes();
+        }
+        let greediest = (by_reader.into_iter())
+            .max_by_key(|(reader, bytes)| (**reader != Identity::Node, *bytes));
+        let Some((reader, _)) = greediest else {
+            return;
+        };
+        let mut oldest: Option<(&(Scope, String), Duration)> = None;
+        for (key, list) in &self.by_token {
+            let is_older = oldest.is_none_or(|(_, since)| list.since < since);
+            if list.reader == *reader && is_older {
+                oldest = Some((key, list.since));
+            }
+        }
         if let Some(key) = oldest.map(|(key, _)| key.clone()) {
             self.by_token.remove(&key);
         }
-    }
-
-    /// Memory of the copies that wait.
-    fn bytes(&self) -> usize {
-        self.by_token.values().map(|it| it.copy.bytes).sum()
     }
 }

@@ -8,17 +8,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use http::StatusCode;
 
 use super::{Clock, Identity};
+use crate::packed::{Packed, Sample};
 use crate::request::accept;
 use crate::request::discovery::DocumentRead;
 
 /// The longest document, in bytes. The schema of a large cluster in JSON has 5 MB.
 pub(crate) const DOCUMENT_MAX: usize = 8 << 20;
-/// All documents together, in bytes.
-const TOTAL_MAX: usize = 16 << 20;
+/// All documents together, in bytes of memory: text of JSON gets five to ten times shorter.
+pub(crate) const TOTAL_MAX: usize = 4 << 20;
 /// What a document costs besides its bytes; rounded up.
 const OVERHEAD: usize = 2048;
 /// Answers that there is no such thing. Clients may ask for as many as they like.
@@ -29,14 +29,14 @@ const ACCEPTED_MAX: usize = 8;
 const READERS_MAX: usize = 256;
 
 /// A document.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Document {
     /// 200, or 404: the API server has no such group, version or schema.
     pub(crate) status: StatusCode,
     /// As the API server wrote it.
     pub(crate) content_type: String,
     pub(crate) etag: Option<String>,
-    pub(crate) body: Bytes,
+    pub(crate) body: Packed,
     /// When the API server last gave it.
     pub(crate) confirmed: SystemTime,
 }
@@ -55,6 +55,13 @@ pub(super) struct KeptDocument {
     /// For these `Accept` headers the API server has chosen it; the latest last.
     pub(super) accepted: Vec<String>,
     last_used: u64,
+}
+
+impl Document {
+    /// The body as it is remembered. Documents have little in common: each has a sample of its own.
+    pub(crate) fn packed(body: Vec<u8>) -> Packed {
+        Packed::new(body.into(), &Sample::default())
+    }
 }
 
 /// All documents, and who may read them.
@@ -126,7 +133,8 @@ impl Documents {
         });
         kept.last_used = self.uses;
         let earlier = std::mem::replace(&mut kept.document, document);
-        let is_same = earlier.etag == kept.document.etag && earlier.body == kept.document.body;
+        let is_same =
+            earlier.etag == kept.document.etag && earlier.body.is_same(&kept.document.body);
         if !kept.accepted.contains(&read.accepted) {
             kept.accepted.push(read.accepted.clone());
             if kept.accepted.len() > ACCEPTED_MAX {
@@ -258,7 +266,7 @@ impl Documents {
     fn bytes(&self) -> usize {
         let mut bytes = 0;
         for kept in self.by_key.values() {
-            bytes += kept.document.body.len() + OVERHEAD;
+            bytes += kept.document.body.held_len() + OVERHEAD;
         }
         bytes
     }
@@ -351,6 +359,8 @@ impl Documents {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     const PLAIN: &str = "application/json";
@@ -369,7 +379,7 @@ mod tests {
             status: StatusCode::OK,
             content_type: content_type.to_owned(),
             etag: None,
-            body: body.into(),
+            body: Packed::from(body.into()),
             confirmed: NOW.wall,
         }
     }
@@ -378,7 +388,7 @@ mod tests {
     fn answer(documents: &mut Documents, accepted: &str) -> Option<Bytes> {
         documents.allow(&Identity::Node, "/apis");
         let answer = documents.answer(&Identity::Node, &read("/apis", accepted), NOW);
-        answer.map(|(document, _)| document.body)
+        answer.map(|(document, _)| document.body.bytes())
     }
 
     #[test]

@@ -64,13 +64,6 @@ impl Cache {
             self.mark_behind(&copy.scope);
             return Filled::Spoiled;
         }
-        if !head.continue_token.is_empty() {
-            self.unfinished_lists
-                .put_aside(copy, head.continue_token.clone(), now);
-            let bytes = self.bounds.total / UNFINISHED_PART;
-            self.unfinished_lists.enforce_limits(bytes);
-            return Filled::Partly;
-        }
         let types = SetTypes {
             item: head
                 .type_meta
@@ -78,7 +71,26 @@ impl Cache {
                 .unwrap_or_else(|| head.type_meta.clone()),
             list: Some(head.type_meta.clone()),
         };
+        if self.is_of_another_kind(&copy.scope, &types.item) {
+            self.mark_behind(&copy.scope);
+            return Filled::Spoiled;
+        }
+        if !head.continue_token.is_empty() {
+            let token = head.continue_token.clone();
+            self.unfinished_lists.put_aside(copy, token, reader, now);
+            let bytes = self.bounds.total / UNFINISHED_PART;
+            self.unfinished_lists.enforce_limits(bytes);
+            return Filled::Partly;
+        }
         self.fill(copy, resource_version, types, reader, now)
+    }
+
+    /// Whether these are other objects than the set has had before: a resource has one kind.
+    fn is_of_another_kind(&mut self, scope: &Scope, item_type: &TypeMeta) -> bool {
+        match self.set_mut(scope) {
+            Some(set) => set.generation.item_type.kind != item_type.kind,
+            None => false,
+        }
     }
 
     /// Replaces a set by a whole copy.

@@ -17,10 +17,12 @@ const MAX_OF_NODE: Usage = Usage {
     count: 16 << 10,
     bytes: 8 << 20,
 };
-const MAX: Usage = Usage {
-    count: 32 << 10,
-    bytes: 16 << 20,
+/// On all identities but the node.
+const MAX_OF_OTHERS: Usage = Usage {
+    count: 8 << 10,
+    bytes: MAX_BYTES_OF_OTHERS,
 };
+pub(crate) const MAX_BYTES_OF_OTHERS: usize = 2 << 20;
 /// What a verdict costs in memory besides its texts, rounded up.
 const OVERHEAD: usize = 256;
 
@@ -208,7 +210,13 @@ impl Grants {
         if own.exceeds(limit) {
             self.forget_oldest(identity);
         }
-        if self.all.exceeds(MAX) {
+        let node = self.by_identity.get(&Identity::Node).copied();
+        let node = node.unwrap_or_default();
+        let of_others = Usage {
+            count: self.all.count - node.count,
+            bytes: self.all.bytes - node.bytes,
+        };
+        if of_others.exceeds(MAX_OF_OTHERS) {
             let mut others = self.by_identity.iter().collect::<Vec<_>>();
             others.retain(|(identity, _)| **identity != Identity::Node);
             let largest = others.into_iter().max_by_key(|(_, usage)| usage.bytes);

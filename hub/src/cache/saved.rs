@@ -44,7 +44,7 @@ pub(crate) struct Restored {
 }
 
 /// About the bytes of a row that says that an object is in a set.
-const ROW: usize = 64;
+const ROW: usize = 192;
 
 impl Cache {
     /// About how many bytes the next batch has. Zero: nothing that is worth a write. Resource

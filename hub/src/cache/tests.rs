@@ -62,6 +62,28 @@ fn a_list_is_served_whole_after_its_last_page_and_not_before() {
 }
 
 #[test]
+fn who_begins_many_lists_does_not_end_those_of_others() {
+    let mut cache = cache();
+    let quiet = Identity::User("quiet".to_owned());
+    let greedy = Identity::User("greedy".to_owned());
+    let mut begins = |reader: &Identity, number: usize, scope: &Scope| {
+        let page = cache.start_list(scope, None, at(number as u64)).unwrap();
+        let head = head(10, &format!("{reader} {number}"));
+        let filled = cache.finish_list(page, &head, reader, at(number as u64));
+        assert_eq!(filled, Filled::Partly);
+    };
+    begins(&NODE, 0, &all());
+    begins(&quiet, 0, &labelled("app=quiet"));
+    for number in 1..100 {
+        begins(&greedy, number, &labelled("app=greedy"));
+    }
+    for (reader, scope) in [(&NODE, all()), (&quiet, labelled("app=quiet"))] {
+        let token = format!("{reader} 0");
+        assert!(cache.start_list(&scope, Some(&token), at(100)).is_some());
+    }
+}
+
+#[test]
 fn pages_of_two_states_make_no_list() {
     let mut cache = cache();
     let page = cache.start_list(&all(), None, at(0)).unwrap();

@@ -15,7 +15,9 @@ use crate::wire::{Encoding, Shape};
 const IDENTITY_ROW: &str = "identity:";
 const ANSWER_ROW: &str = "answer:";
 /// Tokens whose owner is remembered, and answers to requests for tokens; a node has some 110 pods.
-const MAX_TOKENS: usize = 4096;
+pub(crate) const MAX_TOKENS: usize = 4096;
+/// What one takes, rounded up.
+pub(crate) const TOKEN: usize = 256;
 /// Tokens of one owner. A service account may have 100 pods on a node, and each of them a few tokens.
 const MAX_TOKENS_OF_OWNER: usize = 512;
 /// How long a token is remembered after it has expired: without a link there is no other one.

@@ -7,10 +7,10 @@ use super::percent::parameters;
 /// have 230 bytes.
 const MAX_LENGTH: usize = 1024;
 
-/// A GET of a document.
+/// A GET of a document. A slash at the end of a path makes it another one: for `/openapi/v2/` the API
+/// server has 404.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DocumentRead {
-    /// Without a slash at its end.
     pub(crate) path: String,
     /// The part of the query that the answer depends on: `hash=...` of a part of the schema, or
     /// nothing.
@@ -23,7 +23,6 @@ impl DocumentRead {
     /// `None`: this path has no document that is remembered. Logs, metrics and health are no
     /// documents: they differ each time.
     pub(crate) fn new(path: &str, query: &str, accepted: String) -> Option<Self> {
-        let path = path.trim_end_matches('/');
         let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
         let is_schema = matches!(&*segments, ["openapi", "v3", ..]);
         let hash = parameters(query).find(|(name, _)| is_schema && name == "hash");
@@ -51,7 +50,7 @@ fn is_document(segments: &[&str]) -> bool {
             | ["apis", _, _]
             | ["openapi", "v2"]
             | ["openapi", "v3", ..]
-    )
+    ) && segments.last() != Some(&"")
 }
 
 #[cfg(test)]
@@ -90,6 +89,9 @@ mod tests {
             "/logs/x",
             "/openapi",
             "/apis/a/b/c",
+            "/version/",
+            "/apis/",
+            "/openapi/v2/",
         ] {
             assert_eq!(address(path, ""), None, "{path}");
         }
@@ -98,7 +100,7 @@ mod tests {
     #[test]
     fn of_the_query_only_the_hash_of_a_schema_counts() {
         let path = |text: &str| Some((text.to_owned(), String::new()));
-        assert_eq!(address("/api/", "timeout=32s"), path("/api"));
+        assert_eq!(address("/api", "timeout=32s"), path("/api"));
         assert_eq!(address("/api", "hash=1"), path("/api"));
         assert_eq!(
             address("/openapi/v3/api/v1", "timeout=32s&hash=AB"),

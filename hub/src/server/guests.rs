@@ -11,17 +11,16 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// Connections that have not shown a valid token yet, those in their handshake included.
-const MAX_UNKNOWN: usize = 256;
+pub(crate) const MAX_UNKNOWN: usize = 96;
 /// Connections that have shown a token that the API server accepts: kube-proxy, the CNI and pods of
-/// the host's network have some ten each, and a node has some 110 pods. All three limits together
-/// are below the number of connections of a port.
-const MAX_KNOWN: usize = 512;
+/// the host's network have some ten each, and a node has some 110 pods.
+pub(crate) const MAX_KNOWN: usize = 128;
 /// Connections that carry an upgrade, such as exec and port-forward, which may be silent for hours.
-const MAX_UPGRADED: usize = 100;
+pub(crate) const MAX_UPGRADED: usize = 16;
 
-/// The places. Clones share them.
+/// The places, of all ports together. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Guests(Arc<Mutex<Places>>);
+pub(crate) struct Guests(Arc<Mutex<Places>>);
 
 /// Connections by number, the oldest first.
 type Connections = BTreeMap<u64, Placed>;

@@ -29,7 +29,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Peer;
-use super::guests::{Guest, Guests};
+use super::guests::Guest;
 use super::open_streams::OpenStreams;
 use super::unread::Reading;
 use crate::crypto::provider;
@@ -42,7 +42,9 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for a request's head, between two requests of HTTP/1.1, and without a stream of
 /// HTTP/2. The node itself may be silent for longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
-const MAX_HEAD: usize = 64 << 10;
+const MAX_HEAD_OF_NODE: usize = 64 << 10;
+/// Of others: a token has some 1 KiB.
+pub(crate) const MAX_HEAD: usize = 16 << 10;
 /// Connections of one port. Kubelet, kube-proxy, the CNI and pods of the host's network have some
 /// ten each, and a node has some 110 pods.
 const MAX_CONNECTIONS: usize = 1024;
@@ -56,14 +58,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const PING: Duration = Duration::from_secs(30);
 /// Kubelet has a watch for each secret and config map of its pods, on one connection.
 const MAX_STREAMS_OF_NODE: u32 = 2000;
-/// Streams of other clients: more than one identity may have requests on a connection.
-const MAX_STREAMS: u32 = 500;
-/// How much of a request a client other than the node may send before it is read: 64 KiB is the
-/// initial window of HTTP/2.
-const UPLOAD_WINDOW: u32 = 64 << 10;
-const UPLOADS_WINDOW: u32 = 256 << 10;
+/// Streams of other clients: as many as an API server allows. For more they open another
+/// connection.
+const MAX_STREAMS: u32 = 100;
+/// How much of a request a client other than the node may send before it is read, and of all
+/// requests of its connection: HTTP/2 lets no connection begin with less than 64 KiB.
+pub(crate) const UPLOAD_WINDOW: u32 = 16 << 10;
+pub(crate) const UPLOADS_WINDOW: u32 = 64 << 10;
 /// How much of one answer waits in the connection for a client that does not read.
-const SEND_BUFFER: usize = 64 << 10;
+pub(crate) const SEND_BUFFER: usize = 64 << 10;
+/// How much of all answers waits encrypted for a client other than the node: one record of TLS.
+pub(crate) const TLS_BUFFER: usize = 16 << 10;
 
 /// A bound port.
 pub(crate) struct Port {
@@ -132,7 +137,6 @@ impl Port {
     /// None; the type is that of a supervised task.
     pub(crate) async fn serve(self, hub: Arc<Hub>, drain: Drain) -> Result<()> {
         let mut connections = JoinSet::new();
-        let guests = Guests::default();
         loop {
             while connections.try_join_next().is_some() {}
             let accepted = tokio::select! {
@@ -151,7 +155,7 @@ impl Port {
                         hub: hub.clone(),
                         certificates: self.certificates.clone(),
                         address,
-                        guest: Arc::new(guests.enter(address)),
+                        guest: Arc::new(hub.guests.enter(address)),
                         drain: drain.clone(),
                         permit: ConnectionPermit {
                             _permit: Arc::new(permit),
@@ -223,12 +227,12 @@ impl Connection {
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // If it fails, small answers only come later.
         stream.set_nodelay(true).ok();
-        let stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        let mut stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "handshake of a client"),
             Err(_) => return tracing::debug!("a client did not complete its handshake"),
         };
-        let (_, session) = stream.get_ref();
+        let (_, session) = stream.get_mut();
         let shown = session.peer_certificates().and_then(|chain| chain.first());
         let guest = self.guest.clone();
         let is_node = match (&self.certificates, shown) {
@@ -237,6 +241,8 @@ impl Connection {
         };
         if is_node {
             guest.is_node();
+        } else {
+            session.set_buffer_limit(Some(TLS_BUFFER));
         }
         let peer = Peer {
             is_node,
@@ -261,6 +267,11 @@ impl Connection {
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
         let permit = self.permit.clone();
+        let max_head = if peer.is_node {
+            MAX_HEAD_OF_NODE
+        } else {
+            MAX_HEAD
+        };
         let service = service_fn(move |mut request: Request<Incoming>| {
             request.extensions_mut().insert(permit.clone());
             answer(hub.clone(), peer.clone(), request)
@@ -269,7 +280,7 @@ impl Connection {
         server
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_TIMEOUT)
-            .max_buf_size(MAX_HEAD);
+            .max_buf_size(max_head);
         let mut served = std::pin::pin!(
             server
                 .serve_connection(TokioIo::new(stream), service)
@@ -306,7 +317,8 @@ impl Connection {
             let mut server = http2_server(streams, MAX_STREAMS);
             server
                 .initial_stream_window_size(UPLOAD_WINDOW)
-                .initial_connection_window_size(UPLOADS_WINDOW);
+                .initial_connection_window_size(UPLOADS_WINDOW)
+                .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
             server
         };
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
@@ -327,7 +339,7 @@ fn http2_server(streams: Streams, max_streams: u32) -> http2::Builder<Streams> {
         .keep_alive_timeout(2 * PING)
         .max_concurrent_streams(max_streams)
         .max_send_buf_size(SEND_BUFFER)
-        .max_header_list_size(u32::try_from(MAX_HEAD).unwrap_or(u32::MAX));
+        .max_header_list_size(u32::try_from(MAX_HEAD_OF_NODE).unwrap_or(u32::MAX));
     server
 }
 

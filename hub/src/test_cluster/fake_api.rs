@@ -78,9 +78,44 @@ pub(super) struct Shared {
     pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
     /// Uid of the Service `kubernetes`; that of the node is the same.
     pub(super) cluster: Mutex<&'static str>,
+    /// What it says at these paths instead of what it knows.
+    pub(super) said: Mutex<BTreeMap<&'static str, Said>>,
     echoes: Mutex<JoinSet<()>>,
     /// Bodies of the events that were created.
     pub(super) events: watch::Sender<Vec<serde_json::Value>>,
+}
+
+/// An answer of something that is no API server, or of a broken one.
+#[derive(Clone, Copy)]
+pub(super) struct Said {
+    pub(super) status: u16,
+    pub(super) content_type: &'static str,
+    pub(super) content_encoding: &'static str,
+    pub(super) body: &'static [u8],
+}
+
+impl Said {
+    pub(super) const fn new(status: u16, content_type: &'static str, body: &'static str) -> Self {
+        Self {
+            status,
+            content_type,
+            content_encoding: "identity",
+            body: body.as_bytes(),
+        }
+    }
+
+    fn answer(self) -> Response<Body> {
+        let mut answer = json(self.status, String::new());
+        *answer.body_mut() = full(self.body);
+        for (name, value) in [
+            ("content-type", self.content_type),
+            ("content-encoding", self.content_encoding),
+        ] {
+            let value = http::HeaderValue::from_static(value);
+            answer.headers_mut().insert(name, value);
+        }
+        answer
+    }
 }
 
 impl FakeApi {
@@ -123,6 +158,7 @@ impl FakeApi {
             owners: Mutex::default(),
             asked: Mutex::default(),
             cluster: Mutex::new("1"),
+            said: Mutex::default(),
             echoes: Mutex::default(),
             events: watch::Sender::default(),
         });
@@ -255,6 +291,10 @@ impl Shared {
         if path.ends_with("/tokenreviews") {
             return self.review(is_node, request).await;
         }
+        let said = self.said.lock().get(&*path).copied();
+        if let Some(said) = said {
+            return said.answer();
+        }
         let query = request.uri().query().unwrap_or_default();
         let path = &*path;
         // Pods may read all but secrets.
@@ -266,7 +306,10 @@ impl Shared {
             (&Method::GET, "/version") => {
                 let mut answer = json(200, r#"{"gitVersion":"v1.20.2"}"#.to_owned());
                 answer.headers_mut().insert("etag", ETAG);
-                if request.headers().get("if-none-match") == Some(&ETAG) {
+                let headers = request.headers();
+                if headers.get("if-none-match") == Some(&ETAG)
+                    || headers.contains_key("if-modified-since")
+                {
                     *answer.status_mut() = http::StatusCode::NOT_MODIFIED;
                     *answer.body_mut() = full("");
                 }

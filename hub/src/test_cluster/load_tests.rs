@@ -9,6 +9,7 @@ use tokio::time::{Duration, sleep, timeout};
 
 use super::tests::{APP, PODS, exec, exec_as, watch_from, with_listed_pods};
 use super::{DEADLINE, TestCluster, TestWatch};
+use crate::server::guests::MAX_UPGRADED;
 use crate::upstream::connector::Protocols;
 use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
@@ -33,8 +34,12 @@ async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is
     for _ in 0..300 {
         watches.push(kubelet.watch(&watch_from(101)).await);
     }
-    for _ in 0..130 {
-        watches.push(app.watch(&watch_from(101)).await);
+    // Clients with more streams than the hub allows on one connection have another one.
+    let second = cluster.pod(APP);
+    for client in [&app, &second] {
+        for _ in 0..65 {
+            watches.push(client.watch(&watch_from(101)).await);
+        }
     }
     for client in [&kubelet, &app] {
         assert_eq!(client.get(SERVICES).await.0, 200);
@@ -143,7 +148,7 @@ async fn upgrades_in_which_nothing_moves_give_way_to_newer_ones() {
     let cluster = with_listed_pods().await;
     cluster.stranger().with_token(APP).get(PODS).await;
     let mut idle = Vec::new();
-    for _ in 0..101 {
+    for _ in 0..=MAX_UPGRADED {
         let (answer, tasks) = exec_as(&cluster, None, APP).await;
         assert_eq!(answer.status(), 101);
         idle.push((hyper::upgrade::on(answer).await.unwrap(), tasks));
@@ -154,7 +159,8 @@ async fn upgrades_in_which_nothing_moves_give_way_to_newer_ones() {
     let ended = first.read_to_end(&mut rest);
     // It ends with or without notice of TLS.
     drop(timeout(DEADLINE, ended).await.unwrap());
-    assert_eq!(cluster.hub.limits.counts().values().next().unwrap()[1], 100);
+    let upgrades = cluster.hub.limits.counts().values().next().unwrap()[1];
+    assert_eq!(usize::try_from(upgrades).unwrap(), MAX_UPGRADED);
     assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
 }
 

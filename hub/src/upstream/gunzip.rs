@@ -10,6 +10,13 @@ use http::{HeaderMap, HeaderValue, header};
 /// Plain bytes of one frame. All are as large, so that the allocator can use their memory again.
 const FRAME: usize = 32 << 10;
 
+/// What the decompression of one body takes, rounded up: its state with the window, and a frame.
+pub(crate) const DECOMPRESSION: usize = (48 << 10) + FRAME;
+
+/// Marks an answer that is decompressed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Decompressed;
+
 /// The decompression of one body.
 pub(crate) struct Gunzip(GzDecoder<Compressed>);
 

@@ -4,6 +4,7 @@
 use std::io;
 use std::time::Duration;
 
+use culvert_daemon::{Permit, Quota};
 use http::uri::Authority;
 use http::{HeaderMap, Request, Response, StatusCode, header};
 use http_body_util::BodyExt;
@@ -34,14 +35,35 @@ pub(crate) enum UpgradeError {
     Head,
 }
 
+/// Upgrades that the API server has not answered yet, of one identity other than the node and of
+/// all: each has a connection to it.
+const MAX_STARTING_OF_IDENTITY: usize = 8;
+pub(crate) const MAX_STARTING: usize = 16;
+
 /// The tasks that relay upgraded connections.
-#[derive(Default)]
-pub(crate) struct Upgrades(Mutex<JoinSet<()>>);
+pub(crate) struct Upgrades {
+    relays: Mutex<JoinSet<()>>,
+    starting: Quota<String>,
+}
+
+impl Default for Upgrades {
+    fn default() -> Self {
+        Self {
+            relays: Mutex::default(),
+            starting: Quota::new(MAX_STARTING_OF_IDENTITY, MAX_STARTING),
+        }
+    }
+}
 
 impl Upgrades {
+    /// `None`: this identity, or all, wait for enough answers.
+    pub(crate) fn start(&self, identity: &str) -> Option<Permit<String>> {
+        self.starting.acquire(identity.to_owned())
+    }
+
     /// Ends all relays: the link is down, and a terminal that hangs is worse than one that ends.
     pub(super) fn end_all(&self) {
-        self.0.lock().abort_all();
+        self.relays.lock().abort_all();
     }
 }
 
@@ -83,7 +105,7 @@ impl Upstream {
             .map_err(|_| UpgradeError::Head)??;
         let server = hyper::upgrade::on(&mut answer);
         if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            let mut relays = self.upgrades.0.lock();
+            let mut relays = self.upgrades.relays.lock();
             while relays.try_join_next().is_some() {}
             relays.spawn(async move {
                 let _until_the_end = (tasks, held);

@@ -42,7 +42,7 @@ const MIN_LIFETIME: Duration = Duration::from_secs(1800);
 /// A longer `timeoutSeconds` is cut to this.
 const MAX_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// A watch that occupies fewer bytes is not counted.
-const UNCOUNTED: usize = 32 << 10;
+const UNCOUNTED: usize = 8 << 10;
 /// An end this early is still the one that the client asked for.
 const END_TOLERANCE: Duration = Duration::from_secs(2);
 

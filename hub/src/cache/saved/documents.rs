@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, UNIX_EPOCH};
 
-use bytes::Bytes;
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
@@ -95,7 +94,7 @@ fn restore_document(documents: &mut Documents, key: &str, value: &[u8]) -> Optio
         status: StatusCode::from_u16(saved.status).ok()?,
         content_type: content_type.to_owned(),
         etag: saved.etag,
-        body: Bytes::copy_from_slice(body),
+        body: Document::packed(body.to_vec()),
         confirmed: UNIX_EPOCH + Duration::from_secs(saved.confirmed),
     };
     documents.restore(path, query, document, saved.accepted);

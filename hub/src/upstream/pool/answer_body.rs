@@ -9,7 +9,7 @@ use http::{Response, header};
 use hyper::body::{Frame, Incoming, SizeHint};
 
 use super::connection::Stream;
-use crate::upstream::gunzip::Gunzip;
+use crate::upstream::gunzip::{Decompressed, Gunzip};
 
 /// The body of an answer of the API server. It occupies its stream until its end.
 pub(crate) struct AnswerBody {
@@ -37,6 +37,7 @@ pub(crate) fn gunzipped(mut answer: Response<AnswerBody>) -> Response<AnswerBody
     }
     answer.headers_mut().remove(header::CONTENT_ENCODING);
     answer.headers_mut().remove(header::CONTENT_LENGTH);
+    answer.extensions_mut().insert(Decompressed);
     answer.body_mut().gunzip = Some(Box::new(Gunzip::new()));
     answer
 }
