@@ -4,9 +4,9 @@
 
 use crate::budget;
 use crate::cache::limits as cache;
+use crate::guests::{MAX_KNOWN, MAX_UNKNOWN, MAX_UPGRADED};
 use crate::limits::{ALL_OTHERS_LONG, ALL_OTHERS_SHORT};
 use crate::memory::{MAX_TOKENS, TOKEN};
-use crate::server::guests::{MAX_KNOWN, MAX_UNKNOWN, MAX_UPGRADED};
 use crate::server::port::{MAX_HEAD, TLS_BUFFER};
 use crate::store::WRITE_AT;
 use crate::upstream::upgrade::MAX_STARTING;
@@ -22,6 +22,10 @@ const REQUEST: usize = 26 << 10;
 /// A line of the sum.
 struct Part {
     /// As in docs/hub.md.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "a test compares it with the page")
+    )]
     name: &'static str,
     count: usize,
     bytes: usize,

@@ -21,6 +21,7 @@ mod filters;
 #[cfg(any(test, fuzzing))]
 pub mod fuzzing;
 mod growth;
+mod guests;
 mod hub;
 mod identity;
 mod install;

@@ -1,6 +1,5 @@
 //! How a request is answered: the limits, who asks, and then the API server or the memory.
 
-pub(crate) mod guests;
 mod open_streams;
 pub(crate) mod port;
 mod review;
@@ -14,7 +13,6 @@ use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
 use tokio::time::{Instant, timeout};
 
-use self::guests::Guest;
 use self::port::{ConnectionPermit, SEND_BUFFER, UPLOAD_WINDOW};
 use self::review::{Review, review};
 use self::unread::WatchedBody;
@@ -22,6 +20,7 @@ use crate::answers::{absence, documents, local, writes};
 use crate::budget::Charge;
 use crate::cache::{Identity, Verb};
 use crate::copy::Copied;
+use crate::guests::Guest;
 use crate::hub::Hub;
 use crate::identity::{Caller, Proof, Token, bearer_token};
 use crate::limits::RequestPermit;

@@ -29,10 +29,10 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::sync::CancellationToken;
 
 use super::Peer;
-use super::guests::Guest;
 use super::open_streams::OpenStreams;
 use super::unread::Reading;
 use crate::crypto::provider;
+use crate::guests::Guest;
 use crate::hub::Hub;
 use crate::identity::NodeCertificates;
 use crate::upstream::Body;

@@ -9,7 +9,7 @@ use tokio::time::{Duration, sleep, timeout};
 
 use super::tests::{APP, PODS, exec, exec_as, watch_from, with_listed_pods};
 use super::{DEADLINE, TestCluster, TestWatch};
-use crate::server::guests::MAX_UPGRADED;
+use crate::guests::MAX_UPGRADED;
 use crate::upstream::connector::Protocols;
 use crate::upstream::link::Observation;
 use crate::upstream::{Credential, empty};
