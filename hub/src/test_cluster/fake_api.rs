@@ -303,18 +303,7 @@ impl Shared {
         }
         match (request.method(), path) {
             (&Method::GET, "/readyz") => json(200, "ok".to_owned()),
-            (&Method::GET, "/version") => {
-                let mut answer = json(200, r#"{"gitVersion":"v1.20.2"}"#.to_owned());
-                answer.headers_mut().insert("etag", ETAG);
-                let headers = request.headers();
-                if headers.get("if-none-match") == Some(&ETAG)
-                    || headers.contains_key("if-modified-since")
-                {
-                    *answer.status_mut() = http::StatusCode::NOT_MODIFIED;
-                    *answer.body_mut() = full("");
-                }
-                answer
-            }
+            (&Method::GET, "/version") => version(&request),
             (&Method::GET, "/apis") => groups(&request),
             (&Method::GET, "/api/v1/namespaces/default/pods") if query.contains("watch=true") => {
                 let form = self.form(&request);
@@ -570,6 +559,18 @@ impl Form {
         };
         format!(r#"{{{head},"metadata":{{"resourceVersion":"{version}"}},{pods}}}"#)
     }
+}
+
+/// Says that a client has the document already, to its `ETag` or to any date.
+fn version(request: &Request<Incoming>) -> Response<Body> {
+    let mut answer = json(200, r#"{"gitVersion":"v1.20.2"}"#.to_owned());
+    answer.headers_mut().insert("etag", ETAG);
+    let headers = request.headers();
+    if headers.get("if-none-match") == Some(&ETAG) || headers.contains_key("if-modified-since") {
+        *answer.status_mut() = http::StatusCode::NOT_MODIFIED;
+        *answer.body_mut() = full("");
+    }
+    answer
 }
 
 fn groups(request: &Request<Incoming>) -> Response<Body> {
