@@ -139,6 +139,23 @@ fn what_is_no_connect_request_is_refused_and_the_next_one_is_served() {
 }
 
 #[test]
+fn who_a_client_says_it_is_is_logged_as_a_claim_of_one_line() {
+    world::with(EDGE, Options::default(), |world| {
+        for (user, status) in [("ada@example.org", " 200 "), (&"a".repeat(300), " 400 ")] {
+            let mut socket = unix_socket(world)?;
+            socket.write_all(&request_of(user, &format!("edge-1:{GREET}")))?;
+            let answer = Answer::of(&socket, &socket, b"", GREETING.len())?;
+            ensure!(answer.head.contains(status), "{user}: {answer:?}");
+        }
+        let ended = [
+            ("frontend", "connect_socket"),
+            ("user_claimed", "ada@example.org"),
+        ];
+        world.wait_proxy_log("stream ended", &ended)
+    });
+}
+
+#[test]
 fn nothing_is_answered_before_the_backend_has() {
     world::with(EDGE, Options::default(), |world| {
         let hole = BlackHole::on(world.lab, GREET)?;
@@ -300,6 +317,11 @@ impl Answer {
 fn request(target: &str) -> Vec<u8> {
     // The Host header that kube-apiserver sends, whatever it dials.
     format!("CONNECT {target} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n").into_bytes()
+}
+
+/// The same of a client that says who it is.
+pub(crate) fn request_of(user: &str, target: &str) -> Vec<u8> {
+    format!("CONNECT {target} HTTP/1.1\r\nculvert-user: {user}\r\n\r\n").into_bytes()
 }
 
 fn dial(path: &Path) -> Result<UnixStream> {

@@ -18,6 +18,7 @@ use culvert_lab::{Lab, page, workspace};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
+use crate::connect;
 use crate::proxies::{self, SECOND, THIRD, peer_flags};
 use crate::world::{self, ECHO, FORBIDDEN, GREET, World};
 
@@ -799,6 +800,9 @@ fn unpacked(file: &Path) -> Result<String> {
     workspace::output(&mut command)
 }
 
+/// Who a client says it is.
+const USER: &str = "grace@corp.example";
+
 #[test]
 fn a_bundle_has_every_host_but_no_secret_and_on_request_no_name() {
     with_three(|world, [_second, third]| {
@@ -818,6 +822,8 @@ fn a_bundle_has_every_host_but_no_secret_and_on_request_no_name() {
         world.culvert.agent(1).kill()?;
         world.culvert.wait_offline(Host::Edge2, PATIENCE)?;
         let people = People::start(world)?;
+        let mut open = connect::unix_socket(world)?;
+        open.write_all(&connect::request_of(USER, &format!("edge-1:{ECHO}")))?;
         third.signal(Signal::SIGSTOP)?;
         let bundles = [&[][..], &["--anonymize"]].map(|flags| bundle(&people, flags));
         third.signal(Signal::SIGCONT)?;
@@ -850,7 +856,7 @@ fn a_bundle_has_every_host_but_no_secret_and_on_request_no_name() {
                 "{host} answers"
             );
         }
-        for name in ["edge-1", "edge-2", "cloud-9", "198.18."] {
+        for name in ["edge-1", "edge-2", "cloud-9", "198.18.", USER] {
             ensure!(plain.contains(name), "no {name} in the bundle with names");
             ensure!(
                 !anonymous.contains(name),

@@ -1,7 +1,6 @@
 //! Forwarded ports without a cluster: a stock ssh, clients that may not connect, and two proxies
 //! after each other. Those of a cluster are tests of `kubernetes`.
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use culvert_lab::culvert::{Options, PROXY_ADMIN};
 use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
-use culvert_lab::unpacked::Unpacked;
+use culvert_lab::sshd::Sshd;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 
@@ -23,26 +22,18 @@ const OWN_SSH: u16 = 2222;
 const OWN_ECHO: u16 = 2223;
 const OWN_GREET: u16 = 2224;
 
-/// Starts sshd as root: `$1` its program, `$2` its configuration, `$3` a file for the users. The
-/// machine need not have the user and the folder of sshd's unprivileged child.
-const START_SSHD: &str = r#"
-  mkdir -p -m 755 /run/sshd
-  echo 'sshd:x:65534:65534::/run/sshd:/usr/sbin/nologin' | cat /etc/passwd - > "$3"
-  mount --bind "$3" /etc/passwd
-  exec "$1" -D -e -f "$2"
-"#;
-
 #[test]
 fn ssh_logs_in_to_a_node_through_a_forwarded_port() {
     let mut options = forwarding("127.0.0.0/8");
     options.ports.push(SSH);
     world::with(EDGE, options, |world| {
         let edge = world.lab.site(Host::Edge1);
-        let keys = Keys::make(edge)?;
-        let _sshd = keys.start_sshd(edge)?;
+        let sshd = Sshd::make(edge.folder())?;
+        sshd.make_known(&format!("[127.0.0.1]:{OWN_SSH}"))?;
+        let _server = start_sshd(&sshd, edge)?;
         wait::until("ssh logs in", PATIENCE, || {
             let mut command = world.lab.site(Host::Cloud).command("ssh");
-            let said = workspace::output(keys.log_in(&mut command).arg("hostname"))?;
+            let said = workspace::output(log_in(&sshd, &mut command).arg("hostname"))?;
             ensure!(said.trim() == "edge-1", "{said}");
             Ok(())
         })?;
@@ -111,64 +102,21 @@ fn forwarding(clients: &str) -> Options {
     world::proxy_options(args)
 }
 
-/// The key of a user and that of a server.
-pub(crate) struct Keys {
-    pub(crate) user: PathBuf,
-    server: PathBuf,
+/// Logs in as root at the proxy's port. The server's key is the only one that is trusted.
+fn log_in<'a>(sshd: &Sshd, ssh: &'a mut Command) -> &'a mut Command {
+    ssh.args(["-F", "none", "-p", &OWN_SSH.to_string(), "-i"])
+        .arg(sshd.user_key())
+        .args(["-o", "BatchMode=yes", "-o"])
+        .arg(format!(
+            "UserKnownHostsFile={}",
+            sshd.known_hosts().display()
+        ))
+        .args(["-o", "ConnectTimeout=5", "root@127.0.0.1"])
 }
 
-impl Keys {
-    pub(crate) fn make(edge: &Site) -> Result<Self> {
-        let [user, server] = ["user", "server"].map(|name| edge.file(name));
-        for key in [&user, &server] {
-            let mut command = Command::new("ssh-keygen");
-            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]);
-            workspace::output(command.arg(key))?;
-        }
-        Ok(Self { user, server })
-    }
-
-    pub(crate) fn start_sshd(&self, edge: &Site) -> Result<Process> {
-        let configuration = edge.file("sshd_config");
-        std::fs::write(
-            &configuration,
-            format!(
-                "Port {SSH}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\n\
-                 PidFile none\nPermitRootLogin yes\nSubsystem sftp internal-sftp\n",
-                self.server.display(),
-                public(&self.user).display()
-            ),
-        )?;
-        let mut command = edge.command("unshare");
-        command
-            .args(["--mount", "sh", "-ec", START_SSHD, "sh"])
-            .arg(Unpacked::SshServer.program())
-            .arg(configuration)
-            .arg(edge.file("passwd"))
-            .env("LD_LIBRARY_PATH", Unpacked::SshServer.libraries());
-        edge.start_process("sshd", &mut command)
-    }
-
-    /// The server's key, as a line about known hosts ends.
-    pub(crate) fn server_line(&self) -> Result<String> {
-        std::fs::read_to_string(public(&self.server)).context("the server's key")
-    }
-
-    /// Logs in as root at the proxy's port. The server's key is the only one that is trusted.
-    fn log_in<'a>(&self, ssh: &'a mut Command) -> &'a mut Command {
-        let known = self.server.with_extension("known");
-        let line = self
-            .server_line()
-            .map(|key| format!("[127.0.0.1]:{OWN_SSH} {key}"));
-        std::fs::write(&known, line.unwrap_or_default()).expect("the lab's folder can be written");
-        ssh.args(["-F", "none", "-p", &OWN_SSH.to_string(), "-i"])
-            .arg(&self.user)
-            .args(["-o", "BatchMode=yes", "-o"])
-            .arg(format!("UserKnownHostsFile={}", known.display()))
-            .args(["-o", "ConnectTimeout=5", "root@127.0.0.1"])
-    }
-}
-
-fn public(key: &Path) -> PathBuf {
-    key.with_extension("pub")
+/// Starts it on an edge node.
+pub(crate) fn start_sshd(sshd: &Sshd, edge: &Site) -> Result<Process> {
+    let mut unshare = edge.command("unshare");
+    let server = sshd.serve(&mut unshare, &format!("Port {SSH}"))?;
+    edge.start_process("sshd", server)
 }

@@ -6,10 +6,11 @@ use std::process::Command;
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::Options;
 use culvert_lab::host::Host;
+use culvert_lab::sshd::Sshd;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::workspace;
 
-use crate::forwards::{Keys, SSH};
+use crate::forwards::{SSH, start_sshd};
 use crate::world::{self, World};
 
 /// More than all buffers on the way have.
@@ -21,9 +22,10 @@ fn ssh_and_scp_come_to_a_node_by_the_lines_of_ssh_config() {
     options.ports.push(SSH);
     world::with(&[Host::Edge1], options, |world| {
         let edge = world.lab.site(Host::Edge1);
-        let keys = Keys::make(edge)?;
-        let _sshd = keys.start_sshd(edge)?;
-        let configuration = write_configuration(world, &keys)?;
+        let sshd = Sshd::make(edge.folder())?;
+        sshd.make_known("edge-1")?;
+        let _server = start_sshd(&sshd, edge)?;
+        let configuration = write_configuration(world, &sshd)?;
         wait::until("ssh logs in", PATIENCE, || {
             let mut ssh = client(world, "ssh", &configuration)?;
             let said = workspace::output(ssh.args(["edge-1", "hostname"]))?;
@@ -65,16 +67,14 @@ fn copy_there_and_back(world: &World<'_>, configuration: &Path) -> Result<()> {
 }
 
 /// What `culvert ssh-config` prints, and below it the keys.
-fn write_configuration(world: &World<'_>, keys: &Keys) -> Result<PathBuf> {
+fn write_configuration(world: &World<'_>, sshd: &Sshd) -> Result<PathBuf> {
     let mut lines = workspace::output(&mut world.culvert.control(&["ssh-config"]))?;
     ensure!(lines.starts_with("Host edge-1\n"), "{lines}");
     let cloud = world.lab.site(Host::Cloud);
-    let known = cloud.file("known");
-    std::fs::write(&known, format!("edge-1 {}", keys.server_line()?))?;
     lines += &format!(
         "Host *\n  User root\n  BatchMode yes\n  IdentityFile {}\n  UserKnownHostsFile {}\n",
-        keys.user.display(),
-        known.display()
+        sshd.user_key().display(),
+        sshd.known_hosts().display()
     );
     let file = cloud.file("ssh_config");
     std::fs::write(&file, lines).context("write ssh's configuration")?;

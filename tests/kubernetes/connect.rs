@@ -3,11 +3,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
 use culvert_lab::apiserver::ApiServer;
+use culvert_lab::process::Signal;
 use culvert_lab::{wait, workspace};
 use serde_json::Value;
 
@@ -125,65 +126,133 @@ fn an_interrupted_forward_leaves_nothing() {
 }
 
 #[test]
+fn a_bundle_without_names_does_not_say_who_is_connected() {
+    with_server(|server| {
+        let world = World::start(server)?;
+        let user = "grace-hopper";
+        let grace = world.site.account(server, user, Role::Connect)?;
+        let _open = Open::connect(&grace, &world.target())?;
+        let folder = tempfile::tempdir()?;
+        for flags in [&[][..], &["--anonymize"]] {
+            let file = folder.path().join(format!("{}.tar.gz", flags.len()));
+            let mut bundle = grace.command(&["bundle", "--view", "--timeout", "30s"]);
+            workspace::output(bundle.args(flags).arg(&file))?;
+            let mut texts = Command::new("tar");
+            let texts = workspace::output(texts.arg("-xzOf").arg(&file))?;
+            ensure!(texts.contains("connect"), "nothing in the bundle: {texts}");
+            let has_name = texts.contains(user);
+            ensure!(has_name == flags.is_empty(), "{flags:?}: {texts}");
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_connection_outlives_a_hand_over_and_new_ones_come_by_the_next_proxy() {
+    with_server(|server| {
+        let mut world = World::start(server)?;
+        let ada = world.site.account(server, "ada", Role::Connect)?;
+        let mut open = Open::connect(&ada, &world.target())?;
+        let mut old = world.site.proxy.succeed()?;
+        let proxy = &world.site.proxy.process;
+        proxy.wait_logged("this proxy serves in the other one's place", &[], DEADLINE)?;
+        open.echo()?;
+        old.check().context("the old proxy has a connection")?;
+        wait::until("a new one comes by the next proxy", DEADLINE, || {
+            Open::connect(&ada, &world.target())?.echo()?;
+            ensure!(world.streams()?.len() <= 1, "it is not at the next proxy");
+            Ok(())
+        })?;
+        open.echo()?;
+        open.end()?;
+        wait::until("the old proxy has ended", DEADLINE, || {
+            ensure!(old.check().is_err(), "it runs");
+            Ok(())
+        })
+    });
+}
+
+#[test]
+fn a_connection_has_the_grace_period_of_a_proxy_that_is_told_to_end_and_then_says_why_it_ends() {
+    with_server(|server| {
+        let mut world = World::start_with(server, echo_backend()?, &["--grace", "6s"])?;
+        let ada = world.site.account(server, "ada", Role::Connect)?;
+        let target = world.target();
+        let mut open = Open::connect(&ada, &target)?;
+        let proxy = &mut world.site.proxy;
+        proxy.process.signal(Signal::SIGTERM)?;
+        proxy.process.wait_logged("draining", &[], DEADLINE)?;
+        open.echo().context("while the proxy drains")?;
+        let said = open.wait_cut()?;
+        ensure!(said.contains(&target), "{said}");
+        wait::until("the proxy has ended", DEADLINE, || {
+            ensure!(proxy.process.check().is_err(), "it runs");
+            Ok(())
+        })?;
+        proxy.start_again()?;
+        wait::until("the next proxy connects", DEADLINE, || {
+            Open::connect(&ada, &target)?.echo()
+        })
+    });
+}
+
+#[test]
 fn a_connection_ends_when_its_right_is_withdrawn() {
     with_server(|server| {
         let world = World::start(server)?;
         let ada = world.site.account(server, "ada", Role::Connect)?;
-        let mut connect = connect(&ada, &world.target())?;
-        let mut input = connect.0.stdin.take().context("no input")?;
-        let mut output = connect.0.stdout.take().context("no output")?;
-        input.write_all(b"still there?")?;
-        let mut answer = [0; 12];
-        output.read_exact(&mut answer)?;
+        let open = Open::connect(&ada, &world.target())?;
         unbind(server, "ada")?;
-        wait::until("it ends", DEADLINE, || {
-            ensure!(!connect.is_running(), "it runs");
-            Ok(())
-        })?;
-        let status = connect.0.wait()?;
-        ensure!(!status.success(), "a cut looks like an end");
+        open.wait_cut()?;
         world.wait_for_no_stream()
     });
 }
 
-/// A proxy with a view, and an agent with an echo on edge-1.
-struct World {
-    site: Site,
+/// A proxy with a view, and an agent of edge-1 with a server, such as an echo.
+pub(crate) struct World {
+    pub(crate) site: Site,
     _agent: Agent,
-    echo: u16,
+    port: u16,
 }
 
 impl World {
     fn start(server: &ApiServer) -> Result<Self> {
+        Self::start_with(server, echo_backend()?, &[])
+    }
+
+    /// With another server on this port of the node, and further flags of the proxy.
+    pub(crate) fn start_with(server: &ApiServer, port: u16, flags: &[&str]) -> Result<Self> {
         create_objects(server)?;
-        let mut site = Site::start(server)?;
-        let echo = echo_backend()?;
+        let mut site = Site::start_with(server, flags)?;
         let token = agent_token(server, "agent", "edge-1")?;
-        let agent = Agent::start(server, "agent", &token, echo)?;
+        let agent = Agent::start(server, "agent", &token, port)?;
         let proxy: &mut Proxy = &mut site.proxy;
         let agents = proxy.agents.to_string();
         agent.mount_until(server, "the proxy", |_, told| told.contains(&agents))?;
-        drop(proxy.wait_for_stream(&format!("edge-1:{echo}"))?);
+        wait::until("a stream to the node", DEADLINE, || {
+            proxy.process.check()?;
+            proxy.stream(&format!("edge-1:{port}")).map(drop)
+        })?;
         let world = Self {
             site,
             _agent: agent,
-            echo,
+            port,
         };
         world.wait_for_no_stream()?;
         Ok(world)
     }
 
     fn target(&self) -> String {
-        format!("edge-1:{}", self.echo)
+        format!("edge-1:{}", self.port)
     }
 
     /// The connections of clients.
-    fn streams(&self) -> Result<Vec<Value>> {
+    pub(crate) fn streams(&self) -> Result<Vec<Value>> {
         let page = self.site.proxy.json("/debug/streams")?;
         Ok(page.as_array().context("no list")?.clone())
     }
 
-    fn wait_for_no_stream(&self) -> Result<()> {
+    pub(crate) fn wait_for_no_stream(&self) -> Result<()> {
         wait::until("no connection is left", DEADLINE, || {
             let streams = self.streams()?;
             ensure!(streams.is_empty(), "{streams:?}");
@@ -192,10 +261,67 @@ impl World {
     }
 }
 
+/// `culvert connect` with an echo.
+struct Open {
+    connect: Running,
+    input: ChildStdin,
+    output: ChildStdout,
+}
+
+impl Open {
+    /// Connects, and hears the echo.
+    fn connect(user: &Account, target: &str) -> Result<Self> {
+        let mut connect = connect(user, target)?;
+        let input = connect.0.stdin.take().context("no input")?;
+        let output = connect.0.stdout.take().context("no output")?;
+        let mut open = Self {
+            connect,
+            input,
+            output,
+        };
+        open.echo()?;
+        Ok(open)
+    }
+
+    fn echo(&mut self) -> Result<()> {
+        self.input.write_all(b"still there?")?;
+        let mut answer = [0; 12];
+        self.output.read_exact(&mut answer)?;
+        ensure!(&answer == b"still there?", "{answer:?}");
+        Ok(())
+    }
+
+    /// Ends the input, and waits for the end in order.
+    fn end(self) -> Result<()> {
+        let Self {
+            mut connect, input, ..
+        } = self;
+        drop(input);
+        let status = connect.0.wait()?;
+        ensure!(status.success(), "{status}");
+        Ok(())
+    }
+
+    /// Waits until it has failed; what it said.
+    fn wait_cut(mut self) -> Result<String> {
+        wait::until("it ends", DEADLINE, || {
+            ensure!(!self.connect.is_running(), "it runs");
+            Ok(())
+        })?;
+        let status = self.connect.0.wait()?;
+        ensure!(!status.success(), "a cut looks like an end");
+        let mut said = String::new();
+        let errors = self.connect.0.stderr.take().context("no errors")?;
+        BufReader::new(errors).read_to_string(&mut said)?;
+        Ok(said)
+    }
+}
+
 /// `culvert connect`, with pipes.
 fn connect(user: &Account, target: &str) -> Result<Running> {
     let mut connect = user.command(&["connect", target, "--timeout", "30s"]);
     connect.stdin(Stdio::piped()).stdout(Stdio::piped());
+    connect.stderr(Stdio::piped());
     Ok(Running(connect.spawn()?))
 }
 

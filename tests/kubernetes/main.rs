@@ -26,5 +26,6 @@ mod ports;
 mod proxy;
 mod revocation;
 mod service;
+mod ssh;
 mod uninstall;
 mod view;

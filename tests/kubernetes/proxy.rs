@@ -116,6 +116,13 @@ impl Proxy {
         Ok(())
     }
 
+    /// Starts another one of the same flags and state directory, which takes its place. Returns the
+    /// one before.
+    pub(crate) fn succeed(&mut self) -> Result<Process> {
+        let next = Process::start(&self.name, &self.logs, &mut self.command)?;
+        Ok(std::mem::replace(&mut self.process, next))
+    }
+
     /// The authority in its state directory.
     pub(crate) fn authority(&self) -> Result<String> {
         fs::read_to_string(self.folder.join("state/cluster-authority.pem"))

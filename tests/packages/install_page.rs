@@ -1,6 +1,6 @@
 //! docs/install.md as it stands: two machines with systemd, the packages, and what is typed.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::wait::{self, PATIENCE};
 use culvert_lab::{Lab, page, skip};
@@ -47,6 +47,53 @@ fn the_commands_of_the_page_install_two_machines_whose_packages_are_upgraded_and
     }
 }
 
+#[test]
+fn the_minute_of_the_readme_connects_two_machines() {
+    if !skip::may_make_labs() {
+        return;
+    }
+    let lab = Lab::start_test().expect("the lab");
+    // The panic must happen while the lab is up, so that its logs are shown.
+    if let Err(error) = as_the_readme_says(&lab) {
+        panic!("{error:#}");
+    }
+}
+
+fn as_the_readme_says(lab: &Lab) -> Result<()> {
+    let cloud = Machine::boot(lab.site(Host::Cloud))?;
+    let edge = Machine::boot(lab.site(Host::Edge1))?;
+    for machine in [&cloud, &edge] {
+        machine.run(PREPARE)?;
+    }
+    edge.run(&format!("systemd-run --unit=exporter {EXPORTER}"))?;
+    let readme = page::read("../README.md")?;
+    let minute = page::section(&readme, "## One minute on two machines")?;
+    let steps = page::typed(minute, "# ");
+    let [in_the_cloud, on_the_edge] = &steps[..] else {
+        bail!("other steps: {steps:?}");
+    };
+    let (packages, start) = in_the_cloud.split_once('\n').context("one line")?;
+    cloud.run(packages)?;
+    cloud.run(CONTAINER)?;
+    let said = cloud.run(start)?;
+    let join = said.lines().find(|line| line.contains(JOIN));
+    let join = join.context("the proxy printed no join")?;
+    let (packages, example) = on_the_edge.split_once('\n').context("one line")?;
+    edge.run(packages)?;
+    let options = example.split_once(" --token ... ");
+    let (example, options) = options.context("a join and its options")?;
+    ensure!(example.starts_with(JOIN), "{example}");
+    edge.run(&format!("{join} {options}"))?;
+    let mut code = minute.split('`').skip(1).step_by(2);
+    let curl = code.find(|code| code.starts_with("curl "));
+    let curl = curl.context("nothing reaches the edge")?;
+    wait::until("the cloud reaches the edge", PATIENCE, || {
+        let said = cloud.run(curl)?;
+        ensure!(said.contains("nodename=\"edge-1\""), "{said}");
+        Ok(())
+    })
+}
+
 fn on_two_machines(lab: &Lab) -> Result<()> {
     let cloud = Machine::boot(lab.site(Host::Cloud))?;
     let edge = Machine::boot(lab.site(Host::Edge1))?;
@@ -60,7 +107,7 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
     let typed = |heading| anyhow::Ok(page::typed(page::section(&page, heading)?, "# "));
     let steps = typed("## 2. Cloud machine")?;
     let [packages, _without_packages, start] = &steps[..] else {
-        anyhow::bail!("other steps in the cloud: {steps:?}");
+        bail!("other steps in the cloud: {steps:?}");
     };
     cloud.run(packages)?;
     cloud.run(CONTAINER)?;
@@ -71,7 +118,7 @@ fn on_two_machines(lab: &Lab) -> Result<()> {
     let join = join.context("the proxy printed no join")?;
     let steps = typed("## 4. Edge machine")?;
     let [packages, _without_packages, start] = &steps[..] else {
-        anyhow::bail!("other steps on the edge: {steps:?}");
+        bail!("other steps on the edge: {steps:?}");
     };
     edge.run(packages)?;
     let options = start.split_once(" --token ... ");

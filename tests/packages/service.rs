@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Culvert, Options};
 use culvert_lab::host::Host;
-use culvert_lab::{Lab, skip};
+use culvert_lab::{Lab, skip, workspace};
 
 use crate::machine::Machine;
 
@@ -15,6 +15,14 @@ install -m 0755 /unpacked/usr/bin/culvert-agent /usr/local/bin/
 const STATE: &str =
     "systemctl show --property=ActiveState,UnitFileState,User,MainPID culvert-agent";
 const UNIT: &str = "/etc/systemd/system/culvert-agent.service";
+
+/// The forward proxy is on the cloud host.
+const FORWARDED: &str = "HTTPS_PROXY=http://user:p%40ss@203.0.113.1:3128";
+/// The environment of the running service, and who reads the file that it is from.
+const USED: &str = r#"
+tr '\0' '\n' </proc/$(systemctl show --property=MainPID --value culvert-agent)/environ
+stat -c '%a %U' /etc/culvert/agent.env
+"#;
 
 #[test]
 fn one_command_joins_and_starts_a_service_that_has_a_tunnel() {
@@ -59,6 +67,21 @@ fn on_a_machine(lab: &Lab) -> Result<()> {
     machine.run(&join(&culvert)?)?;
     let again = machine.run(STATE)?;
     ensure!(state != again, "it was not restarted: {again}");
+
+    // The service comes by the way that the join was given.
+    let cloud = lab.site(Host::Cloud);
+    let mut forward = cloud.command(workspace::binary("xtask"));
+    let forward = forward.args(["probe", "serve", "3128=http-proxy"]);
+    let _forward = cloud.start_process("http-proxy", forward)?;
+    let command = join(&culvert)?;
+    let said = machine.run(&format!("{FORWARDED} {command} --tunnel-mss 1200"))?;
+    ensure!(!said.contains("p%40ss"), "{said}");
+    let used = machine.run(USED)?;
+    for setting in ["HTTPS_PROXY=http://user:p%40ss@", "CULVERT_TUNNEL_MSS=1200"] {
+        ensure!(used.contains(setting), "no {setting} in {used}");
+    }
+    ensure!(used.contains("\n600 root\n"), "others read it: {used}");
+    culvert.wait_online(Host::Edge1)?;
 
     // What cannot be done is known before a token is used up.
     let command = join(&culvert)?;

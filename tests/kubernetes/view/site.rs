@@ -59,6 +59,11 @@ impl Drop for Running {
 
 impl Site {
     pub(crate) fn start(server: &ApiServer) -> Result<Self> {
+        Self::start_with(server, &[])
+    }
+
+    /// With further flags.
+    pub(crate) fn start_with(server: &ApiServer, further: &[&str]) -> Result<Self> {
         // The API server's proxy dials no loopback address.
         let view = SocketAddr::new(own_address()?.ip(), free_address()?.port());
         let kubeconfig = proxies_kubeconfig(server)?;
@@ -70,6 +75,7 @@ impl Site {
             &format!("--view-listen={view}"),
             "--redirector-admin-socket=/nowhere/admin.sock",
         ];
+        let flags = [&flags[..], further].concat();
         let proxy = Proxy::start_as(server, &kubeconfig, "cloud-1", &flags)?;
         node(server, "cloud-1", &view.ip().to_string(), &json!({}))?;
         pod(server, view)?;

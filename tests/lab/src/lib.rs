@@ -35,6 +35,7 @@ pub mod silence;
 pub mod site;
 pub mod skewed_clock;
 pub mod skip;
+pub mod sshd;
 pub mod stacks;
 pub mod unpacked;
 pub mod wait;
