@@ -22,6 +22,9 @@ const ENDED: Duration = Duration::from_secs(60);
 /// The name of its log and pid.
 const APISERVER: &str = "kube-apiserver";
 
+/// Each runs once. A leader that cannot renew its lease for 10 s, as on a busy machine, ends.
+const ALONE: &str = "--leader-elect=false";
+
 /// The flag that has a default here and may be given again.
 const ADDRESS_TYPES: &str = "--kubelet-preferred-address-types";
 
@@ -34,7 +37,8 @@ pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
     let mut scheduler = master.command(cluster.program("kube-scheduler")?)?;
     scheduler
         .arg("--kubeconfig")
-        .arg(cluster.path("scheduler.kubeconfig"));
+        .arg(cluster.path("scheduler.kubeconfig"))
+        .arg(ALONE);
     master.spawn("kube-scheduler", &mut scheduler)
 }
 
@@ -74,6 +78,7 @@ fn start_controllers(cluster: &Cluster, master: &Host) -> Result<()> {
         "--use-service-account-credentials",
         "--authorization-always-allow-paths",
         "/healthz",
+        ALONE,
     ]);
     master.spawn("kube-controller-manager", &mut controllers)
 }
