@@ -12,7 +12,7 @@ const MAX_BYTES: usize = 256;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedUser(String);
 
-/// A text that is none.
+/// A text that cannot be the name of a user.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "a user's name has 1 to {MAX_BYTES} bytes, no control characters, and no blanks at its ends"

@@ -56,17 +56,23 @@ impl Config {
     #[inline(always)]
     #[must_use]
     pub const fn is_intercept_port(&self, port: u16) -> bool {
-        let p = &self.ports;
-        port != 0
-            && (port == p[0]
-                || port == p[1]
-                || port == p[2]
-                || port == p[3]
-                || port == p[4]
-                || port == p[5]
-                || port == p[6]
-                || port == p[7])
+        has_port(&self.ports, port)
     }
+}
+
+/// Whether `port` is one of `ports`. Zeros are unused slots.
+#[inline(always)]
+#[must_use]
+pub(crate) const fn has_port(ports: &[u16; MAX_INTERCEPT_PORTS], port: u16) -> bool {
+    port != 0
+        && (port == ports[0]
+            || port == ports[1]
+            || port == ports[2]
+            || port == ports[3]
+            || port == ports[4]
+            || port == ports[5]
+            || port == ports[6]
+            || port == ports[7])
 }
 
 impl Default for Config {

@@ -2,6 +2,7 @@
 //! could answer for edge nodes while the proxy is away.
 
 use crate::MAX_INTERCEPT_PORTS;
+use crate::config::has_port;
 
 /// The only entry of the map of reserved ports. The redirector writes it; the programs read it at
 /// every bind. If all of it is zero, as in a new map, every bind passes.
@@ -45,24 +46,14 @@ impl ReservedPorts {
     #[must_use]
     pub const fn decide(&self, bind: &Bind) -> BindVerdict {
         let may_have_all = bind.user == ROOT || bind.user == self.owner;
-        if may_have_all || bind.protocol != TCP || !bind.is_of_host || !self.contains(bind.port) {
+        if may_have_all
+            || bind.protocol != TCP
+            || !bind.is_of_host
+            || !has_port(&self.ports, bind.port)
+        {
             return BindVerdict::Pass;
         }
         BindVerdict::Refuse
-    }
-
-    #[inline(always)]
-    const fn contains(&self, port: u16) -> bool {
-        let p = &self.ports;
-        port != 0
-            && (port == p[0]
-                || port == p[1]
-                || port == p[2]
-                || port == p[3]
-                || port == p[4]
-                || port == p[5]
-                || port == p[6]
-                || port == p[7])
     }
 }
 
