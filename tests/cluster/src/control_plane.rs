@@ -22,8 +22,12 @@ const ENDED: Duration = Duration::from_secs(60);
 /// The name of its log and pid.
 const APISERVER: &str = "kube-apiserver";
 
-/// Each runs once. A leader that cannot renew its lease for 10 s, as on a busy machine, ends.
-const ALONE: &str = "--leader-elect=false";
+/// A leader that cannot renew its lease in time ends, and the 10 s that are the default pass on a
+/// busy machine.
+const LEADER_ELECTION: [&str; 2] = [
+    "--leader-elect-lease-duration=60s",
+    "--leader-elect-renew-deadline=50s",
+];
 
 /// The flag that has a default here and may be given again.
 const ADDRESS_TYPES: &str = "--kubelet-preferred-address-types";
@@ -38,7 +42,7 @@ pub(crate) fn start(cluster: &Cluster, flags: &[String]) -> Result<()> {
     scheduler
         .arg("--kubeconfig")
         .arg(cluster.path("scheduler.kubeconfig"))
-        .arg(ALONE);
+        .args(LEADER_ELECTION);
     master.spawn("kube-scheduler", &mut scheduler)
 }
 
@@ -78,8 +82,8 @@ fn start_controllers(cluster: &Cluster, master: &Host) -> Result<()> {
         "--use-service-account-credentials",
         "--authorization-always-allow-paths",
         "/healthz",
-        ALONE,
     ]);
+    controllers.args(LEADER_ELECTION);
     master.spawn("kube-controller-manager", &mut controllers)
 }
 

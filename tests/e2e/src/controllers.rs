@@ -12,8 +12,8 @@ use crate::cluster::{Cluster, MASTER};
 use crate::processes;
 
 const PROGRAMS: [&str; 2] = ["kube-controller-manager", "kube-scheduler"];
-/// The lease of a controller that ended expires after 15 s.
-const LEADING: Duration = Duration::from_secs(60);
+/// The lease of a controller that ended expires after a minute.
+const LEADING: Duration = Duration::from_mins(3);
 
 /// The command lines of the controllers.
 pub(super) struct Controllers(Vec<Vec<String>>);
