@@ -7,6 +7,7 @@ mod allow_list;
 mod allowed_range;
 pub mod busy;
 mod claimed_user;
+mod framing;
 mod host_port;
 pub mod installed;
 mod join_command;
@@ -53,6 +54,7 @@ pub mod proto {
 pub use allow_list::{AllowList, Candidates, Forbidden, INSTEAD_MAX};
 pub use allowed_range::{AllowedRange, InvalidAllowedRange};
 pub use claimed_user::{CLAIMED_USER_HEADER, ClaimedUser, InvalidClaimedUser};
+pub use framing::{FRAMING_HEADER, FRAMING_HTTP2};
 pub use host_port::{Host, HostPort, InvalidHostPort};
 pub use join_command::{NoProxy, join_command, shell_word};
 pub use node_label::kubelet_may_write;

@@ -57,11 +57,16 @@ pub(crate) enum Socket {
 }
 
 /// A connection on the way to a port of a node.
-pub(crate) enum NodeWay {
-    /// With a proxy, which is still to be asked: HTTP CONNECT, for this user if one is known.
-    Proxy(Connection, Option<ClaimedUser>),
-    /// With the node.
-    Node(Connection),
+pub(crate) struct NodeWay {
+    pub(crate) connection: Connection,
+    /// `None` by the view: there the proxy has the node's answer already.
+    pub(crate) proxy: Option<ProxyToAsk>,
+}
+
+/// A proxy whose CONNECT socket is still to be asked for the node.
+pub(crate) struct ProxyToAsk {
+    /// Who asks, if that is known.
+    pub(crate) user: Option<ClaimedUser>,
 }
 
 /// A client of the kubeconfig's API server.
@@ -140,7 +145,7 @@ impl Hosts {
         } else if is_empty {
             bail!(
                 "no program of Culvert has a socket in {}, and there is no kubeconfig: give --ssh \
-                 HOST, or --kubeconfig FILE; on a host with Culvert, sudo may be what lacks",
+                 HOST, or --kubeconfig FILE; on a host with Culvert, run this as root",
                 whom.run_dir.display()
             );
         }
@@ -207,9 +212,10 @@ impl Host {
     ) -> Result<NodeWay, NoAnswer> {
         match &self.transport {
             Transport::Pod(pod) => pod.connect_node(node, port).await,
-            Transport::Local(_) | Transport::Ssh(_) => {
-                Ok(NodeWay::Proxy(self.connect(Socket::Connect).await?, None))
-            }
+            Transport::Local(_) | Transport::Ssh(_) => Ok(NodeWay {
+                connection: self.connect(Socket::Connect).await?,
+                proxy: Some(ProxyToAsk { user: None }),
+            }),
         }
     }
 

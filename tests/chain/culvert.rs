@@ -2,9 +2,9 @@
 //! them is stopped, one is gone, and a node is offline.
 
 use std::collections::BTreeSet;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -921,4 +921,84 @@ fn connect_and_forward_lead_to_a_port_of_a_node_and_an_interrupt_leaves_nothing(
         })?;
         world.wait_for_no_streams()
     });
+}
+
+#[test]
+fn a_connection_that_is_cut_does_not_look_like_one_that_ended() {
+    with_three(|world, _proxies| {
+        let people = People::start(world)?;
+        people.wait_well()?;
+        let cloud = world.lab.site(Host::Cloud);
+        let mut command = people.command(workspace::binary("culvert"));
+        command.args(["forward", &format!("edge-1:{ECHO}"), "--ssh", "cloud-5"]);
+        command.args(["--listen", "127.0.0.1:7481"]);
+        let forward = cloud.start_process("forward", &mut command)?;
+        wait_logged(&forward, "127.0.0.1:7481")?;
+        let mut client = cloud.command("bash");
+        let line = "exec 3<>/dev/tcp/127.0.0.1/7481; echo through >&3; cat <&3; echo \"status $?\"";
+        client.args(["-c", line]);
+        let forwarded = cloud.start_process("client", &mut client)?;
+        wait_logged(&forwarded, "through")?;
+        let local = Connected::start(&people, &["--local"])?;
+        let by_ssh = Connected::start(&people, &["--ssh", "cloud-5"])?;
+        world.culvert.agent(0).kill()?;
+        local.wait_failed().context("the agent is lost")?;
+        by_ssh.wait_failed().context("the agent is lost, by ssh")?;
+        wait_logged(&forwarded, "status 1")?;
+
+        world.culvert.restart_agent(0, Host::Edge1)?;
+        people.wait_well()?;
+        let local = Connected::start(&people, &["--local"])?;
+        world.culvert.proxy.kill()?;
+        local.wait_failed().context("the proxy has ended")
+    });
+}
+
+fn wait_logged(process: &Process, words: &str) -> Result<()> {
+    wait::until(words, PATIENCE, || {
+        ensure!(process.log().contains(words), "{}", process.log());
+        Ok(())
+    })
+}
+
+/// `culvert connect` with the echo of edge-1, whose input is open.
+struct Connected {
+    process: Child,
+    _input: ChildStdin,
+}
+
+impl Connected {
+    fn start(people: &People<'_>, hosts: &[&str]) -> Result<Self> {
+        let mut command = people.command(workspace::binary("culvert"));
+        command.args(["connect", &format!("edge-1:{ECHO}")]);
+        command.args(hosts).args(["--timeout", "30s"]);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let mut input = process.stdin.take().context("no input")?;
+        input.write_all(b"through")?;
+        let mut echoed = [0; 7];
+        let mut output = process.stdout.take().context("no output")?;
+        output.read_exact(&mut echoed)?;
+        ensure!(&echoed == b"through", "{echoed:?}");
+        Ok(Self {
+            process,
+            _input: input,
+        })
+    }
+
+    fn wait_failed(mut self) -> Result<()> {
+        wait::until("it ends", PATIENCE, || {
+            self.process.try_wait()?.context("it runs").map(drop)
+        })?;
+        let status = self.process.wait()?;
+        ensure!(!status.success(), "the cut looks like an end");
+        Ok(())
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
 }

@@ -134,6 +134,10 @@ impl Forwarding {
         let (_connection, mut stream) =
             connected.map_err(|unanswered| anyhow::anyhow!("{}", unanswered.text))?;
         let copied = copy_bidirectional(&mut client, &mut stream).await;
+        if copied.is_err() {
+            // What the client has may be incomplete: it gets a reset, not an end.
+            client.set_zero_linger()?;
+        }
         copied.map(drop).context("the connection was cut")
     }
 }

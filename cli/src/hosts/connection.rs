@@ -25,8 +25,8 @@ pub(crate) struct Connection {
     stream: Option<Box<dyn ByteStream>>,
     /// The error output of the program that passes the bytes on.
     errors: Option<Box<dyn AsyncRead + Send + Unpin>>,
-    /// What ends with the connection.
-    _program: Option<Box<dyn Any + Send>>,
+    /// What ends with the connection: programs and tasks.
+    attached: Vec<Box<dyn Any + Send>>,
 }
 
 impl Connection {
@@ -35,7 +35,7 @@ impl Connection {
         Self {
             stream: Some(Box::new(stream)),
             errors: None,
-            _program: None,
+            attached: Vec::new(),
         }
     }
 
@@ -48,8 +48,13 @@ impl Connection {
         Self {
             stream: Some(Box::new(stream)),
             errors: Some(Box::new(errors)),
-            _program: Some(Box::new(program)),
+            attached: vec![Box::new(program)],
         }
+    }
+
+    /// Ends a task with the connection.
+    pub(crate) fn attach(&mut self, task: impl Any + Send) {
+        self.attached.push(Box::new(task));
     }
 
     /// The bytes, once.

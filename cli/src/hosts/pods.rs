@@ -5,12 +5,12 @@
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use culvert_api::NodeName;
-use culvert_kubeconfig::{ForwardProxy, Source};
+use culvert_kubeconfig::{ForwardProxy, Source, Unusable};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, AttachParams, AttachedProcess, ListParams};
-use kube::config::Kubeconfig;
+use kube::config::{Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use parking_lot::Mutex;
 use tokio::io::AsyncReadExt;
@@ -19,7 +19,7 @@ use tokio::time::timeout;
 use super::cluster_texts::{self, ClusterText};
 use super::user::KubeUser;
 use super::view::{ViewAccess, ViewError, ViewTarget, view_port};
-use super::{Connection, Finished, NoAnswer, NodeWay, Socket};
+use super::{Connection, Finished, NoAnswer, NodeWay, ProxyToAsk, Socket};
 use crate::args::Whom;
 
 /// As the manifests have it.
@@ -29,6 +29,8 @@ const CONTAINER: &str = "culvert-proxy";
 const NOT_FOUND: u16 = 404;
 /// Its answer if the user may not exec there.
 const FORBIDDEN: u16 = 403;
+/// Its answer to a user whom it does not know.
+const UNAUTHORIZED: u16 = 401;
 /// The most pods that are asked.
 const MAX_PODS: u32 = 100;
 /// Bytes on their way in one direction.
@@ -103,6 +105,7 @@ impl ProxyPod {
             config,
             left_out,
         } = access(whom).await?;
+        let server = config.cluster_url.host().unwrap_or_default().to_owned();
         let view = ViewAccess::new(config)?;
         let user = KubeUser::of(client.clone());
         let pod_access = if whom.view {
@@ -113,16 +116,17 @@ impl ProxyPod {
         let pods: Api<Pod> = Api::namespaced(client, &whom.namespace);
         let all = ListParams::default().labels(SELECTOR).limit(MAX_PODS);
         let listed = timeout(whom.timeout, pods.list(&all)).await;
-        let listed = listed
-            .with_context(|| format!("no answer within {} s", whom.timeout.as_secs()))
-            .and_then(|listed| Ok(listed?))
-            .with_context(|| {
-                let Whom { namespace, .. } = whom;
-                format!(
-                    "list the proxies' pods in namespace {namespace}{}",
-                    advice(left_out)
-                )
-            })?;
+        let listed = match listed {
+            Ok(listed) => listed.map_err(said_by_api_server),
+            Err(_elapsed) => Err(anyhow!("no answer within {} s", whom.timeout.as_secs())),
+        };
+        let listed = listed.with_context(|| {
+            format!(
+                "list the proxies' pods in namespace {} at the API server {server}{}",
+                whom.namespace,
+                advice(left_out)
+            )
+        })?;
         let mut found = Vec::new();
         for pod in listed.items {
             if pod.metadata.deletion_timestamp.is_some() {
@@ -164,10 +168,18 @@ impl ProxyPod {
         port: u16,
     ) -> Result<NodeWay, NoAnswer> {
         let target = ViewTarget::Node(node, port);
-        match self.connect_by(Socket::Connect, target).await? {
-            Opened::Exec(connection) => Ok(NodeWay::Proxy(connection, self.user.name().await)),
-            Opened::View(connection) => Ok(NodeWay::Node(connection)),
-        }
+        Ok(match self.connect_by(Socket::Connect, target).await? {
+            Opened::Exec(connection) => NodeWay {
+                connection,
+                proxy: Some(ProxyToAsk {
+                    user: self.user.name().await,
+                }),
+            },
+            Opened::View(connection) => NodeWay {
+                connection,
+                proxy: None,
+            },
+        })
     }
 
     /// Whether it is reached by the view. This may be known after a question only.
@@ -325,9 +337,13 @@ pub(super) async fn access(whom: &Whom) -> Result<Access> {
         None => Source::Kubectl,
     };
     let loaded = culvert_kubeconfig::load(source, whom.context.as_deref()).await;
-    let loaded = loaded.with_context(|| match &whom.kubeconfig {
-        Some(file) => format!("use the kubeconfig {}", file.display()),
-        None => "use kubectl's kubeconfig".to_owned(),
+    let loaded = loaded.map_err(|error| {
+        let fix = kubeconfig_fix(&error);
+        let file = match &whom.kubeconfig {
+            Some(file) => format!("the kubeconfig {}", file.display()),
+            None => "kubectl's kubeconfig".to_owned(),
+        };
+        anyhow::Error::new(error).context(format!("use {file}{fix}"))
     })?;
     let client = Client::try_from(loaded.config.clone()).context("use the kubeconfig")?;
     Ok(Access {
@@ -335,6 +351,36 @@ pub(super) async fn access(whom: &Whom) -> Result<Access> {
         config: loaded.config,
         left_out: loaded.left_out,
     })
+}
+
+/// What to do about a kubeconfig, if its error does not say it.
+fn kubeconfig_fix(error: &Unusable) -> &'static str {
+    match error {
+        Unusable::Other(
+            KubeconfigError::CurrentContextNotSet | KubeconfigError::LoadContext(_),
+        ) => " (`kubectl config get-contexts` lists what --context may name)",
+        Unusable::Other(_) | Unusable::Parse { .. } => "",
+    }
+}
+
+/// An error without the fields of the answer, which its own text has too.
+fn said_by_api_server(error: kube::Error) -> anyhow::Error {
+    if let kube::Error::SerdeError(_) = error {
+        return anyhow!(
+            "the answer is not one of an API server: does `server` of the kubeconfig lead to one?"
+        );
+    }
+    let kube::Error::Api(status) = error else {
+        return error.into();
+    };
+    let message = &status.message;
+    if status.code == UNAUTHORIZED {
+        return anyhow!(
+            "{message}: the credentials of the kubeconfig have expired, or are of another cluster: log \
+             in to the cluster again"
+        );
+    }
+    anyhow!("{message}")
 }
 
 /// For the error of a request that had no answer.
@@ -389,6 +435,19 @@ mod tests {
         let answer = Response::builder().status(code);
         let body = Body::from(object.to_string().into_bytes());
         answer.body(body).expect("an answer")
+    }
+
+    #[test]
+    fn an_answer_of_the_api_server_is_told_by_its_message_and_an_expired_token_with_the_fix() {
+        let answer = |code: u16| {
+            let status = json!({"message": "no", "reason": "Reason", "code": code});
+            let status = serde_json::from_value(status).expect("a status");
+            said_by_api_server(kube::Error::Api(status)).to_string()
+        };
+        assert_eq!(answer(FORBIDDEN), "no");
+        let expired = answer(UNAUTHORIZED);
+        assert!(expired.contains("log in"), "{expired}");
+        assert!(!expired.contains("Reason"), "{expired}");
     }
 
     #[tokio::test]

@@ -2,8 +2,6 @@
 //! server's proxy for pods, which checks the user's token and does not pass it on: so it goes along a
 //! second time, in a header of its own.
 
-mod node_connection;
-
 use anyhow::{Context, Result, ensure};
 use culvert_api::NodeName;
 use culvert_api::view::{PROTOCOL, TOKEN_HEADER};
@@ -107,13 +105,7 @@ impl ViewAccess {
         }
         let connection = hyper::upgrade::on(response).await;
         let connection = connection.map_err(|error| ViewError::Failed(error.into()))?;
-        match target {
-            ViewTarget::Socket(_) => Ok(Connection::direct(TokioIo::new(connection))),
-            ViewTarget::Node(node, port) => {
-                let opened = node_connection::open(connection, node, port).await;
-                opened.map_err(ViewError::Failed)
-            }
-        }
+        Ok(Connection::direct(TokioIo::new(connection)))
     }
 
     async fn ask(&self, path: &str) -> Result<Response<Body>> {

@@ -6,6 +6,7 @@
 
 mod caller;
 mod discovery;
+mod framed;
 mod http1;
 mod http2;
 mod open;
@@ -35,7 +36,7 @@ use tokio_util::task::TaskTracker;
 use crate::has_drained;
 use crate::http::HEAD_MAX;
 use crate::http::response::Refusal;
-use request::BadRequest;
+use request::{BadRequest, Framing};
 pub use user::{NotConnected, UserConnection};
 
 /// The time limit for a request's head.
@@ -71,22 +72,42 @@ impl Connect {
 
     async fn unix_client(self, client: UnixStream, connections: TaskTracker) {
         let name = peer_name(&client);
-        let socket = Socket::from(client);
-        let served = match self.plan(&socket, name).await {
-            Ok(Planned { plan, pipelined }) => match plan {
-                Ok(Plan::Node(routed)) => {
-                    let request = NodeRequest { routed, pipelined };
-                    request.spawn(socket, &connections)
-                }
-                Ok(Plan::Direct(request)) => {
-                    self.spawn_direct(socket, request, pipelined, &connections)
-                }
-                Err(refusal) => answer(&socket, &refusal.render()).await,
-            },
+        let served = match self.plan(&client, name).await {
+            Ok(planned) => self.spawn_planned(client, planned, &connections).await,
             Err(error) => Err(error),
         };
         if let Err(error) = served {
             tracing::debug!(%error, "CONNECT on the Unix socket");
+        }
+    }
+
+    async fn spawn_planned(
+        self,
+        client: UnixStream,
+        planned: Planned,
+        connections: &TaskTracker,
+    ) -> Result<(), RelayError> {
+        let Planned {
+            plan,
+            framing,
+            pipelined,
+        } = planned;
+        let plan = match plan {
+            Ok(plan) => plan,
+            Err(refusal) => return answer(&client.into(), &refusal.render()).await,
+        };
+        match (plan, framing) {
+            (plan, Framing::Http2) => {
+                let spawned = self.spawn_framed(client, plan, connections);
+                spawned.map_err(RelayError::Socket)
+            }
+            (Plan::Node(routed), Framing::Raw) => {
+                let request = NodeRequest { routed, pipelined };
+                request.spawn(client.into(), connections)
+            }
+            (Plan::Direct(request), Framing::Raw) => {
+                self.spawn_direct(client.into(), request, pipelined, connections)
+            }
         }
     }
 
@@ -108,15 +129,16 @@ impl Connect {
     /// # Errors
     ///
     /// The client left before its request was complete, or the proxy drains.
-    async fn plan(&self, socket: &Socket, name: String) -> Result<Planned, RelayError> {
+    async fn plan(&self, client: &UnixStream, name: String) -> Result<Planned, RelayError> {
         let request = tokio::select! {
-            request = self.request(socket) => request,
+            request = self.request(client) => request,
             () = has_drained(&self.drain) => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         };
         match request {
             Ok(ParsedRequest {
                 destination,
                 claimed_user,
+                framing,
                 pipelined,
             }) => {
                 let frontend = Frontend::ConnectSocket;
@@ -126,13 +148,19 @@ impl Connect {
                 }
                 let plan = self.decide(destination, record);
                 let plan = plan.map_err(|error| Refusal::from(&error));
-                Ok(Planned { plan, pipelined })
+                Ok(Planned {
+                    plan,
+                    framing,
+                    pipelined,
+                })
             }
             Err(RequestError::Bad(bad)) => {
                 self.report_refusal(&name, &bad);
-                let plan = Err(Refusal::from(&bad));
-                let pipelined = BytesMut::new();
-                Ok(Planned { plan, pipelined })
+                Ok(Planned {
+                    plan: Err(Refusal::from(&bad)),
+                    framing: Framing::Raw,
+                    pipelined: BytesMut::new(),
+                })
             }
             Err(RequestError::Client(error)) => Err(RelayError::Socket(error)),
         }
@@ -197,27 +225,29 @@ impl Connect {
     }
 
     /// Reads a request's head.
-    async fn request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
-        match timeout(HEAD_TIMEOUT, self.whole_request(socket)).await {
+    async fn request(&self, client: &UnixStream) -> Result<ParsedRequest, RequestError> {
+        match timeout(HEAD_TIMEOUT, self.whole_request(client)).await {
             Ok(request) => request,
             Err(_elapsed) => Err(RequestError::Bad(BadRequest::TimedOut)),
         }
     }
 
-    async fn whole_request(&self, socket: &Socket) -> Result<ParsedRequest, RequestError> {
+    async fn whole_request(&self, client: &UnixStream) -> Result<ParsedRequest, RequestError> {
         let mut buffer = BytesMut::new();
         loop {
             if let Some((head, length)) = request::parse(&buffer)? {
                 let claimed_user = head.claimed_user().cloned();
+                let framing = head.framing();
                 let destination = head.destination(self.router.directory())?;
                 return Ok(ParsedRequest {
                     destination,
                     claimed_user,
+                    framing,
                     pipelined: buffer.split_off(length),
                 });
             }
-            socket.readable().await?;
-            match socket.try_read(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
+            client.readable().await?;
+            match client.try_read_buf(&mut (&mut buffer).limit(HEAD_MAX + 1)) {
                 Ok(0) => return Err(RequestError::Client(io::ErrorKind::UnexpectedEof.into())),
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
                     return Err(error.into());
@@ -233,12 +263,14 @@ struct ParsedRequest {
     destination: Destination,
     /// Who the client says it is.
     claimed_user: Option<ClaimedUser>,
+    framing: Framing,
     pipelined: BytesMut,
 }
 
 /// What is to be done, and the bytes that the client sent after its request.
 struct Planned {
     plan: Result<Plan, Refusal>,
+    framing: Framing,
     pipelined: BytesMut,
 }
 

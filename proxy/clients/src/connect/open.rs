@@ -1,4 +1,4 @@
-//! Connections to destinations for clients of the mutual TLS port.
+//! Connections to destinations for clients that the proxy talks with.
 
 use bytes::Bytes;
 use culvert_daemon::Worker;
@@ -18,7 +18,13 @@ impl Connect {
     ) -> Result<Opened, Unopened> {
         let frontend = Frontend::ConnectTls;
         let record = self.router.start_record(frontend, client, &destination);
-        match self.decide(destination, record)? {
+        let plan = self.decide(destination, record)?;
+        self.open_plan(plan).await
+    }
+
+    /// Opens a connection by a way that is decided. Dropping the future cancels the dial.
+    pub(super) async fn open_plan(&self, plan: Plan) -> Result<Opened, Unopened> {
+        match plan {
             Plan::Node(routed) => Opened::stream(routed).await,
             Plan::Direct(request) => {
                 let (pair, other) = Pair::new()?;

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use culvert_api::{
-    CLAIMED_USER_HEADER, ClaimedUser, InvalidClaimedUser, InvalidHostPort, InvalidNodeName,
-    NodeName,
+    CLAIMED_USER_HEADER, ClaimedUser, FRAMING_HEADER, FRAMING_HTTP2, InvalidClaimedUser,
+    InvalidHostPort, InvalidNodeName, NodeName,
 };
 use culvert_daemon::chain;
 use culvert_proxy_core::directory::{Destination, Directory, NodeView};
@@ -27,6 +27,16 @@ pub(crate) struct ConnectHead {
     header: Option<NodeName>,
     /// Who the client says it is.
     claimed_user: Option<ClaimedUser>,
+    framing: Framing,
+}
+
+/// How the bytes go after the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Framing {
+    /// As they are. A cut looks like an end.
+    Raw,
+    /// In a stream of HTTP/2.
+    Http2,
 }
 
 /// A request that cannot be served.
@@ -50,6 +60,8 @@ pub(crate) enum BadRequest {
     Node(#[from] InvalidNodeName),
     #[error("{CLAIMED_USER_HEADER}")]
     ClaimedUser(#[source] InvalidClaimedUser),
+    #[error("{FRAMING_HEADER} may be {FRAMING_HTTP2} only")]
+    Framing,
     #[error(
         "{NODE_HEADER}: {node} is not the node of {destination}: name a node that has this \
          address, or leave the header out"
@@ -72,6 +84,11 @@ impl ConnectHead {
         self.claimed_user.as_ref()
     }
 
+    /// How the client wants its bytes.
+    pub(crate) fn framing(&self) -> Framing {
+        self.framing
+    }
+
     /// Where the request itself leads.
     #[cfg(any(test, fuzzing))]
     pub(crate) fn target(&self) -> &Destination {
@@ -87,7 +104,7 @@ impl ConnectHead {
         let Self {
             destination,
             header,
-            claimed_user: _,
+            ..
         } = self;
         let Some(header) = header else {
             return Ok(destination);
@@ -153,6 +170,7 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(ConnectHead, usize)>, BadRe
         destination,
         header: None,
         claimed_user: None,
+        framing: Framing::Raw,
     };
     if let Some(value) = header(&request, NODE_HEADER) {
         let value = String::from_utf8_lossy(value);
@@ -164,6 +182,12 @@ pub(crate) fn parse(buffer: &[u8]) -> Result<Option<(ConnectHead, usize)>, BadRe
         let name = String::from_utf8_lossy(value);
         let claimed = name.trim().parse();
         asked.claimed_user = Some(claimed.map_err(BadRequest::ClaimedUser)?);
+    }
+    if let Some(value) = header(&request, FRAMING_HEADER) {
+        if value != FRAMING_HTTP2.as_bytes() {
+            return Err(BadRequest::Framing);
+        }
+        asked.framing = Framing::Http2;
     }
     Ok(Some((asked, length)))
 }
@@ -300,6 +324,20 @@ mod tests {
             .unwrap()
             .unwrap();
         assert_eq!(asked.claimed_user(), None);
+    }
+
+    #[test]
+    fn bytes_are_framed_only_for_a_client_that_asks_for_http2() {
+        for (header, framing) in [
+            ("culvert-framing: h2\r\n", Some(Framing::Http2)),
+            ("", Some(Framing::Raw)),
+            ("culvert-framing: h3\r\n", None),
+        ] {
+            let head = format!("CONNECT edge-1:1 HTTP/1.1\r\n{header}\r\n");
+            let parsed = parse(head.as_bytes());
+            let found = parsed.ok().map(|whole| whole.unwrap().0.framing());
+            assert_eq!(found, framing, "{header}");
+        }
     }
 
     #[test]

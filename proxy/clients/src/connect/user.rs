@@ -1,8 +1,9 @@
-//! Connections of a cluster's users with nodes. The caller has authorized the user.
+//! Connections of people with nodes. The caller has authorized the user.
 //!
 //! The client is a proxy of HTTP upgrades, such as that of the API server for pods, which ends both
-//! directions of a connection when one of them ends. So the bytes go over HTTP/2, in the one stream
-//! of a CONNECT: there each direction ends on its own, and a cut does not look like an end.
+//! directions of a connection when one of them ends, or is on a Unix socket, which has no reset. So
+//! the bytes go over HTTP/2, in the one stream of a CONNECT: there each direction ends on its own,
+//! and a cut does not look like an end.
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
@@ -24,6 +25,12 @@ use crate::http::opened::{Opened, Unopened};
 
 /// A connection with a port of a node. Its backend has answered.
 pub struct UserConnection(Opened);
+
+impl From<Opened> for UserConnection {
+    fn from(opened: Opened) -> Self {
+        Self(opened)
+    }
+}
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
