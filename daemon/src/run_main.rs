@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::error::ErrorKind;
 use clap::{Command, Parser};
 
+use crate::chain::chain;
 use crate::closed_pipe::exit_when_reader_is_gone;
 use crate::introduction::{Introduction, is_on_a_terminal};
 use crate::small_pages::use_small_pages;
@@ -49,7 +50,7 @@ pub async fn run_main<A: Parser>(
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("{name}: {error:#}");
+            eprintln!("{name}: {}", chain(error.as_ref()));
             ExitCode::FAILURE
         }
     }

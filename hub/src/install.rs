@@ -159,7 +159,7 @@ impl Installation {
 
     /// Kubelet's kubeconfig as it is, if it can lead the hub to the API server.
     fn original(&self) -> Result<Vec<u8>> {
-        let bytes = read(&self.kubeconfig)?;
+        let bytes = read(&self.kubeconfig).context("--kubelet-kubeconfig")?;
         let cloud = Kubeconfig::parse(&self.kubeconfig, &bytes)?;
         let port = cloud.server.port_u16();
         let leads_here = port == Some(self.listen.port())

@@ -60,7 +60,10 @@ pub(crate) enum StateError {
     Read { path: PathBuf, source: io::Error },
     #[error("write {}", .path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("make the state directory {}", .path.display())]
+    #[error(
+        "make the state directory {}: run this as root, or give a --state-dir that may be written to",
+        .path.display()
+    )]
     Make { path: PathBuf, source: io::Error },
     #[error("read {}: it was changed by hand; join again", .path.display())]
     Parse {

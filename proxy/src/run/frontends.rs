@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use culvert_daemon::{Drain, OptionalPort, Readiness, SocketUse, Supervisor, TakenPorts};
 use culvert_proxy_clients::connect::Connect;
 use culvert_proxy_clients::intercept::Intercept;
@@ -68,7 +68,8 @@ impl Proxy {
         let Some(client_ca) = &listen.connect_client_ca else {
             return Ok(None);
         };
-        let callers = self.trust.callers(client_ca)?;
+        let callers = self.trust.callers(client_ca);
+        let callers = callers.context("--connect-client-ca")?;
         let port = self.bind_optional(address, "--connect-listen", SocketUse::Clients, taken)?;
         Ok(Some((port, callers)))
     }
