@@ -11,11 +11,12 @@ pub(crate) mod fuzzing;
 mod handler;
 mod tcp;
 
+use std::future::pending;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use culvert_api::Zone;
 use culvert_daemon::{Drain, Gate, Problem};
 use hickory_proto::ProtoError;
@@ -92,8 +93,7 @@ pub(crate) async fn serve(
                 problem.record(None);
                 tokio::select! {
                     ended = dns.run(drain.clone()) => return ended,
-                    changed = sources.node.changed() => changed.context("the steering task has \
-                        ended")?,
+                    changed = changed(&mut sources.node, &drain) => changed?,
                 }
             }
             Err(error) => {
@@ -109,6 +109,18 @@ pub(crate) async fn serve(
             }
         }
     }
+}
+
+/// Completes when the node's addresses change.
+///
+/// # Errors
+/// The steering task has ended, and the drain has not begun: that task may end before DNS.
+async fn changed(node: &mut watch::Receiver<NodeIps>, drain: &Drain) -> Result<()> {
+    if node.changed().await.is_err() {
+        ensure!(drain.has_begun(), "the steering task has ended");
+        pending::<()>().await;
+    }
+    Ok(())
 }
 
 /// The server, bound but not yet answering.
@@ -170,4 +182,23 @@ fn another_choice(address: SocketAddr) -> String {
         "answer DNS on {address}; if another server is there, choose another address by \
          --dns-listen, or `--dns-listen none`"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn dns_ends_in_order_after_the_steering_task_at_the_drain() {
+        let (node_tx, mut node) = watch::channel(NodeIps::default());
+        drop(node_tx);
+        let drain = Drain::default();
+        changed(&mut node, &drain).await.unwrap_err();
+        drain.start();
+        tokio::select! {
+            biased;
+            ended = changed(&mut node, &drain) => panic!("{ended:?}"),
+            () = std::future::ready(()) => {}
+        }
+    }
 }
