@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::host::Host;
 use culvert_lab::wait::{self, PATIENCE};
-use culvert_lab::{Lab, page, skip};
+use culvert_lab::{Lab, page};
 
-use crate::machine::{EXPORTER, Machine};
+use crate::machine::{EXPORTER, Machine, with_lab};
 
 /// The join on the page. The proxy prints the real one.
 const JOIN: &str = "culvert-agent join --proxy cloud.example.org:7400 --ca-pin sha256:";
@@ -37,26 +37,12 @@ getent passwd culvert || true
 
 #[test]
 fn the_commands_of_the_page_install_two_machines_whose_packages_are_upgraded_and_purged() {
-    if !skip::may_make_labs() {
-        return;
-    }
-    let lab = Lab::start_test().expect("the lab");
-    // The panic must happen while the lab is up, so that its logs are shown.
-    if let Err(error) = on_two_machines(&lab) {
-        panic!("{error:#}");
-    }
+    with_lab(on_two_machines);
 }
 
 #[test]
 fn the_minute_of_the_readme_connects_two_machines() {
-    if !skip::may_make_labs() {
-        return;
-    }
-    let lab = Lab::start_test().expect("the lab");
-    // The panic must happen while the lab is up, so that its logs are shown.
-    if let Err(error) = as_the_readme_says(&lab) {
-        panic!("{error:#}");
-    }
+    with_lab(as_the_readme_says);
 }
 
 fn as_the_readme_says(lab: &Lab) -> Result<()> {

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::unpacked::Unpacked;
-use culvert_lab::{wait, workspace};
+use culvert_lab::{Lab, skip, wait, workspace};
 
 use crate::made::MADE;
 
@@ -38,6 +38,18 @@ exec systemd-nspawn --quiet --boot --register=no --keep-unit --console=pipe --li
   --capability=CAP_NET_ADMIN,CAP_BPF --system-call-filter=bpf --bind="$0/bpf:/sys/fs/bpf" \
   "$@" systemd.unit=basic.target
 "#;
+
+/// Runs a test in a lab of its own; nothing if this machine can make none.
+pub(crate) fn with_lab(test: impl FnOnce(&Lab) -> Result<()>) {
+    if !skip::may_make_labs() {
+        return;
+    }
+    let lab = Lab::start_test().expect("the lab");
+    // The panic must happen while the lab is up, so that its logs are shown.
+    if let Err(error) = test(&lab) {
+        panic!("{error:#}");
+    }
+}
 
 /// A running machine. It is switched off when it is dropped.
 pub(crate) struct Machine {

@@ -12,10 +12,10 @@ use culvert_lab::host::Host;
 use culvert_lab::process::Process;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::wait::{self, PATIENCE};
-use culvert_lab::{Lab, inside, skip, workspace};
+use culvert_lab::{Lab, inside, workspace};
 use serde_json::Value;
 
-use crate::machine::Machine;
+use crate::machine::{Machine, with_lab};
 
 /// A unit that may send only to what `$1` names asks the exporter of edge-1.
 const ASK: &str = r#"
@@ -113,14 +113,7 @@ impl Stream {
 }
 
 fn in_the_cloud(test: impl FnOnce(&Cloud<'_>) -> Result<()>) {
-    if !skip::may_make_labs() {
-        return;
-    }
-    let lab = Lab::start_test().expect("the lab");
-    // The panic must happen while the lab is up, so that its logs are shown.
-    if let Err(error) = Cloud::start(&lab).and_then(|cloud| test(&cloud)) {
-        panic!("{error:#}");
-    }
+    with_lab(|lab| test(&Cloud::start(lab)?));
 }
 
 /// The filter sees the loopback address that the hook leads to, and not the edge's.

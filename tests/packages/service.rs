@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use culvert_lab::culvert::{Culvert, Options};
 use culvert_lab::host::Host;
-use culvert_lab::{Lab, skip, workspace};
+use culvert_lab::{Lab, workspace};
 
-use crate::machine::Machine;
+use crate::machine::{Machine, with_lab};
 
 /// As in the archive.
 const INSTALL: &str = "
@@ -26,14 +26,7 @@ stat -c '%a %U' /etc/culvert/agent.env
 
 #[test]
 fn one_command_joins_and_starts_a_service_that_has_a_tunnel() {
-    if !skip::may_make_labs() {
-        return;
-    }
-    let lab = Lab::start_test().expect("the lab");
-    // The panic must happen while the lab is up, so that its logs are shown.
-    if let Err(error) = on_a_machine(&lab) {
-        panic!("{error:#}");
-    }
+    with_lab(on_a_machine);
 }
 
 /// A command that joins with a new token.
