@@ -8,7 +8,7 @@ mod linker;
 mod unpacked;
 pub(crate) mod venv;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use culvert_lab::go_program::GoProgram;
 use culvert_lab::unpacked::Unpacked;
 use culvert_lab::{progress, workspace};
@@ -287,25 +287,66 @@ fn packages_to_install(uses: &[Use]) -> Vec<&'static str> {
     packages
 }
 
+/// What is missing besides programs, as one installs it without Debian's packages.
+fn missing_elsewhere(uses: &[Use]) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if uses.contains(&Use::Ebpf) && build_ebpf::Toolchain::find().is_none() {
+        missing
+            .push("a compiler for eBPF (`rustup toolchain install nightly --component rust-src`)");
+    }
+    if uses.contains(&Use::Ebpf) && build_ebpf::linker().is_none() {
+        missing.push("its linker (`cargo install bpf-linker --version 0.13.0`)");
+    }
+    if uses.contains(&Use::Packages) && !venv::can_be_made() {
+        missing.push("venv and ensurepip of Python");
+    }
+    missing
+}
+
+/// Programs, each with its package where that has another name, and what else is missing.
+fn list_elsewhere(programs: &[(&str, &str)], others: &[&str]) -> String {
+    let mut list = Vec::new();
+    for (program, package) in programs {
+        list.push(if program == package {
+            (*program).to_owned()
+        } else {
+            format!("{program} (Debian's package {package})")
+        });
+    }
+    for other in others {
+        list.push((*other).to_owned());
+    }
+    list.join(", ")
+}
+
 fn system_packages(uses: &[Use]) -> Result<()> {
     let packages = packages_to_install(uses);
     if packages.is_empty() {
         return Ok(());
     }
-    let list = packages.join(" ");
-    if !apt::is_there() {
-        let missing = missing_programs(uses).into_iter();
-        let programs: Vec<_> = missing.map(|(program, _)| program).collect();
-        let mut needs = format!("install the programs [{}]", programs.join(" "));
-        if uses.contains(&Use::Ebpf) {
-            needs += ", an eBPF compiler (`rustup toolchain install nightly --component \
-                      rust-src`) and its linker (`cargo install bpf-linker --version 0.13.0`)";
-        }
-        bail!("this is not Debian or Ubuntu: {needs}; Debian's names for all of it: {list}");
-    }
+    ensure!(
+        apt::is_there(),
+        "this is not Debian or Ubuntu: install {}",
+        list_elsewhere(&missing_programs(uses), &missing_elsewhere(uses))
+    );
     apt::install(&packages).context(
         "if a package of that list does not exist on this release: the compiler for eBPF is in \
          Debian 12 with security updates; elsewhere use `rustup toolchain install nightly \
          --component rust-src` and `cargo install bpf-linker --version 0.13.0`",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elsewhere_only_what_is_missing_is_named_programs_with_another_package_by_both_names() {
+        let programs = [("nft", "nftables"), ("curl", "curl")];
+        assert_eq!(
+            list_elsewhere(&programs, &[]),
+            "nft (Debian's package nftables), curl"
+        );
+        assert_eq!(list_elsewhere(&[], &["a compiler"]), "a compiler");
+    }
 }
