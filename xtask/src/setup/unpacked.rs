@@ -13,13 +13,14 @@ pub(super) fn install(stock: Unpacked) -> Result<()> {
         return Ok(());
     }
     let program = stock.program();
+    ensure!(
+        apt::is_there(),
+        "tests and the demo need {}: put the program at {}",
+        stock.packages()[0],
+        program.display()
+    );
     // The package with the program comes last: if it exists, all exist.
     for package in stock.packages().iter().rev() {
-        ensure!(
-            apt::is_there(),
-            "tests and the demo need {package}: put the program at {}",
-            program.display()
-        );
         apt::unpack(package, &stock.folder())?;
     }
     ensure!(
