@@ -117,7 +117,7 @@ struct Bound {
     peers: Option<OptionalPort>,
     operators: OperatorSockets,
     frontends: Frontends,
-    handover: LocalSocket,
+    handover: Option<LocalSocket>,
 }
 
 /// The parts of the running proxy.
@@ -172,11 +172,7 @@ impl Proxy {
                 },
             },
             frontends: self.bind_frontends(&taken)?,
-            handover: self.listeners.local(
-                &self.state.join(succession::SOCKET),
-                Access::Owner,
-                SocketUse::Admin,
-            )?,
+            handover: self.bind_handover(),
         })
     }
 

@@ -279,11 +279,17 @@ fn open_lock(path: &Path) -> io::Result<File> {
         .recursive(true)
         .mode(0o700)
         .create(path)?;
-    File::options()
+    let path = path.join(LOCK);
+    let opened = File::options()
         .create(true)
         .truncate(false)
         .write(true)
-        .open(path.join(LOCK))
+        .open(&path);
+    match opened {
+        // A proxy serves on what it stored before the disk became read-only.
+        Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => File::open(path),
+        opened => opened,
+    }
 }
 
 fn lock(file: File, path: &Path) -> Result<File, StateError> {

@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
-use culvert_daemon::{Gate, LocalSocket, Readiness, SocketUse, Supervisor};
+use anyhow::Result;
+use culvert_daemon::{Gate, Listeners, LocalSocket, Readiness, SocketUse, Supervisor};
+use culvert_proxy_core::state::StateDir;
 use culvert_proxy_streams::sockets::listen::AgentTarget;
-use tokio::time::timeout;
+use culvert_proxy_streams::sockets::local_socket::Access;
+use tokio::time::{sleep, timeout};
 
 use super::Proxy;
 use crate::config::Config;
@@ -12,7 +15,10 @@ use crate::handover::{Giver, LastCall, Takeover};
 
 /// The socket on which a successor asks, in the state directory: a successor
 /// has the same one.
-pub(super) const SOCKET: &str = "handover.sock";
+const SOCKET: &str = "handover.sock";
+
+/// The pause between two attempts to bind it.
+const BIND_PAUSE: Duration = Duration::from_secs(30);
 
 /// The time that a start waits for the first agent, if there are nodes. Agents try again every few
 /// seconds.
@@ -25,6 +31,19 @@ pub(super) async fn ask_others(config: &Config) -> Takeover {
 }
 
 impl Proxy {
+    /// The socket on which a successor asks. Where it cannot be made, as on a full disk, the proxy
+    /// serves without it.
+    pub(super) fn bind_handover(&self) -> Option<LocalSocket> {
+        match bind(&self.listeners, &self.state) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::error!(error, "no other proxy can take this one's place yet");
+                None
+            }
+        }
+    }
+
     /// A proxy with nodes is ready when the first agent is back, or when none comes.
     pub(super) fn spawn_first_tunnel(&self, supervisor: &mut Supervisor, readiness: &Readiness) {
         if self.directory.nodes().is_empty() {
@@ -57,7 +76,7 @@ impl Proxy {
         &self,
         supervisor: &mut Supervisor,
         listening: Gate,
-        handover: LocalSocket,
+        handover: Option<LocalSocket>,
     ) {
         self.report_serving();
         let drain = supervisor.drain();
@@ -71,7 +90,14 @@ impl Proxy {
             departure: departure.clone(),
             drain: drain.clone(),
         };
-        supervisor.spawn_observer("hand-over", giver.serve(handover));
+        let bound_later = bind_later(listeners.clone(), self.state.clone());
+        supervisor.spawn_observer("hand-over", async move {
+            let socket = match handover {
+                Some(socket) => socket,
+                None => bound_later.await,
+            };
+            giver.serve(socket).await
+        });
         supervisor.depart_by(departure.clone().last_call(self.last_call()));
         if self.config.kubernetes.kubernetes {
             supervisor.afterwards(departure.clone().successor_ended());
@@ -85,5 +111,18 @@ impl Proxy {
             listeners.release(&[SocketUse::Clients, SocketUse::Programs]);
             std::future::pending().await
         });
+    }
+}
+
+fn bind(listeners: &Listeners, state: &StateDir) -> Result<LocalSocket> {
+    listeners.local(&state.join(SOCKET), Access::Owner, SocketUse::Admin)
+}
+
+async fn bind_later(listeners: Listeners, state: StateDir) -> LocalSocket {
+    loop {
+        sleep(BIND_PAUSE).await;
+        if let Ok(socket) = bind(&listeners, &state) {
+            return socket;
+        }
     }
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use culvert_daemon::chain;
 
 use super::Steering;
+use crate::config::Config;
 use crate::mechanisms::bpf::HookError;
 use crate::mechanisms::bpf::{EbpfMechanism, MechanismError};
 use crate::metrics::{Drift, Repair};
@@ -24,6 +25,8 @@ const FOLLOWERS: usize = 64;
 #[derive(Default)]
 pub(super) struct HookHealth {
     fallback: Option<Fallback>,
+    /// While the bind hooks cannot be installed.
+    without_bind_hooks: Option<Pause>,
     /// Consecutive inspections that found a Cilium in conflict with the hooks.
     conflicts: u32,
     /// Other programs after which the hooks have moved.
@@ -33,9 +36,32 @@ pub(super) struct HookHealth {
 /// Hooks that were asked for and could not be installed, so nftables steers alone.
 struct Fallback {
     reason: String,
-    /// Inspections between two attempts, and until the next.
-    pause: u32,
+    pause: Pause,
+}
+
+/// Inspections between two attempts.
+#[derive(Clone, Copy)]
+struct Pause {
+    length: u32,
     left: u32,
+}
+
+impl Pause {
+    const FIRST: Self = Self { length: 1, left: 1 };
+
+    fn next(self) -> Self {
+        let length = (self.length * 2).min(RAREST);
+        Self {
+            length,
+            left: length,
+        }
+    }
+
+    /// Counts down to the next attempt.
+    fn is_over(&mut self) -> bool {
+        self.left = self.left.saturating_sub(1);
+        self.left == 0
+    }
 }
 
 impl HookHealth {
@@ -53,17 +79,16 @@ impl HookHealth {
 
     /// Counts down to the next attempt.
     fn is_due(&mut self) -> bool {
-        let Some(fallback) = &mut self.fallback else {
-            return false;
-        };
-        fallback.left = fallback.left.saturating_sub(1);
-        fallback.left == 0
+        match &mut self.fallback {
+            Some(fallback) => fallback.pause.is_over(),
+            None => false,
+        }
     }
 
     fn fell_back(&mut self, reason: String) {
         let pause = match &self.fallback {
-            Some(earlier) => (earlier.pause * 2).min(RAREST),
-            None => 1,
+            Some(earlier) => earlier.pause.next(),
+            None => Pause::FIRST,
         };
         if self.fallback() != Some(&reason) {
             tracing::warn!(
@@ -71,11 +96,20 @@ impl HookHealth {
                 "connect hooks not installed; nftables alone steers connections"
             );
         }
-        self.fallback = Some(Fallback {
-            reason,
-            pause,
-            left: pause,
-        });
+        self.fallback = Some(Fallback { reason, pause });
+    }
+
+    /// Bind hooks that another program tolerated none of may be attached once it has gone.
+    fn restore_bind_hooks(&mut self, ebpf: &mut EbpfMechanism, config: &Config) {
+        if !ebpf.lacks_bind_hooks() {
+            self.without_bind_hooks = None;
+            return;
+        }
+        let pause = self.without_bind_hooks.get_or_insert(Pause::FIRST);
+        if pause.is_over() {
+            *pause = pause.next();
+            ebpf.attach_bind_hooks(config);
+        }
     }
 
     /// Whether there are followers after which the hooks have not moved yet.
@@ -173,6 +207,7 @@ impl Steering {
             return self.reinstall_hooks();
         }
         let followers = ebpf.followers();
+        self.hooks.restore_bind_hooks(ebpf, &self.config);
         if !self.config.beside_cilium
             && let Some(danger) = ebpf.danger()
         {

@@ -279,12 +279,7 @@ fn a_program_that_tolerates_none_beside_it_leaves_the_work_to_nftables() {
                 (!attached.contains("cv_")).then_some(())
             });
             drop(proxy);
-            sh(&format!(
-                "bpftool cgroup detach {} connect4 pinned {}/foreign/exclusive_{}",
-                nest.cgroup(place).display(),
-                world.bpffs().display(),
-                place as u8
-            ));
+            other.detach(nest.cgroup(place));
         }
     });
 }

@@ -1,4 +1,4 @@
-//! Connect hooks of other programs, loaded from instructions in this file and attached by bpftool
+//! Hooks of other programs, loaded from instructions in this file and attached by bpftool
 //! or by a link.
 
 use std::ffi::CString;
@@ -33,11 +33,12 @@ pub(crate) enum Rule {
     Rewrite(IpAddr, SocketAddr),
 }
 
-/// The `connect()` that a program sees.
+/// The call that a program sees: `connect()`, or `bind()`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Family {
     V4,
     V6,
+    Bind4,
 }
 
 /// A loaded program, pinned in the world's BPF file system.
@@ -100,14 +101,19 @@ impl Foreign {
     /// Attaches it by bpftool, without a link: with `multi` beside others, without flags as the
     /// only one.
     pub(crate) fn attach(&self, cgroup: &Path, flags: &str) {
-        let kind = if self.family == Family::V4 {
-            "connect4"
-        } else {
-            "connect6"
-        };
+        self.run_bpftool("attach", cgroup, flags);
+    }
+
+    /// Removes what [`Self::attach`] attached.
+    pub(crate) fn detach(&self, cgroup: &Path) {
+        self.run_bpftool("detach", cgroup, "");
+    }
+
+    fn run_bpftool(&self, action: &str, cgroup: &Path, flags: &str) {
         sh(&format!(
-            "bpftool cgroup attach {} {kind} pinned {} {flags}",
+            "bpftool cgroup {action} {} {} pinned {} {flags}",
             cgroup.display(),
+            self.family.label(),
             self.pin.display()
         ));
     }
@@ -170,6 +176,16 @@ impl Family {
         match self {
             Self::V4 => 10,
             Self::V6 => 11,
+            Self::Bind4 => 8,
+        }
+    }
+
+    /// The name for bpftool.
+    fn label(self) -> &'static str {
+        match self {
+            Self::V4 => "connect4",
+            Self::V6 => "connect6",
+            Self::Bind4 => "bind4",
         }
     }
 }
@@ -177,7 +193,7 @@ impl Family {
 impl Rule {
     fn instructions(self, family: Family) -> Vec<u64> {
         let (Self::Deny(from) | Self::Rewrite(from, _)) = self;
-        if from.is_ipv4() != (family == Family::V4) {
+        if from.is_ipv4() == (family == Family::V6) {
             return Vec::new();
         }
         let action: Vec<u64> = match self {

@@ -1,15 +1,14 @@
 //! Tests of the connect hooks: their cgroup, their version, and whose connections they see.
 
-use std::net::TcpStream;
-use std::process::Command;
-
 use crate::clients::can_limit_hooks_to_the_host;
 use crate::fake_directory::{FakeDirectory, usual_nodes};
 use crate::proxy::{Proxy, Sockets, check_hooks_steer, so_original_dst};
 use crate::redirector::{
-    BOTH, EBPF, Redirector, daemon, elsewhere, get, installed, mechanism, run, run_to_the_end,
+    BOTH, EBPF, Redirector, contained, daemon, elsewhere, get, installed, mechanism, run,
+    run_to_the_end,
 };
 use crate::world::{Cgroup, DEADLINE, World, eventually, in_a_world, sh, within};
+use std::net::TcpStream;
 
 #[test]
 fn another_cgroup_gets_the_hooks_and_the_first_loses_them() {
@@ -325,16 +324,8 @@ fn a_hierarchy_of_the_first_version_is_refused_with_the_one_of_the_second() {
 #[test]
 fn a_container_s_own_cgroups_are_not_taken_for_the_hosts() {
     in_a_world(|world| {
-        let daemon = daemon(world, &EBPF);
-        let mut contained = Command::new("unshare");
-        contained.args(["--cgroup", "--mount", "sh", "-c"]).arg(
-            "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && unset \
-             CULVERT_CGROUP && exec \"$0\" \"$@\"",
-        );
-        contained.arg(daemon.get_program()).args(daemon.get_args());
-        for (name, value) in daemon.get_envs() {
-            contained.env(name, value.unwrap_or_default());
-        }
+        let mut contained = contained(&daemon(world, &EBPF));
+        contained.env_remove("CULVERT_CGROUP");
         let output = run_to_the_end(&mut contained);
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success());

@@ -131,6 +131,19 @@ pub(crate) fn daemon(world: &World, flags: &[&str]) -> Command {
     command
 }
 
+/// The same in a cgroup namespace of its own, where the world's cgroup is the root.
+pub(crate) fn contained(daemon: &Command) -> Command {
+    let mut contained = Command::new("unshare");
+    contained.args(["--cgroup", "--mount", "sh", "-c"]).arg(
+        "umount -lR /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup && exec \"$0\" \"$@\"",
+    );
+    contained.arg(daemon.get_program()).args(daemon.get_args());
+    for (name, value) in daemon.get_envs() {
+        contained.env(name, value.unwrap_or_default());
+    }
+    contained
+}
+
 /// The output of a daemon that ends by itself.
 pub(crate) fn run_to_the_end(command: &mut Command) -> Output {
     let mut child = command

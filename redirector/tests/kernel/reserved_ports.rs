@@ -7,8 +7,9 @@ use culvert_redirector_common::names::{BIND4, BIND6};
 
 use crate::clients::{as_user, can_limit_hooks_to_the_host};
 use crate::fake_directory::{FakeDirectory, usual_nodes};
+use crate::foreign::{Family, Foreign};
 use crate::proxy::{Proxy, Sockets};
-use crate::redirector::{EBPF, Redirector, counted, installed, link_ids, run};
+use crate::redirector::{EBPF, Redirector, contained, counted, daemon, installed, link_ids, run};
 use crate::world::{DEADLINE, Netns, World, eventually, in_a_world, within};
 
 const ROOT: u32 = 0;
@@ -27,8 +28,11 @@ const INTERCEPT: [&str; 5] = [
 
 /// Starts a redirector with the ports of [`INTERCEPT`].
 fn start(world: &World) -> Redirector {
-    let ports = ["--intercept-port", "7410,7411,7412,7413"];
-    Redirector::start(world, &[&EBPF[..], &ports].concat())
+    Redirector::start(world, &flags())
+}
+
+fn flags() -> Vec<&'static str> {
+    [&EBPF[..], &["--intercept-port", "7410,7411,7412,7413"]].concat()
 }
 
 /// Runs `action` where the ports are reserved: before Linux 5.14 that is the initial network
@@ -167,6 +171,31 @@ fn bind_hooks_that_somebody_removed_come_back() {
         std::fs::remove_file(&pin).unwrap();
         within(3 * DEADLINE, "it is back", || pin.exists().then_some(()));
         assert_eq!(where_listening(NOBODY), [""; 0]);
+    });
+}
+
+/// It sees no cgroup above the world's, so nothing of other tests is concerned.
+#[test]
+fn bind_hooks_that_a_program_of_others_kept_away_come_when_it_has_gone() {
+    in_a_world(|world| {
+        let exclusive = Foreign::load(world, "exclusive", Family::Bind4, &[]);
+        exclusive.attach(world.cgroup(), "");
+        let _directory = FakeDirectory::serve(&world.directory_socket(), usual_nodes());
+        let mut daemon = contained(&daemon(world, &flags()));
+        let redirector = Redirector::spawn(daemon.env("CULVERT_CGROUP", "/sys/fs/cgroup"));
+        redirector.until_ready();
+        let reason = eventually("the reason", || {
+            installed()["unreserved"].as_str().map(str::to_owned)
+        });
+        assert!(reason.contains("tolerates none beside it"), "{reason}");
+        assert_eq!(where_listening(NOBODY), INTERCEPT);
+        exclusive.detach(world.cgroup());
+        within(2 * DEADLINE, "the ports are reserved", || {
+            where_listening(NOBODY).is_empty().then_some(())
+        });
+        eventually("nothing is wrong", || {
+            installed()["unreserved"].is_null().then_some(())
+        });
     });
 }
 

@@ -75,6 +75,8 @@ pub(crate) enum NoAnswer {
     Cut(#[from] RelayError),
     #[error("the server switched to another protocol, which the client did not ask for")]
     Unasked,
+    #[error("the answer has a Transfer-Encoding that nobody asked for: only chunked is passed on")]
+    Coded,
 }
 
 impl Backend {
@@ -119,6 +121,9 @@ impl Backend {
             answer = self.sender.send_request(expectation::defer_body(request)) => answer?,
             cut = self.relay.cut() => return Err(cut.into()),
         };
+        if is_coded(answer.headers()) {
+            return Err(NoAnswer::Coded);
+        }
         if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
             to_client(&mut answer, lasts);
             return Ok(Passed::Answer(answer, self));
@@ -331,9 +336,20 @@ fn to_client(answer: &mut Response<Incoming>, lasts: Lasts) {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
+    // A length beside chunks does not count (RFC 9112, 6.3), and alone it would cut the body.
+    if headers.contains_key(TRANSFER_ENCODING) {
+        headers.remove(CONTENT_LENGTH);
+    }
     for name in connection_options(headers).iter().chain(&HOP_BY_HOP) {
         headers.remove(name);
     }
+}
+
+/// Whether a body has a coding besides its chunks, such as gzip. The one who gets it could not be
+/// told.
+pub(super) fn is_coded(headers: &HeaderMap) -> bool {
+    let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
+    codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// The names in `Connection`.

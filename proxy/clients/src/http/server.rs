@@ -9,7 +9,7 @@ use bytes::Bytes;
 use culvert_daemon::Drain;
 use culvert_proxy_core::directory::Destination;
 use http::header::CONNECTION;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -19,7 +19,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::backend::{Answer, Backend, IdleBackend, Lasts, NoAnswer, Passed};
+use super::backend::{Answer, Backend, IdleBackend, Lasts, NoAnswer, Passed, is_coded};
 use super::bridge::bridge;
 use super::opened::Opened;
 use super::response::Refusal;
@@ -158,6 +158,11 @@ impl Connection {
         destination: &Destination,
         open: impl Future<Output = Result<Opened, Refusal>>,
     ) -> Result<Response<Body>, NotPassed> {
+        if is_coded(request.headers()) {
+            let details = "only the Transfer-Encoding chunked is passed on".to_owned();
+            let status = StatusCode::NOT_IMPLEMENTED;
+            return Err(Refusal::new(status, "http_request_error", details).into());
+        }
         let client = hyper::upgrade::on(&mut request);
         let passed = match self.idle.remove(destination).await {
             Some(backend) => {

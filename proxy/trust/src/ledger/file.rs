@@ -76,14 +76,16 @@ impl LedgerFile {
             }
             Err(source) => return Err(file.not_read(source)),
         };
-        // Its content is in the new file.
+        // Its content is in the new file. A disk that is read-only keeps both until later.
         let former = state.join(FORMER.name);
-        match std::fs::remove_file(&former) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => Err(StateError::Write {
+        match std::fs::remove_file(&former).map_err(|source| (source.kind(), source)) {
+            Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::ReadOnlyFilesystem, _)) => {
+                Ok((file, ledger))
+            }
+            Err((_, source)) => Err(StateError::Write {
                 path: former,
                 source,
             }),
-            Ok(()) | Err(_) => Ok((file, ledger)),
         }
     }
 
@@ -173,11 +175,16 @@ impl LedgerFile {
                 bytes = end - complete,
                 "dropped what a crash left of the ledger's last write"
             );
-            self.cut(complete)
-                .map_err(|source| self.not_written(source))?;
         }
         self.length = complete;
         self.longest = SHORT.max(first * GROWTH);
+        if complete < end
+            && let Err(error) = self.cut(complete)
+        {
+            // Nothing may follow it: the next write replaces the file.
+            tracing::warn!(file = %self.path.display(), %error, "the ledger could not be cut");
+            self.longest = 0;
+        }
         Ok(ledger)
     }
 

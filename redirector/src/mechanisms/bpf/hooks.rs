@@ -24,7 +24,7 @@ use super::variants::Variants;
 use super::{CgroupError, PinError, Pins, cgroup, object};
 use culvert_api::installed::HookScope;
 
-/// The programs, loaded and with all maps pinned, but not necessarily attached.
+/// The programs, with all maps pinned, but not necessarily attached.
 pub(crate) struct Hooks {
     ebpf: Ebpf,
     variants: Variants,
@@ -169,9 +169,9 @@ impl HookError {
 }
 
 impl Hooks {
-    /// Loads programs and maps for the processes of `cgroup`; re-uses pinned maps with all their
-    /// contents.
-    pub(crate) fn load(pins: Pins, cgroup: PathBuf, scope: HookScope) -> Result<Self, HookError> {
+    /// Creates the maps of programs for the processes of `cgroup`; re-uses pinned ones with all
+    /// their contents.
+    pub(crate) fn open(pins: Pins, cgroup: PathBuf, scope: HookScope) -> Result<Self, HookError> {
         let root = match cgroup::find(None) {
             Ok(root) => root,
             Err(error) => {
@@ -198,12 +198,8 @@ impl Hooks {
             check_compatible(&pins, name)?;
             loader.map_pin_path(name, pins.map(name));
         }
-        let mut ebpf = loader.load(object::OBJECT)?;
-        for program in STEERING {
-            load_program(&mut ebpf, variants.name(program))?;
-        }
         Ok(Self {
-            ebpf,
+            ebpf: loader.load(object::OBJECT)?,
             variants,
             pins,
             cgroup,
@@ -219,6 +215,14 @@ impl Hooks {
     /// The cgroup of the programs that are not for clients alone.
     pub(crate) fn root(&self) -> &Path {
         &self.root
+    }
+
+    /// Loads the programs that steer.
+    pub(crate) fn load(&mut self) -> Result<(), HookError> {
+        for program in STEERING {
+            load_program(&mut self.ebpf, self.variants.name(program))?;
+        }
+        Ok(())
     }
 
     /// Attaches the programs that steer, in the order of [`STEERING`].

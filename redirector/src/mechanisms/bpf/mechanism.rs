@@ -98,7 +98,8 @@ impl EbpfMechanism {
         if config.intercept.node.v4.is_some() && !has_loopback_addresses() {
             return Err(MechanismError::NoLoopback);
         }
-        let mut hooks = Hooks::load(pins.clone(), cgroup.clone(), config.hook_scope)?;
+        let mut hooks = Hooks::open(pins.clone(), cgroup.clone(), config.hook_scope)?;
+        hooks.load()?;
         let ports = PortReservation::open(pins, hooks.root())?;
         let mut mechanism = Self::open(pins.clone(), cgroup, ports)?;
         if let Some(plan) = plan {
@@ -277,6 +278,19 @@ impl EbpfMechanism {
     /// Removes the bind hooks beside a Cilium that may not start with them.
     pub(crate) fn follow_cilium(&mut self, config: &Config) {
         self.ports.follow_cilium(config);
+    }
+
+    /// Whether the bind hooks are wanted and could not be attached.
+    pub(crate) fn lacks_bind_hooks(&self) -> bool {
+        self.ports.has_failed()
+    }
+
+    /// Tries to attach the bind hooks again, and leaves those that steer alone.
+    pub(crate) fn attach_bind_hooks(&mut self, config: &Config) {
+        match Hooks::open(self.pins.clone(), self.cgroup.clone(), config.hook_scope) {
+            Ok(mut hooks) => self.ports.attach(&mut hooks, config),
+            Err(error) => self.ports.record_failure(&error),
+        }
     }
 
     /// Why every user may listen on the intercept ports.

@@ -11,7 +11,7 @@ use culvert_redirector_common::names::RESERVED_MAP;
 
 use super::cgroup::ROOT_INODE;
 use super::tables::open;
-use super::{Cilium, Hook, Hooks, Pins, TablesError, cgroup_id};
+use super::{Cilium, Hook, HookError, Hooks, Pins, TablesError, cgroup_id};
 use crate::config::Config;
 
 /// The bind hooks of this host and their map.
@@ -28,7 +28,7 @@ enum State {
     Wanted,
     /// A Cilium on this host may not start beside them.
     BesideCilium(String),
-    /// They could not be attached.
+    /// They could not be attached, and are tried again.
     Failed(String),
 }
 
@@ -51,12 +51,21 @@ impl PortReservation {
         }
         match hooks.attach_binding() {
             Ok(()) => self.state = State::Wanted,
-            Err(error) => {
-                let reason = chain(&error);
-                tracing::warn!(reason, "bind hooks not installed");
-                self.state = State::Failed(reason);
-            }
+            Err(error) => self.record_failure(&error),
         }
+    }
+
+    pub(super) fn record_failure(&mut self, error: &HookError) {
+        let reason = chain(error);
+        if self.problem() != Some(&reason) {
+            tracing::warn!(reason, "bind hooks not installed");
+        }
+        self.state = State::Failed(reason);
+    }
+
+    /// Whether the hooks are wanted and could not be attached.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.state, State::Failed(_))
     }
 
     /// Removes the hooks beside a Cilium that may not start with them. Once it has gone, they are

@@ -222,6 +222,53 @@ async fn an_upload_in_chunks_passes_as_it_comes_also_with_get() {
     }
 }
 
+/// RFC 9112, 6.3: the chunks count, and a length beside them is not passed on.
+#[tokio::test]
+async fn a_length_beside_chunks_cuts_neither_an_upload_nor_an_answer() {
+    for length in [3, 30] {
+        let headers = format!("Content-Length: {length}\r\nTransfer-Encoding: chunked\r\n\r\n");
+        let body = "9\r\n012345678\r\n0\r\n\r\n";
+        let mut world = World::new();
+        world
+            .send(&format!("PUT / HTTP/1.1\r\nHost: one\r\n{headers}{body}"))
+            .await;
+        let mut server = world.dialled("one").await;
+        let asked = until(&mut server, body).await.to_ascii_lowercase();
+        assert!(!asked.contains("content-length"), "{asked}");
+        server
+            .write_all(format!("HTTP/1.1 200 OK\r\n{headers}{body}").as_bytes())
+            .await
+            .unwrap();
+        let said = until(&mut world.client, body).await.to_ascii_lowercase();
+        assert!(!said.contains("content-length"), "{said}");
+    }
+}
+
+/// What its client cannot be told would be other bytes to it.
+#[tokio::test]
+async fn a_body_that_is_compressed_between_neighbours_is_refused() {
+    for coding in ["gzip, chunked", "chunked, chunked"] {
+        let mut world = World::new();
+        let coded = format!("Transfer-Encoding: {coding}\r\n\r\n1\r\na\r\n0\r\n\r\n");
+        world
+            .send(&format!("PUT / HTTP/1.1\r\nHost: one\r\n{coded}"))
+            .await;
+        let said = head(&mut world.client).await;
+        assert!(said.starts_with("HTTP/1.1 501 "), "{coding}: {said}");
+
+        let mut world = World::new();
+        world.send(&get("one")).await;
+        let mut server = world.dialled("one").await;
+        head(&mut server).await;
+        server
+            .write_all(format!("HTTP/1.1 200 OK\r\n{coded}").as_bytes())
+            .await
+            .unwrap();
+        let said = head(&mut world.client).await;
+        assert!(said.starts_with("HTTP/1.1 502 "), "{coding}: {said}");
+    }
+}
+
 #[tokio::test]
 async fn a_body_is_asked_for_when_its_server_continues() {
     let mut world = World::new();
