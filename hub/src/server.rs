@@ -84,7 +84,7 @@ impl Hub {
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
         let plan = Plan::new(request.method(), request.uri(), request.headers());
-        let kind = plan.kind(request.uri());
+        let kind = plan.kind(request.method(), request.uri());
         let proof = peer.proof(request.headers());
         let limited = self.limited_name(&proof, peer.address);
         let mut admission = Admission {
