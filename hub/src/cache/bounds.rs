@@ -182,7 +182,7 @@ mod tests {
         let greedy = Identity::User("greedy".to_owned());
         let asks = |cache: &mut Cache, identity: &Identity, scope: &Scope| {
             cache.record_verdict(identity, Verb::List, scope, Verdict::Allowed, at(0));
-            let copy = cache.start_list(scope, None, at(0)).unwrap();
+            let copy = cache.start_list(scope, None, &NODE, at(0)).unwrap();
             cache.finish_list(copy, &head(10, ""), identity, at(0));
         };
         asks(&mut cache, &quiet, &namespace("quiet"));
@@ -205,7 +205,7 @@ mod tests {
         for selector in 0..MAX_MEMBERS / 1000 + 20 {
             let scope = labelled(&format!("a!={selector}"));
             cache.record_verdict(&greedy, Verb::List, &scope, Verdict::Allowed, at(0));
-            let mut copy = cache.start_list(&scope, None, at(0)).unwrap();
+            let mut copy = cache.start_list(&scope, None, &NODE, at(0)).unwrap();
             for object in &objects {
                 copy.add(object.clone());
             }
