@@ -7,7 +7,7 @@ use crate::wire::limits::OBJECT_MAX;
 
 /// Sets, whether or not they have objects, and the bytes of their questions, of which each has up to
 /// 2 KiB. A node with 100 pods has some 500.
-pub(crate) const MAX_SETS: usize = 4096;
+pub(crate) const MAX_SETS: usize = 3072;
 pub(crate) const MAX_QUESTIONS: usize = 1 << 20;
 /// Objects in all sets together that are not the node's, each as often as a set has it: one has some
 /// 130 bytes in each, though all share the object. kube-proxy in a cluster of 10,000 services reads
