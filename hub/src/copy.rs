@@ -334,7 +334,8 @@ fn record_object(copy: &CopyOf, read: &Read, splitter: ObjectSplitter) -> Result
 async fn copy_list(copy: &CopyOf, read: &Read, mut chunks: Chunks) -> Result<(), SplitError> {
     let options = &read.options;
     let token = Some(&*options.continue_token).filter(|token| !token.is_empty());
-    let list = (!options.is_exact()).then(|| ListBody::start(&copy.memory, read, token));
+    let list =
+        (!options.is_exact()).then(|| ListBody::start(&copy.memory, read, &copy.reader, token));
     let Some(mut list) = list.flatten() else {
         return Ok(());
     };

@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
 /// Connections that have not shown a valid token yet, those in their handshake included.
-pub(crate) const MAX_UNKNOWN: usize = 96;
-/// Connections that have shown a token that the API server accepts: kube-proxy, the CNI and pods of
-/// the host's network have some ten each, and a node has some 110 pods.
-pub(crate) const MAX_KNOWN: usize = 128;
+pub(crate) const MAX_UNKNOWN: usize = 56;
+/// Connections that have shown a token that the API server accepts. A client over HTTP/2 has one, and
+/// another one for its leader election: two for each of 110 pods, and some for programs of the host.
+pub(crate) const MAX_KNOWN: usize = 256;
 /// Connections that carry an upgrade, such as exec and port-forward, which may be silent for hours.
 pub(crate) const MAX_UPGRADED: usize = 16;
 
@@ -151,6 +151,22 @@ mod tests {
         let ended = flood.iter().filter(|guest| guest.end.is_cancelled());
         assert_eq!(ended.count(), MAX_UNKNOWN + 1);
         assert!(!flood[2 * MAX_UNKNOWN - 1].end.is_cancelled());
+    }
+
+    #[test]
+    fn a_node_full_of_pods_with_two_connections_each_ends_none() {
+        let guests = Guests::default();
+        let mut placed = Vec::new();
+        for number in 0..220 {
+            let guest = guests.enter(IpAddr::V4(Ipv4Addr::new(10, 244, 0, number / 2)));
+            guest.is_known();
+            placed.push(guest);
+        }
+        for _ in 0..20 {
+            placed.push(guests.enter(HOST));
+            placed[placed.len() - 1].is_known();
+        }
+        assert!(placed.iter().all(|guest| !guest.end.is_cancelled()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(crate) const OTHERS_SHORT: u32 = 100;
 pub(crate) const OTHERS_LONG: u32 = 300;
 /// Requests of all other identities together. Each request under way may have its window in memory,
 /// if its client does not read.
-pub(crate) const ALL_OTHERS_SHORT: u32 = 150;
+pub(crate) const ALL_OTHERS_SHORT: u32 = 120;
 pub(crate) const ALL_OTHERS_LONG: u32 = 400;
 /// Requests that each identity may have, however many the others have.
 const ALWAYS: u32 = 10;

@@ -42,12 +42,17 @@ pub(crate) struct ListBody {
 
 impl ListBody {
     /// `token` is the `continue` token that was asked with. `None`: the earlier pages are not known.
-    pub(crate) fn start(memory: &Memory, read: &Read, token: Option<&str>) -> Option<Self> {
+    pub(crate) fn start(
+        memory: &Memory,
+        read: &Read,
+        reader: &Identity,
+        token: Option<&str>,
+    ) -> Option<Self> {
         // The cells of rows have ages: they hardly ever are the same.
         let is_whole = token.is_none() && !read.shape().is_table();
         let now = memory.now();
         let cache = &mut memory.lock().cache;
-        let copy = cache.start_list(&read.scope, token, now)?;
+        let copy = cache.start_list(&read.scope, token, reader, now)?;
         let expected = cache.made_by(&read.scope).filter(|_| is_whole);
         Some(Self {
             copy,
@@ -198,7 +203,8 @@ mod tests {
 
         /// Reads a list in pieces; whether its items waited to its end, and what became of the set.
         fn read(&self, body: &Bytes) -> (bool, Filled) {
-            let mut list = ListBody::start(&self.memory, &self.read, None).unwrap();
+            let mut list =
+                ListBody::start(&self.memory, &self.read, &Identity::Node, None).unwrap();
             for start in (0..body.len()).step_by(7) {
                 let piece = body.slice(start..body.len().min(start + 7));
                 list.push(&piece).unwrap();

@@ -39,6 +39,9 @@ pub(crate) struct Memory(Arc<Shared>);
 struct Shared {
     kept: Mutex<Remembered>,
     start: Instant,
+    /// What the clock of the system said then. It may be moved later, by days: what it says counts
+    /// only once, so that nothing is suddenly old.
+    start_wall: SystemTime,
     /// The next write is due now.
     write_now: Notify,
     /// The number of the last batch that is on the disk, or that the disk did not take.
@@ -93,6 +96,8 @@ impl Memory {
             batches: 0,
         };
         let memory = Self::of(kept);
+        let now = memory.now();
+        memory.lock().cache.believe_no_later_than(now);
         let is_whole = loaded_from == LoadedFrom::Database && !is_incomplete;
         let on_disk = is_whole.then(|| memory.on_disk());
         let writer = MemoryWriter::new(memory.clone(), store, on_disk);
@@ -103,6 +108,7 @@ impl Memory {
         Self(Arc::new(Shared {
             kept: Mutex::new(kept),
             start: Instant::now(),
+            start_wall: SystemTime::now(),
             write_now: Notify::new(),
             last_batch: watch::Sender::default(),
             written_locally: watch::Sender::default(),
@@ -110,9 +116,10 @@ impl Memory {
     }
 
     pub(crate) fn now(&self) -> Clock {
+        let uptime = self.0.start.elapsed();
         Clock {
-            wall: SystemTime::now(),
-            uptime: self.0.start.elapsed(),
+            wall: self.0.start_wall + uptime,
+            uptime,
         }
     }
 
@@ -257,5 +264,18 @@ pub(crate) async fn forget_while_up(
             () = sleep(FORGET_AFTER_UP) => memory.forget_old(),
             () = drain.begun() => return Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_moved_moves_no_time_of_the_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let (memory, _writer) = Memory::open(&StateDir::new(directory.path().to_owned()));
+        let began = |now: Clock| now.wall - now.uptime;
+        assert_eq!(began(memory.now()), began(memory.now()));
     }
 }

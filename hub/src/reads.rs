@@ -106,7 +106,9 @@ impl Read {
     /// Whether an answer with this status is none of the API server: a captive portal says 200 too, with
     /// a page of its own.
     pub(crate) fn is_of_another(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        status == StatusCode::OK && self.clone().answered_with(headers).is_none()
+        let is_read = is_encoded_as(headers, self.encoding())
+            || (self.plain()).is_some_and(|plain| is_encoded_as(headers, plain.encoding()));
+        status == StatusCode::OK && !is_read
     }
 
     /// The read as the API server has chosen to answer it. `None`: the hub does not read that.
@@ -136,12 +138,12 @@ fn before_end_of(given: Duration) -> Duration {
 
 impl Plan {
     /// Whether the request may take as long as its client likes.
-    pub(crate) fn kind(&self, uri: &Uri) -> RequestKind {
+    pub(crate) fn kind(&self, method: &Method, uri: &Uri) -> RequestKind {
         let is_long = match self {
             Self::Upgrade => true,
             Self::Read(read) => read.verb == Verb::Watch,
             Self::Document(_) | Self::Write(_) => false,
-            Self::Pass => may_be_long(uri),
+            Self::Pass => is_long_running(method, uri),
         };
         if is_long {
             RequestKind::Long
@@ -314,10 +316,20 @@ pub(crate) fn make_readable(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a request that is only passed on may be a watch, or a log that is followed.
-fn may_be_long(uri: &Uri) -> bool {
+/// Whether the API server gives a request that is only passed on more than its usual time
+/// (kubernetes/apiserver, `BasicLongRunningRequestCheck`).
+fn is_long_running(method: &Method, uri: &Uri) -> bool {
     let query = uri.query().unwrap_or_default();
-    query.contains("watch") || uri.path().ends_with("/log") || uri.path().contains("/watch/")
+    match RequestInfo::new(method.as_str(), uri.path(), query) {
+        Ok(RequestInfo::Resource(asked)) => {
+            matches!(asked.verb, info::Verb::Watch | info::Verb::Proxy)
+                || matches!(
+                    &*asked.subresource,
+                    "attach" | "exec" | "log" | "portforward" | "proxy"
+                )
+        }
+        Ok(RequestInfo::Path(_)) | Err(_) => false,
+    }
 }
 
 /// Whether the memory keeps what this identity reads: all that the node reads, and of others all
@@ -456,6 +468,33 @@ mod tests {
         ] {
             let plan = Plan::new(&method, &uri.parse().unwrap(), &HeaderMap::new());
             assert!(matches!(plan, Plan::Pass), "{method} {uri}: {plan:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_api_server_takes_for_long_is_long_however_it_is_written() {
+        let kind = |uri: &str| {
+            let uri: Uri = uri.parse().unwrap();
+            let plan = Plan::new(&Method::GET, &uri, &HeaderMap::new());
+            plan.kind(&Method::GET, &uri)
+        };
+        for uri in [
+            "/api/v1/pods?w%61tch=true",
+            "/api/v1/pods?w%61tch=true&shardSelector=a",
+            "/api/v1/pods?watch=%FF",
+            "/api/v1/watch/pods",
+            "/api/v1/namespaces/a/pods/b/%6Cog?follow=true",
+            "/api/v1/namespaces/a/services/b/proxy/c",
+        ] {
+            assert_eq!(kind(uri), RequestKind::Long, "{uri}");
+        }
+        for uri in [
+            "/api/v1/pods?labelSelector=watch&shardSelector=a",
+            "/api/v1/pods?watch=false&shardSelector=a",
+            "/api/v1/namespaces/a/configmaps/log?x=y",
+            "/metrics?watch",
+        ] {
+            assert_eq!(kind(uri), RequestKind::Short, "{uri}");
         }
     }
 

@@ -2,8 +2,10 @@
 
 mod open_streams;
 pub(crate) mod port;
+mod read_turns;
 mod review;
 mod unread;
+mod upload;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use tokio::time::{Instant, timeout};
 use self::port::{ConnectionPermit, SEND_BUFFER, UPLOAD_WINDOW};
 use self::review::{Review, review};
 use self::unread::WatchedBody;
+use self::upload::read_ahead;
 use crate::answers::{absence, documents, local, writes};
 use crate::budget::Charge;
 use crate::cache::{Identity, Verb};
@@ -35,6 +38,8 @@ use crate::watches;
 
 /// A smaller head counts as nothing.
 const SMALL_HEAD: usize = 4 << 10;
+/// What a header takes besides its texts, rounded up. HTTP/2 lets a client repeat one with a byte.
+const HEADER: usize = 128;
 /// What of a body waits to be read, and then to be sent to the API server.
 const MAX_UPLOAD: usize = UPLOAD_WINDOW as usize + SEND_BUFFER;
 
@@ -84,7 +89,7 @@ impl Hub {
     ) -> Response<Body> {
         let request = request.map(|body| body.map_err(BodyError::from).boxed_unsync());
         let plan = Plan::new(request.method(), request.uri(), request.headers());
-        let kind = plan.kind(request.uri());
+        let kind = plan.kind(request.method(), request.uri());
         let proof = peer.proof(request.headers());
         let limited = self.limited_name(&proof, peer.address);
         let mut admission = Admission {
@@ -101,6 +106,13 @@ impl Hub {
         if admission.permit.is_none() {
             return self.finish(&proof, access, admission, refusal::too_many());
         }
+        let request = if peer.is_node {
+            request
+        } else {
+            let (head, body) = request.into_parts();
+            let body = read_ahead(body, &mut admission.request).await;
+            Request::from_parts(head, body)
+        };
         let caller = self.caller(proof, &peer, request.headers()).await;
         let answer = if caller.proof == Proof::Nothing {
             self.answer_stranger(plan, request).await
@@ -376,7 +388,7 @@ impl Hub {
 fn occupied(request: &Request<Body>) -> usize {
     let mut bytes = request.uri().path().len() + request.uri().query().map_or(0, str::len);
     for (name, value) in request.headers() {
-        bytes += name.as_str().len() + value.len();
+        bytes += HEADER + name.as_str().len() + value.len();
     }
     if bytes < SMALL_HEAD {
         bytes = 0;

@@ -15,6 +15,7 @@ use crate::reads::patience_of;
 use crate::refusal;
 use crate::relay::{is_overloaded, relayed};
 use crate::request::info::{self, ResourceRequest};
+use crate::request::options::is_plain_write;
 use crate::upstream::pool::{AnswerBody, RequestKind};
 use crate::upstream::{Body, HEAD_TIMEOUT, collect, full};
 
@@ -97,7 +98,7 @@ pub(crate) async fn answer(
     let node = hub.upstream.identity.node_name();
     let kind = Kind::of(proof, node.as_deref(), &resource);
     let query = request.uri().query().unwrap_or_default();
-    if kind == Kind::Other || query.contains("dryRun") {
+    if kind == Kind::Other || !is_plain_write(query) {
         return hub.pass(proof, RequestKind::Short, request).await;
     }
     let (head, body) = request.into_parts();

@@ -7,7 +7,7 @@ use crate::wire::limits::OBJECT_MAX;
 
 /// Sets, whether or not they have objects, and the bytes of their questions, of which each has up to
 /// 2 KiB. A node with 100 pods has some 500.
-pub(crate) const MAX_SETS: usize = 4096;
+pub(crate) const MAX_SETS: usize = 3072;
 pub(crate) const MAX_QUESTIONS: usize = 1 << 20;
 /// Objects in all sets together that are not the node's, each as often as a set has it: one has some
 /// 130 bytes in each, though all share the object. kube-proxy in a cluster of 10,000 services reads
@@ -182,7 +182,7 @@ mod tests {
         let greedy = Identity::User("greedy".to_owned());
         let asks = |cache: &mut Cache, identity: &Identity, scope: &Scope| {
             cache.record_verdict(identity, Verb::List, scope, Verdict::Allowed, at(0));
-            let copy = cache.start_list(scope, None, at(0)).unwrap();
+            let copy = cache.start_list(scope, None, &NODE, at(0)).unwrap();
             cache.finish_list(copy, &head(10, ""), identity, at(0));
         };
         asks(&mut cache, &quiet, &namespace("quiet"));
@@ -205,7 +205,7 @@ mod tests {
         for selector in 0..MAX_MEMBERS / 1000 + 20 {
             let scope = labelled(&format!("a!={selector}"));
             cache.record_verdict(&greedy, Verb::List, &scope, Verdict::Allowed, at(0));
-            let mut copy = cache.start_list(&scope, None, at(0)).unwrap();
+            let mut copy = cache.start_list(&scope, None, &NODE, at(0)).unwrap();
             for object in &objects {
                 copy.add(object.clone());
             }

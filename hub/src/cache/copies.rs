@@ -19,7 +19,7 @@ pub(crate) const MAX_UNFINISHED_OF_OTHERS: usize = 2 << 20;
 const UNFINISHED_OVERHEAD: usize = 4 << 10;
 
 /// A list that is arriving, page by page.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ListCopy {
     pub(super) scope: Scope,
     pub(super) members: BTreeMap<ObjectName, HeldObject>,
@@ -150,13 +150,19 @@ pub(super) struct UnfinishedLists {
 #[derive(Debug)]
 struct Unfinished {
     copy: ListCopy,
-    reader: Identity,
+    /// Who has the pages so far, and has not asked for the next one.
+    readers: BTreeSet<Identity>,
     since: Duration,
 }
 
 impl Unfinished {
     fn bytes(&self) -> usize {
         self.copy.bytes + UNFINISHED_OVERHEAD
+    }
+
+    /// To whose limit it counts: the node's, if it is one of the readers.
+    fn owner(&self) -> &Identity {
+        self.readers.first().unwrap_or(&Identity::Node)
     }
 }
 
@@ -172,25 +178,40 @@ impl UnfinishedLists {
         self.drop_expired(now);
         // Two clients with the same token have the same pages so far: one copy is enough.
         let key = (copy.scope.clone(), token);
-        self.by_token.insert(
-            key,
-            Unfinished {
-                copy,
-                reader: reader.clone(),
-                since: now.uptime,
-            },
-        );
+        let mut readers = BTreeSet::from([reader.clone()]);
+        if let Some(mut same) = self.by_token.remove(&key) {
+            readers.append(&mut same.readers);
+        }
+        let unfinished = Unfinished {
+            copy,
+            readers,
+            since: now.uptime,
+        };
+        self.by_token.insert(key, unfinished);
         if self.by_token.len() > UNFINISHED_LISTS {
             self.drop_oldest();
         }
     }
 
-    /// Takes the copy that waits for this token.
-    pub(super) fn resume(&mut self, scope: &Scope, token: &str, now: Clock) -> Option<ListCopy> {
+    /// Takes the copy that waits for this token of this reader. That of another reader stays: it
+    /// may not have asked yet.
+    pub(super) fn resume(
+        &mut self,
+        scope: &Scope,
+        token: &str,
+        reader: &Identity,
+        now: Clock,
+    ) -> Option<ListCopy> {
         self.drop_expired(now);
-        self.by_token
-            .remove(&(scope.clone(), token.to_owned()))
-            .map(|it| it.copy)
+        let key = (scope.clone(), token.to_owned());
+        let unfinished = self.by_token.get_mut(&key)?;
+        if !unfinished.readers.remove(reader) {
+            return None;
+        }
+        if unfinished.readers.is_empty() {
+            return self.by_token.remove(&key).map(|it| it.copy);
+        }
+        Some(unfinished.copy.clone())
     }
 
     fn drop_expired(&mut self, now: Clock) {
@@ -205,7 +226,7 @@ impl UnfinishedLists {
             let mut others = 0;
             for list in self.by_token.values() {
                 all += list.bytes();
-                if list.reader != Identity::Node {
+                if *list.owner() != Identity::Node {
                     others += list.bytes();
                 }
             }
@@ -220,7 +241,7 @@ impl UnfinishedLists {
     fn drop_oldest(&mut self) {
         let mut by_reader = BTreeMap::<&Identity, usize>::new();
         for list in self.by_token.values() {
-            *by_reader.entry(&list.reader).or_default() += list.bytes();
+            *by_reader.entry(list.owner()).or_default() += list.bytes();
         }
         let greediest = (by_reader.into_iter())
             .max_by_key(|(reader, bytes)| (**reader != Identity::Node, *bytes));
@@ -230,7 +251,7 @@ impl UnfinishedLists {
         let mut oldest: Option<(&(Scope, String), Duration)> = None;
         for (key, list) in &self.by_token {
             let is_older = oldest.is_none_or(|(_, since)| list.since < since);
-            if list.reader == *reader && is_older {
+            if *list.owner() == *reader && is_older {
                 oldest = Some((key, list.since));
             }
         }

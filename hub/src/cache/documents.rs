@@ -75,6 +75,14 @@ pub(crate) struct Documents {
     unsaved_readers: BTreeSet<(String, Identity)>,
 }
 
+impl Documents {
+    pub(super) fn believe_no_later_than(&mut self, now: SystemTime) {
+        for kept in self.by_key.values_mut() {
+            kept.document.confirmed = kept.document.confirmed.min(now);
+        }
+    }
+}
+
 impl KeptDocument {
     /// Whether the API server has answered that it does not exist.
     fn is_missing(&self) -> bool {

@@ -35,11 +35,12 @@ impl Cache {
         &mut self,
         scope: &Scope,
         continue_token: Option<&str>,
+        reader: &Identity,
         now: Clock,
     ) -> Option<ListCopy> {
         match continue_token {
             None => Some(self.new_list(scope)),
-            Some(token) => self.unfinished_lists.resume(scope, token, now),
+            Some(token) => self.unfinished_lists.resume(scope, token, reader, now),
         }
     }
 

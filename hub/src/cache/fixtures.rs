@@ -167,7 +167,7 @@ pub(super) fn list(cache: &mut Cache, scope: &Scope, objects: &[Object]) {
     for verb in [Verb::List, Verb::Watch] {
         cache.record_verdict(&NODE, verb, scope, Verdict::Allowed, at(0));
     }
-    let mut copy = cache.start_list(scope, None, at(0)).unwrap();
+    let mut copy = cache.start_list(scope, None, &NODE, at(0)).unwrap();
     objects.iter().for_each(|object| copy.add(object.clone()));
     cache.finish_list(copy, &head(10, ""), &NODE, at(0));
 }

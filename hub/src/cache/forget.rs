@@ -61,7 +61,7 @@ mod tests {
 
     fn asked(cache: &mut Cache, identity: &Identity, scope: &Scope, day: u64) {
         let now = at(day * DAY);
-        let copy = cache.start_list(scope, None, now).unwrap();
+        let copy = cache.start_list(scope, None, &NODE, now).unwrap();
         cache.record_verdict(identity, Verb::List, scope, Verdict::Allowed, now);
         cache.finish_list(copy, &head(10 + day, ""), identity, now);
     }
@@ -115,6 +115,20 @@ mod tests {
         restored.restore(&rows);
         assert_eq!(forget(&mut restored, 12), 0);
         assert_eq!(forget(&mut restored, 17), 1);
+    }
+
+    #[test]
+    fn what_was_asked_for_while_a_clock_was_ahead_does_not_outlive_the_rest() {
+        let mut cache = cache();
+        let mut rows = Rows::default();
+        asked(&mut cache, &NODE, &all(), 400);
+        saved(&mut cache, &mut rows);
+        let mut restored = Cache::new(Bounds::default());
+        restored.restore(&rows);
+        restored.believe_no_later_than(at(35 * DAY));
+        assert_eq!(status(&restored, &all()).unwrap().age, Duration::ZERO);
+        assert_eq!(forget(&mut restored, 41), 0);
+        assert_eq!(forget(&mut restored, 43), 1);
     }
 
     #[test]

@@ -148,6 +148,12 @@ impl Grants {
         }
     }
 
+    pub(super) fn believe_no_later_than(&mut self, now: SystemTime) {
+        for grant in self.by_key.values_mut() {
+            grant.at = grant.at.min(now);
+        }
+    }
+
     /// Takes refusals that the API server has not repeated for verdicts: there was time to be
     /// allowed again. Not those of the node, whose kubelet asks again by itself.
     pub(super) fn settle_doubts(&mut self, uptime: Duration) {

@@ -313,7 +313,7 @@ impl World {
         for page in 0..pages {
             let mut copy = self
                 .cache
-                .start_list(scope, token.as_deref(), at(0))
+                .start_list(scope, token.as_deref(), &NODE, at(0))
                 .unwrap();
             let of_page = objects
                 .iter()

@@ -21,7 +21,7 @@ use self::sets::{
     SavedSet, checksum, member_key, put_set_changes, put_whole_set, read_members, set_key,
 };
 use super::set::{Generation, Members, Set, Unsaved};
-use super::{Cache, Identity, ObjectName, Scope, Verdict};
+use super::{Cache, Clock, Identity, ObjectName, Scope, Verdict};
 use crate::store::{Batch, Rows, Table};
 
 /// The tables that the cache owns.
@@ -175,6 +175,18 @@ impl Cache {
     /// Adds what an older state has and this one has not. Its sets are behind.
     pub(crate) fn restore_missing(&mut self, older: &Rows) -> Restored {
         self.restore_rows(older, SetOrigin::OlderState)
+    }
+
+    /// Brings times that are later than `now` back to it: a clock was ahead when they were saved.
+    /// Otherwise all that is asked for from now on would count as older.
+    pub(crate) fn believe_no_later_than(&mut self, now: Clock) {
+        self.grants.believe_no_later_than(now.wall);
+        for sets in self.sets.values_mut() {
+            for set in sets.values_mut() {
+                set.generation.confirmed = set.generation.confirmed.min(now.wall);
+            }
+        }
+        self.documents.believe_no_later_than(now.wall);
     }
 
     fn restore_rows(&mut self, rows: &Rows, origin: SetOrigin) -> Restored {

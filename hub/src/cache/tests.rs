@@ -6,7 +6,7 @@ use crate::wire::{EventKind, Object};
 
 /// Lists a scope whole, as the node, with the grant for it.
 fn fill(cache: &mut Cache, scope: &Scope, rv: u64, items: &[Object], now: Clock) -> Filled {
-    let mut copy = cache.start_list(scope, None, now).unwrap();
+    let mut copy = cache.start_list(scope, None, &NODE, now).unwrap();
     items.iter().for_each(|object| copy.add(object.clone()));
     cache.record_verdict(&NODE, Verb::List, scope, Verdict::Allowed, now);
     cache.finish_list(copy, &head(rv, ""), &NODE, now)
@@ -45,14 +45,16 @@ fn whole(rv: u64, items: &[&str]) -> Option<(u64, Vec<String>)> {
 fn a_list_is_served_whole_after_its_last_page_and_not_before() {
     let mut cache = cache();
     cache.record_verdict(&NODE, Verb::List, &all(), Verdict::Allowed, at(0));
-    let mut page = cache.start_list(&all(), None, at(0)).unwrap();
+    let mut page = cache.start_list(&all(), None, &NODE, at(0)).unwrap();
     page.add(pod("a", 1));
     assert_eq!(
         cache.finish_list(page, &head(10, "next"), &NODE, at(0)),
         Filled::Partly
     );
     assert_eq!(listed(&mut cache, &all()), None);
-    let mut page = cache.start_list(&all(), Some("next"), at(1)).unwrap();
+    let mut page = cache
+        .start_list(&all(), Some("next"), &NODE, at(1))
+        .unwrap();
     page.add(pod("b", 2));
     assert_eq!(
         cache.finish_list(page, &head(10, ""), &NODE, at(1)),
@@ -67,7 +69,9 @@ fn who_begins_many_lists_does_not_end_those_of_others() {
     let quiet = Identity::User("quiet".to_owned());
     let greedy = Identity::User("greedy".to_owned());
     let mut begins = |reader: &Identity, number: usize, scope: &Scope| {
-        let page = cache.start_list(scope, None, at(number as u64)).unwrap();
+        let page = cache
+            .start_list(scope, None, reader, at(number as u64))
+            .unwrap();
         let head = head(10, &format!("{reader} {number}"));
         let filled = cache.finish_list(page, &head, reader, at(number as u64));
         assert_eq!(filled, Filled::Partly);
@@ -79,21 +83,50 @@ fn who_begins_many_lists_does_not_end_those_of_others() {
     }
     for (reader, scope) in [(&NODE, all()), (&quiet, labelled("app=quiet"))] {
         let token = format!("{reader} 0");
-        assert!(cache.start_list(&scope, Some(&token), at(100)).is_some());
+        let resumed = cache.start_list(&scope, Some(&token), reader, at(100));
+        assert!(resumed.is_some());
     }
+}
+
+#[test]
+fn two_readers_with_one_token_have_each_their_next_page() {
+    let pod_reader = Identity::User("pod".to_owned());
+    let other = Identity::User("other".to_owned());
+    let mut cache = cache();
+    for reader in [&NODE, &pod_reader] {
+        cache.record_verdict(reader, Verb::List, &all(), Verdict::Allowed, at(0));
+        let mut page = cache.start_list(&all(), None, reader, at(0)).unwrap();
+        page.add(pod("a", 1));
+        cache.finish_list(page, &head(10, "next"), reader, at(0));
+    }
+    let next = |cache: &mut Cache, reader| cache.start_list(&all(), Some("next"), reader, at(1));
+    assert!(next(&mut cache, &other).is_none(), "it has no first page");
+    drop(next(&mut cache, &pod_reader).unwrap());
+    assert!(next(&mut cache, &pod_reader).is_none());
+    let mut page = next(&mut cache, &NODE).unwrap();
+    page.add(pod("b", 2));
+    cache.finish_list(page, &head(10, ""), &NODE, at(1));
+    assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1", "b@2"]));
+    assert!(next(&mut cache, &NODE).is_none(), "nothing waits");
 }
 
 #[test]
 fn pages_of_two_states_make_no_list() {
     let mut cache = cache();
-    let page = cache.start_list(&all(), None, at(0)).unwrap();
+    let page = cache.start_list(&all(), None, &NODE, at(0)).unwrap();
     cache.finish_list(page, &head(10, "next"), &NODE, at(0));
-    let page = cache.start_list(&all(), Some("next"), at(0)).unwrap();
+    let page = cache
+        .start_list(&all(), Some("next"), &NODE, at(0))
+        .unwrap();
     assert_eq!(
         cache.finish_list(page, &head(11, ""), &NODE, at(0)),
         Filled::Spoiled
     );
-    assert!(cache.start_list(&all(), Some("next"), at(0)).is_none());
+    assert!(
+        cache
+            .start_list(&all(), Some("next"), &NODE, at(0))
+            .is_none()
+    );
 }
 
 #[test]
@@ -109,7 +142,7 @@ fn an_empty_list_is_an_answer_and_an_unknown_one_is_not() {
 fn an_abandoned_list_leaves_the_earlier_one() {
     let mut cache = cache();
     fill(&mut cache, &all(), 10, &[pod("a", 1)], at(0));
-    drop(cache.start_list(&all(), None, at(1)));
+    drop(cache.start_list(&all(), None, &NODE, at(1)));
     assert_eq!(listed(&mut cache, &all()), whole(10, &["a@1"]));
 }
 

@@ -54,8 +54,10 @@ struct KnownToken {
     expires: u64,
     /// Text of the identity.
     owner: String,
-    /// Not on disk.
+    /// Not on disk, as what follows.
     doubt: Doubt,
+    /// It was shown since old tokens were forgotten last.
+    is_used: bool,
 }
 
 impl KnownToken {
@@ -69,6 +71,7 @@ impl KnownToken {
             expires: expires.parse().ok()?,
             owner: owner.to_owned(),
             doubt: Doubt::default(),
+            is_used: false,
         })
     }
 }
@@ -146,8 +149,10 @@ impl Tokens {
     }
 
     /// The owner of a token, if the API server has accepted it.
-    pub(crate) fn identity_of(&self, token_digest: &str) -> Option<Identity> {
-        Identity::parse(&self.identities.get(token_digest)?.owner)
+    pub(crate) fn identity_of(&mut self, token_digest: &str) -> Option<Identity> {
+        let known = self.identities.get_mut(token_digest)?;
+        known.is_used = true;
+        Identity::parse(&known.owner)
     }
 
     /// The API server has accepted this token, which expires at this time in seconds since 1970.
@@ -161,6 +166,7 @@ impl Tokens {
             expires: expires.unwrap_or(u64::MAX),
             owner: identity.to_string(),
             doubt: Doubt::default(),
+            is_used: true,
         };
         if self.identities.get(token_digest) == Some(&known) {
             return;
@@ -265,16 +271,18 @@ impl Tokens {
         self.unsaved.remove(Table::Tokens, key);
     }
 
-    /// Forgets what has expired at `now`, in seconds since 1970: answers for pods that are gone at
+    /// Forgets what has expired at `now`, in seconds since 1970, but no token that is used: the API
+    /// server knows better whether it has expired than the clock of this host. Answers for pods that are gone at
     /// once, and what is for no pod a week later. What is for a pod that is there stays: without a
     /// link it is all that this pod gets. `present` are the uids of the node's pods, if they are known.
     pub(super) fn forget_expired(&mut self, now: u64, present: Option<&BTreeSet<String>>) {
         let week_ago = now.saturating_sub(EXPIRED_FOR);
         let mut digests = Vec::new();
-        for (digest, known) in &self.identities {
-            if known.expires < week_ago {
+        for (digest, known) in &mut self.identities {
+            if known.expires < week_ago && !known.is_used {
                 digests.push(digest.clone());
             }
+            known.is_used = false;
         }
         for digest in digests {
             self.forget(&digest);
@@ -349,8 +357,23 @@ mod tests {
         for known in ["0 for ever", "1 late", "3", "new"] {
             assert!(tokens.identity_of(known).is_some(), "{known}");
         }
-        tokens.forget_expired(5_000_001 + EXPIRED_FOR, None);
-        assert_eq!(tokens.identities.len(), 2);
+    }
+
+    #[test]
+    fn a_token_that_is_used_is_not_forgotten_by_a_clock_that_is_ahead() {
+        let mut tokens = Tokens::default();
+        for digest in ["used", "unused"] {
+            tokens.learn_identity(digest, &APP, Some(1));
+        }
+        tokens.learn_identity("valid", &APP, Some(u64::MAX));
+        let now = 2 + EXPIRED_FOR;
+        tokens.forget_expired(now, None);
+        assert!(tokens.identity_of("used").is_some());
+        tokens.forget_expired(now, None);
+        assert!(tokens.identity_of("unused").is_none());
+        for digest in ["used", "valid"] {
+            assert!(tokens.identity_of(digest).is_some(), "{digest}");
+        }
     }
 
     #[test]
@@ -409,6 +432,7 @@ mod tests {
             expires: 7,
             owner: "user:somebody else".to_owned(),
             doubt: Doubt::default(),
+            is_used: false,
         };
         assert_eq!(KnownToken::read(&known.row()), Some(known));
         assert_eq!(KnownToken::read(b"user:x"), None);

@@ -25,7 +25,9 @@ impl DocumentRead {
     pub(crate) fn new(path: &str, query: &str, accepted: String) -> Option<Self> {
         let segments: Vec<_> = path.strip_prefix('/')?.split('/').collect();
         let is_schema = matches!(&*segments, ["openapi", "v3", ..]);
-        let hash = parameters(query).find(|(name, _)| is_schema && name == "hash");
+        let hash = parameters(query)
+            .into_iter()
+            .find(|(name, _)| is_schema && name == "hash");
         let query = match hash {
             Some((_, value)) => format!("hash={value}"),
             None => String::new(),

@@ -112,10 +112,22 @@ const KNOWN: [&str; 13] = [
     "watch",
 ];
 
-/// Whether the hub knows what a query asks for: each parameter is known, is there once, and reads
-/// the same here and at the API server. Of another query no answer may be remembered: it could be a
-/// part of what its selectors name.
+/// The parameters of a write that do not change what it does.
+const KNOWN_OF_WRITES: [&str; 4] = ["fieldManager", "fieldValidation", "pretty", "timeout"];
+
+/// Whether the hub knows what the query of a read asks for. Of another query no answer may be
+/// remembered: it could be a part of what its selectors name.
 pub(crate) fn is_understood(query: &str) -> bool {
+    has_only(&KNOWN, query)
+}
+
+/// Whether a write does what its method, path and body say: with `dryRun` it does nothing.
+pub(crate) fn is_plain_write(query: &str) -> bool {
+    has_only(&KNOWN_OF_WRITES, query)
+}
+
+/// Whether each parameter is known, is there once, and reads the same here and at the API server.
+fn has_only(known: &[&str], query: &str) -> bool {
     let mut seen = BTreeSet::new();
     for pair in query.split('&') {
         if pair.is_empty() {
@@ -124,7 +136,7 @@ pub(crate) fn is_understood(query: &str) -> bool {
         let Some((name, _)) = decoded_parameter(pair) else {
             return false;
         };
-        if !KNOWN.contains(&&*name) || !seen.insert(name) {
+        if !known.contains(&&*name) || !seen.insert(name) {
             return false;
         }
     }
@@ -183,7 +195,7 @@ pub(crate) fn flag(query: &str, name: &str) -> bool {
 }
 
 fn parameter(query: &str, name: &str) -> Option<String> {
-    let found = parameters(query).find(|(key, _)| key == name);
+    let found = parameters(query).into_iter().find(|(key, _)| key == name);
     found.map(|(_, value)| value)
 }
 
@@ -275,6 +287,28 @@ mod tests {
             "WATCH=true",
         ] {
             assert!(!is_understood(query), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_write_that_may_do_nothing_is_not_plain() {
+        for query in [
+            "",
+            "fieldManager=kubelet&timeout=10s",
+            "fieldValidation=Ignore&pretty",
+        ] {
+            assert!(is_plain_write(query), "{query}");
+        }
+        for query in [
+            "dryRun=All",
+            "dryRun",
+            "%64ryRun=All",
+            "d%72yRun=%41ll&timeout=10s",
+            "dryRun=%FF",
+            "fieldManager=a&fieldManager=b",
+            "force=true",
+        ] {
+            assert!(!is_plain_write(query), "{query}");
         }
     }
 
@@ -374,6 +408,10 @@ mod tests {
             ("watch", true),
             ("watch=%zz", false),
             ("watch=false&watch=true", false),
+            ("w%61tch=true", true),
+            ("%77atch=%66alse", false),
+            ("watch=%FF", true),
+            ("watch=true;x", false),
         ] {
             assert_eq!(flag(query, "watch"), expected, "{query}");
         }

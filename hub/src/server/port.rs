@@ -30,6 +30,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Peer;
 use super::open_streams::OpenStreams;
+use super::read_turns::ReadTurns;
 use super::unread::Reading;
 use crate::crypto::provider;
 use crate::guests::Guest;
@@ -67,8 +68,8 @@ pub(crate) const UPLOAD_WINDOW: u32 = 16 << 10;
 pub(crate) const UPLOADS_WINDOW: u32 = 64 << 10;
 /// How much of one answer waits in the connection for a client that does not read.
 pub(crate) const SEND_BUFFER: usize = 64 << 10;
-/// How much of all answers waits encrypted for a client other than the node: one record of TLS.
-pub(crate) const TLS_BUFFER: usize = 16 << 10;
+/// How much of all answers waits encrypted for a client other than the node.
+pub(crate) const TLS_BUFFER: usize = 8 << 10;
 
 /// A bound port.
 pub(crate) struct Port {
@@ -250,6 +251,7 @@ impl Connection {
             guest,
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
+        let stream = ReadTurns::new(stream);
         let ended = if http2 {
             self.serve_http2(stream, peer).await
         } else {
@@ -262,7 +264,7 @@ impl Connection {
 
     async fn serve_http1(
         &self,
-        stream: TlsStream<TcpStream>,
+        stream: ReadTurns<TlsStream<TcpStream>>,
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();
@@ -298,7 +300,7 @@ impl Connection {
 
     async fn serve_http2(
         &self,
-        stream: TlsStream<TcpStream>,
+        stream: ReadTurns<TlsStream<TcpStream>>,
         peer: Peer,
     ) -> Result<(), hyper::Error> {
         let hub = self.hub.clone();

@@ -3,10 +3,13 @@
 
 use bytes::Bytes;
 use futures_util::future::select_all;
+use futures_util::{StreamExt, stream};
 use http::Request;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::Frame;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use std::ops::RangeBounds;
 use std::sync::atomic::Ordering;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
@@ -247,30 +250,60 @@ async fn who_has_too_many_requests_leaves_no_refusals_behind_that_it_does_not_re
     assert!(end.expect("it ends").expect("not whole").is_err());
 }
 
-#[tokio::test]
-async fn a_large_head_and_what_comes_of_a_body_count_until_the_answer_ends() {
-    let cluster = with_listed_pods().await;
-    let app = cluster.stranger().with_token(APP);
-    let held = || cluster.hub.budget.bytes();
-    let large = format!(
-        "{PODS}?watch=true&resourceVersion=101&labelSelector={}",
-        "a,".repeat(5000) + "a"
-    );
-    let watch = app.send("GET", &large, empty()).await;
-    assert_eq!(watch.status(), 200);
-    assert!(held() > 10_000, "{}", held());
-    drop(watch);
-    cluster.api.shared.hangs.store(true, Ordering::Relaxed);
-    let body = full(vec![b'x'; 100 << 10]);
-    let sent = app.send("POST", PODS, body);
-    let counted = async {
-        while held() < 64 << 10 {
+/// Until what others than the node hold is within these bounds.
+async fn held(cluster: &TestCluster, bounds: impl RangeBounds<usize>) {
+    let held = async {
+        while !bounds.contains(&cluster.hub.budget.bytes()) {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::select! {
-        answer = sent => panic!("{answer:?}"),
-        counted = timeout(DEADLINE, counted) => counted.unwrap(),
+    let held = timeout(DEADLINE, held).await;
+    assert!(held.is_ok(), "{} are held", cluster.hub.budget.bytes());
+}
+
+#[tokio::test]
+async fn a_large_head_counts_until_the_answer_ends_and_so_do_many_small_headers() {
+    let cluster = with_listed_pods().await;
+    let mut tasks = JoinSet::new();
+    let mut sender = connection(&cluster, 1 << 16, &mut tasks).await;
+    let selector = "a,".repeat(5000) + "a";
+    let large = format!("{}&labelSelector={selector}", watch_from(101));
+    let large = request(&cluster, &large);
+    let mut many = request(&cluster, &watch_from(101));
+    for number in 0..200 {
+        let name = http::HeaderName::try_from(format!("x{number}")).unwrap();
+        let value = http::HeaderValue::from_static("1");
+        many.headers_mut().insert(name, value);
+    }
+    for request in [large, many] {
+        let watch = timeout(DEADLINE, sender.send_request(request)).await;
+        let watch = watch.unwrap().unwrap();
+        assert_eq!(watch.status(), 200);
+        held(&cluster, 10_000..).await;
+        drop(watch);
+        held(&cluster, ..1).await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_counts_as_it_comes_and_if_it_pauses_with_what_its_frames_may_occupy() {
+    const LENGTH: usize = 150 << 10;
+    const PAUSED: usize = 4 << 20;
+    let cluster = with_listed_pods().await;
+    let app = cluster.stranger().with_token(APP);
+    app.get(PODS).await;
+    cluster.api.shared.hangs.store(true, Ordering::Relaxed);
+    let begun = stream::iter([Ok(Frame::data(Bytes::from_static(b"{")))]);
+    let paused = StreamBody::new(begun.chain(stream::pending()));
+    for (body, counted) in [
+        (full(vec![b'x'; LENGTH]), LENGTH..PAUSED),
+        (paused.boxed_unsync(), PAUSED..2 * PAUSED),
+    ] {
+        tokio::select! {
+            answer = app.send("POST", PODS, body) => panic!("{answer:?}"),
+            () = held(&cluster, counted) => {}
+        }
+        held(&cluster, ..1).await;
     }
 }
 

@@ -170,8 +170,11 @@ async fn what_nobody_sends_again_is_refused() {
         kubelet.write("DELETE", &format!("{PODS}/a"), "").await.0,
         503
     );
-    let rehearsal = format!("{PODS}/a/status?dryRun=All");
-    assert_eq!(kubelet.write("PATCH", &rehearsal, PATCH).await.0, 503);
+    for dry_run in ["dryRun=All", "%64ryRun=%41ll", "timeout=10s&dryRun"] {
+        let rehearsal = format!("{PODS}/a/status?{dry_run}");
+        let (status, _) = kubelet.write("PATCH", &rehearsal, PATCH).await;
+        assert_eq!(status, 503, "{dry_run}");
+    }
     let unknown = format!("{PODS}/none/status");
     assert_eq!(
         kubelet.write("PATCH", &unknown, PATCH).await.0,

@@ -5,7 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use anyhow::Result;
 use culvert_daemon::{Drain, jittered};
@@ -30,7 +30,7 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(crate) struct LinkStatus {
     pub(crate) state: LinkState,
-    pub(crate) since: SystemTime,
+    pub(crate) since: Instant,
     pub(crate) reason: String,
 }
 
@@ -45,8 +45,7 @@ impl LinkStatus {
 
     /// For how long it has been so.
     pub(crate) fn age(&self) -> Duration {
-        let since = SystemTime::now().duration_since(self.since);
-        since.unwrap_or_default()
+        self.since.elapsed()
     }
 }
 
@@ -72,7 +71,7 @@ impl LinkWatch {
     pub(crate) fn new() -> Self {
         let status = LinkStatus {
             state: LinkState::Down,
-            since: SystemTime::now(),
+            since: Instant::now(),
             reason: "not connected yet".to_owned(),
         };
         Self(Arc::new(Shared {
@@ -128,7 +127,7 @@ impl LinkWatch {
                         "the link to the API server changed"
                     );
                     status.state = state;
-                    status.since = SystemTime::now();
+                    status.since = Instant::now();
                 }
                 if changed || state == LinkState::Down {
                     reason.clone_into(&mut status.reason);

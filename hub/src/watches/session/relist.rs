@@ -90,7 +90,7 @@ impl Session {
         let Client {
             hub, reader, read, ..
         } = &self.client;
-        let list = ListBody::start(&hub.memory, read, None);
+        let list = ListBody::start(&hub.memory, read, reader, None);
         let mut list = list.ok_or(RelistError::NotKept)?;
         while let Some(frame) = body.frame().await {
             if let Ok(bytes) = frame?.into_data() {
