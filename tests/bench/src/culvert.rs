@@ -94,10 +94,10 @@ impl Culvert {
 }
 
 /// Behind the port for agents.
-const ADMIN: u16 = 9;
+pub(crate) const ADMIN: u16 = 9;
 const INTERCEPT: [u16; 4] = [10, 11, 12, 13];
 
-fn socket(name: &str, what: &str) -> String {
+pub(crate) fn socket(name: &str, what: &str) -> String {
     format!("{name}-{what}.sock")
 }
 
@@ -105,7 +105,12 @@ fn file(site: &Site, name: &str) -> String {
     site.file(name).display().to_string()
 }
 
-fn start_proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Result<Process> {
+/// Starts the proxy and waits until it is ready.
+pub(crate) fn start_proxy(
+    cloud: &Starter<'_>,
+    config: &PairConfig,
+    advertised: &str,
+) -> Result<Process> {
     let mut command = proxy(cloud, config, advertised);
     let name = format!("{}-proxy", config.name);
     let mut proxy = cloud.site.start_process(&name, &mut command)?;

@@ -27,7 +27,7 @@ use weak::Weak;
 const DEVICE: &str = "packets";
 const CLOUD: &str = "192.0.2.1";
 const EDGE: &str = "192.0.2.2";
-const BACKEND: u16 = 9100;
+pub(crate) const BACKEND: u16 = 9100;
 /// The ports of the near and the far half of each relay.
 const PLAIN_RELAY: [u16; 2] = [8110, 8111];
 const TLS_RELAY: [u16; 2] = [8120, 8121];
@@ -44,7 +44,7 @@ const BUFFERS: [&str; 2] = [
 ];
 /// Packets that wait in the device while the process of the link waits for a processor: more than
 /// any queue of a link has, so that only the link drops them.
-const DEVICE_QUEUE: &str = "10000";
+pub(crate) const DEVICE_QUEUE: &str = "10000";
 
 /// What differs between worlds.
 pub(crate) struct Settings<'a> {
@@ -217,14 +217,14 @@ impl World {
     }
 }
 
-fn starters<'lab>(lab: &'lab Lab, programs: &FilePath) -> [Starter<'lab>; 2] {
+pub(crate) fn starters<'lab>(lab: &'lab Lab, programs: &FilePath) -> [Starter<'lab>; 2] {
     [Host::Cloud, Host::Edge1].map(|host| Starter {
         site: lab.site(host),
         programs: programs.to_path_buf(),
     })
 }
 
-fn start_load(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<Load> {
+pub(crate) fn start_load(cloud: &Starter<'_>, edge: &Starter<'_>) -> Result<Load> {
     let listen = format!("0.0.0.0:{BACKEND}");
     let mut load = cloud.command("culvert-bench");
     load.args(["load", "--listen", &listen, "--netns"])
@@ -286,11 +286,17 @@ fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) 
     Ok(process)
 }
 
-/// Gives the device of one end its address, and leads to the other end through it.
-fn set_up_device(starter: &Starter<'_>, own: &str, other: &str, congestion: &str) -> Result<()> {
+/// Limits the buffers of connections to what the hosts of users have.
+pub(crate) fn set_buffers(starter: &Starter<'_>) -> Result<()> {
     for setting in BUFFERS {
         starter.site.output("sysctl", ["-qw", setting])?;
     }
+    Ok(())
+}
+
+/// Gives the device of one end its address, and leads to the other end through it.
+fn set_up_device(starter: &Starter<'_>, own: &str, other: &str, congestion: &str) -> Result<()> {
+    set_buffers(starter)?;
     ip(starter, &format!("addr add {own} dev {DEVICE}"))?;
     ip(
         starter,
@@ -304,7 +310,7 @@ fn set_up_device(starter: &Starter<'_>, own: &str, other: &str, congestion: &str
     )
 }
 
-fn ip(starter: &Starter<'_>, args: &str) -> Result<()> {
+pub(crate) fn ip(starter: &Starter<'_>, args: &str) -> Result<()> {
     starter.site.output("ip", args.split(' ')).map(drop)
 }
 

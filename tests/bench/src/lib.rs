@@ -6,6 +6,7 @@
 
 mod culvert;
 mod far;
+mod fleet;
 mod hub;
 pub mod line;
 mod load;
@@ -169,80 +170,122 @@ fn measure(
         others.push(Path::ConnectAgainst);
     }
     let mut report = Report::new(jobs);
-    for round in 1..=rounds {
-        progress::say(&format!("==> round {round} of {rounds}"));
-        let lab = Lab::start(LabName::bench())?;
-        // What comes second may find a warmer or a slower machine.
-        let order = if round % 2 == 0 {
-            Order::Reversed
-        } else {
-            Order::Forward
+    for number in 1..=rounds {
+        progress::say(&format!("==> round {number} of {rounds}"));
+        let round = Round {
+            number,
+            programs,
+            against,
+            jobs,
+            others: &others,
+            args,
+            pace,
         };
-        let mut near: Vec<&Job> = jobs.iter().collect();
-        near.retain(|job| job.packets().is_none());
-        if !near.is_empty() {
-            // Programs keep memory after they moved bytes, so each round starts new ones.
-            let mut world = World::start(&lab, programs, against, &args.congestion, jobs)?;
-            measure_each(&near, (&others, order), &mut report, |job, path| {
-                world.check()?;
-                Ok(run::run(&mut world, job, path, pace))
-            })?;
-        }
-        for link in plan::far::Link::ALL {
-            let mut over: Vec<&Job> = jobs.iter().collect();
-            over.retain(|job| job.packets() == Some(link));
-            if over.is_empty() {
-                continue;
-            }
-            let over_it = far::Settings {
-                link,
-                congestion: &args.congestion,
-                tunnels: args.tunnels,
-                against,
-                seed: round,
-            };
-            let mut world = far::World::start(&lab, programs, &over_it)?;
-            measure_each(&over, (&others, order), &mut report, |job, path| {
-                world.check()?;
-                Ok(world.run(job, path, pace))
-            })?;
-        }
+        round.run(&mut report)?;
     }
     Ok(report)
 }
 
-/// The order in which a job's paths are measured.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Order {
-    Forward,
-    Reversed,
+/// What one round measures, and with what.
+struct Round<'a> {
+    /// From 1.
+    number: u32,
+    /// The folder of the programs.
+    programs: &'a FilePath,
+    /// That of other ones of Culvert.
+    against: Option<&'a FilePath>,
+    jobs: &'a [Job],
+    others: &'a [Path],
+    args: &'a Args,
+    pace: Pace,
 }
 
-/// Runs the jobs on all their paths, with those of `others`. `run` fails only if none can be run any more.
-fn measure_each(
-    jobs: &[&Job],
-    (others, order): (&[Path], Order),
-    report: &mut Report,
-    mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
-) -> Result<()> {
-    for job in jobs {
-        let mut paths = job.paths(others);
-        if order == Order::Reversed {
-            paths.reverse();
+impl Round<'_> {
+    fn run(&self, report: &mut Report) -> Result<()> {
+        let lab = Lab::start(LabName::bench())?;
+        self.near(&lab, report)?;
+        for link in plan::far::Link::ALL {
+            self.over(link, &lab, report)?;
         }
-        for path in paths {
-            interrupt::check()?;
-            let found = run(job, path)?;
-            progress::say(&format!(
-                "    {:<28} {:<15} {}",
-                job.name(),
-                path.name(),
-                report::found(&found)
-            ));
-            report.add(job, path, found);
-        }
+        self.over_many_links(&lab, report)
     }
-    Ok(())
+
+    fn near(&self, lab: &Lab, report: &mut Report) -> Result<()> {
+        let mut jobs: Vec<&Job> = self.jobs.iter().collect();
+        jobs.retain(|job| job.packets().is_none() && !job.is_of_fleet());
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let congestion = &self.args.congestion;
+        // Programs keep memory after they moved bytes, so each round starts new ones.
+        let mut world = World::start(lab, self.programs, self.against, congestion, self.jobs)?;
+        self.measure_each(&jobs, report, |job, path| {
+            world.check()?;
+            Ok(run::run(&mut world, job, path, self.pace))
+        })
+    }
+
+    fn over(&self, link: plan::far::Link, lab: &Lab, report: &mut Report) -> Result<()> {
+        let mut jobs: Vec<&Job> = self.jobs.iter().collect();
+        jobs.retain(|job| job.packets() == Some(link));
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let settings = far::Settings {
+            link,
+            congestion: &self.args.congestion,
+            tunnels: self.args.tunnels,
+            against: self.against,
+            seed: self.number,
+        };
+        let mut world = far::World::start(lab, self.programs, &settings)?;
+        self.measure_each(&jobs, report, |job, path| {
+            world.check()?;
+            Ok(world.run(job, path, self.pace))
+        })
+    }
+
+    fn over_many_links(&self, lab: &Lab, report: &mut Report) -> Result<()> {
+        let mut jobs: Vec<&Job> = self.jobs.iter().collect();
+        jobs.retain(|job| job.is_of_fleet());
+        if jobs.is_empty() {
+            return Ok(());
+        }
+        let congestion = &self.args.congestion;
+        let mut fleet = fleet::Fleet::start(lab, self.programs, congestion, self.number)?;
+        self.measure_each(&jobs, report, |_, path| {
+            fleet.check()?;
+            Ok(fleet.scrape_all(path, self.pace))
+        })
+    }
+
+    /// Runs the jobs on all their paths. `run` fails only if none can be run any more.
+    fn measure_each(
+        &self,
+        jobs: &[&Job],
+        report: &mut Report,
+        mut run: impl FnMut(&Job, Path) -> Result<Result<Figures>>,
+    ) -> Result<()> {
+        for job in jobs {
+            let mut paths = job.paths(self.others);
+            // What comes second may find a warmer or a slower machine.
+            if self.number.is_multiple_of(2) {
+                paths.reverse();
+            }
+            for path in paths {
+                interrupt::check()?;
+                let found = run(job, path)?;
+                progress::say(&format!(
+                    "    {:<28} {:<15} {}",
+                    job.name(),
+                    path.name(),
+                    report::found(&found)
+                ));
+                report.add(job, path, found);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Builds the measured programs and the measuring ones; returns their folder.

@@ -51,6 +51,8 @@ pub(super) enum Distance {
     Ms80,
     /// Behind a link of packets.
     Packets(far::Link),
+    /// Many edges, each behind a link of packets of its own.
+    Fleet,
 }
 
 impl Distance {
@@ -60,7 +62,7 @@ impl Distance {
     /// Milliseconds of a round trip.
     pub(super) fn round_trip(self) -> u16 {
         match self {
-            Self::Near | Self::NearByPeer => 0,
+            Self::Near | Self::NearByPeer | Self::Fleet => 0,
             Self::Ms20 => 20,
             Self::Ms80 => 80,
             Self::Packets(link) => link.round_trip(),
@@ -73,6 +75,7 @@ impl Distance {
             Self::NearByPeer => "_by_peer".to_owned(),
             Self::Ms20 | Self::Ms80 => format!("_rtt{}", self.round_trip()),
             Self::Packets(link) => link.suffix().to_owned(),
+            Self::Fleet => format!("_{EDGES}_links"),
         }
     }
 }
@@ -131,6 +134,8 @@ pub(super) enum Work {
     Dns,
     /// Work over a link of packets.
     Far(far::Work),
+    /// An answer of 100 kB from every edge at once, on connections that are kept.
+    ScrapeAll,
 }
 
 /// How long a measurement takes.
@@ -167,6 +172,9 @@ pub(super) struct Job {
     pub(super) work: Work,
     pub(super) distance: Distance,
 }
+
+/// Edges of the fleet.
+pub(super) const EDGES: u8 = 200;
 
 /// Readers that do not read, where their memory is measured.
 pub(super) const STALLED: usize = 100;
@@ -223,7 +231,11 @@ fn near(work: Work) -> Job {
 
 /// All jobs.
 pub(super) fn all() -> Vec<Job> {
-    [jobs(), far::jobs()].concat()
+    let fleet = Job {
+        work: Work::ScrapeAll,
+        distance: Distance::Fleet,
+    };
+    [jobs(), far::jobs(), vec![fleet]].concat()
 }
 
 /// The jobs that find the rows of these names, or, where a name is not a row's, all rows whose names
@@ -283,8 +295,17 @@ impl Job {
     pub(super) fn packets(&self) -> Option<far::Link> {
         match self.distance {
             Distance::Packets(link) => Some(link),
-            Distance::Near | Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 => None,
+            Distance::Near
+            | Distance::NearByPeer
+            | Distance::Ms20
+            | Distance::Ms80
+            | Distance::Fleet => None,
         }
+    }
+
+    /// Whether it needs many edges.
+    pub(super) fn is_of_fleet(&self) -> bool {
+        self.distance == Distance::Fleet
     }
 
     /// Whether it needs a long link of connections.
@@ -320,7 +341,7 @@ impl Job {
         match self.distance {
             Distance::Near => self.moves(),
             Distance::Packets(_) => !matches!(self.work, Work::Far(far::Work::Idle)),
-            Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 => false,
+            Distance::NearByPeer | Distance::Ms20 | Distance::Ms80 | Distance::Fleet => false,
         }
     }
 
@@ -344,6 +365,12 @@ impl Job {
             Work::ConnectCost { .. } => STEERED,
             Work::FirstAnswer => CULVERT,
             Work::Dns => &[Path::Redirector],
+            Work::ScrapeAll => &[
+                Path::Direct,
+                Path::DirectNew,
+                Path::Connect,
+                Path::InterceptEbpf,
+            ],
             _ if self.moves() && self.distance == Distance::Near => NEAR,
             Work::Bulk { .. }
             | Work::Copies { .. }
@@ -359,7 +386,7 @@ impl Job {
         match self.distance {
             Distance::Near => [Path::TlsRelay, Path::TlsRelay, Path::PlainRelay],
             Distance::NearByPeer => [Path::Connect; 3],
-            Distance::Ms20 | Distance::Ms80 | Distance::Packets(_) => {
+            Distance::Ms20 | Distance::Ms80 | Distance::Packets(_) | Distance::Fleet => {
                 [Path::Direct, Path::TlsRelay, Path::PlainRelay]
             }
         }
@@ -385,27 +412,23 @@ impl Job {
                     Row::new(share, "of alone", "share", Path::TlsRelay),
                 ]
             }
-            Work::IdleStreams => {
-                let name = "memory_idle_stream";
-                vec![Row::new(name, "kB", "kb_per_stream", Path::TlsRelay)]
-            }
-            Work::IdleTunnels => {
-                let name = "memory_idle_tunnel";
-                vec![Row::new(name, "kB", "kb_per_tunnel", Path::Connect)]
-            }
+            Work::IdleStreams => memory_row("idle_stream", "kB", "kb_per_stream", Path::TlsRelay),
+            Work::IdleTunnels => memory_row("idle_tunnel", "kB", "kb_per_tunnel", Path::Connect),
             Work::StalledReaders => {
-                let name = format!("memory_stalled_{STALLED}");
-                vec![Row::new(name, "MiB", "mib", Path::Connect)]
+                memory_row(&format!("stalled_{STALLED}"), "MiB", "mib", Path::Connect)
             }
-            Work::SmallFrames => {
-                let name = format!("memory_one_byte_frames_{STALLED}");
-                vec![Row::new(name, "MiB", "mib", Path::Connect)]
-            }
+            Work::SmallFrames => memory_row(
+                &format!("one_byte_frames_{STALLED}"),
+                "MiB",
+                "mib",
+                Path::Connect,
+            ),
             Work::ConnectCost { destinations } => {
                 let name = format!("connect_cost_{destinations}");
                 vec![Row::new(name, "us", "p50_us", Path::InterceptEbpf)]
             }
             Work::Far(work) => work.rows(),
+            Work::ScrapeAll => scrape_all_rows(),
             Work::Dns => vec![
                 Row::new("dns_answers", "1/s", "per_second", Path::Redirector),
                 Row::new("dns_p99", "us", "p99_us", Path::Redirector),
@@ -455,6 +478,19 @@ impl Job {
             Row::new(p99, "us", "p99_us", beside),
         ]
     }
+}
+
+fn memory_row(kind: &str, unit: &'static str, figure: &'static str, beside: Path) -> Vec<Row> {
+    vec![Row::new(format!("memory_{kind}"), unit, figure, beside)]
+}
+
+fn scrape_all_rows() -> Vec<Row> {
+    let beside = Path::DirectNew;
+    vec![
+        Row::new("scrape_p50", "us", "p50_us", beside),
+        Row::new("scrape_p99", "us", "p99_us", beside),
+        Row::new("scrape_last", "us", "all_us", beside),
+    ]
 }
 
 #[cfg(test)]

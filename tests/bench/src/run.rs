@@ -42,7 +42,7 @@ pub(super) fn run(world: &mut World<'_>, job: &Job, path: Path, pace: Pace) -> R
                 .load(path)
                 .run(&format!("connect-cost {to} {CONNECTS}"))
         }
-        Work::Far(_) => bail!("it needs a link of packets"),
+        Work::Far(_) | Work::ScrapeAll => bail!("it needs links of packets"),
         Work::Dns => {
             let server = world.dns();
             world.load(path).run(&format!(
@@ -111,7 +111,8 @@ fn command_line(job: &Job, pace: Pace, endpoint: &str, all_pids: &[u32]) -> Stri
         | Work::IdleTunnels
         | Work::ConnectCost { .. }
         | Work::Dns
-        | Work::Far(_) => {
+        | Work::Far(_)
+        | Work::ScrapeAll => {
             format!("idle {endpoint} {IDLE_STREAMS}{pids}")
         }
     }

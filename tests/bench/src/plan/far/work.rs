@@ -172,12 +172,12 @@ impl Work {
             Self::Scrape { kilobytes, is_kept } => {
                 let bytes = kilobytes * 1_000;
                 let count = seconds / 2;
-                let kept = if is_kept && path != Path::DirectNew {
-                    " --kept"
+                let reuse = if is_kept && path != Path::DirectNew {
+                    "kept"
                 } else {
-                    ""
+                    "new"
                 };
-                format!("scrape {endpoint} {bytes} {count} 2{kept}")
+                format!("scrape {bytes} {count} 2 {reuse} {endpoint}")
             }
             Self::Bulk { direction, streams } => {
                 format!("bulk {endpoint} {} {streams} {seconds}", direction.name())

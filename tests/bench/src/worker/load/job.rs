@@ -70,22 +70,21 @@ pub(super) enum Job {
         #[arg(long)]
         late: bool,
     },
-    /// Answers of that many bytes, each after a pause in seconds
-    Scrape {
-        endpoint: Endpoint,
-        bytes: usize,
-        count: usize,
-        pause: f64,
-        /// All on one connection
-        #[arg(long)]
-        kept: bool,
-    },
     /// Answers of that many bytes, one after another on each connection
     Scrapes {
         endpoint: Endpoint,
         connections: usize,
         bytes: usize,
         seconds: f64,
+    },
+    /// Answers of that many bytes from all endpoints at once, each time after a pause in seconds
+    Scrape {
+        bytes: usize,
+        count: usize,
+        pause: f64,
+        reuse: Reuse,
+        #[arg(required = true)]
+        endpoints: Vec<Endpoint>,
     },
     /// Connects, pings once and closes, over and over
     Connects {
@@ -170,19 +169,6 @@ impl Job {
                 times.late = late;
                 ping::run(&endpoint, connections, directions, &times)
             }
-            Self::Scrape {
-                endpoint,
-                bytes,
-                count,
-                pause,
-                kept,
-            } => scrape::run(
-                &endpoint,
-                bytes,
-                count,
-                Duration::from_secs_f64(pause),
-                if kept { Reuse::Kept } else { Reuse::New },
-            ),
             Self::Scrapes {
                 endpoint,
                 connections,
@@ -191,6 +177,16 @@ impl Job {
             } => {
                 let time = Duration::from_secs_f64(seconds);
                 scrape::at_once(&endpoint, connections, bytes, time)
+            }
+            Self::Scrape {
+                bytes,
+                count,
+                pause,
+                reuse,
+                endpoints,
+            } => {
+                let pause = Duration::from_secs_f64(pause);
+                scrape::run(&endpoints, bytes, count, pause, reuse)
             }
             Self::Connects {
                 endpoint,

@@ -12,40 +12,12 @@ use super::endpoint::{Endpoint, Stream};
 use super::observed::percentile;
 
 /// Which connection a request has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, clap::ValueEnum)]
 pub(super) enum Reuse {
     /// One that has been used before, for all.
     Kept,
     /// Each its own.
     New,
-}
-
-/// Asks `count` times for as many bytes, after a pause each time, on one connection that has been
-/// used before or on a new one each time. Measures the median time to the last byte, with that of
-/// the connect.
-pub(super) fn run(
-    endpoint: &Endpoint,
-    bytes: usize,
-    count: usize,
-    pause: Duration,
-    reuse: Reuse,
-) -> Result<Figures> {
-    let mut kept = match reuse {
-        Reuse::Kept => Some(open_used(endpoint, bytes)?),
-        Reuse::New => None,
-    };
-    let mut times = Vec::with_capacity(count);
-    for _ in 0..count {
-        sleep(pause);
-        let started = Instant::now();
-        match &mut kept {
-            Some(stream) => scrape(stream, bytes)?,
-            None => scrape(&mut open(endpoint)?, bytes)?,
-        }
-        times.push(started.elapsed());
-    }
-    times.sort_unstable();
-    Ok(vec![("p50_us", percentile(&times, 0.5))])
 }
 
 /// Asks on many connections for as many bytes, each time the answer is there. Counts the answers of
@@ -76,6 +48,67 @@ pub(super) fn at_once(
         ("per_second", times.len() as f64 / elapsed),
         ("p99_us", percentile(&times, 0.99)),
     ])
+}
+
+/// Asks all endpoints at once for as many bytes, `count` times after a pause each. Measures the
+/// median time to the last byte of an answer, with that of a new connection's connect, the slowest
+/// but one of 100, and the time until all have answered.
+pub(super) fn run(
+    endpoints: &[Endpoint],
+    bytes: usize,
+    count: usize,
+    pause: Duration,
+    reuse: Reuse,
+) -> Result<Figures> {
+    let mut kept: Vec<Option<Stream>> = endpoints.iter().map(|_| None).collect();
+    if let Reuse::Kept = reuse {
+        scrape_each(endpoints, &mut kept, bytes, reuse)?;
+    }
+    let mut times = Vec::new();
+    let mut until_all = Vec::new();
+    for _ in 0..count {
+        sleep(pause);
+        let started = Instant::now();
+        times.extend(scrape_each(endpoints, &mut kept, bytes, reuse)?);
+        until_all.push(started.elapsed());
+    }
+    times.sort_unstable();
+    until_all.sort_unstable();
+    Ok(vec![
+        ("p50_us", percentile(&times, 0.5)),
+        ("p99_us", percentile(&times, 0.99)),
+        ("all_us", percentile(&until_all, 0.5)),
+    ])
+}
+
+/// One answer of each endpoint, all at once; returns how long each took.
+fn scrape_each(
+    endpoints: &[Endpoint],
+    kept: &mut [Option<Stream>],
+    bytes: usize,
+    reuse: Reuse,
+) -> Result<Vec<Duration>> {
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (endpoint, kept) in endpoints.iter().zip(kept) {
+            threads.push(scope.spawn(move || {
+                let started = Instant::now();
+                let mut stream = match kept.take() {
+                    Some(stream) => stream,
+                    None => open(endpoint)?,
+                };
+                scrape(&mut stream, bytes)?;
+                if let Reuse::Kept = reuse {
+                    *kept = Some(stream);
+                }
+                Ok(started.elapsed())
+            }));
+        }
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("it does not panic"))
+            .collect()
+    })
 }
 
 /// Asks again and again; returns how long each answer took.
