@@ -5,6 +5,9 @@ use std::fmt;
 
 use crate::{MAX_NAME, NodeName, Zone};
 
+/// Labels by which programs find a forward proxy or a router without being configured.
+const DISCOVERY: [&str; 2] = ["wpad", "isatap"];
+
 /// Labels that mean the asking host itself: RFC 6761, and what distributions write into
 /// `/etc/hosts`.
 const THIS_HOST: [&str; 5] = [
@@ -54,6 +57,8 @@ pub enum OtherMeaning {
     Number,
     /// A name of an address, in `in-addr.arpa` or `ip6.arpa`.
     Reverse,
+    /// Such as `wpad`: whoever answers it becomes the forward proxy of the browsers that ask.
+    Discovery,
     /// A name with dots, outside the zones of nodes: perhaps another host's.
     OtherDomain,
 }
@@ -64,6 +69,7 @@ impl fmt::Display for OtherMeaning {
             Self::ThisHost => "means the asking host itself",
             Self::Number => "is read as an IPv4 address",
             Self::Reverse => "is the name of an address",
+            Self::Discovery => "is what programs ask for that look for a proxy or a router",
             Self::OtherDomain => "may be another host's name, since it ends in no zone of nodes",
         })
     }
@@ -140,6 +146,8 @@ pub fn other_meaning(node: &NodeName) -> Option<OtherMeaning> {
         Some(OtherMeaning::Reverse)
     } else if is_number(name) {
         Some(OtherMeaning::Number)
+    } else if DISCOVERY.contains(&name) {
+        Some(OtherMeaning::Discovery)
     } else {
         None
     }
@@ -338,6 +346,7 @@ mod tests {
                 "10.1",
                 "0x7f",
                 "4.3.2.1.in-addr.arpa",
+                "wpad",
             ],
             &[],
         );
@@ -353,6 +362,7 @@ mod tests {
             assert_means(&nodes, text, OtherMeaning::ThisHost);
         }
         assert_means(&nodes, "4.3.2.1.in-addr.arpa", OtherMeaning::Reverse);
+        assert_means(&nodes, "wpad", OtherMeaning::Discovery);
         for text in ["10", "10.1", "0x7f"] {
             assert_means(&nodes, text, OtherMeaning::Number);
             assert_named(&nodes, &format!("{text}.edge.internal"), text);
@@ -403,6 +413,8 @@ mod tests {
             ("localhost.localdomain", OtherMeaning::ThisHost),
             ("10.1", OtherMeaning::Number),
             ("1.in-addr.arpa", OtherMeaning::Reverse),
+            ("wpad", OtherMeaning::Discovery),
+            ("isatap", OtherMeaning::Discovery),
         ] {
             assert_eq!(never(name), Some(meaning), "{name}");
         }

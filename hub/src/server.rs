@@ -92,11 +92,7 @@ impl Hub {
         let kind = plan.kind(request.method(), request.uri());
         let proof = peer.proof(request.headers());
         let limited = self.limited_name(&proof, peer.address);
-        let mut admission = Admission {
-            permit: self.limits.admit(proof.credential(), &limited, kind),
-            request: self.budget.charge(proof.credential(), &limited),
-            charge: self.budget.charge(proof.credential(), &limited),
-        };
+        let mut admission = self.admit(&proof, &limited, kind);
         admission.request.set(occupied(&request));
         let access = Access {
             started: Instant::now(),
@@ -109,9 +105,7 @@ impl Hub {
         let request = if peer.is_node {
             request
         } else {
-            let (head, body) = request.into_parts();
-            let body = read_ahead(body, &mut admission.request).await;
-            Request::from_parts(head, body)
+            read_ahead(request, &mut admission.request).await
         };
         let caller = self.caller(proof, &peer, request.headers()).await;
         let answer = if caller.proof == Proof::Nothing {
@@ -131,6 +125,16 @@ impl Hub {
                 .await
         };
         self.finish(&caller.proof, access, admission, answer)
+    }
+
+    /// What a request with that proof of identity occupies, if the limits of that name allow it.
+    fn admit(&self, proof: &Proof, limited: &str, kind: RequestKind) -> Admission {
+        let credential = proof.credential();
+        Admission {
+            permit: self.limits.admit(credential, limited, kind),
+            request: self.budget.charge(credential, limited),
+            charge: self.budget.charge(credential, limited),
+        }
     }
 
     /// Finds out who asks, as far as the API server says.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, stream};
 use http_body_util::{BodyExt, BodyStream, StreamBody};
+use hyper::Request;
 use hyper::body::{Body as _, Frame};
 use tokio::time::timeout;
 
@@ -21,8 +22,13 @@ const MAX_PAUSE: Duration = Duration::from_secs(2);
 /// and frames of under 256 bytes are few (h2, `data_frame_budget`).
 const UNREAD: usize = 4 << 20;
 
-/// Reads a body to its end. If it has none, its rest comes as the API server takes it.
-pub(super) async fn read_ahead(mut body: Body, charge: &mut Charge) -> Body {
+/// Reads the body of a request to its end. If it has none, its rest comes as the API server takes it.
+pub(super) async fn read_ahead(request: Request<Body>, charge: &mut Charge) -> Request<Body> {
+    let (head, body) = request.into_parts();
+    Request::from_parts(head, body_ahead(body, charge).await)
+}
+
+async fn body_ahead(mut body: Body, charge: &mut Charge) -> Body {
     if body.is_end_stream() {
         return body;
     }
