@@ -57,7 +57,7 @@ pub enum OtherMeaning {
     Number,
     /// A name of an address, in `in-addr.arpa` or `ip6.arpa`.
     Reverse,
-    /// Such as `wpad`: whoever answers it becomes the forward proxy of the browsers that ask.
+    /// Such as `wpad`: browsers that ask for it use the host that has the name as their forward proxy.
     Discovery,
     /// A name with dots, outside the zones of nodes: perhaps another host's.
     OtherDomain,

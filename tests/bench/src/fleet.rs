@@ -193,7 +193,7 @@ fn set_up_device(
     far::ip(starter, &format!("-batch {file}"))
 }
 
-/// Gets a certificate for every agent: with one token, and not over the links.
+/// Gets a certificate for every agent, without the links.
 fn join_all(cloud: &Starter<'_>) -> Result<()> {
     let nodes: String = (1..=EDGES).map(|number| node(number) + "\n").collect();
     let file = cloud.file("nodes");
