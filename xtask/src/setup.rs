@@ -150,7 +150,7 @@ pub(crate) fn lacks(uses: &[Use]) -> Option<String> {
     }
     for program in unpacked_for(uses) {
         if !program.is_there() {
-            names.push(program.program().display().to_string());
+            names.push(program.packages()[0].to_owned());
         }
     }
     if uses.contains(&Use::Tests) && python_with_grpc().is_none() {
@@ -250,13 +250,14 @@ impl Missing {
     }
 
     fn into_result(self) -> Result<()> {
-        if self.0.is_empty() {
-            return Ok(());
+        match self.0.as_slice() {
+            [] => Ok(()),
+            [reason] => bail!("setup could not do everything: {reason}"),
+            reasons => bail!(
+                "setup could not do everything:\n  - {}",
+                reasons.join("\n  - ")
+            ),
         }
-        bail!(
-            "setup could not do everything:\n  - {}",
-            self.0.join("\n  - ")
-        );
     }
 }
 
@@ -287,15 +288,13 @@ fn packages_to_install(uses: &[Use]) -> Vec<&'static str> {
     packages
 }
 
-/// What is missing besides programs, as one installs it without Debian's packages.
+/// What is missing besides programs, as one installs it without Debian's packages. bpf-linker is not
+/// a package: [`linker::install`] makes it, or says why not.
 fn missing_elsewhere(uses: &[Use]) -> Vec<&'static str> {
     let mut missing = Vec::new();
     if uses.contains(&Use::Ebpf) && build_ebpf::Toolchain::find().is_none() {
         missing
             .push("a compiler for eBPF (`rustup toolchain install nightly --component rust-src`)");
-    }
-    if uses.contains(&Use::Ebpf) && build_ebpf::linker().is_none() {
-        missing.push("its linker (`cargo install bpf-linker --version 0.13.0`)");
     }
     if uses.contains(&Use::Packages) && !venv::can_be_made() {
         missing.push("venv and ensurepip of Python");
@@ -324,11 +323,14 @@ fn system_packages(uses: &[Use]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    ensure!(
-        apt::is_there(),
-        "this is not Debian or Ubuntu: install {}",
-        list_elsewhere(&missing_programs(uses), &missing_elsewhere(uses))
-    );
+    if !apt::is_there() {
+        let list = list_elsewhere(&missing_programs(uses), &missing_elsewhere(uses));
+        ensure!(
+            list.is_empty(),
+            "this is not Debian or Ubuntu: install {list}"
+        );
+        return Ok(());
+    }
     apt::install(&packages).context(
         "if a package of that list does not exist on this release: the compiler for eBPF is in \
          Debian 12 with security updates; elsewhere use `rustup toolchain install nightly \

@@ -33,11 +33,12 @@ pub(super) enum SuiteResult {
 }
 
 impl Outcome {
-    /// Whether it ran, and had no test to run.
-    pub(super) fn is_empty(&self) -> bool {
+    /// Whether it ran, with a test to run.
+    pub(super) fn has_tests(&self) -> bool {
         match &self.result {
-            SuiteResult::Ran(report) => report.passed + report.failed + report.skipped == 0,
-            SuiteResult::Skipped(_) | SuiteResult::Broken => false,
+            SuiteResult::Ran(report) => report.passed + report.failed + report.skipped > 0,
+            SuiteResult::Broken => true,
+            SuiteResult::Skipped(_) => false,
         }
     }
 }
@@ -49,7 +50,7 @@ pub(super) fn show_suites(outcomes: &[Outcome], failures: &[Failure]) {
         "suite", "passed", "failed", "flaky", "skipped", "seconds"
     ));
     for outcome in outcomes {
-        if outcome.is_empty() {
+        if matches!(&outcome.result, SuiteResult::Ran(_)) && !outcome.has_tests() {
             continue;
         }
         let seconds = outcome.time.as_secs_f32();
