@@ -63,6 +63,41 @@ impl Limits {
 pub(super) struct Pool {
     /// Keyed by numbers that rise: the first is the oldest.
     holders: BTreeMap<u64, Holder>,
+    /// How many of them are of each host, by site: to turn a client away must not cost a count of all.
+    sites: HashMap<IpNet, Hosts>,
+}
+
+/// The hosts of a site that have permits.
+#[derive(Debug, Default)]
+struct Hosts(HashMap<IpNet, usize>);
+
+impl Hosts {
+    fn permits(&self) -> usize {
+        self.0.values().sum()
+    }
+
+    fn permits_of(&self, host: IpNet) -> usize {
+        self.0.get(&host).copied().unwrap_or_default()
+    }
+
+    /// The one with most.
+    fn fullest(&self) -> Option<IpNet> {
+        let (host, _) = self.0.iter().max_by_key(|(_, permits)| **permits)?;
+        Some(*host)
+    }
+
+    fn add(&mut self, host: IpNet) {
+        *self.0.entry(host).or_default() += 1;
+    }
+
+    fn remove(&mut self, host: IpNet) {
+        let left = self.permits_of(host).saturating_sub(1);
+        if left == 0 {
+            self.0.remove(&host);
+        } else {
+            self.0.insert(host, left);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -87,10 +122,11 @@ impl Pool {
             let Some(victim) = self.victim(origin, limits, now) else {
                 return false;
             };
-            if let Some(holder) = self.holders.remove(&victim) {
-                holder.evicted.cancel();
+            if let Some(evicted) = self.remove(victim) {
+                evicted.cancel();
             }
         }
+        self.sites.entry(origin.site).or_default().add(origin.host);
         self.holders.insert(
             number,
             Holder {
@@ -115,32 +151,36 @@ impl Pool {
 
     /// Returns the permit of this number.
     pub(super) fn leave(&mut self, number: u64) {
-        self.holders.remove(&number);
+        self.remove(number);
+    }
+
+    /// Removes a holder, and returns what tells it so.
+    fn remove(&mut self, number: u64) -> Option<CancellationToken> {
+        let Holder {
+            origin, evicted, ..
+        } = self.holders.remove(&number)?;
+        if let Some(hosts) = self.sites.get_mut(&origin.site) {
+            hosts.remove(origin.host);
+            if hosts.0.is_empty() {
+                self.sites.remove(&origin.site);
+            }
+        }
+        Some(evicted)
     }
 
     /// The oldest permit of the address with most, if these are more than a share and more than
     /// twice what the newcomer then has; otherwise the oldest of all, once it is no longer spared.
     fn victim(&self, origin: Origin, limits: Limits, now: Instant) -> Option<u64> {
-        let mut sites = HashMap::new();
-        for holder in self.holders.values() {
-            *sites.entry(holder.origin.site).or_insert(0) += 1;
-        }
-        let site = fullest(&sites)?;
-        let mut hosts = HashMap::new();
-        for holder in self.holders.values() {
-            if holder.origin.site == site {
-                *hosts.entry(holder.origin.host).or_insert(0) += 1;
-            }
-        }
-        let host = fullest(&hosts)?;
+        let fullest = self.sites.iter().max_by_key(|(_, hosts)| hosts.permits());
+        let (site, hosts) = fullest?;
+        let host = hosts.fullest()?;
         // Two of one site are compared by their hosts.
-        let [own, most] = if origin.site == site {
-            [hosts.get(&origin.host), hosts.get(&host)]
+        let [own, most] = if origin.site == *site {
+            [hosts.permits_of(origin.host), hosts.permits_of(host)]
         } else {
-            [sites.get(&origin.site), sites.get(&site)]
+            let own = self.sites.get(&origin.site);
+            [own.map_or(0, Hosts::permits), hosts.permits()]
         };
-        let own = own.copied().unwrap_or_default();
-        let most = most.copied().unwrap_or_default();
         if most > limits.permits / SHARE && 2 * (own + 1) < most {
             return self.oldest_of(host);
         }
@@ -159,14 +199,8 @@ impl Pool {
 
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.holders.is_empty()
+        self.holders.is_empty() && self.sites.is_empty()
     }
-}
-
-/// The network that is there most often.
-fn fullest(counts: &HashMap<IpNet, usize>) -> Option<IpNet> {
-    let (network, _) = counts.iter().max_by_key(|(_, count)| **count)?;
-    Some(*network)
 }
 
 #[cfg(test)]
