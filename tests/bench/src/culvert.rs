@@ -5,6 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use culvert_lab::culvert::join_arguments;
 use culvert_lab::process::Process;
 use culvert_lab::site::Site;
 use culvert_lab::wait;
@@ -144,13 +145,8 @@ fn proxy(cloud: &Starter<'_>, config: &PairConfig, advertised: &str) -> Command 
 fn join(cloud: &Starter<'_>, edge: &Starter<'_>, config: &PairConfig) -> Result<()> {
     let create = ["token", "create", config.name];
     let printed = cloud.ask(&socket(config.name, "control"), &create)?;
-    let printed = printed.replace("\\\n", " ");
-    let (_, join) = printed
-        .split_once("culvert-agent ")
-        .context("no join command")?;
-    let state = agent_state(edge, config);
-    let join = join.split_whitespace().chain(["--state-dir", &state]);
-    let join: Vec<String> = join.map(str::to_owned).collect();
+    let mut join = join_arguments(&printed)?;
+    join.extend(["--state-dir".to_owned(), agent_state(edge, config)]);
     edge.output("culvert-agent", &join).map(drop)
 }
 

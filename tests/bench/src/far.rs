@@ -24,7 +24,7 @@ use crate::world::relays::{self, Relays};
 use weak::Weak;
 
 /// The name of the link's device on both hosts.
-const DEVICE: &str = "packets";
+pub(crate) const DEVICE: &str = "packets";
 const CLOUD: &str = "192.0.2.1";
 const EDGE: &str = "192.0.2.2";
 pub(crate) const BACKEND: u16 = 9100;
@@ -79,7 +79,10 @@ impl World {
     /// Starts the programs; `programs` is the folder of the binaries.
     pub(crate) fn start(lab: &Lab, programs: &FilePath, settings: &Settings<'_>) -> Result<Self> {
         let [cloud, edge] = starters(lab, programs);
-        let mut processes = vec![start_link(&cloud, &edge, settings)?];
+        let link = start_link(&cloud, &edge, &link_arguments(settings))?;
+        set_up_device(&cloud, CLOUD, EDGE, settings.congestion)?;
+        set_up_device(&edge, EDGE, CLOUD, settings.congestion)?;
+        let mut processes = vec![link];
         let load = start_load(&cloud, &edge)?;
         let certificate = Relays::certificate(&edge);
         processes.extend(start_relay(&cloud, &edge, "plain", PLAIN_RELAY, None)?);
@@ -252,38 +255,44 @@ fn start_against(lab: &Lab, settings: &Settings<'_>) -> Result<Option<Culvert>> 
     )?))
 }
 
-fn start_link(cloud: &Starter<'_>, edge: &Starter<'_>, settings: &Settings<'_>) -> Result<Process> {
-    let Settings {
-        link,
-        congestion,
-        tunnels: _,
-        against: _,
-        seed,
-    } = *settings;
+/// Starts the link, and waits until each end has its device.
+pub(crate) fn start_link(
+    cloud: &Starter<'_>,
+    edge: &Starter<'_>,
+    args: &[String],
+) -> Result<Process> {
     let mut command = cloud.command("culvert-bench");
-    command.args(["link", "--device", DEVICE]);
+    command.args(["link", "--device", DEVICE]).args(args);
     for (end, starter) in [("--cloud", cloud), ("--edge", edge)] {
         command.arg(end).arg(starter.site.netns());
     }
+    let mut process = cloud.site.start_process("link", &mut command)?;
+    for starter in [cloud, edge] {
+        wait::until("the link has its device", START_TIME, || {
+            process.check()?;
+            ip(starter, &format!("link show {DEVICE}"))
+        })?;
+    }
+    Ok(process)
+}
+
+/// The link of these settings, for [`start_link`].
+fn link_arguments(settings: &Settings<'_>) -> Vec<String> {
+    let link = settings.link;
+    let mut args: Vec<String> = Vec::new();
     for (name, value) in [
         ("round-trip", u64::from(link.round_trip())),
         ("up", link.up()),
         ("down", DOWN),
         ("queue", link.queue()),
-        ("seed", seed.into()),
+        ("seed", settings.seed.into()),
     ] {
-        command.arg(format!("--{name}={value}"));
+        args.push(format!("--{name}={value}"));
     }
-    command.args(link.disturbances());
-    let mut process = cloud.site.start_process("link", &mut command)?;
-    for (starter, own, other) in [(cloud, CLOUD, EDGE), (edge, EDGE, CLOUD)] {
-        wait::until("the link has its device", START_TIME, || {
-            process.check()?;
-            ip(starter, &format!("link show {DEVICE}"))
-        })?;
-        set_up_device(starter, own, other, congestion)?;
+    for disturbance in link.disturbances() {
+        args.push((*disturbance).to_owned());
     }
-    Ok(process)
+    args
 }
 
 /// Limits the buffers of connections to what the hosts of users have.

@@ -7,17 +7,17 @@ use std::path::Path as FilePath;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
+use culvert_lab::culvert::join_arguments;
 use culvert_lab::process::Process;
 use culvert_lab::{Lab, wait};
 
 use crate::culvert::{self, ADMIN, PairConfig};
-use crate::far;
+use crate::far::{self, DEVICE};
 use crate::load::{Figures, Load};
 use crate::plan::{EDGES, Pace, Path};
 use crate::redirector;
 use crate::starter::Starter;
 
-const DEVICE: &str = "packets";
 const PROXY: PairConfig = PairConfig {
     name: "fleet",
     port: 7400,
@@ -150,18 +150,10 @@ fn start_links(
     congestion: &str,
     seed: u32,
 ) -> Result<Process> {
-    let mut command = cloud.command("culvert-bench");
-    command.args(["link", "--device", DEVICE]);
-    for (end, starter) in [("--cloud", cloud), ("--edge", edge)] {
-        command.arg(end).arg(starter.site.netns());
-    }
-    command.args([format!("--seed={seed}"), format!("--links={EDGES}")]);
-    let mut process = cloud.site.start_process("links", command.args(LINK))?;
+    let mut args: Vec<String> = LINK.map(str::to_owned).into();
+    args.extend([format!("--seed={seed}"), format!("--links={EDGES}")]);
+    let process = far::start_link(cloud, edge, &args)?;
     for starter in [cloud, edge] {
-        wait::until("the links have their device", START_TIME, || {
-            process.check()?;
-            far::ip(starter, &format!("link show {DEVICE}"))
-        })?;
         far::set_buffers(starter)?;
     }
     set_up_device(cloud, congestion, cloud_address, edge_address)?;
@@ -204,12 +196,8 @@ fn join_all(cloud: &Starter<'_>) -> Result<()> {
         let (node, join) = line
             .split_once('\t')
             .with_context(|| format!("no join command in {line:?}"))?;
-        let (_, join) = join
-            .split_once("culvert-agent ")
-            .context("no join command")?;
-        let state = agent_state(cloud, node);
-        let join = join.split_whitespace().chain(["--state-dir", &state]);
-        let join: Vec<String> = join.map(str::to_owned).collect();
+        let mut join = join_arguments(join)?;
+        join.extend(["--state-dir".to_owned(), agent_state(cloud, node)]);
         cloud.output("culvert-agent", &join)?;
     }
     Ok(())

@@ -513,7 +513,10 @@ fn wait_ready(name: &str, lab: &Lab, host: Host, admin: u16, process: &mut Proce
 
 /// The arguments after `culvert-agent` in the output of `token create`. They contain no spaces or
 /// quotes.
-fn join_arguments(printed: &str) -> Result<Vec<String>> {
+///
+/// # Errors
+/// The output has no such command.
+pub fn join_arguments(printed: &str) -> Result<Vec<String>> {
     let joined = printed.replace("\\\n", " ");
     for line in joined.lines() {
         if let Some((_, rest)) = line.split_once("culvert-agent join") {
