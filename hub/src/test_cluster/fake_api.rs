@@ -2,8 +2,8 @@
 //! tokens. It can be cut off, can forget its history, and notes with which credentials it was asked.
 
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::io::Write;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -15,7 +15,7 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use hyper::service::{HttpService, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, KeyPair};
@@ -23,10 +23,11 @@ use rustls::pki_types::PrivateKeyDer;
 use rustls::server::WebPkiClientVerifier;
 use rustls::{RootCertStore, ServerConfig};
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::server::TlsStream;
 
 use crate::crypto::provider;
 use crate::upstream::{Body, full};
@@ -78,6 +79,10 @@ pub(super) struct Shared {
     pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
     /// Uid of the Service `kubernetes`; that of the node is the same.
     pub(super) cluster: Mutex<&'static str>,
+    /// How many more requests of these paths it refuses before it looks at them.
+    pub(super) unprocessed: Mutex<BTreeMap<&'static str, usize>>,
+    /// Changes when it wants no further requests on the connections that there are.
+    goaways: watch::Sender<usize>,
     /// What it says at these paths instead of what it knows.
     pub(super) said: Mutex<BTreeMap<&'static str, Said>>,
     echoes: Mutex<JoinSet<()>>,
@@ -158,6 +163,8 @@ impl FakeApi {
             owners: Mutex::default(),
             asked: Mutex::default(),
             cluster: Mutex::new("1"),
+            unprocessed: Mutex::default(),
+            goaways: watch::Sender::default(),
             said: Mutex::default(),
             echoes: Mutex::default(),
             events: watch::Sender::default(),
@@ -187,6 +194,11 @@ impl FakeApi {
 
     pub(super) fn reconnect(&self) {
         self.shared.cut.send_replace(false);
+    }
+
+    /// Sends GOAWAY on all connections, and answers what was asked on them.
+    pub(super) fn go_away(&self) {
+        self.shared.goaways.send_modify(|goaways| *goaways += 1);
     }
 
     /// `ADDED`, `MODIFIED` or `DELETED`.
@@ -225,14 +237,18 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = service_fn(|request| {
                     let shared = shared.clone();
-                    async move { Ok::<_, Infallible>(shared.answer(is_node, request).await) }
+                    async move {
+                        shared.look_at(&request)?;
+                        Ok::<_, h2::Error>(shared.answer(is_node, request).await)
+                    }
                 });
                 let stream = TokioIo::new(stream);
                 // The end of a connection is what the tests are about.
                 if http2 {
                     let mut server = http2::Builder::new(TokioExecutor::new());
                     server.max_concurrent_streams(MAX_STREAMS);
-                    server.serve_connection(stream, service).await.ok();
+                    let served = server.serve_connection(stream, service);
+                    until_gone(served, shared.goaways.subscribe()).await;
                 } else {
                     let server = http1::Builder::new();
                     let served = server.serve_connection(stream, service);
@@ -247,7 +263,35 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
     }
 }
 
+/// Serves a connection, and tells its client to go away when `goaways` changes.
+async fn until_gone<S>(
+    connection: http2::Connection<TokioIo<TlsStream<TcpStream>>, S, TokioExecutor>,
+    mut goaways: watch::Receiver<usize>,
+) where
+    S: HttpService<Incoming, ResBody = Body, Error = h2::Error>,
+    S::Future: Send + 'static,
+{
+    let mut connection = pin!(connection);
+    tokio::select! {
+        _ended = connection.as_mut() => return,
+        Ok(()) = goaways.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    connection.await.ok();
+}
+
 impl Shared {
+    /// Fails for a request that is refused before it is looked at.
+    fn look_at(&self, request: &Request<Incoming>) -> Result<(), h2::Error> {
+        let mut unprocessed = self.unprocessed.lock();
+        match unprocessed.get_mut(request.uri().path()) {
+            Some(0) | None => Ok(()),
+            Some(left) => {
+                *left -= 1;
+                Err(h2::Reason::REFUSED_STREAM.into())
+            }
+        }
+    }
+
     fn happens(&self, word: &'static str, name: &str) {
         self.history.send_modify(|history| {
             let version = 100 + history.len() as u64;

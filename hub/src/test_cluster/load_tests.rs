@@ -50,6 +50,38 @@ async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is
 }
 
 #[tokio::test]
+async fn connections_that_the_api_server_ends_in_order_fail_no_request_and_no_watch() {
+    let cluster = with_listed_pods().await;
+    let kubelet = cluster.kubelet();
+    let mut watches = Vec::new();
+    for round in 0..5 {
+        watches.push(kubelet.watch(&watch_from(101)).await);
+        cluster.api.go_away();
+        assert_eq!(kubelet.get(SERVICES).await.0, 200, "after {round}");
+    }
+    cluster.api.happens("MODIFIED", "a");
+    all_hear(&mut watches, "MODIFIED a").await;
+    assert!(cluster.hub.upstream.link.is_up(Credential::Node));
+}
+
+#[tokio::test]
+async fn a_read_that_the_api_server_has_not_begun_is_sent_again() {
+    let cluster = with_listed_pods().await;
+    for client in [cluster.kubelet(), cluster.pod(APP)] {
+        let asked = cluster.api.shared.asked.lock().len();
+        cluster.api.shared.unprocessed.lock().insert(PODS, 1);
+        let (status, _) = client.get(PODS).await;
+        assert_eq!(status, 200);
+        let asked_now = cluster.api.shared.asked.lock();
+        let new = &asked_now[asked..];
+        assert!(
+            new.iter().any(|(path, ..)| path == PODS),
+            "memory answered, and the link is up: {new:?}"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_pod_that_does_not_read_its_watches_keeps_nobody_from_the_api() {
     let cluster = with_listed_pods().await;
     let silent = cluster.pod("silent");

@@ -8,18 +8,21 @@ mod answer_body;
 mod cluster_check;
 mod connection;
 
+use std::error::Error;
 use std::io;
 use std::sync::Arc;
 
+use h2::Reason;
 use http::uri::Authority;
 use http::{Request, Response};
+use hyper::body::Body as _;
 use parking_lot::Mutex;
 use strum::{IntoStaticStr, VariantArray};
 use tokio_util::sync::CancellationToken;
 
 use super::connector::Connector;
 use super::link::Observation;
-use super::{Body, Credential, SendError};
+use super::{Body, Credential, SendError, empty};
 pub(crate) use answer_body::{AnswerBody, AnswerError, gunzipped};
 pub(crate) use cluster_check::ClusterCheck;
 use connection::{Connection, ConnectionTasks, Stream};
@@ -77,14 +80,19 @@ impl Pool {
     ) -> Result<Response<AnswerBody>, SendError> {
         for _ in 0..TRIES {
             let stream = self.lane(kind).stream().await?;
-            match stream.send(request).await {
+            let copy = copy_without_body(&request);
+            let mut error = match stream.send(request).await {
                 Ok(answer) => return Ok(answer.map(|body| AnswerBody::new(body, stream))),
-                // It was not sent: the connection has ended in between.
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(error.into_error().into()),
-                },
-            }
+                Err(error) => error,
+            };
+            let unsent = error.take_message();
+            let error = error.into_error();
+            request = match (unsent, copy) {
+                // The connection has ended in between.
+                (Some(unsent), _) => unsent,
+                (None, Some(copy)) if is_unprocessed(&error) => copy,
+                (None, _) => return Err(error.into()),
+            };
         }
         Err(SendError::Closed)
     }
@@ -121,6 +129,33 @@ impl Pool {
             RequestKind::Long => &self.long,
         }
     }
+}
+
+/// A copy of a request that has no body.
+fn copy_without_body(request: &Request<Body>) -> Option<Request<Body>> {
+    if !request.body().is_end_stream() {
+        return None;
+    }
+    let mut copy = Request::new(empty());
+    *copy.method_mut() = request.method().clone();
+    *copy.uri_mut() = request.uri().clone();
+    *copy.headers_mut() = request.headers().clone();
+    Some(copy)
+}
+
+/// Whether the API server says that it has not looked at a request, which may be sent again (RFC
+/// 9113, section 8.7). One with `--goaway-chance` does so now and then.
+fn is_unprocessed(error: &hyper::Error) -> bool {
+    let mut source = error.source();
+    while let Some(error) = source {
+        if let Some(error) = error.downcast_ref::<h2::Error>() {
+            return error.is_remote()
+                && (error.reason() == Some(Reason::REFUSED_STREAM)
+                    || error.is_go_away() && error.reason() == Some(Reason::NO_ERROR));
+        }
+        source = error.source();
+    }
+    false
 }
 
 /// The window of an answer to another client than the node: each of hundreds of watches may fill
