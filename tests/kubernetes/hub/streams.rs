@@ -1,5 +1,5 @@
 //! More watches than one connection to the API server carries: all of them live, and short requests
-//! are answered beside them.
+//! are answered beside them. The API server ends some of its connections in order meanwhile.
 
 use anyhow::{Result, ensure};
 use culvert_lab::apiserver::ApiServer;
@@ -11,13 +11,16 @@ use crate::cluster::DEADLINE;
 
 /// What an API server allows on one connection.
 const STREAMS: &str = "--http2-max-streams-per-connection=100";
+/// The part of requests after which it wants no further ones on their connection: the highest that it
+/// takes, 20 times that of OpenShift.
+const GOAWAYS: &str = "--goaway-chance=0.02";
 const ACCOUNTS: usize = 3;
 /// Short requests of each client beside the watches.
 const REQUESTS: usize = 20;
 
 #[test]
-fn six_hundred_watches_live_beside_short_requests_with_100_streams_a_connection() {
-    with_hub(&[STREAMS], |server, hub| watches(server, hub));
+fn six_hundred_watches_live_beside_short_requests_with_100_streams_a_connection_and_goaways() {
+    with_hub(&[STREAMS, GOAWAYS], |server, hub| watches(server, hub));
 }
 
 fn watches(server: &ApiServer, hub: &Hub) -> Result<()> {
