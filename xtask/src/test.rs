@@ -207,12 +207,7 @@ pub fn run(args: &Args) -> Result<()> {
         summary::show_suites(&looked.outcomes, &looked.failures);
         return Ok(());
     }
-    let ran = looked.outcomes.iter().any(Outcome::has_tests);
-    finish(args, &suites, looked)?;
-    if let Some(filter) = &args.filter {
-        ensure!(ran, "no test that may run here has {filter:?} in its name");
-    }
-    Ok(())
+    finish(args, &suites, looked)
 }
 
 /// Runs the tests again that failed, and says how all ended.
@@ -224,7 +219,15 @@ fn finish(args: &Args, suites: &[Suite], looked: FirstLook<'_>) -> Result<()> {
     } = looked;
     let again = second_look::run(&mut failures, suites, args, &mut std::io::stdout());
     summary::show_suites(&outcomes, &failures);
-    again.and(summary::report(&failures))
+    again.and(summary::report(&failures))?;
+    if let Some(filter) = &args.filter {
+        let is_found = outcomes.iter().any(Outcome::has_tests);
+        ensure!(
+            is_found,
+            "no test that may run here has {filter:?} in its name"
+        );
+    }
+    Ok(())
 }
 
 /// The kernel programs, which the redirector contains.
