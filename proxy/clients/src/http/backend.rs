@@ -341,7 +341,10 @@ fn remove_hop_by_hop(headers: &mut HeaderMap) {
         headers.remove(CONTENT_LENGTH);
     }
     for name in connection_options(headers).iter().chain(&HOP_BY_HOP) {
-        headers.remove(name);
+        // Servers refuse requests without it.
+        if name != HOST {
+            headers.remove(name);
+        }
     }
 }
 
@@ -401,6 +404,17 @@ mod tests {
                 "connection: close"
             ]
         );
+    }
+
+    #[test]
+    fn the_host_stays_though_connection_names_it() {
+        let mut request = Request::get("/metrics")
+            .header("connection", "host")
+            .header("host", "edge-1")
+            .body(Empty::<Bytes>::new())
+            .unwrap();
+        to_server(&mut request, Lasts::ManyRequests);
+        assert_eq!(lines(request.headers()), ["host: edge-1"]);
     }
 
     /// RFC 9110, 4.2.4: servers refuse such a Host, or write it into their logs.
