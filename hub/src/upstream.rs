@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
-use cluster::{ClusterIdentity, OnNewestVersion};
+use cluster::{ClusterIdentity, KnownVersions};
 use connector::{Connector, Protocols};
 use link::Observation;
 use parking_lot::Mutex;
@@ -108,9 +108,9 @@ impl Upstream {
     pub(crate) fn new(
         config: &Config,
         identity: Arc<CloudIdentity>,
-        on_newest_version: OnNewestVersion,
+        versions: Box<dyn KnownVersions>,
     ) -> Result<Self> {
-        let cluster = ClusterIdentity::new(config.state.cluster(), on_newest_version);
+        let cluster = ClusterIdentity::new(config.state.cluster(), versions);
         let cluster = Arc::new(cluster);
         let check = Arc::new(ClusterCheck::new(cluster.clone(), identity.clone()));
         let pem = config.cloud.authority.clone();
