@@ -11,6 +11,7 @@ mod load_tests;
 mod operator_tests;
 mod pod_tests;
 mod power_cut_tests;
+mod return_tests;
 mod rotation_tests;
 mod server_tests;
 mod table_tests;
