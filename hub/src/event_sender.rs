@@ -6,8 +6,10 @@ use std::time::Duration;
 use anyhow::Result;
 use culvert_daemon::Drain;
 use http::{Method, Request, StatusCode, header};
+use memchr::memmem;
 use tokio::time::sleep;
 
+use crate::cache::Doubt;
 use crate::events::{QueuedEvent, WriteKind};
 use crate::hub::Hub;
 use crate::metrics::EventFate;
@@ -21,8 +23,9 @@ use crate::wire::Encoding;
 const PAUSE: Duration = Duration::from_millis(200);
 /// Until the next try after one that failed, and until the next look at an empty queue.
 const LATER: Duration = Duration::from_secs(5);
-/// Answers are not looked at.
 const MAX_ANSWER: usize = 1 << 20;
+/// The cause in a 403 that is about the event: nothing can be created in a namespace that ends.
+const NAMESPACE_ENDS: &[u8] = b"NamespaceTerminating";
 
 /// Sends until the drain begins.
 ///
@@ -31,10 +34,11 @@ const MAX_ANSWER: usize = 1 << 20;
 pub(crate) async fn send_events(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     let sending = async {
         let mut link = hub.upstream.link.subscribe(Credential::Node);
+        let mut doubt = Doubt::default();
         loop {
             // Its sender lives as long as the hub.
             link.wait_for(|link| link.is_up()).await.ok();
-            sleep(send_first(&hub).await).await;
+            sleep(send_first(&hub, &mut doubt).await).await;
         }
     };
     tokio::select! {
@@ -44,8 +48,8 @@ pub(crate) async fn send_events(hub: Arc<Hub>, drain: Drain) -> Result<()> {
     Ok(())
 }
 
-/// Sends the oldest event; returns how long to wait then.
-async fn send_first(hub: &Hub) -> Duration {
+/// Sends the oldest event; returns how long to wait then. `doubt` is whether the node may send events.
+async fn send_first(hub: &Hub, doubt: &mut Doubt) -> Duration {
     let first = hub.memory.lock().events.take_first();
     let Some((place, event)) = first else {
         return LATER;
@@ -57,11 +61,18 @@ async fn send_first(hub: &Hub) -> Duration {
     match sent.await {
         Ok(answer) if !is_overloaded(answer.status()) => {
             let status = answer.status();
-            // So that the connection can be used again.
-            collect(answer.into_body(), MAX_ANSWER).await;
+            // It is read whole, so that the connection can be used again.
+            let body = collect(answer.into_body(), MAX_ANSWER).await;
+            let body = body.unwrap_or_default();
+            if refuses_node(status, &body) && !doubt.is_confirmed_at(hub.memory.now().uptime) {
+                hub.memory.lock().events.put(place, event);
+                return LATER;
+            }
             // The API server had got it before the link was cut.
             let arrived = status.is_success() || status == StatusCode::CONFLICT;
-            if !arrived {
+            if arrived {
+                *doubt = Doubt::default();
+            } else {
                 tracing::debug!(%status, path = event.head.path, "an event is not taken");
             }
             let fate = if arrived {
@@ -76,6 +87,16 @@ async fn send_first(hub: &Hub) -> Duration {
             hub.memory.lock().events.put(place, event);
             LATER
         }
+    }
+}
+
+/// Whether this is about the node, and not about its event. An API server that has just started refuses
+/// all of them for a while.
+fn refuses_node(status: StatusCode, body: &[u8]) -> bool {
+    match status {
+        StatusCode::UNAUTHORIZED => true,
+        StatusCode::FORBIDDEN => memmem::find(body, NAMESPACE_ENDS).is_none(),
+        _ => false,
     }
 }
 

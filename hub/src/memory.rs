@@ -22,6 +22,7 @@ use crate::cache::{Bounds, Cache, Clock};
 use crate::events::EventQueue;
 use crate::state_dir::StateDir;
 use crate::store::{Batch, LoadedFrom, Store};
+use crate::upstream::cluster::KnownVersions;
 use crate::upstream::watcher::LinkStatus;
 
 /// How long something is remembered that no client asks for.
@@ -154,17 +155,6 @@ impl Memory {
         kept.tokens.record_answer(request, answer, uids);
     }
 
-    /// Takes note of the newest resource version of the cluster.
-    pub(crate) fn observe_newest_version(&self, version: u64) {
-        let is_restored = self.lock().cache.observe_newest_version(version);
-        if is_restored {
-            tracing::warn!(
-                version,
-                "the cluster was restored from a backup: all lists are read again"
-            );
-        }
-    }
-
     pub(crate) fn lock(&self) -> MutexGuard<'_, Remembered> {
         self.0.kept.lock()
     }
@@ -201,6 +191,22 @@ impl Memory {
     /// Writes as soon as possible: the link went down, which a power cut may follow.
     pub(crate) fn write_soon(&self) {
         self.0.write_now.notify_one();
+    }
+}
+
+impl KnownVersions for Memory {
+    fn newest(&self) -> u64 {
+        self.lock().cache.newest_core_version()
+    }
+
+    fn observe(&self, version: u64, known: u64) {
+        let is_restored = self.lock().cache.observe_newest_version(version, known);
+        if is_restored {
+            tracing::warn!(
+                version,
+                "the cluster was restored from a backup: all lists are read again"
+            );
+        }
     }
 }
 

@@ -138,9 +138,7 @@ impl Parts {
                 "the node has no certificate for the API server"
             );
         }
-        let remembered = memory.clone();
-        let on_newest_version = Box::new(move |version| remembered.observe_newest_version(version));
-        let upstream = Upstream::new(config, cloud.clone(), on_newest_version)?;
+        let upstream = Upstream::new(config, cloud.clone(), Box::new(memory.clone()))?;
         let upstream = Arc::new(upstream);
         let certificates = Arc::new(NodeCertificates::new(authority.certificate(), cloud)?);
         let serving = authority.serving(&KUBELET_PORT)?;

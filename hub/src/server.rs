@@ -338,10 +338,11 @@ impl Hub {
         match sent.map(gunzipped) {
             Ok(answer) if is_overloaded(answer.status()) => {
                 let known = self.remembered(caller, &read, "the API server is overloaded");
-                if known.status() == StatusCode::SERVICE_UNAVAILABLE {
-                    return relayed(answer);
+                match known.status() {
+                    StatusCode::OK | StatusCode::NOT_FOUND => known,
+                    // Another error is no better: with 410 a client would begin its list again.
+                    _ => relayed(answer),
                 }
-                known
             }
             Ok(answer) => self.relay_read(&caller.proof, read, answer).await,
             Err(error) => self.remembered(caller, &read, &culvert_daemon::chain(&error)),

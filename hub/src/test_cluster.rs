@@ -1,6 +1,7 @@
 //! A hub between a client and a fake API server, which can be cut off.
 
 mod backup_tests;
+mod certificates;
 mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
@@ -10,6 +11,8 @@ mod load_tests;
 mod operator_tests;
 mod pod_tests;
 mod power_cut_tests;
+mod return_tests;
+mod rotation_tests;
 mod server_tests;
 mod table_tests;
 mod tests;
@@ -33,7 +36,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::authority::LocalAuthority;
+use crate::authority::{IssuedPem, LocalAuthority};
 use crate::config::Config;
 use crate::crypto::provider;
 use crate::event_sender::send_events;
@@ -94,7 +97,7 @@ impl TestCluster {
         let api = api.into();
         let authority = state.path().join("api.crt");
         if !authority.exists() {
-            std::fs::write(&authority, &api.authority).unwrap();
+            std::fs::write(&authority, &api.serving.pem).unwrap();
         }
         let config = Config {
             kubeconfig: None,
@@ -111,8 +114,8 @@ impl TestCluster {
                 server: api.address.parse().unwrap(),
                 authority: PemSource::File(authority),
                 credential: credential.unwrap_or_else(|| NodeCredential::Certificate {
-                    certificate: PemSource::Inline(api.node_certificate.clone()),
-                    key: PemSource::Inline(api.node_key.clone()),
+                    certificate: PemSource::Inline(api.node.certificate.clone().into_bytes()),
+                    key: PemSource::Inline(api.node.key.clone().into_bytes()),
                 }),
             },
             servers: servers.iter().map(|it| it.parse().unwrap()).collect(),
@@ -134,6 +137,8 @@ impl TestCluster {
         let mut tasks = JoinSet::new();
         let disk = writer.status();
         tasks.spawn(watch_link(hub.upstream.clone(), drain.clone()));
+        let certificate = hub.upstream.clone();
+        tasks.spawn(certificate.follow_certificate(drain.clone()));
         let recovery = hub.upstream.clone();
         tasks.spawn(recovery.ask_failed_servers(drain.clone()));
         tasks.spawn(writer.run(drain.clone()));
@@ -197,6 +202,22 @@ impl TestCluster {
         self.link_is(true).await;
     }
 
+    /// How often the API server was asked for this path.
+    fn questions(&self, path: &str) -> usize {
+        let asked = self.api.shared.asked.lock();
+        asked.iter().filter(|(asked, ..)| asked == path).count()
+    }
+
+    /// Until it was asked more often than that.
+    async fn is_asked(&self, path: &str, before: usize) {
+        let asked = async {
+            while self.questions(path) <= before {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(DEADLINE, asked).await.unwrap();
+    }
+
     /// With the certificate that `install` makes for kubelet.
     fn kubelet(&self) -> TestClient {
         self.client(Some(self.kubelet_identity()))
@@ -208,12 +229,7 @@ impl TestCluster {
 
     fn kubelet_identity(&self) -> ClientIdentity {
         let authority = LocalAuthority::open(&StateDir::new(self.state.path().to_owned())).unwrap();
-        let issued = authority.issue_for_kubelet().unwrap();
-        let chain = vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()];
-        (
-            chain,
-            PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
-        )
+        identity(&authority.issue_for_kubelet().unwrap())
     }
 
     /// Files with kubelet's certificate and its key.
@@ -262,14 +278,7 @@ impl TestCluster {
         identity: Option<ClientIdentity>,
         protocols: Protocols,
     ) -> Connector {
-        let tls = self.tls(identity);
-        let servers = Servers::new(
-            &[address.parse().unwrap()],
-            ServerOrder::Priority,
-            &ForwardProxies::default(),
-        )
-        .unwrap();
-        Connector::new(servers.into(), &tls, protocols, LinkWatch::new())
+        connector_with(address, &self.tls(identity), protocols)
     }
 
     fn client(&self, identity: Option<ClientIdentity>) -> TestClient {
@@ -286,19 +295,29 @@ impl TestCluster {
         identity: Option<ClientIdentity>,
         protocols: Protocols,
     ) -> TestClient {
-        let connector = self.connector(address, identity, protocols);
-        TestClient {
-            http: Client::builder(TokioExecutor::new()).build(connector),
-            address: address.to_owned(),
-            token: None,
-            accept: "application/json",
-            etag: None,
-        }
+        TestClient::with(address, &self.tls(identity), protocols)
     }
+}
+
+fn connector_with(address: &str, tls: &rustls::ClientConfig, protocols: Protocols) -> Connector {
+    let servers = Servers::new(
+        &[address.parse().unwrap()],
+        ServerOrder::Priority,
+        &ForwardProxies::default(),
+    )
+    .unwrap();
+    Connector::new(servers.into(), tls, protocols, LinkWatch::new())
 }
 
 /// A certificate with its chain, and its key.
 type ClientIdentity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
+
+fn identity(issued: &IssuedPem) -> ClientIdentity {
+    (
+        vec![CertificateDer::from_pem_slice(issued.certificate.as_bytes()).unwrap()],
+        PrivateKeyDer::from_pem_slice(issued.key.as_bytes()).unwrap(),
+    )
+}
 
 /// A client of the hub.
 struct TestClient {
@@ -311,6 +330,17 @@ struct TestClient {
 }
 
 impl TestClient {
+    fn with(address: &str, tls: &rustls::ClientConfig, protocols: Protocols) -> Self {
+        let connector = connector_with(address, tls, protocols);
+        Self {
+            http: Client::builder(TokioExecutor::new()).build(connector),
+            address: address.to_owned(),
+            token: None,
+            accept: "application/json",
+            etag: None,
+        }
+    }
+
     fn with_token(mut self, token: &'static str) -> Self {
         self.token = Some(token);
         self

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use cloud_identity::{AuthoritySource, CloudIdentity, CloudTls, CredentialError};
-use cluster::{ClusterIdentity, OnNewestVersion};
+use cluster::{ClusterIdentity, KnownVersions};
 use connector::{Connector, Protocols};
 use link::Observation;
 use parking_lot::Mutex;
@@ -103,19 +103,29 @@ struct Pools {
 }
 
 impl Upstream {
-    /// Reads the credentials. A certificate that is not there yet, or has expired, is no error:
-    /// the link is then down.
+    /// Reads the credentials. A certificate that is not there yet, or has expired, is no error, nor is
+    /// an authority that cannot be read: the link is then down.
     pub(crate) fn new(
         config: &Config,
         identity: Arc<CloudIdentity>,
-        on_newest_version: OnNewestVersion,
+        versions: Box<dyn KnownVersions>,
     ) -> Result<Self> {
-        let cluster = ClusterIdentity::new(config.state.cluster(), on_newest_version);
+        let cluster = ClusterIdentity::new(config.state.cluster(), versions);
         let cluster = Arc::new(cluster);
         let check = Arc::new(ClusterCheck::new(cluster.clone(), identity.clone()));
         let pem = config.cloud.authority.clone();
         let authority = AuthoritySource::new(pem, config.kubeconfig.clone());
-        let tls = CloudTls::new(authority.read()?, &identity)?;
+        let read = authority.read();
+        let tls = match read.and_then(|pem| CloudTls::new(pem, &identity)) {
+            Ok(tls) => tls,
+            Err(error) => {
+                tracing::warn!(
+                    error = culvert_daemon::chain(&error),
+                    "no API server is trusted until its authority can be read"
+                );
+                CloudTls::trusting_none(&identity)?
+            }
+        };
         let link = LinkWatch::new();
         let servers = Servers::new(&config.servers, config.server_order, &config.forward);
         let servers = Arc::new(servers.context("use the address of the API server")?);
@@ -194,12 +204,7 @@ impl Upstream {
             }
             Ok(Ok(answer)) if answer.status() == StatusCode::UNAUTHORIZED => {
                 self.identity.was_refused().await;
-                let end = self.identity.valid_until();
-                let end = end.map_or_else(|| "an unknown date".to_owned(), |it| it.to_string());
-                let reason = format!(
-                    "the API server refuses the node's certificate, which is valid until {end}"
-                );
-                (Observation::Refused, reason)
+                (Observation::Refused, self.identity.refusal())
             }
             Ok(Ok(_)) => {
                 let reason = "the API server answers".to_owned();

@@ -241,9 +241,12 @@ impl Cache {
     }
 
     /// Takes note of the newest resource version of the cluster, from a list that etcd itself answered.
-    /// `true`: a larger one was known, so the cluster was restored from a backup. All sets are of before.
-    pub(crate) fn observe_newest_version(&mut self, resource_version: u64) -> bool {
-        if resource_version == 0 || resource_version >= self.newest_core_version() {
+    /// `true`: a larger one was `known` when it was asked, so the cluster was restored from a backup.
+    /// All sets are of before.
+    pub(crate) fn observe_newest_version(&mut self, resource_version: u64, known: u64) -> bool {
+        // Another answer may have said so meanwhile.
+        let known = known.min(self.newest_core_version());
+        if resource_version == 0 || resource_version >= known {
             return false;
         }
         self.restores += 1;
@@ -259,7 +262,7 @@ impl Cache {
 
     /// The newest version of resources that share one etcd: events may have another, and other API
     /// servers have versions of their own.
-    fn newest_core_version(&self) -> u64 {
+    pub(crate) fn newest_core_version(&self) -> u64 {
         let mut newest = 0;
         for (representation, sets) in &self.sets {
             let resource = &representation.resource;

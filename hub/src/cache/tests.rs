@@ -481,10 +481,19 @@ fn after_a_restore_of_the_cluster_smaller_versions_are_believed_at_once() {
     fill(&mut cache, &all(), 100, &[pod("a", 90)], at(0));
     cache.record_verdict(&NODE, Verb::Get, &one("b"), Verdict::Allowed, at(0));
     cache.record_object(&one("b"), &pod_type(), pod("b", 95), &NODE, at(0));
-    assert!(!cache.observe_newest_version(100), "nothing has happened");
-    assert!(!cache.observe_newest_version(0), "nobody knows");
-    assert!(cache.observe_newest_version(50));
-    assert!(!cache.observe_newest_version(50), "that is known");
+    let known = cache.newest_core_version();
+    assert_eq!(known, 100);
+    assert!(
+        !cache.observe_newest_version(100, known),
+        "nothing has happened"
+    );
+    assert!(!cache.observe_newest_version(0, known), "nobody knows");
+    assert!(
+        !cache.observe_newest_version(99, 99),
+        "a watch was faster than the answer"
+    );
+    assert!(cache.observe_newest_version(50, known));
+    assert!(!cache.observe_newest_version(50, known), "that is known");
     assert!(status(&cache, &all()).unwrap().behind);
     assert_eq!(
         listed(&mut cache, &all()),

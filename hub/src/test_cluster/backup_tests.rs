@@ -60,6 +60,29 @@ async fn what_nobody_asks_for_again_is_read_by_the_hub() {
 }
 
 #[tokio::test]
+async fn an_answer_that_a_watch_has_overtaken_is_no_sign_of_a_restore() {
+    let cluster = with_listed_pods().await;
+    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
+    let held = &cluster.api.shared.holds_cluster;
+    held.send_replace(true);
+    // New requests go on new connections, on which the hub asks for the newest version.
+    let file = cluster.state.path().join("api.crt");
+    std::fs::write(&file, [&cluster.api.serving.pem[..], b"\n"].concat()).unwrap();
+    assert!(cluster.hub.upstream.reload_authority().unwrap());
+    let asked = async {
+        while held.receiver_count() == 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(DEADLINE, asked).await.unwrap();
+    cluster.api.happens("ADDED", "c");
+    assert_eq!(watch.next().await.unwrap(), "ADDED c");
+    held.send_replace(false);
+    assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
+    assert_eq!(cluster.hub.memory.lock().cache.restores(), 0);
+}
+
+#[tokio::test]
 async fn another_cluster_behind_the_address_is_not_believed_and_changes_nothing() {
     let cluster = with_listed_pods().await;
     let watch = cluster.kubelet().watch(&watch_from(101)).await;

@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use flate2::Compression;
@@ -15,21 +14,18 @@ use http::{Method, Request, Response};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::server::conn::{http1, http2};
-use hyper::service::{HttpService, service_fn};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use parking_lot::Mutex;
-use rcgen::{CertificateParams, KeyPair};
-use rustls::pki_types::PrivateKeyDer;
-use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig};
+use rustls::pki_types::CertificateDer;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::server::TlsStream;
 
-use crate::crypto::provider;
+use super::certificates::{NodeAuthority, Serving, expires_before};
+use crate::authority::IssuedPem;
 use crate::upstream::{Body, full};
 
 /// What client-go asks for first.
@@ -46,16 +42,29 @@ const CLAIM: &str = r#"{"kind":"ResourceClaim","apiVersion":"resource.k8s.io/v1"
 /// The server and its credentials.
 pub(super) struct FakeApi {
     pub(super) address: String,
-    pub(super) authority: Vec<u8>,
-    pub(super) node_certificate: Vec<u8>,
-    pub(super) node_key: Vec<u8>,
+    pub(super) serving: Serving,
+    pub(super) node_authority: NodeAuthority,
+    /// The node's certificate at the start.
+    pub(super) node: IssuedPem,
     pub(super) shared: Arc<Shared>,
+    protocols: Vec<Vec<u8>>,
     _server: JoinSet<()>,
 }
 
 /// What the fake knows.
 pub(super) struct Shared {
     cut: watch::Sender<bool>,
+    acceptor: Mutex<TlsAcceptor>,
+    /// By its clock. It answers a certificate that has expired with 401.
+    pub(super) year: AtomicI32,
+    /// Paths, and the certificates of the connections on which they were asked for.
+    pub(super) shown: Mutex<Vec<(String, CertificateDer<'static>)>>,
+    /// It does not send what it says of the cluster.
+    pub(super) holds_cluster: watch::Sender<bool>,
+    /// All connections are to end with their streams.
+    pub(super) goes_away: watch::Sender<()>,
+    /// All connections end at once.
+    pub(super) resets: watch::Sender<()>,
     /// The node's certificate has expired: every request with it is answered with 401.
     pub(super) refuses_node: AtomicBool,
     /// It takes requests, and answers none but probes.
@@ -81,8 +90,6 @@ pub(super) struct Shared {
     pub(super) cluster: Mutex<&'static str>,
     /// How many more requests of these paths it refuses before it looks at them.
     pub(super) unprocessed: Mutex<BTreeMap<&'static str, usize>>,
-    /// Changes when it wants no further requests on the connections that there are.
-    goaways: watch::Sender<usize>,
     /// What it says at these paths instead of what it knows.
     pub(super) said: Mutex<BTreeMap<&'static str, Said>>,
     echoes: Mutex<JoinSet<()>>,
@@ -130,27 +137,17 @@ impl FakeApi {
 
     /// With these protocols, in the words of ALPN.
     pub(super) async fn start_with(protocols: &[&[u8]]) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(["127.0.0.1", "api.test"].map(str::to_owned)).unwrap();
-        let certificate = params.self_signed(&key).unwrap();
-        let mut roots = RootCertStore::empty();
-        roots.add(certificate.der().clone()).unwrap();
-        let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), provider())
-            .allow_unauthenticated()
-            .build()
-            .unwrap();
-        let mut tls = ServerConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_client_cert_verifier(clients)
-            .with_single_cert(
-                vec![certificate.der().clone()],
-                PrivateKeyDer::Pkcs8(key.serialize_der().into()),
-            )
-            .unwrap();
-        tls.alpn_protocols = protocols.iter().map(|it| it.to_vec()).collect();
+        let protocols: Vec<_> = protocols.iter().map(|it| it.to_vec()).collect();
+        let serving = Serving::new();
+        let node_authority = NodeAuthority::new();
         let shared = Arc::new(Shared {
             cut: watch::Sender::new(false),
+            acceptor: Mutex::new(node_authority.acceptor(&serving, &protocols)),
+            year: AtomicI32::new(2030),
+            shown: Mutex::default(),
+            holds_cluster: watch::Sender::new(false),
+            goes_away: watch::Sender::default(),
+            resets: watch::Sender::default(),
             refuses_node: AtomicBool::new(false),
             hangs: AtomicBool::new(false),
             hangs_probes: AtomicBool::new(false),
@@ -164,7 +161,6 @@ impl FakeApi {
             asked: Mutex::default(),
             cluster: Mutex::new("1"),
             unprocessed: Mutex::default(),
-            goaways: watch::Sender::default(),
             said: Mutex::default(),
             echoes: Mutex::default(),
             events: watch::Sender::default(),
@@ -172,19 +168,22 @@ impl FakeApi {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}", listener.local_addr().unwrap());
         let mut server = JoinSet::new();
-        server.spawn(serve(
-            listener,
-            TlsAcceptor::from(Arc::new(tls)),
-            shared.clone(),
-        ));
+        server.spawn(serve(listener, shared.clone()));
         Self {
             address,
-            authority: certificate.pem().into_bytes(),
-            node_certificate: certificate.pem().into_bytes(),
-            node_key: key.serialize_pem().into_bytes(),
+            serving,
+            node: node_authority.issue(2090),
+            node_authority,
             shared,
+            protocols,
             _server: server,
         }
+    }
+
+    /// From the next connection on it has this certificate.
+    pub(super) fn present(&self, serving: &Serving) {
+        let acceptor = self.node_authority.acceptor(serving, &self.protocols);
+        *self.shared.acceptor.lock() = acceptor;
     }
 
     /// Ends all connections and takes no new ones.
@@ -194,11 +193,6 @@ impl FakeApi {
 
     pub(super) fn reconnect(&self) {
         self.shared.cut.send_replace(false);
-    }
-
-    /// Sends GOAWAY on all connections, and answers what was asked on them.
-    pub(super) fn go_away(&self) {
-        self.shared.goaways.send_modify(|goaways| *goaways += 1);
     }
 
     /// `ADDED`, `MODIFIED` or `DELETED`.
@@ -218,13 +212,15 @@ impl FakeApi {
     }
 }
 
-async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+async fn serve(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
-        let acceptor = acceptor.clone();
+        let acceptor = shared.acceptor.lock().clone();
         let shared = shared.clone();
         let mut cut = shared.cut.subscribe();
+        let mut goes_away = shared.goes_away.subscribe();
+        let mut resets = shared.resets.subscribe();
         if *cut.borrow() {
             continue;
         }
@@ -233,13 +229,15 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                 let Ok(stream) = acceptor.accept(stream).await else {
                     return;
                 };
-                let is_node = stream.get_ref().1.peer_certificates().is_some();
+                let chain = stream.get_ref().1.peer_certificates();
+                let certificate = chain.map(|chain| chain[0].clone());
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 let service = service_fn(|request| {
                     let shared = shared.clone();
+                    let certificate = certificate.clone();
                     async move {
                         shared.look_at(&request)?;
-                        Ok::<_, h2::Error>(shared.answer(is_node, request).await)
+                        Ok::<_, h2::Error>(shared.answer(certificate, request).await)
                     }
                 });
                 let stream = TokioIo::new(stream);
@@ -248,7 +246,14 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
                     let mut server = http2::Builder::new(TokioExecutor::new());
                     server.max_concurrent_streams(MAX_STREAMS);
                     let served = server.serve_connection(stream, service);
-                    until_gone(served, shared.goaways.subscribe()).await;
+                    tokio::pin!(served);
+                    tokio::select! {
+                        ended = &mut served => drop(ended),
+                        _ = goes_away.changed() => {
+                            served.as_mut().graceful_shutdown();
+                            served.await.ok();
+                        }
+                    }
                 } else {
                     let server = http1::Builder::new();
                     let served = server.serve_connection(stream, service);
@@ -258,25 +263,10 @@ async fn serve(listener: TcpListener, acceptor: TlsAcceptor, shared: Arc<Shared>
             tokio::select! {
                 () = served => {}
                 _ = cut.wait_for(|cut| *cut) => {}
+                _ = resets.changed() => {}
             }
         });
     }
-}
-
-/// Serves a connection, and tells its client to go away when `goaways` changes.
-async fn until_gone<S>(
-    connection: http2::Connection<TokioIo<TlsStream<TcpStream>>, S, TokioExecutor>,
-    mut goaways: watch::Receiver<usize>,
-) where
-    S: HttpService<Incoming, ResBody = Body, Error = h2::Error>,
-    S::Future: Send + 'static,
-{
-    let mut connection = pin!(connection);
-    tokio::select! {
-        _ended = connection.as_mut() => return,
-        Ok(()) = goaways.changed() => connection.as_mut().graceful_shutdown(),
-    }
-    connection.await.ok();
 }
 
 impl Shared {
@@ -311,7 +301,12 @@ impl Shared {
         hangs.load(Ordering::Relaxed)
     }
 
-    async fn answer(self: Arc<Self>, is_node: bool, request: Request<Incoming>) -> Response<Body> {
+    async fn answer(
+        self: Arc<Self>,
+        certificate: Option<CertificateDer<'static>>,
+        request: Request<Incoming>,
+    ) -> Response<Body> {
+        let is_node = certificate.is_some();
         let token = request.headers().get("authorization");
         let token = token.map(|value| value.to_str().unwrap().replace("Bearer ", ""));
         let path = request.uri().path().to_owned();
@@ -319,6 +314,7 @@ impl Shared {
             .lock()
             .push((path.clone(), is_node, token.clone()));
         let is_node = is_node || token.as_deref() == Some(NODE_TOKEN);
+        let has_expired = certificate.is_some_and(|it| self.has_expired(&path, it));
         if self.hangs_at(&path) {
             return std::future::pending().await;
         }
@@ -326,18 +322,18 @@ impl Shared {
             return self.echo(request);
         }
         let is_refused = is_node && self.refuses_node.load(Ordering::Relaxed);
-        if is_refused || token.as_deref() == Some("revoked") {
+        if has_expired || is_refused || token.as_deref() == Some("revoked") {
             return json(401, "{}".to_owned());
+        }
+        let said = self.said.lock().get(&*path).copied();
+        if let Some(said) = said {
+            return said.answer();
         }
         if request.method() == Method::POST && path.ends_with("/events") {
             return self.take_event(request.into_body());
         }
         if path.ends_with("/tokenreviews") {
             return self.review(is_node, request).await;
-        }
-        let said = self.said.lock().get(&*path).copied();
-        if let Some(said) = said {
-            return said.answer();
         }
         let query = request.uri().query().unwrap_or_default();
         let path = &*path;
@@ -377,7 +373,7 @@ impl Shared {
             (&Method::GET, "/api/v1/namespaces/default/services" | "/api/v1/nodes")
                 if is_node && query.starts_with("fieldSelector=metadata.name") =>
             {
-                self.own_object()
+                self.own_object().await
             }
             (&Method::GET, "/api/v1/nodes") if is_node => list_of("Node", ""),
             (&Method::GET, "/api/v1/namespaces/shop/pods") => {
@@ -408,6 +404,13 @@ impl Shared {
         }
     }
 
+    /// Whether a certificate that comes with a request has expired.
+    fn has_expired(&self, path: &str, certificate: CertificateDer<'static>) -> bool {
+        let has_expired = expires_before(&certificate, self.year.load(Ordering::Relaxed));
+        self.shown.lock().push((path.to_owned(), certificate));
+        has_expired
+    }
+
     /// As an API server does it with long answers.
     fn maybe_compressed(&self, request: &Request<Incoming>, body: String) -> Response<Body> {
         const LONG: usize = 128 << 10;
@@ -426,9 +429,12 @@ impl Shared {
     }
 
     /// The Service `kubernetes`, or the node.
-    fn own_object(&self) -> Response<Body> {
-        let uid = self.cluster.lock();
+    async fn own_object(&self) -> Response<Body> {
+        let uid = *self.cluster.lock();
         let version = self.version();
+        let mut held = self.holds_cluster.subscribe();
+        // Its sender is in `self`.
+        held.wait_for(|held| !held).await.ok();
         json(
             200,
             format!(

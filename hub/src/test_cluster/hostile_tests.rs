@@ -37,11 +37,11 @@ async fn documents(cluster: &TestCluster, count: usize) {
     timeout(DEADLINE, all).await.unwrap();
 }
 
-fn say(cluster: &TestCluster, path: &'static str, said: Said) {
+pub(super) fn say(cluster: &TestCluster, path: &'static str, said: Said) {
     cluster.api.shared.said.lock().insert(path, said);
 }
 
-fn say_nothing(cluster: &TestCluster) {
+pub(super) fn say_nothing(cluster: &TestCluster) {
     cluster.api.shared.said.lock().clear();
 }
 

@@ -50,21 +50,6 @@ async fn more_watches_than_a_connection_carries_all_hear_of_changes_and_a_get_is
 }
 
 #[tokio::test]
-async fn connections_that_the_api_server_ends_in_order_fail_no_request_and_no_watch() {
-    let cluster = with_listed_pods().await;
-    let kubelet = cluster.kubelet();
-    let mut watches = Vec::new();
-    for round in 0..5 {
-        watches.push(kubelet.watch(&watch_from(101)).await);
-        cluster.api.go_away();
-        assert_eq!(kubelet.get(SERVICES).await.0, 200, "after {round}");
-    }
-    cluster.api.happens("MODIFIED", "a");
-    all_hear(&mut watches, "MODIFIED a").await;
-    assert!(cluster.hub.upstream.link.is_up(Credential::Node));
-}
-
-#[tokio::test]
 async fn a_read_that_the_api_server_has_not_begun_is_sent_again() {
     let cluster = with_listed_pods().await;
     for client in [cluster.kubelet(), cluster.pod(APP)] {

@@ -126,9 +126,9 @@ async fn an_authority_that_is_added_to_the_file_is_trusted_and_a_damaged_file_ch
     let other = FakeApi::start().await;
     let state = Arc::new(tempfile::tempdir().unwrap());
     let file = state.path().join("api.crt");
-    std::fs::write(&file, &other.authority).unwrap();
+    std::fs::write(&file, &other.serving.pem).unwrap();
     let servers = [api.address.clone()];
-    let both = [other.authority.clone(), api.authority.clone()].concat();
+    let both = [&other.serving.pem[..], &api.serving.pem[..]].concat();
     let cluster =
         TestCluster::start_over(&servers, api, state, None, ForwardProxies::default()).await;
     let upstream = &cluster.hub.upstream;

@@ -175,6 +175,11 @@ async fn without_a_link_a_later_version_is_504_and_one_exact_version_is_unknown(
         ("/c?resourceVersion=101", 404),
         ("?resourceVersion=101&resourceVersionMatch=Exact", 503),
         ("?resourceVersion=101&limit=500", 503),
+        ("?limit=1", 200),
+        ("?resourceVersion=0&resourceVersionMatch=NotOlderThan", 200),
+        ("?resourceVersion=0&resourceVersionMatch=Exact", 503),
+        ("?resourceVersionMatch=NotOlderThan", 503),
+        ("?resourceVersion=-1", 503),
         ("?limit=500&continue=foreign", 410),
     ] {
         let (status, _) = kubelet.get(&format!("{PODS}{query}")).await;

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+use super::fake_api::Said;
+use super::hostile_tests::{say, say_nothing};
 use super::tests::{PODS, watch_from, with_listed_pods};
 use super::{DEADLINE, TestClient, TestCluster, TestWatch, whole};
 use crate::upstream::full;
@@ -215,6 +217,28 @@ async fn events_wait_for_the_link_on_the_disk_and_are_sent_with_their_times() {
     assert_eq!(sent[0]["metadata"]["name"], "e2");
     assert_eq!(sent[0]["count"], 2);
     assert_eq!(sent[0]["firstTimestamp"], "2026-01-02T03:04:05Z");
+}
+
+#[tokio::test]
+async fn an_event_that_is_refused_while_an_api_server_starts_is_sent_again() {
+    const JSON: &str = "application/json";
+    const EVENTS: &str = "/api/v1/namespaces/default/events";
+    const ENDING: &str = "/api/v1/namespaces/ending/events";
+    let (cluster, kubelet) = cut_off().await;
+    let event = r#"{"kind":"Event","apiVersion":"v1","metadata":{"name":"e"},"involvedObject":{"name":"a"},"reason":"Pulled","count":1}"#;
+    let ends = r#"{"details":{"causes":[{"reason":"NamespaceTerminating"}]},"code":403}"#;
+    say(&cluster, ENDING, Said::new(403, JSON, ends));
+    say(&cluster, EVENTS, Said::new(403, JSON, r#"{"code":403}"#));
+    for path in [ENDING, EVENTS] {
+        assert_eq!(kubelet.write("POST", path, event).await.0, 201);
+    }
+    cluster.reconnect().await;
+    cluster.is_asked(EVENTS, 0).await;
+    say_nothing(&cluster);
+    let mut sent = cluster.api.shared.events.subscribe();
+    let sent = sent.wait_for(|events| !events.is_empty());
+    let sent = tokio::time::timeout(DEADLINE, sent).await.unwrap().unwrap();
+    assert_eq!(sent.len(), 1, "that of a namespace that ends is lost");
 }
 
 #[tokio::test]

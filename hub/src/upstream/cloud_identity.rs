@@ -125,6 +125,27 @@ impl CloudIdentity {
         }
     }
 
+    /// What is wrong when the API server answers the node with 401, and what helps.
+    pub(crate) fn refusal(&self) -> String {
+        let Some((certificate, _)) = &self.pem else {
+            return "the API server refuses the node's token: its kubeconfig needs another one"
+                .to_owned();
+        };
+        let end = match self.valid_until() {
+            Some(end) => end.to_string(),
+            None => "an unknown date".to_owned(),
+        };
+        let remedy = match certificate {
+            PemSource::File(path) => format!("put a new one into {}", path.display()),
+            PemSource::Inline(_) => {
+                "put a new one into the node's kubeconfig and restart the hub".to_owned()
+            }
+        };
+        format!(
+            "the API server refuses the node's certificate, which is valid until {end}: {remedy}"
+        )
+    }
+
     /// Changes when there is another certificate.
     pub(crate) fn changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
@@ -267,6 +288,19 @@ impl CloudTls {
                     source,
                 })?;
         }
+        Self::trusting(roots, authority, identity)
+    }
+
+    /// No API server is trusted.
+    pub(crate) fn trusting_none(identity: &Arc<CloudIdentity>) -> Result<Self, CredentialError> {
+        Self::trusting(RootCertStore::empty(), Vec::new(), identity)
+    }
+
+    fn trusting(
+        roots: RootCertStore,
+        authority: Vec<u8>,
+        identity: &Arc<CloudIdentity>,
+    ) -> Result<Self, CredentialError> {
         let builder = ClientConfig::builder_with_provider(provider());
         let builder = builder
             .with_safe_default_protocol_versions()

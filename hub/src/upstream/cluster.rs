@@ -19,13 +19,20 @@ const NODES: &str = "/api/v1/nodes?fieldSelector=metadata.name%3D";
 /// Both questions are about metadata only: a Node has long lists of images.
 pub(super) const ACCEPT: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
-/// Called with the newest resource version of the cluster.
-pub(crate) type OnNewestVersion = Box<dyn Fn(u64) + Send + Sync>;
+/// The resource versions that the memory knows.
+pub(crate) trait KnownVersions: Send + Sync {
+    /// The newest one.
+    fn newest(&self) -> u64;
+
+    /// Takes note of the newest version of the cluster. `known` was the newest one here when the
+    /// question was asked: watches bring later ones while the answer is on its way.
+    fn observe(&self, version: u64, known: u64);
+}
 
 /// The cluster that this node belongs to.
 pub(crate) struct ClusterIdentity {
     file: PathBuf,
-    on_newest_version: OnNewestVersion,
+    versions: Box<dyn KnownVersions>,
     state: Mutex<State>,
 }
 
@@ -109,12 +116,12 @@ impl ClusterAnswer {
 
 impl ClusterIdentity {
     /// `file` has what an earlier process knew.
-    pub(crate) fn new(file: PathBuf, on_newest_version: OnNewestVersion) -> Self {
+    pub(crate) fn new(file: PathBuf, versions: Box<dyn KnownVersions>) -> Self {
         let known = std::fs::read(&file).ok();
         let known = known.and_then(|bytes| serde_json::from_slice(&bytes).ok());
         Self {
             file,
-            on_newest_version,
+            versions,
             state: Mutex::new(State {
                 known,
                 is_other: false,
@@ -130,6 +137,11 @@ impl ClusterIdentity {
     /// Whether the cluster of this node is known, so that another one can be told from it.
     pub(super) fn is_known(&self) -> bool {
         self.state.lock().known.is_some()
+    }
+
+    /// The newest version that is known before a question.
+    pub(super) fn newest_known_version(&self) -> u64 {
+        self.versions.newest()
     }
 
     /// The question about the node, if it has a name.
@@ -186,8 +198,9 @@ impl ClusterIdentity {
         Verdict::SameCluster
     }
 
-    /// Remembers a verdict. If it is this node's cluster, reports its newest version.
-    pub(super) fn settle(&self, verdict: Verdict, service: &ClusterAnswer) {
+    /// Remembers a verdict. If it is this node's cluster, reports its newest version. `known` is the
+    /// newest one that was known before the question.
+    pub(super) fn settle(&self, verdict: Verdict, service: &ClusterAnswer, known: u64) {
         let is_other = verdict == Verdict::OtherCluster;
         let was_other = std::mem::replace(&mut self.state.lock().is_other, is_other);
         if is_other && !was_other {
@@ -198,7 +211,7 @@ impl ClusterIdentity {
         if let ClusterAnswer::Object { version, .. } = service
             && verdict == Verdict::SameCluster
         {
-            (self.on_newest_version)(*version);
+            self.versions.observe(*version, known);
         }
     }
 
@@ -216,6 +229,16 @@ impl ClusterIdentity {
 mod tests {
     use super::*;
     use Verdict::{AskForNode, OtherCluster, SameCluster};
+
+    struct NoVersions;
+
+    impl KnownVersions for NoVersions {
+        fn newest(&self) -> u64 {
+            0
+        }
+
+        fn observe(&self, _version: u64, _known: u64) {}
+    }
 
     fn object(uid: &str) -> ClusterAnswer {
         ClusterAnswer::Object {
@@ -236,7 +259,7 @@ mod tests {
     #[test]
     fn a_cluster_is_known_by_its_service_or_its_node_over_a_restart_too() {
         let directory = tempfile::tempdir().unwrap();
-        let start = || ClusterIdentity::new(directory.path().join("uids"), Box::new(|_| ()));
+        let start = || ClusterIdentity::new(directory.path().join("uids"), Box::new(NoVersions));
         let identity = start();
         assert_eq!(
             judged(&identity, "", ""),

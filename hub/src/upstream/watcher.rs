@@ -119,6 +119,11 @@ impl LinkWatch {
             let state = link.state(credential);
             self.sender(credential).send_if_modified(|status| {
                 let changed = status.state != state;
+                let is_refused =
+                    (credential, observation) == (Credential::Node, Observation::Refused);
+                if !changed && is_refused && status.reason != reason {
+                    tracing::warn!(reason, "the node stays without a link to the API server");
+                }
                 if changed {
                     tracing::info!(
                         ?credential,

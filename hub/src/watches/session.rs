@@ -67,6 +67,8 @@ pub(super) struct Session {
     /// When a watch ends that is silent then, if its client did not ask for an end.
     silent_until: Instant,
     retry: Retry,
+    /// How often the API server has answered 404 since it was open.
+    missing: u32,
     /// When the API server answered it last.
     opened: Instant,
     next_bookmark: Instant,
@@ -141,6 +143,7 @@ impl Session {
             started: now,
             silent_until: now + MIN_LIFETIME + jittered(MIN_LIFETIME),
             retry: Retry::new(),
+            missing: 0,
             opened: now,
             next_bookmark: now + BOOKMARK_EVERY,
             restores,

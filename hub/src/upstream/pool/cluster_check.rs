@@ -45,6 +45,7 @@ impl ClusterCheck {
         {
             return self.demand_same_cluster();
         }
+        let known = self.identity.newest_known_version();
         let service = self.demand_answer(connection, cluster::SERVICE).await?;
         let mut verdict = self.identity.judge_service(&service);
         if verdict == Verdict::AskForNode {
@@ -55,7 +56,7 @@ impl ClusterCheck {
             };
             verdict = self.identity.judge(&service, &node);
         }
-        self.identity.settle(verdict, &service);
+        self.identity.settle(verdict, &service, known);
         *self.last_asked.lock() = Some(Instant::now());
         self.demand_same_cluster()
     }

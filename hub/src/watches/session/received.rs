@@ -55,6 +55,7 @@ impl Session {
     /// Follows a watch that the API server has begun to answer.
     pub(super) fn follow(&mut self, body: AnswerBody, start: WatchStart) {
         self.opened = Instant::now();
+        self.missing = 0;
         let client = &self.client;
         let memory = &client.hub.memory;
         let copy = memory.lock().cache.start_watch(&client.read.scope, start);

@@ -15,6 +15,10 @@ use crate::watches::difference::Versions;
 use crate::watches::position::{Position, resumed};
 use crate::wire::Bookmark;
 
+/// An API server that has just started may not know a resource for a moment. After so many times it
+/// has none, as of a CustomResourceDefinition that was deleted: the client has to be told.
+const MISSING_TIMES: u32 = 3;
+
 impl Session {
     /// The watch at the API server has failed, or ended before its time.
     pub(super) fn record_loss(&mut self) {
@@ -143,6 +147,14 @@ impl Session {
             StatusCode::GONE => {
                 self.revert_overlays();
                 self.state = State::Forgotten;
+            }
+            StatusCode::NOT_FOUND => {
+                self.missing += 1;
+                if self.missing >= MISSING_TIMES {
+                    metrics.spliced(Splice::Refused);
+                    let message = "the API server does not have this resource now";
+                    self.end_with(status, "NotFound", message);
+                }
             }
             // A later try may be answered otherwise; this one said nothing about the watch.
             _ => {}
