@@ -75,6 +75,9 @@ impl Logs {
     }
 }
 
+/// Before the filter. A peer that answers pings that were not sent would write a line for each.
+const QUIET: &str = "h2::proto::ping_pong=error";
+
 /// Accepts levels and targets only. Filters on spans and fields may contain regular expressions,
 /// whose compilation takes unlimited memory.
 fn parse(filter: &str) -> Result<EnvFilter> {
@@ -87,7 +90,7 @@ fn parse(filter: &str) -> Result<EnvFilter> {
     // The message of this error contains its cause already.
     EnvFilter::builder()
         .with_regex(false)
-        .parse(filter)
+        .parse(format!("{QUIET},{filter}"))
         .map_err(|error| invalid_filter(filter, &error))
 }
 
@@ -104,6 +107,15 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+
+    #[test]
+    fn a_peer_cannot_fill_the_log_with_pings() {
+        let registry = tracing_subscriber::registry().with(parse("info").unwrap());
+        tracing::subscriber::with_default(registry, || {
+            assert!(tracing::enabled!(target: "h2::proto", tracing::Level::WARN));
+            assert!(!tracing::enabled!(target: "h2::proto::ping_pong", tracing::Level::WARN));
+        });
+    }
 
     #[test]
     fn a_panic_is_a_log_line() {

@@ -4,7 +4,7 @@
 
 use crate::budget;
 use crate::cache::limits as cache;
-use crate::guests::{MAX_KNOWN, MAX_UNKNOWN, MAX_UPGRADED};
+use crate::guests::{MAX_KNOWN, MAX_SILENT, MAX_UNKNOWN, MAX_UPGRADED};
 use crate::limits::{ALL_OTHERS_LONG, ALL_OTHERS_SHORT};
 use crate::memory::{MAX_TOKENS, TOKEN};
 use crate::server::port::{MAX_HEAD, TLS_BUFFER};
@@ -31,7 +31,7 @@ struct Part {
     bytes: usize,
 }
 
-const GUESTS: usize = MAX_UNKNOWN + MAX_KNOWN;
+const GUESTS: usize = MAX_SILENT + MAX_UNKNOWN + MAX_KNOWN;
 
 const PARTS: [Part; 8] = [
     Part {

@@ -10,8 +10,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-/// Connections that have not shown a valid token yet, those in their handshake included.
-pub(crate) const MAX_UNKNOWN: usize = 56;
+/// Connections that have not begun TLS. A client begins at once, so few are enough, and one that says
+/// nothing cannot displace one that does.
+pub(crate) const MAX_SILENT: usize = 16;
+/// Connections that have begun TLS, and have not shown a valid token yet.
+pub(crate) const MAX_UNKNOWN: usize = 40;
 /// Connections that have shown a token that the API server accepts. A client over HTTP/2 has one, and
 /// another one for its leader election: two for each of 110 pods, and some for programs of the host.
 pub(crate) const MAX_KNOWN: usize = 256;
@@ -28,6 +31,7 @@ type Connections = BTreeMap<u64, Placed>;
 #[derive(Debug, Default)]
 struct Places {
     next: u64,
+    silent: Connections,
     unknown: Connections,
     known: Connections,
     upgraded: Connections,
@@ -58,7 +62,7 @@ impl Guests {
             address,
             end: end.clone(),
         };
-        insert(&mut places.unknown, number, placed, MAX_UNKNOWN);
+        insert(&mut places.silent, number, placed, MAX_SILENT);
         drop(places);
         Guest {
             guests: self.clone(),
@@ -69,6 +73,14 @@ impl Guests {
 }
 
 impl Guest {
+    /// Its client has begun TLS.
+    pub(super) fn has_begun(&self) {
+        let mut places = self.guests.0.lock();
+        if let Some(placed) = places.silent.remove(&self.number) {
+            insert(&mut places.unknown, self.number, placed, MAX_UNKNOWN);
+        }
+    }
+
     /// The API server has accepted its token.
     pub(crate) fn is_known(&self) {
         let mut places = self.guests.0.lock();
@@ -92,6 +104,7 @@ impl Guest {
     /// It has shown the node's certificate, and needs no place.
     pub(super) fn is_node(&self) {
         let mut places = self.guests.0.lock();
+        places.silent.remove(&self.number);
         places.unknown.remove(&self.number);
         places.known.remove(&self.number);
         places.upgraded.remove(&self.number);
@@ -138,14 +151,33 @@ mod tests {
 
     const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
+    /// A connection that has begun TLS.
+    fn begun(guests: &Guests, address: IpAddr) -> Guest {
+        let guest = guests.enter(address);
+        guest.has_begun();
+        guest
+    }
+
+    #[test]
+    fn silent_connections_displace_silent_ones_only() {
+        let guests = Guests::default();
+        let kubelet = begun(&guests, HOST);
+        let mut silent = Vec::new();
+        for _ in 0..=MAX_SILENT {
+            silent.push(guests.enter(HOST));
+        }
+        assert!(silent[0].end.is_cancelled() && !silent[1].end.is_cancelled());
+        assert!(!kubelet.end.is_cancelled());
+    }
+
     #[test]
     fn the_address_with_most_places_gives_way() {
         let guests = Guests::default();
         let pod = |last| IpAddr::V4(Ipv4Addr::new(10, 244, 0, last));
-        let quiet = guests.enter(pod(1));
+        let quiet = begun(&guests, pod(1));
         let mut flood = Vec::new();
         for number in 0..2 * MAX_UNKNOWN {
-            flood.push(guests.enter(pod(2 + u8::try_from(number % 16).unwrap())));
+            flood.push(begun(&guests, pod(2 + u8::try_from(number % 16).unwrap())));
         }
         assert!(!quiet.end.is_cancelled());
         let ended = flood.iter().filter(|guest| guest.end.is_cancelled());
@@ -158,28 +190,40 @@ mod tests {
         let guests = Guests::default();
         let mut placed = Vec::new();
         for number in 0..220 {
-            let guest = guests.enter(IpAddr::V4(Ipv4Addr::new(10, 244, 0, number / 2)));
+            let guest = begun(&guests, IpAddr::V4(Ipv4Addr::new(10, 244, 0, number / 2)));
             guest.is_known();
             placed.push(guest);
         }
         for _ in 0..20 {
-            placed.push(guests.enter(HOST));
+            placed.push(begun(&guests, HOST));
             placed[placed.len() - 1].is_known();
         }
         assert!(placed.iter().all(|guest| !guest.end.is_cancelled()));
     }
 
     #[test]
+    fn beyond_their_number_the_oldest_connection_with_a_token_gives_way() {
+        let guests = Guests::default();
+        let mut placed = Vec::new();
+        for _ in 0..=MAX_KNOWN {
+            placed.push(begun(&guests, HOST));
+            placed[placed.len() - 1].is_known();
+        }
+        let ended: Vec<_> = placed.iter().map(|it| it.end.is_cancelled()).collect();
+        assert!(ended[0] && !ended[1..].contains(&true));
+    }
+
+    #[test]
     fn an_upgrade_of_the_address_with_most_of_them_gives_way_and_no_other_connection() {
         let guests = Guests::default();
         let pod = |last| IpAddr::V4(Ipv4Addr::new(10, 244, 0, last));
-        let known = guests.enter(pod(1));
+        let known = begun(&guests, pod(1));
         known.is_known();
-        let quiet = guests.enter(pod(2));
+        let quiet = begun(&guests, pod(2));
         quiet.is_upgraded();
         let mut greedy = Vec::new();
         for _ in 0..MAX_UPGRADED {
-            greedy.push(guests.enter(pod(1)));
+            greedy.push(begun(&guests, pod(1)));
             greedy[greedy.len() - 1].is_upgraded();
         }
         assert!(greedy[0].end.is_cancelled() && !greedy[1].end.is_cancelled());
@@ -191,14 +235,14 @@ mod tests {
     #[test]
     fn the_oldest_stranger_goes_and_neither_the_node_nor_a_known_client() {
         let guests = Guests::default();
-        let node = guests.enter(HOST);
-        let known = guests.enter(HOST);
-        let oldest = guests.enter(HOST);
+        let node = begun(&guests, HOST);
+        let known = begun(&guests, HOST);
+        let oldest = begun(&guests, HOST);
         node.is_node();
         known.is_known();
         let mut strangers = Vec::new();
         for _ in 0..MAX_UNKNOWN {
-            strangers.push(guests.enter(HOST));
+            strangers.push(begun(&guests, HOST));
         }
         assert!(oldest.end.is_cancelled());
         assert!(!strangers[0].end.is_cancelled());

@@ -10,15 +10,20 @@ use tokio::time::Instant;
 
 /// At once. Each is a short request of the node's.
 const AT_ONCE: usize = 16;
-/// For how long a token that the API server refused is not reviewed again.
-const REFUSED_FOR: Duration = Duration::from_secs(60);
-/// Refused tokens and addresses that are remembered; then the oldest goes.
-const MAX_REFUSED: usize = 4096;
+/// For how long a token is not reviewed again. Meanwhile one that the API server refused is refused
+/// here: not for long, because it may accept the token later.
+const REVIEWED_FOR: Duration = Duration::from_secs(10);
+/// Reviewed tokens and addresses that are remembered; then the oldest goes.
+const MAX_REVIEWED: usize = 4096;
 const MAX_ADDRESSES: usize = 1024;
 /// Reviews for one address: a pod has one or two tokens. Tokens of programs of the host have one
 /// address together.
 const PER_WINDOW: u32 = 5;
 const WINDOW: Duration = Duration::from_secs(1);
+
+/// The API server does not accept a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Refused;
 
 /// The questions that were asked.
 #[derive(Debug)]
@@ -29,8 +34,8 @@ pub(crate) struct Reviews {
 
 #[derive(Debug, Default)]
 struct ReviewHistory {
-    /// Since when a token is refused, by the digest of the token.
-    refused: BTreeMap<String, Instant>,
+    /// When a token without a known owner was reviewed, by its digest, and what the API server said.
+    reviewed: BTreeMap<String, (Instant, Result<(), Refused>)>,
     windows: BTreeMap<IpAddr, Window>,
 }
 
@@ -57,25 +62,31 @@ impl Reviews {
         &self,
         digest: &str,
         address: IpAddr,
-    ) -> Option<SemaphorePermit<'_>> {
-        if !self.history.lock().may_ask(digest, address, Instant::now()) {
-            return None;
+    ) -> Result<Option<SemaphorePermit<'_>>, Refused> {
+        let may_ask = self
+            .history
+            .lock()
+            .may_ask(digest, address, Instant::now())?;
+        if !may_ask {
+            return Ok(None);
         }
         // The semaphore is never closed.
-        self.at_once.acquire().await.ok()
+        Ok(self.at_once.acquire().await.ok())
     }
 
-    /// The API server does not accept this token.
-    pub(super) fn record_refusal(&self, digest: &str) {
-        self.history.lock().record_refusal(digest, Instant::now());
+    /// What the API server says of a token whose owner is not remembered.
+    pub(super) fn record(&self, digest: &str, said: Result<(), Refused>) {
+        self.history.lock().record(digest, said, Instant::now());
     }
 }
 
 impl ReviewHistory {
-    fn may_ask(&mut self, digest: &str, address: IpAddr, now: Instant) -> bool {
-        match self.refused.get(digest) {
-            Some(since) if now.duration_since(*since) < REFUSED_FOR => return false,
-            Some(_) => drop(self.refused.remove(digest)),
+    fn may_ask(&mut self, digest: &str, address: IpAddr, now: Instant) -> Result<bool, Refused> {
+        match self.reviewed.get(digest) {
+            Some((at, said)) if now.duration_since(*at) < REVIEWED_FOR => {
+                return said.map(|()| false);
+            }
+            Some(_) => drop(self.reviewed.remove(digest)),
             None => {}
         }
         if self.windows.len() >= MAX_ADDRESSES {
@@ -92,17 +103,17 @@ impl ReviewHistory {
             window.count = 0;
         }
         window.count += 1;
-        window.count <= PER_WINDOW
+        Ok(window.count <= PER_WINDOW)
     }
 
-    fn record_refusal(&mut self, digest: &str, now: Instant) {
-        if self.refused.len() >= MAX_REFUSED {
-            let oldest = self.refused.iter().min_by_key(|(_, since)| **since);
+    fn record(&mut self, digest: &str, said: Result<(), Refused>, now: Instant) {
+        if self.reviewed.len() >= MAX_REVIEWED {
+            let oldest = self.reviewed.iter().min_by_key(|(_, (at, _))| *at);
             if let Some(oldest) = oldest.map(|(digest, _)| digest.clone()) {
-                self.refused.remove(&oldest);
+                self.reviewed.remove(&oldest);
             }
         }
-        self.refused.insert(digest.to_owned(), now);
+        self.reviewed.insert(digest.to_owned(), (now, said));
     }
 }
 
@@ -111,28 +122,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_token_is_not_asked_about_again_and_one_address_asks_few_times() {
+    fn a_reviewed_token_is_not_asked_about_again_and_one_address_asks_few_times() {
         let mut asked = ReviewHistory::default();
         let now = Instant::now();
         let pod = IpAddr::from([10, 0, 0, 1]);
-        assert!(asked.may_ask("bad", pod, now));
-        asked.record_refusal("bad", now);
-        assert!(!asked.may_ask("bad", pod, now + REFUSED_FOR / 2));
-        let later = now + REFUSED_FOR;
+        assert_eq!(asked.may_ask("bad", pod, now), Ok(true));
+        assert_eq!(asked.may_ask("root", pod, now), Ok(true));
+        asked.record("bad", Err(Refused), now);
+        asked.record("root", Ok(()), now);
+        let soon = now + REVIEWED_FOR / 2;
+        assert_eq!(asked.may_ask("bad", pod, soon), Err(Refused));
+        assert_eq!(asked.may_ask("root", pod, soon), Ok(false));
+        let later = now + REVIEWED_FOR;
         let mut may_ask = |address: [u8; 4], after: Duration| {
             let count = (0..50).filter(|number| {
                 let token = format!("{address:?} {after:?} {number}");
-                asked.may_ask(&token, address.into(), later + after)
+                asked.may_ask(&token, address.into(), later + after) == Ok(true)
             });
             count.count()
         };
         assert_eq!(may_ask([10, 0, 0, 1], Duration::ZERO), 5);
         assert_eq!(may_ask([10, 0, 0, 2], Duration::ZERO), 5, "another pod");
         assert_eq!(may_ask([10, 0, 0, 1], WINDOW), 5);
-        assert!(asked.may_ask("bad", [10, 0, 0, 3].into(), later));
-        for number in 0..2 * MAX_REFUSED {
-            asked.record_refusal(&number.to_string(), later);
+        assert_eq!(asked.may_ask("bad", [10, 0, 0, 3].into(), later), Ok(true));
+        for number in 0..2 * MAX_REVIEWED {
+            asked.record(&number.to_string(), Err(Refused), later);
         }
-        assert!(asked.refused.len() <= MAX_REFUSED);
+        assert!(asked.reviewed.len() <= MAX_REVIEWED);
     }
 }

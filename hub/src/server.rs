@@ -1,5 +1,6 @@
 //! How a request is answered: the limits, who asks, and then the API server or the memory.
 
+mod control_frames;
 mod open_streams;
 pub(crate) mod port;
 mod read_turns;
@@ -10,6 +11,7 @@ mod upload;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use futures_util::future::{Either, select};
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use hyper::body::{Body as _, Incoming};
@@ -31,6 +33,7 @@ use crate::metrics::Answer;
 use crate::reads::{Plan, Read, make_readable, may_be_kept};
 use crate::refusal;
 use crate::relay::{is_overloaded, relayed};
+use crate::reviews::Refused;
 use crate::upstream::gunzip::{DECOMPRESSION, Decompressed, accept_gzip};
 use crate::upstream::pool::{AnswerBody, RequestKind, gunzipped};
 use crate::upstream::{Body, BodyError, Credential, empty, full};
@@ -102,12 +105,9 @@ impl Hub {
         if admission.permit.is_none() {
             return self.finish(&proof, access, admission, refusal::too_many());
         }
-        let request = if peer.is_node {
-            request
-        } else {
-            read_ahead(request, &mut admission.request).await
-        };
-        let caller = self.caller(proof, &peer, request.headers()).await;
+        let (caller, request) = self
+            .identify(proof, &peer, request, &mut admission.request)
+            .await;
         let answer = if caller.proof == Proof::Nothing {
             self.answer_stranger(plan, request).await
         } else if let Plan::Upgrade = plan {
@@ -137,10 +137,32 @@ impl Hub {
         }
     }
 
+    /// Finds out who asks, and reads the body meanwhile.
+    async fn identify(
+        &self,
+        proof: Proof,
+        peer: &Peer,
+        request: Request<Body>,
+        charge: &mut Charge,
+    ) -> (Caller, Request<Body>) {
+        let (head, body) = request.into_parts();
+        let caller = Box::pin(self.caller(proof, peer, &head.headers));
+        let reading = Box::pin(async {
+            if peer.is_node {
+                return body;
+            }
+            read_ahead(body, charge).await
+        });
+        let (caller, body) = body_of_caller(caller, reading).await;
+        (caller, Request::from_parts(head, body))
+    }
+
     /// Finds out who asks, as far as the API server says.
     async fn caller(&self, mut proof: Proof, peer: &Peer, headers: &HeaderMap) -> Caller {
-        if let Proof::Token(token) = &mut proof {
-            self.find_owner(token, peer.address, headers).await;
+        if let Proof::Token(token) = &mut proof
+            && let Err(Refused) = self.find_owner(token, peer.address, headers).await
+        {
+            proof = Proof::Nothing;
         }
         let identity = self.identity(&proof);
         if identity.is_some() {
@@ -238,17 +260,22 @@ impl Hub {
     }
 
     /// Finds the owner of a token, by a review if it is not known.
-    async fn find_owner(&self, token: &mut Token, address: IpAddr, headers: &HeaderMap) {
+    async fn find_owner(
+        &self,
+        token: &mut Token,
+        address: IpAddr,
+        headers: &HeaderMap,
+    ) -> Result<(), Refused> {
         let known = self.memory.lock().tokens.identity_of(&token.digest);
         if known.is_some() || !self.upstream.link.is_up(Credential::Node) {
             token.owner = known;
-            return;
+            return Ok(());
         }
         let Some(text) = bearer_token(headers) else {
-            return;
+            return Ok(());
         };
-        let Some(_turn) = self.reviews.permit(&token.digest, address).await else {
-            return;
+        let Some(_turn) = self.reviews.permit(&token.digest, address).await? else {
+            return Ok(());
         };
         match review(&self.upstream, text).await {
             Review::Accepted(owner) => {
@@ -258,9 +285,14 @@ impl Hub {
                 token.owner = Some(owner);
             }
             Review::NotAllowed(claimed) => token.owner = claimed,
-            Review::Refused => self.reviews.record_refusal(&token.digest),
+            Review::NotRemembered => self.reviews.record(&token.digest, Ok(())),
+            Review::Refused => {
+                self.reviews.record(&token.digest, Err(Refused));
+                return Err(Refused);
+            }
             Review::Unknown => {}
         }
+        Ok(())
     }
 
     /// `identity` is the name by which it is limited.
@@ -386,6 +418,19 @@ impl Hub {
         };
         let copied = Copied::Objects(Box::new(read));
         self.copy(reader, copied, answer)
+    }
+}
+
+/// Reads the body of a request until it is known whose it is. That of a stranger is not read on, and
+/// of one who shows no token not at all.
+async fn body_of_caller(
+    caller: impl Future<Output = Caller> + Unpin,
+    reading: impl Future<Output = Body> + Unpin,
+) -> (Caller, Body) {
+    match select(caller, reading).await {
+        Either::Left((caller, _)) if caller.proof == Proof::Nothing => (caller, empty()),
+        Either::Left((caller, reading)) => (caller, reading.await),
+        Either::Right((body, caller)) => (caller.await, body),
     }
 }
 

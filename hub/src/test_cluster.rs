@@ -6,6 +6,7 @@ mod client_go_tests;
 mod discovery_tests;
 mod fake_api;
 mod fleet_tests;
+mod flood_tests;
 mod hostile_tests;
 mod load_tests;
 mod operator_tests;

@@ -36,3 +36,24 @@ impl Turns {
             .expect("the semaphore is never closed")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn few_watches_are_opened_at_once_and_those_of_pods_do_not_wait_for_the_nodes() {
+        let turns = Turns::default();
+        let mut taken = Vec::new();
+        for credential in [Credential::Node, Credential::Bearer] {
+            for _ in 0..AT_ONCE {
+                taken.push(turns.wait(credential).now_or_never().unwrap());
+            }
+            assert!(turns.wait(credential).now_or_never().is_none());
+        }
+        drop(taken);
+        assert!(turns.wait(Credential::Node).now_or_never().is_some());
+    }
+}

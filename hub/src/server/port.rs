@@ -18,17 +18,18 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::ServerConfig;
-use rustls::server::ResolvesServerCert;
+use rustls::server::{Acceptor, ResolvesServerCert};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
+use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor};
 use tokio_util::sync::CancellationToken;
 
 use super::Peer;
+use super::control_frames::ControlFrames;
 use super::open_streams::OpenStreams;
 use super::read_turns::ReadTurns;
 use super::unread::Reading;
@@ -40,6 +41,8 @@ use crate::upstream::Body;
 
 /// From an accepted connection to the end of the handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// What a connection of HTTP/2 without a stream has to end after it was told to.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for a request's head, between two requests of HTTP/1.1, and without a stream of
 /// HTTP/2. The node itself may be silent for longer.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(90);
@@ -163,6 +166,8 @@ impl Port {
                         },
                     };
                     connections.spawn(connection.serve_while_placed(self.acceptor.clone(), stream));
+                    // It begins before the next one comes, which might take its place.
+                    yield_now().await;
                 }
                 Err(error) => {
                     tracing::debug!(%error, "accept a connection");
@@ -228,7 +233,8 @@ impl Connection {
     async fn serve(self, acceptor: TlsAcceptor, stream: TcpStream) {
         // If it fails, small answers only come later.
         stream.set_nodelay(true).ok();
-        let mut stream = match timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+        let handshake = handshake(&acceptor, stream, &self.guest);
+        let mut stream = match timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => return tracing::debug!(%error, "handshake of a client"),
             Err(_) => return tracing::debug!("a client did not complete its handshake"),
@@ -251,7 +257,8 @@ impl Connection {
             guest,
         };
         let http2 = session.alpn_protocol() == Some(b"h2");
-        let stream = ReadTurns::new(stream);
+        let frames = (http2 && !is_node).then(ControlFrames::default);
+        let stream = ReadTurns::new(stream, frames);
         let ended = if http2 {
             self.serve_http2(stream, peer).await
         } else {
@@ -326,11 +333,26 @@ impl Connection {
         let mut served = std::pin::pin!(server.serve_connection(TokioIo::new(stream), service));
         tokio::select! {
             ended = served.as_mut() => return ended,
-            () = open.none_for(HEAD_TIMEOUT), if !is_node => served.as_mut().graceful_shutdown(),
-            () = self.drain.begun() => served.as_mut().graceful_shutdown(),
+            () = open.none_for(HEAD_TIMEOUT), if !is_node => {}
+            () = self.drain.begun() => {}
         }
-        served.await
+        served.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = served => ended,
+            // Its client has not finished the preface, does not read, or does not answer.
+            () = open.none_for(END_TIMEOUT) => Ok(()),
+        }
     }
+}
+
+async fn handshake(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    guest: &Guest,
+) -> io::Result<TlsStream<TcpStream>> {
+    let begun = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    guest.has_begun();
+    begun.into_stream(acceptor.config().clone()).await
 }
 
 fn http2_server(streams: Streams, max_streams: u32) -> http2::Builder<Streams> {

@@ -1,11 +1,14 @@
 //! Reads of one connection in turns: the hub has one thread, and a client that sends without an end
-//! must leave time for the others, and for the tasks that take what it has sent.
+//! must leave time for the others, and for the tasks that take what it has sent. One that sends too many
+//! control frames of HTTP/2 is no longer read.
 
 use std::io::{IoSlice, Result};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::control_frames::ControlFrames;
 
 /// How much of a connection is read in one turn: a record of TLS.
 const TURN: usize = 16 << 10;
@@ -15,11 +18,23 @@ pub(super) struct ReadTurns<S> {
     stream: S,
     /// In this turn.
     read: usize,
+    /// `None`: they are not limited.
+    frames: Option<ControlFrames>,
 }
 
 impl<S> ReadTurns<S> {
-    pub(super) const fn new(stream: S) -> Self {
-        Self { stream, read: 0 }
+    pub(super) const fn new(stream: S, frames: Option<ControlFrames>) -> Self {
+        Self {
+            stream,
+            read: 0,
+            frames,
+        }
+    }
+
+    fn record_written(&mut self, polled: &Poll<Result<usize>>) {
+        if let (Some(frames), Poll::Ready(Ok(bytes))) = (&mut self.frames, polled) {
+            frames.record_written(*bytes);
+        }
     }
 }
 
@@ -38,8 +53,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadTurns<S> {
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         if polled.is_pending() {
             self.read = 0;
-        } else {
-            self.read += buffer.filled().len() - before;
+            return polled;
+        }
+        let read = &buffer.filled()[before..];
+        self.read += read.len();
+        if let Some(frames) = &mut self.frames {
+            frames.record_read(read)?;
         }
         polled
     }
@@ -51,7 +70,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTurns<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.record_written(&polled);
+        polled
     }
 
     fn poll_write_vectored(
@@ -59,7 +80,9 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTurns<S> {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.record_written(&polled);
+        polled
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -83,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_reader_of_an_endless_stream_yields() {
-        let mut endless = ReadTurns::new(tokio::io::repeat(0));
+        let mut endless = ReadTurns::new(tokio::io::repeat(0), None);
         let mut context = Context::from_waker(Waker::noop());
         let mut space = [0; 4 << 10];
         let mut reads = 0;

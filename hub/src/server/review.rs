@@ -26,9 +26,11 @@ pub(crate) enum Review {
     Accepted(Identity),
     /// The node may not ask. The token names this identity.
     NotAllowed(Option<Identity>),
-    /// It does not accept the token, or answers to its owner are not remembered.
+    /// It has accepted the token. Answers to its owner are not remembered.
+    NotRemembered,
+    /// It does not accept the token.
     Refused,
-    /// It did not answer.
+    /// It did not answer, or not with a review.
     Unknown,
 }
 
@@ -63,17 +65,20 @@ pub(crate) async fn review(upstream: &Upstream, token: &str) -> Review {
 
 fn read(body: &[u8]) -> Review {
     let Ok(review) = serde_json::from_slice::<TokenReview>(body) else {
-        return Review::Refused;
+        return Review::Unknown;
     };
     let Some(Status {
-        authenticated: true,
+        authenticated,
         user,
     }) = review.status
     else {
-        return Review::Refused;
+        return Review::Unknown;
     };
-    if user.username.is_empty() || user.groups.iter().any(|group| group == MASTERS) {
+    if !authenticated {
         return Review::Refused;
+    }
+    if user.username.is_empty() || user.groups.iter().any(|group| group == MASTERS) {
+        return Review::NotRemembered;
     }
     match service_account(&user.username) {
         Some(account) => Review::Accepted(account),
@@ -155,16 +160,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_token_is_nobodys_whatever_it_names() {
-        for status in [
-            r#"{"user":{"username":"system:serviceaccount:shop:cart"}}"#,
-            r#"{"authenticated":false,"user":{"username":"a"},"error":"no"}"#,
-            r#"{"authenticated":true,"user":{"username":"root","groups":["system:masters"]}}"#,
-            r#"{"authenticated":true}"#,
-            "null",
+    fn a_token_is_nobodys_whatever_it_names_if_it_is_not_accepted_as_somebodys() {
+        for (status, expected) in [
+            (
+                r#"{"user":{"username":"system:serviceaccount:shop:cart"}}"#,
+                Review::Refused,
+            ),
+            (
+                r#"{"authenticated":false,"user":{"username":"a"},"error":"no"}"#,
+                Review::Refused,
+            ),
+            (
+                r#"{"authenticated":true,"user":{"username":"root","groups":["system:masters"]}}"#,
+                Review::NotRemembered,
+            ),
+            (r#"{"authenticated":true}"#, Review::NotRemembered),
+            ("null", Review::Unknown),
         ] {
-            assert_eq!(answered(status), Review::Refused, "{status}");
+            assert_eq!(answered(status), expected, "{status}");
         }
-        assert_eq!(read(b"not JSON"), Review::Refused);
+        assert_eq!(read(b"not JSON"), Review::Unknown);
     }
 }

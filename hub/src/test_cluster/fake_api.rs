@@ -82,7 +82,7 @@ pub(super) struct Shared {
     pub(super) streamed_lists: AtomicUsize,
     /// Items of the list of pods in another namespace.
     pub(super) pods_of_shop: Mutex<String>,
-    /// Whose tokens these are. All others that it takes it does not review.
+    /// Whose tokens these are: nobody's has an empty name. All others that it takes it does not review.
     pub(super) owners: Mutex<BTreeMap<&'static str, &'static str>>,
     /// Path, whether the connection had a certificate, and the token.
     pub(super) asked: Mutex<Vec<(String, bool, Option<String>)>>,
@@ -330,7 +330,7 @@ impl Shared {
             return said.answer();
         }
         if request.method() == Method::POST && path.ends_with("/events") {
-            return self.take_event(request.into_body());
+            return self.take_event(request.into_body()).await;
         }
         if path.ends_with("/tokenreviews") {
             return self.review(is_node, request).await;
@@ -443,13 +443,12 @@ impl Shared {
         )
     }
 
-    fn take_event(self: Arc<Self>, body: Incoming) -> Response<Body> {
-        let taken = self.clone();
-        self.echoes.lock().spawn(async move {
-            let body = body.collect().await.unwrap().to_bytes();
-            let event = serde_json::from_slice(&body).unwrap();
-            taken.events.send_modify(|events| events.push(event));
-        });
+    async fn take_event(&self, body: Incoming) -> Response<Body> {
+        let Ok(body) = body.collect().await else {
+            return json(400, "{}".to_owned());
+        };
+        let event = serde_json::from_slice(&body.to_bytes()).unwrap();
+        self.events.send_modify(|events| events.push(event));
         json(201, "{}".to_owned())
     }
 
@@ -462,7 +461,8 @@ impl Shared {
             Some(owner) if is_node => json(
                 201,
                 format!(
-                    r#"{{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{{"authenticated":true,"user":{{"username":"{owner}"}}}}}}"#
+                    r#"{{"kind":"TokenReview","apiVersion":"authentication.k8s.io/v1","status":{{"authenticated":{},"user":{{"username":"{owner}"}}}}}}"#,
+                    !owner.is_empty()
                 ),
             ),
             Some(_) | None => json(403, "{}".to_owned()),

@@ -251,7 +251,7 @@ async fn who_has_too_many_requests_leaves_no_refusals_behind_that_it_does_not_re
 }
 
 /// Until what others than the node hold is within these bounds.
-async fn held(cluster: &TestCluster, bounds: impl RangeBounds<usize>) {
+pub(super) async fn held(cluster: &TestCluster, bounds: impl RangeBounds<usize>) {
     let held = async {
         while !bounds.contains(&cluster.hub.budget.bytes()) {
             sleep(Duration::from_millis(5)).await;

@@ -325,7 +325,8 @@ pub(super) async fn exec_as(
         .header("authorization", format!("Bearer {token}"))
         .body(crate::upstream::empty())
         .unwrap();
-    let answer = timeout(DEADLINE, sender.send_request(request)).await;
+    // The hub waits for the API server for as long.
+    let answer = timeout(2 * DEADLINE, sender.send_request(request)).await;
     let answer = answer.unwrap().unwrap();
     (answer, tasks)
 }
