@@ -54,40 +54,38 @@ async fn send_first(hub: &Hub, doubt: &mut Doubt) -> Duration {
     let Some((place, event)) = first else {
         return LATER;
     };
-    let request = request(&event);
+    let Some(fate) = send(hub, &event, doubt).await else {
+        hub.memory.lock().events.put(place, event);
+        return LATER;
+    };
+    hub.metrics.events(fate, 1);
+    PAUSE
+}
+
+/// Sends an event. `None`: it has to be sent again.
+async fn send(hub: &Hub, event: &QueuedEvent, doubt: &mut Doubt) -> Option<EventFate> {
     let sent = hub
         .upstream
-        .send(Credential::Node, RequestKind::Short, request);
-    match sent.await {
-        Ok(answer) if !is_overloaded(answer.status()) => {
-            let status = answer.status();
-            // It is read whole, so that the connection can be used again.
-            let body = collect(answer.into_body(), MAX_ANSWER).await;
-            let body = body.unwrap_or_default();
-            if refuses_node(status, &body) && !doubt.is_confirmed_at(hub.memory.now().uptime) {
-                hub.memory.lock().events.put(place, event);
-                return LATER;
-            }
-            // The API server had got it before the link was cut.
-            let arrived = status.is_success() || status == StatusCode::CONFLICT;
-            if arrived {
-                *doubt = Doubt::default();
-            } else {
-                tracing::debug!(%status, path = event.head.path, "an event is not taken");
-            }
-            let fate = if arrived {
-                EventFate::Sent
-            } else {
-                EventFate::Refused
-            };
-            hub.metrics.events(fate, 1);
-            PAUSE
-        }
-        Ok(_) | Err(_) => {
-            hub.memory.lock().events.put(place, event);
-            LATER
-        }
+        .send(Credential::Node, RequestKind::Short, request(event));
+    let answer = sent.await.ok()?;
+    let status = answer.status();
+    if is_overloaded(status) {
+        return None;
     }
+    // It is read whole, so that the connection can be used again.
+    let body = collect(answer.into_body(), MAX_ANSWER).await;
+    if refuses_node(status, &body.unwrap_or_default())
+        && !doubt.is_confirmed_at(hub.memory.now().uptime)
+    {
+        return None;
+    }
+    // With a conflict, the API server had got it before the link was cut.
+    if status.is_success() || status == StatusCode::CONFLICT {
+        *doubt = Doubt::default();
+        return Some(EventFate::Sent);
+    }
+    tracing::debug!(%status, path = event.head.path, "an event is not taken");
+    Some(EventFate::Refused)
 }
 
 /// Whether this is about the node, and not about its event. An API server that has just started refuses
