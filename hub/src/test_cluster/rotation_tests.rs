@@ -96,7 +96,6 @@ async fn a_certificate_that_expires_in_a_cut_is_reported_and_the_next_one_is_use
     cluster.api.reconnect();
     others_have_a_link(cluster).await;
     assert!(!cluster.hub.upstream.link.is_up(Credential::Node));
-    link_reason(cluster, "refuses the node's certificate").await;
     link_reason(cluster, "2090").await;
     link_reason(cluster, &node.certificate.display().to_string()).await;
     let list = cluster.kubelet().get_json(PODS).await;
