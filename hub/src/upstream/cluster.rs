@@ -240,6 +240,11 @@ mod tests {
         fn observe(&self, _version: u64, _known: u64) {}
     }
 
+    /// Of a process that keeps what it knows in this folder.
+    fn started(directory: &tempfile::TempDir) -> ClusterIdentity {
+        ClusterIdentity::new(directory.path().join("uids"), Box::new(NoVersions))
+    }
+
     fn object(uid: &str) -> ClusterAnswer {
         ClusterAnswer::Object {
             uid: (!uid.is_empty()).then(|| uid.to_owned()),
@@ -259,15 +264,14 @@ mod tests {
     #[test]
     fn a_cluster_is_known_by_its_service_or_its_node_over_a_restart_too() {
         let directory = tempfile::tempdir().unwrap();
-        let start = || ClusterIdentity::new(directory.path().join("uids"), Box::new(NoVersions));
-        let identity = start();
+        let identity = started(&directory);
         assert_eq!(
             judged(&identity, "", ""),
             SameCluster,
             "nothing is known yet"
         );
         assert_eq!(judged(&identity, "s-1", "n-1"), SameCluster);
-        let identity = start();
+        let identity = started(&directory);
         assert_eq!(judged(&identity, "s-1", ""), SameCluster);
         assert_eq!(judged(&identity, "s-2", "n-2"), OtherCluster);
         assert_eq!(judged(&identity, "", ""), OtherCluster, "it is empty");
@@ -276,7 +280,7 @@ mod tests {
             SameCluster,
             "it was made again"
         );
-        assert_eq!(judged(&start(), "s-2", ""), SameCluster);
+        assert_eq!(judged(&started(&directory), "s-2", ""), SameCluster);
         assert_eq!(identity.judge_service(&ClusterAnswer::Nothing), SameCluster);
     }
 
