@@ -12,7 +12,7 @@ use tokio::time::{Duration, sleep, timeout};
 use super::certificates::Serving;
 use super::fake_api::FakeApi;
 use super::tests::{APP, PODS, remembered, watch_from, with_listed_pods};
-use super::{DEADLINE, TestClient, TestCluster, identity};
+use super::{DEADLINE, TestClient, TestCluster, TestWatch, identity};
 use crate::authority::IssuedPem;
 use crate::kubeconfig::{NodeCredential, PemSource};
 use crate::upstream::Credential;
@@ -20,7 +20,8 @@ use crate::upstream::connector::Protocols;
 
 const NEVER_READ: &str = "/api/v1/services";
 
-/// A node with its certificate and key in files. Kubelet has listed the pods `a` and `b`.
+/// A node with its certificate and key in files. Kubelet has listed the pods `a` and `b`, and watches
+/// them.
 struct Node {
     cluster: TestCluster,
     certificate: PathBuf,
@@ -28,7 +29,7 @@ struct Node {
 }
 
 impl Node {
-    async fn start() -> Self {
+    async fn cut_off() -> (Self, TestWatch) {
         let api = FakeApi::start().await;
         let state = Arc::new(tempfile::tempdir().unwrap());
         let certificate = state.path().join("kubelet.crt");
@@ -48,11 +49,14 @@ impl Node {
         cluster.link_is(true).await;
         assert_eq!(cluster.kubelet().get(PODS).await.0, 200);
         remembered(&cluster, 1).await;
-        Self {
+        let watch = cluster.kubelet().watch(&watch_from(101)).await;
+        cluster.cut().await;
+        let node = Self {
             cluster,
             certificate,
             key,
-        }
+        };
+        (node, watch)
     }
 
     /// Kubelet writes a new certificate, and comes with it.
@@ -87,10 +91,8 @@ async fn others_have_a_link(cluster: &TestCluster) {
 
 #[tokio::test]
 async fn a_certificate_that_expires_in_a_cut_is_reported_and_the_next_one_is_used_at_once() {
-    let node = Node::start().await;
+    let (node, mut watch) = Node::cut_off().await;
     let cluster = &node.cluster;
-    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
-    cluster.cut().await;
     cluster.api.shared.year.store(2091, Ordering::Relaxed);
     cluster.api.happens("ADDED", "c");
     cluster.api.reconnect();
@@ -111,10 +113,8 @@ async fn a_certificate_that_expires_in_a_cut_is_reported_and_the_next_one_is_use
 
 #[tokio::test]
 async fn after_a_cut_all_that_the_node_asks_comes_with_the_certificate_that_was_renewed_in_it() {
-    let node = Node::start().await;
+    let (node, mut watch) = Node::cut_off().await;
     let cluster = &node.cluster;
-    let mut watch = cluster.kubelet().watch(&watch_from(101)).await;
-    cluster.cut().await;
     let (renewed, kubelet) = node.renew();
     assert_eq!(kubelet.get(PODS).await.0, 200);
     cluster.api.happens("ADDED", "c");
